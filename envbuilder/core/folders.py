@@ -54,12 +54,7 @@ def ensure(folder: Path, *, marked: bool = True) -> Path:
 
 def mark(folder: Path) -> None:
     """Mark a folder that was just created. Raises `OSError` on a full disk."""
-    marker = folder / MARKER
-    try:
-        files.write(marker, _CONTENT)
-    except OSError:
-        marker.unlink(missing_ok=True)
-        raise
+    files.write(folder / MARKER, _CONTENT)
 
 
 def is_folder(path: Path) -> bool:

@@ -131,7 +131,6 @@ def run(
             stderr=subprocess.PIPE,
             env={**(os.environ if base is None else base), **(env or {})},
             cwd=cwd,
-            text=True,
             encoding="utf-8",
             errors="replace",
             # Own session: Ctrl-C reaches only this process, which decides how the child ends.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import calendar
 import datetime
 import hashlib
-from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -221,10 +220,6 @@ def _check(lock: Lock, path: Path) -> None:
         raise InvalidError(f"{path}: targets: a platform and Python appear twice")
     for target in lock.targets:
         where = f"{path}: {target.platform} {target.python}"
-        names = Counter(f.basename for f in target.files)
-        twice = sorted(name for name, times in names.items() if times > 1)
-        if twice:
-            raise InvalidError(f"{where}: {twice[0]} is listed twice")
         if wrong := problem(target.files):
             raise InvalidError(f"{where}: {wrong}")
         try:
@@ -268,9 +263,9 @@ def text(lock: Struct, entries: str) -> str:
     import json
 
     data: dict[str, Any] = msgspec.to_builtins(lock)
-    targets, tools = data.pop("targets"), data.pop("tools", {})
+    targets, tools = data.pop("targets"), data.pop("tools", None)
     head = json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}")
-    if isinstance(lock, Lock):
+    if tools is not None:
         each = [f'\n  "{p}": {json.dumps(f, ensure_ascii=False)}' for p, f in tools.items()]
         head += f',\n "tools": {{{",".join(each)}' + ("\n }" if each else "}")
     blocks = []

@@ -82,7 +82,7 @@ def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best
         return f"source: {file.source} has no wheels"
     if file.name != _canonical(file.name):
         return f"name: is not normalised: expected {_canonical(file.name)}"
-    parts = file.file.removesuffix(".whl").split("-")
+    parts = file.file.split("-")
     if len(parts) not in _WHEEL_PARTS or _canonical(parts[0]) != file.name:
         return f"name: {file.name}, but the file is another distribution's"
     if not _same_version(unquote(parts[1]), file.version):
@@ -100,7 +100,7 @@ def _deb(file: File) -> str:
     name, _, rest = unquote(file.basename).partition("_")
     if name != file.name:
         return f"name: {file.name}, but the file is another package's"
-    upstream = file.version.partition(":")[2] or file.version
+    upstream = file.version.rpartition(":")[2]
     if rest.rpartition("_")[0] not in {file.version, upstream}:
         return f"version: {file.version}, but the file is of another version"
     return ""

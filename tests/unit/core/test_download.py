@@ -1,23 +1,226 @@
-"""Downloads beyond 4 GiB: resumed where they broke off."""
+"""A download continues where it can, tries again where it helps, and takes what it may."""
 
 from __future__ import annotations
 
+import re
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.core import download, http
+from envbuilder.core import download
+from envbuilder.core.download import OtherSizeError, UnavailableError
+from envbuilder.core.http import open_session
+from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
 from tests.support.http_server import serving
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+CONTENT = bytes(range(250)) * 400  # 100,000 bytes: more than is read at once
+
+
+class Source:
+    """A server with one answer to every request, and what a download from it did."""
+
+    def __init__(self, server: FaultyServer, part: Path) -> None:
+        self.server, self.part = server, part
+        self.pauses: list[float] = []
+        self.progress: list[int] = []
+
+    def answer(self, how: Callable[[Exchange], None]) -> None:
+        self.server.fault = "an answer"
+        FAULTS["an answer"] = how
+
+    def fetch(self, size: int | None = len(CONTENT), limit: int = 1 << 20) -> bytes:
+        with open_session(direct=True) as session:
+            url, note, pause = self.server.url, self.progress.append, self.pauses.append
+            download.download(session, url, self.part, note, size=size, limit=limit, pause=pause)
+        return self.part.read_bytes()
+
+    @property
+    def ranges(self) -> list[str]:
+        """The range of each request, empty where the whole file was requested."""
+        asked = (re.search(rb"\r\nRange: (.*)\r\n", head) for head in self.server.requests)
+        return [found[1].decode() if found else "" for found in asked]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Source]:
+    with FaultyServer(CONTENT) as server:
+        yield Source(server, tmp_path / "part")
+    FAULTS.pop("an answer", None)
+
+
+# --- again, or not
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 410, 451, 499])
+def test_a_refusal_is_final(source: Source, status: int) -> None:
+    source.answer(lambda e: e.answer(f"{status} No", Content_Length="0"))
+    with pytest.raises(UnavailableError, match=f"^HTTP {status} No$"):
+        source.fetch()
+    assert source.pauses == []
+
+
+@pytest.mark.parametrize("status", [408, 416, 425, 429, 500, 503])
+def test_what_may_pass_is_tried_again(source: Source, status: int) -> None:
+    source.answer(lambda e: e.answer(f"{status} No", Content_Length="0"))
+    with pytest.raises(UnavailableError, match=f"^HTTP {status} No$"):
+        source.fetch()
+    assert source.pauses == [1.0, 2.0, 4.0]
+
+
+def test_an_address_that_is_none_is_final(source: Source) -> None:
+    with pytest.raises(UnavailableError):
+        download.download(
+            open_session(direct=True), "http://", source.part, print, pause=source.pauses.append
+        )
+    assert source.pauses == []
+
+
+@pytest.mark.parametrize(
+    ("text", "pauses"),
+    [
+        ("7", [7.0, 7.0, 7.0]),
+        ("3", [3.0, 3.0, 4.0]),
+        ("30", [30.0, 30.0, 30.0]),
+        ("31", []),
+        ("99999999", []),
+        ("999999999", [1.0, 2.0, 4.0]),
+        ("²", [1.0, 2.0, 4.0]),
+        ("-9", [1.0, 2.0, 4.0]),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", [1.0, 2.0, 4.0]),
+    ],
+)
+def test_a_busy_server_says_how_long_to_wait(
+    source: Source, text: str, pauses: list[float]
+) -> None:
+    source.answer(lambda e: e.answer("503 Busy", Content_Length="0", Retry_After=text))
+    with pytest.raises(UnavailableError, match="HTTP 503 Busy"):
+        source.fetch()
+    assert source.pauses == pauses
+
+
+# --- where a partial file ends
+
+
+def test_a_partial_file_is_continued_and_counted(source: Source) -> None:
+    source.part.write_bytes(CONTENT[:30_000])
+    assert source.fetch() == CONTENT
+    assert source.ranges == ["bytes=30000-"]
+    assert source.progress[0] == 30_000
+    assert sum(source.progress) == len(CONTENT)
+
+
+def test_a_whole_partial_file_needs_no_request(source: Source) -> None:
+    source.part.write_bytes(CONTENT)
+    assert source.fetch() == CONTENT
+    assert (source.ranges, source.progress) == ([], [len(CONTENT)])
+
+
+def test_a_partial_file_that_is_too_long_is_not_continued(source: Source) -> None:
+    source.part.write_bytes(CONTENT + b"!")
+    assert source.fetch() == CONTENT
+    assert source.ranges == [""]
+
+
+def test_a_range_beyond_the_end_starts_again(source: Source) -> None:
+    def refuse(exchange: Exchange) -> None:
+        if exchange.start:
+            exchange.answer("416 Range Not Satisfiable", Content_Length="0")
+        else:
+            exchange.right()
+
+    source.answer(refuse)
+    source.part.write_bytes(CONTENT[:30_000])
+    assert source.fetch() == CONTENT
+    assert source.ranges == ["bytes=30000-", ""]
+
+
+@pytest.mark.parametrize(
+    ("stated", "ranges"),
+    [
+        (" bytes 30000-99999/100000 ", ["bytes=30000-"]),
+        ("bytes 30000-99999/*", ["bytes=30000-"]),
+        ("bytes 0-99999/100000", ["bytes=30000-", ""]),
+        ("bytes 30001-99999/100000", ["bytes=30000-", ""]),
+        ("30000-", ["bytes=30000-", ""]),
+        ("", ["bytes=30000-", ""]),
+    ],
+)
+def test_a_part_that_begins_elsewhere_is_not_appended(
+    source: Source, stated: str, ranges: list[str]
+) -> None:
+    def send(exchange: Exchange) -> None:
+        if exchange.start:
+            body = exchange.content[exchange.start :]
+            exchange.answer("206 Partial Content", body, Content_Range=stated)
+        else:
+            exchange.right()
+
+    source.answer(send)
+    source.part.write_bytes(CONTENT[:30_000])
+    assert source.fetch() == CONTENT
+    assert source.ranges == ranges
+
+
+# --- how much
+
+
+def test_a_body_without_a_length_is_complete_if_it_has_the_locked_size(source: Source) -> None:
+    source.answer(lambda e: e.answer(body=e.content))
+    assert source.fetch() == CONTENT
+    assert source.pauses == []
+
+
+def test_a_body_without_a_length_that_is_shorter_than_locked_broke_off(source: Source) -> None:
+    def send(exchange: Exchange) -> None:
+        exchange.start = 0  # this server has no ranges
+        exchange.answer(body=exchange.content[:-1])
+
+    source.answer(send)
+    with pytest.raises(UnavailableError, match=r"^broke off after 99999 of 100000 bytes$"):
+        source.fetch()
+    assert source.pauses == [1.0, 2.0, 4.0]
+
+
+def test_nobody_knows_how_long_a_body_of_no_size_and_no_length_is(source: Source) -> None:
+    source.answer(lambda e: e.answer(body=e.content))
+    assert source.fetch(size=None) == CONTENT
+
+
+def test_a_body_of_no_locked_size_is_limited_with_what_is_there(source: Source) -> None:
+    source.part.write_bytes(CONTENT[:30_000])
+    assert source.fetch(size=None, limit=len(CONTENT)) == CONTENT
+    source.part.write_bytes(CONTENT[:30_000])
+    with pytest.raises(OtherSizeError, match="announces 70000 bytes, more than 69999"):
+        source.fetch(size=None, limit=len(CONTENT) - 1)
+    assert not source.part.exists()
+
+
+@pytest.mark.parametrize("kind", ["text/html", "TEXT/HTML; charset=utf-8"])
+def test_a_page_is_the_file_only_if_it_has_its_size(source: Source, kind: str) -> None:
+    source.answer(
+        lambda e: e.answer(body=e.content, Content_Type=kind, Content_Length=str(len(e.content)))
+    )
+    assert source.fetch() == CONTENT
+    source.part.unlink()
+    with pytest.raises(UnavailableError, match=r"^sends a page instead of the file"):
+        source.fetch(size=len(CONTENT) + 1)
+    assert not source.part.exists()
+    with pytest.raises(UnavailableError, match=r"^sends a page instead of the file"):
+        source.fetch(size=None)
+
+
+# --- beyond 4 GiB
 
 HAVE = (5 << 30) + 3
 REST = bytes(range(100))
 
 
-class Handler(BaseHTTPRequestHandler):
+class Large(BaseHTTPRequestHandler):
     """Has only the end of a file of 5 GiB."""
 
     protocol_version = "HTTP/1.1"
@@ -41,10 +244,10 @@ def test_a_file_of_more_than_4_gib_is_continued(tmp_path: Path, size: int | None
     with part.open("wb") as out:
         out.truncate(HAVE)
     counted: list[int] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Large)
     url = f"http://127.0.0.1:{server.server_address[1]}/x"
     with serving(server):
-        download.download(http.open_session(), url, part, counted.append, size=size)
+        download.download(open_session(), url, part, counted.append, size=size)
     assert sum(counted) == part.stat().st_size == HAVE + len(REST)
     with part.open("rb") as stream:
         stream.seek(HAVE)

@@ -38,10 +38,44 @@ def test_the_mode_is_the_usual_one_or_a_private_one(tmp_path: Path) -> None:
     try:
         files.write(tmp_path / "usual", b"x")
         files.write(tmp_path / "private", b"x", files.PRIVATE)
+        files.save(tmp_path / "saved", b"x", BuildError, "")
+        files.save(tmp_path / "privately", b"x", BuildError, "", mode=files.PRIVATE)
+        write(tmp_path / "large", b"x")
     finally:
         os.umask(before)
-    modes = [stat.S_IMODE((tmp_path / n).stat().st_mode) for n in ("usual", "private")]
-    assert modes == [0o644, 0o600]
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {
+        "usual": 0o644, "saved": 0o644, "large": 0o644, "private": 0o600, "privately": 0o600,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [("", "cannot be written"), ("the report", "the report cannot be written")],
+)
+def test_why_a_file_cannot_be_written(tmp_path: Path, what: str, problem: str) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    with pytest.raises(BuildError) as caught:
+        files.save(path, b"x", BuildError, "Choose another path.", *filter(None, [what]))
+    assert caught.value.message == f"{path}: {problem}: Is a directory"
+    assert caught.value.hint == "Choose another path."
+    assert names_in(tmp_path) == {"folder"}
+
+
+def test_folders_above_a_file_are_created(tmp_path: Path) -> None:
+    files.write(tmp_path / "a" / "b" / "small", b"x")
+    write(tmp_path / "c" / "d" / "large", b"x")
+    assert (tmp_path / "a" / "b" / "small").read_bytes() == b"x"
+    assert (tmp_path / "c" / "d" / "large").read_bytes() == b"x"
+
+
+def test_of_two_writers_the_second_is_refused(tmp_path: Path) -> None:
+    with files.appearing(tmp_path / "out") as out:
+        files.put(out, b"first")
+        with pytest.raises(BuildError, match="out: another process is writing it"):
+            write(tmp_path / "out", b"second")
+    assert (tmp_path / "out").read_bytes() == b"first"
+    assert names_in(tmp_path) == {"out"}
 
 
 def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:

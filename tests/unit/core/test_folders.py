@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from envbuilder.core import folders
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 
 def test_only_a_folder_that_was_made_here_is_marked(tmp_path: Path) -> None:
@@ -25,6 +26,51 @@ def test_only_a_folder_that_was_made_here_is_marked(tmp_path: Path) -> None:
     assert not folders.is_marked(folders.ensure(tmp_path / "plain", marked=False))
     with pytest.raises(FileExistsError):
         folders.ensure(ours / folders.MARKER)
+
+
+def marker_link(marker: Path, right: Path) -> None:
+    marker.symlink_to(right)
+
+
+def marker_pipe(marker: Path, right: Path) -> None:
+    os.mkfifo(marker)
+
+
+def marker_folder(marker: Path, right: Path) -> None:
+    marker.mkdir()
+
+
+def marker_of_others(marker: Path, right: Path) -> None:
+    marker.write_bytes(right.read_bytes()[1:])
+
+
+@pytest.mark.parametrize("plant", [marker_link, marker_pipe, marker_folder, marker_of_others])
+def test_what_looks_like_a_marker_is_none(
+    tmp_path: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    ours, theirs = folders.ensure(tmp_path / "ours"), tmp_path / "theirs"
+    theirs.mkdir()
+    plant(theirs / folders.MARKER, ours / folders.MARKER)
+    assert not folders.is_marked(theirs)
+
+
+def test_a_link_to_a_folder_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    (tmp_path / "file").touch()
+    assert [n for n in ("folder", "link", "file", "none") if folders.is_folder(tmp_path / n)] == [
+        "folder"
+    ]
+
+
+def test_folders_that_another_process_creates_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    folders.ensure(tmp_path / "a" / "b")
+    folders.ensure(tmp_path / "a" / "b")
+    folders.ensure(tmp_path / "a" / "c")
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["b", "c"]
 
 
 def mode(path: Path) -> int:
@@ -122,7 +168,7 @@ def test_what_a_kill_leaves_of_a_folder_is_marked(
 
     monkeypatch.setattr(shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        folders.remove(folder, tmp_path, aside)
+        folders.remove(folder, tmp_path, *filter(None, [aside]))
     (rest,) = tmp_path.iterdir()
     assert rest.name == (aside or "x")
     assert folders.is_marked(rest)
@@ -144,6 +190,9 @@ def test_a_folder_in_which_something_is_mounted_stays(
     with pytest.raises(OSError, match=r"something is mounted at .*/a b/home"):
         folders.remove(work, tmp_path)
     assert (work / "home" / "precious").exists()
+    (tmp_path / "build" / "next to it").mkdir()
+    folders.remove(tmp_path / "build" / "next to it", tmp_path)
+    assert [path.name for path in work.parent.iterdir()] == [work.name]
 
 
 def test_mounts_elsewhere_do_not_matter(tmp_path: Path) -> None:
@@ -151,3 +200,16 @@ def test_mounts_elsewhere_do_not_matter(tmp_path: Path) -> None:
         f"41 36 98:0 / {point} rw - ext4 a rw\n" for point in ("/", tmp_path, f"{tmp_path}/ab/c")
     )
     assert folders.mounts_below(tmp_path / "a", f"{table}short line\n") == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="Linux only")
+def test_the_mount_table_has_the_root() -> None:
+    assert "/" in [line.split(" ")[4] for line in folders.mount_table().splitlines()]
+
+
+def test_a_system_without_a_mount_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(self: Path) -> bytes:
+        raise FileNotFoundError(2, "No such file or directory", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", missing)
+    assert folders.mount_table() == ""

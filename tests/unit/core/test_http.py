@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import requests
 from requests.exceptions import InvalidURL
 
-from envbuilder.core import console, http
+from envbuilder.core import console, http, pip_settings
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.http import open_session
 from envbuilder.core.http_limits import Limits, TooLongError
 from envbuilder.core.http_transport import Session
+from envbuilder.core.pip_settings import Sources
 from envbuilder.core.redaction import public
 from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SECRET = "https://me:token@index.example/simple/a/?key=token"
 
@@ -67,6 +70,7 @@ def test_verbose_shows_requests_without_secrets(
         ("https://me:x@h/a", "https://h:8443/b", "https://h:8443/b"),
         ("https://me:x@h/a", "https://h.evil/b", "https://h.evil/b"),
         ("http://me:x@h/a", "https://h/b", "https://h/b"),
+        ("https://me:p@x@h/a", "https://h/b", "https://me:p@x@h/b"),
         ("https://h/a%2Bcpu.whl", "/b%2Bcpu.whl", "https://h/b%2Bcpu.whl"),
     ],
 )
@@ -82,6 +86,65 @@ def test_a_redirect_stays_with_https(location: str) -> None:
     with pytest.raises(InvalidURL, match="redirected") as caught:
         http.redirected("https://me:token@h/a", location)
     assert "token" not in str(caught.value)
+
+
+def test_a_redirect_names_a_host() -> None:
+    with pytest.raises(InvalidURL, match="redirected to an address that is not http or https"):
+        http.redirected("http://h/a", "https:///b")
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch, server: FaultyServer) -> list[tuple[str, str]]:
+    """The next answers of the server: status and location; then 200 without one."""
+    left: list[tuple[str, str]] = []
+
+    def answer(exchange: Exchange) -> None:
+        status, location = left.pop(0) if left else ("200 OK", "")
+        headers = {"Location": location} if location else {}
+        exchange.answer(status, Content_Length="0", **headers)
+
+    monkeypatch.setitem(FAULTS, "answers", answer)
+    server.fault = "answers"
+    return left
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_ten_redirects_are_followed_and_no_more(
+    server: FaultyServer, session: Session, answers: list[tuple[str, str]], status: int
+) -> None:
+    answers[:] = [(f"{status} Moved", "/next")] * 10
+    with http.request(session, "GET", server.url) as response:
+        assert response.status_code == 200
+    answers[:] = [(f"{status} Moved", "/next")] * 11
+    with pytest.raises(requests.TooManyRedirects):
+        http.request(session, "GET", server.url)
+    assert len(server.requests) == 22
+
+
+@pytest.mark.parametrize(
+    "answer", [("302 Found", ""), ("304 Not Modified", "/next"), ("201 Created", "/next")]
+)
+def test_what_is_no_redirect_is_the_answer(
+    server: FaultyServer, session: Session, answers: list[tuple[str, str]], answer: tuple[str, str]
+) -> None:
+    answers[:] = [answer]
+    with http.request(session, "GET", server.url) as response:
+        assert response.status_code == int(answer[0][:3])
+    assert len(server.requests) == 1
+
+
+def test_a_stated_time_out_is_used(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    def send(request: requests.PreparedRequest, **options: object) -> requests.Response:
+        seen.append(options["timeout"])
+        made = requests.Response()
+        made.status_code = 200
+        return made
+
+    monkeypatch.setattr(session, "send", send)
+    http.request(session, "GET", "http://h/", timeout=(1.0, 2.0))
+    assert seen == [(1.0, 2.0)]
 
 
 def test_another_host_does_not_get_our_login(
@@ -141,6 +204,71 @@ def test_a_body_that_is_compressed_all_the_same(
         body(server, session, len(text), Content_Encoding=encoding)
 
 
+def test_unpacked_data_comes_in_pieces_of_a_limited_size(
+    server: FaultyServer, session: Session
+) -> None:
+    def send(exchange: Exchange) -> None:
+        exchange.answer(body=exchange.content, Content_Encoding="gzip")
+
+    FAULTS["body"], server.fault = send, "body"
+    server.content = gzip.compress(bytes(1 << 20))
+    with http.request(session, "GET", server.url) as response:
+        sizes = [len(piece) for piece in http.pieces(response, 1 << 20, 60)]
+    del FAULTS["body"]
+    assert sum(sizes) == 1 << 20
+    assert max(sizes) <= 1 << 16
+
+
+@pytest.mark.parametrize("encoding", ["", "identity", " Identity "])
+def test_a_body_that_is_sent_as_it_is(
+    encoding: str, server: FaultyServer, session: Session
+) -> None:
+    assert body(server, session, 7, Content_Encoding=encoding) == b"content"
+
+
+def test_a_long_body_is_limited_as_a_whole(server: FaultyServer, session: Session) -> None:
+    server.content = bytes(300_000)
+    assert body(server, session, 300_000) == server.content
+    assert body(server, session, 300_000, Content_Length="300000") == server.content
+    with pytest.raises(TooLongError, match="sends more than 299999 bytes"):
+        body(server, session, 299_999)
+
+
+def test_a_truncated_body_is_not_complete(server: FaultyServer, session: Session) -> None:
+    with pytest.raises(requests.ConnectionError, match=r"^broke off after 7 of 9 bytes$"):
+        body(server, session, 100, Content_Length="9")
+    server.content = b"2\r\nab\r\n5\r\n"
+    with pytest.raises(requests.ConnectionError, match=r"^broke off after 2 bytes$"):
+        body(server, session, 100, Transfer_Encoding="chunked")
+
+
+def test_a_body_in_many_small_chunks(server: FaultyServer, session: Session) -> None:
+    """Their sizes are sent, too: more than the body."""
+    server.content = b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n"
+    assert body(server, session, 20_000, Transfer_Encoding="chunked") == b"x" * 20_000
+
+
+@pytest.mark.parametrize(
+    ("headers", "length"),
+    [
+        ({}, None),
+        ({"Content-Length": ""}, None),
+        ({"Content-Length": "0"}, 0),
+        ({"Content-Length": " 7 "}, 7),
+        ({"Content-Length": "-7"}, None),
+        ({"Content-Length": "7, 7"}, None),
+        ({"Content-Length": "²"}, None),
+        ({"Content-Length": "9" * 15}, 10**15 - 1),
+        ({"Content-Length": "9" * 16}, None),
+        ({"Content-Length": "7", "Transfer-Encoding": "chunked"}, None),
+    ],
+)
+def test_a_length_is_what_is_plainly_announced(headers: dict[str, str], length: int | None) -> None:
+    response = requests.Response()
+    response.headers.update(headers)
+    assert http.length(response) == length
+
+
 def test_compression_is_not_requested(server: FaultyServer, session: Session) -> None:
     http.request(session, "GET", server.url).close()
     assert b"Accept-Encoding: identity" in server.requests[0]
@@ -158,5 +286,94 @@ def test_a_body_may_not_take_longer_than_its_size_warrants(server: FaultyServer)
 
 
 def test_larger_files_may_take_longer() -> None:
-    assert http.file_seconds(1000) < 61
+    assert http.file_seconds(0) == 60
+    assert http.file_seconds(1 << 14) == 61
     assert 24 * 3600 < http.file_seconds(3 << 30) < 72 * 3600
+
+
+# --- sessions and errors
+
+
+VARIABLES = [
+    f(f"{name}_PROXY") for name in ("HTTP", "HTTPS", "ALL") for f in (str.upper, str.lower)
+]
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sources], None]:
+    """Nothing is configured but what a test sets."""
+    for name in (*VARIABLES, "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def configure(sources: Sources) -> None:
+        monkeypatch.setattr(pip_settings, "sources", lambda: sources)
+
+    configure(Sources())
+    return configure
+
+
+def test_pips_proxy_and_certificates_are_used(pip: Callable[[Sources], None]) -> None:
+    assert (open_session().proxies, open_session().verify) == ({}, True)
+    pip(Sources(proxy="http://p:1", cert="/pip.pem"))
+    session = open_session()
+    assert session.proxies == {"http": "http://p:1", "https": "http://p:1"}
+    assert session.verify == "/pip.pem"
+    assert session.trust_env, "the variables of the environment come first"
+    direct = open_session(direct=True)
+    assert (direct.proxies, direct.trust_env) == ({}, False)
+
+
+@pytest.mark.parametrize(
+    ("variable", "verify"),
+    [
+        ("SSL_CERT_FILE", "/other.pem"),
+        ("REQUESTS_CA_BUNDLE", True),  # requests reads these two on its own
+        ("CURL_CA_BUNDLE", True),
+    ],
+)
+def test_certificates_of_the_environment_come_before_pips(
+    pip: Callable[[Sources], None],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    verify: object,
+) -> None:
+    pip(Sources(cert="/pip.pem"))
+    monkeypatch.setenv(variable, "/other.pem")
+    assert open_session().verify == verify
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_a_proxy_that_cannot_be_parsed_is_named_without_its_url(
+    pip: Callable[[Sources], None], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for url in ("http://me:token@[::1", "me:token@[::1"):
+        monkeypatch.setenv(variable, url)
+        with pytest.raises(InvalidError, match=f"the URL in {variable} cannot be parsed") as caught:
+            open_session()
+        assert "token" not in str(caught.value)
+    monkeypatch.setenv(variable, "proxy.example:8080")
+    open_session().close()
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "hint"),
+    [
+        (OSError(28, "No space left on device"), "no space left on the disk that holds /a", ""),
+        (OSError(122, "Disk quota exceeded"), "no space left on the disk that holds /a", ""),
+        (
+            PermissionError(13, "Permission denied"),
+            "/a/b: Permission denied",
+            "Check the folder and its permissions.",
+        ),
+        (OSError("odd"), "/a/b: odd", "Check the folder and its permissions."),
+    ],
+)
+def test_a_failed_write_has_its_reason(error: OSError, message: str, hint: str) -> None:
+    made = http.full_or_broken(error, Path("/a/b"))
+    assert made.message == message
+    assert made.hint == hint or "ENVBUILDER_CACHE_DIR" in made.hint
+
+
+def test_a_host_is_shown_without_a_login() -> None:
+    urls = (SECRET, "file:///a/b", "http://[::1/me:token")
+    assert [*map(http.host_of, urls)] == ["index.example", "/a/b", "an invalid URL"]

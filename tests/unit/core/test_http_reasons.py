@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from http.client import BadStatusLine
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +33,10 @@ def response(status: int, words: str) -> requests.Response:
     made = requests.Response()
     made.status_code, made.reason, made.url = status, words, SECRET
     return made
+
+
+def tls(text: str) -> requests.exceptions.SSLError:
+    return requests.exceptions.SSLError(retried(urllib3.SSLError(Exception(text))))
 
 
 NO_NAME = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -69,8 +74,17 @@ OWN_CA = "; a proxy's own CA goes into REQUESTS_CA_BUNDLE"
         (requests.ConnectionError("broke off after 3 of 9 bytes"), "broke off after 3 of 9 bytes"),
         (requests.ConnectionError(f"x {SECRET}"), "no connection"),
         (
-            requests.exceptions.SSLError(retried(urllib3.SSLError(Exception(CERTIFICATE)))),
+            tls(CERTIFICATE),
             f"TLS error: certificate verify failed: expired{OWN_CA}",
+        ),
+        (tls("[SSL: A] no cipher X. (_ssl.c:1006)"), "TLS error: no cipher X"),
+        (tls("[SSL: A] (_ssl.c:1006)"), "TLS error: no secure connection"),
+        (tls("a" * 200), f"TLS error: {'a' * 150}"),
+        (requests.ConnectionError("a" * 100), "a" * 100),
+        (requests.ConnectionError("a" * 101), "no connection"),
+        (
+            requests.ConnectionError(urllib3.ProtocolError("x", BadStatusLine("\x1b[2Jhello"))),
+            "not a valid HTTP response",
         ),
         (
             requests.exceptions.ProxyError(retried(urllib3.ProxyError("x", TUNNEL))),
@@ -87,6 +101,15 @@ OWN_CA = "; a proxy's own CA goes into REQUESTS_CA_BUNDLE"
 )
 def test_a_failure_has_its_reason(error: Exception, why: str) -> None:
     assert reason(error) == why
+
+
+def test_an_error_that_was_being_handled_is_a_cause_unless_it_is_suppressed() -> None:
+    refused = ConnectionRefusedError(111, "x")
+    error = requests.ConnectionError("broke off")
+    error.__context__ = refused
+    assert reason(error) == "connection refused"
+    error.__suppress_context__ = True
+    assert reason(error) == "broke off"
 
 
 @pytest.fixture
@@ -129,6 +152,7 @@ def test_a_server_that_hangs_up() -> None:
             "h.example: HTTP 403 Forbidden",
         ),
         ("something new", "h.example does not answer (something new)"),
+        ("a" * 200, f"h.example does not answer ({'a' * 150})"),
     ],
 )
 def test_a_failure_of_uv_has_its_reason(cause: str, why: str) -> None:

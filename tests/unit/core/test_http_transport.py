@@ -12,9 +12,10 @@ import pytest
 import requests
 from requests.adapters import HTTPAdapter
 
+from envbuilder.core import http_transport
 from envbuilder.core.http_limits import LimitError, Limits
 from envbuilder.core.http_reasons import reason
-from envbuilder.core.http_transport import Session
+from envbuilder.core.http_transport import Meter, Session
 from tests.support.faulty_server import FaultyServer
 
 if TYPE_CHECKING:
@@ -77,6 +78,78 @@ def test_a_stopped_session_wakes_who_waits_and_starts_nothing_new() -> None:
         assert reason(caught.value) == "stopped"
         with pytest.raises(LimitError, match="stopped"):
             session.pause(60)
+
+
+class Slow:
+    """A socket on which each read takes some seconds of a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.next = (0.0, 0)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def gettimeout(self) -> float:
+        return 30.0
+
+    def settimeout(self, seconds: float) -> None:
+        pass
+
+    def readinto(self, buffer: Any) -> int:
+        seconds, count = self.next
+        self.now += seconds
+        return count
+
+    def read(self, meter: Meter, seconds: float, count: int) -> None:
+        self.next = (seconds, count)
+        assert meter.readinto(bytearray(count)) == count
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    made = Slow()
+    monkeypatch.setattr(http_transport.time, "monotonic", made.monotonic)
+    return made
+
+
+def test_a_body_has_a_least_rate_in_each_period(slow: Slow) -> None:
+    limits = Limits(least_bytes=100, least_seconds=10.0, head_seconds=1000.0)
+    meter = Meter(slow, slow, limits)
+    slow.read(meter, 50.0, 1)  # the head has none
+    meter.allow(1000, 1000.0)
+    slow.read(meter, 5.0, 60)
+    slow.read(meter, 5.0, 40)  # just enough
+    slow.read(meter, 9.5, 50)
+    with pytest.raises(LimitError, match=r"^slower than 0\.01 kB/s for 10 s$"):
+        slow.read(meter, 0.5, 49)
+
+
+def test_a_response_is_late_as_a_whole(slow: Slow) -> None:
+    meter = Meter(slow, slow, Limits(head_seconds=7.0))
+    slow.read(meter, 7.0, 1)
+    with pytest.raises(LimitError, match=r"^the head of the response was not complete after 7 s$"):
+        slow.read(meter, 1.0, 1)
+    meter.allow(1000, 5.0)
+    slow.read(meter, 5.0, 1)
+    with pytest.raises(LimitError, match=r"^the response was not complete after 5 s$"):
+        slow.read(meter, 1.0, 1)
+
+
+def test_what_a_proxy_sends_is_limited_too() -> None:
+    tight = Limits(timeout=(5.0, 5.0), head_seconds=0.2)
+    with FaultyServer(b"") as proxy, Session(tight) as session:
+        session.trust_env, session.proxies = False, {"http": proxy.url}
+        proxy.fault = "drips in the head"
+        with pytest.raises(requests.ConnectionError) as caught:
+            session.get("http://elsewhere.example/")
+        assert proxy.requests[0].startswith(b"GET http://elsewhere.example/ ")
+    assert "the head of the response was not complete after 0.2 s" in str(caught.value)
+
+
+def test_a_pause_ends() -> None:
+    with Session() as session:
+        session.pause(0.01)
 
 
 def test_a_connection_is_used_again() -> None:

@@ -34,12 +34,12 @@ def test_output_comes_line_by_line_and_whole() -> None:
     out: list[str] = []
     err: list[str] = []
     done = process.run(
-        python("import sys; print('a'); print('b', file=sys.stderr); print('c', end='')"),
+        python("import sys; print(' aX '); print('b', file=sys.stderr); print('cX', end='')"),
         on_stdout=out.append,
         on_stderr=err.append,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "a\nc", "b\n")
-    assert (out, err) == (["a", "c"], ["b"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, " aX \ncX", "b\n")
+    assert (out, err) == ([" aX ", "cX"], ["b"])
 
 
 def test_what_a_callback_raises_ends_the_program_and_is_raised() -> None:
@@ -72,12 +72,110 @@ def test_a_missing_program_is_a_tool_error() -> None:
 
 def test_environment_is_added_and_nothing_is_a_shell(tmp_path: Path) -> None:
     done = process.run(
-        [*python("import os, sys; print(os.environ['X'], sys.argv[1])"), "; touch made"],
+        [
+            *python("import os, sys; print(os.environ['X'], sys.argv[1], os.getcwd())"),
+            "; touch made",
+        ],
         env={"X": "$(id)"},
         cwd=tmp_path,
     )
-    assert done.stdout == "$(id) ; touch made\n"
+    assert done.stdout == f"$(id) ; touch made {tmp_path.resolve()}\n"
+    assert not done.timed_out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_another_environment_replaces_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OURS", "x")
+    script = python("import os; print(*(os.environ.get(n) for n in ('OURS', 'BASE', 'ADDED')))")
+    assert process.run(script, env={"ADDED": "1"}).stdout == "x None 1\n"
+    done = process.run(script, base={"BASE": "2", "ADDED": "3"}, env={"ADDED": "1"})
+    assert done.stdout == "None 2 1\n"
+
+
+def test_a_program_is_interrupted_then_terminated_then_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "_PATIENCE", (0.2, 0.2))
+    deaf = python(
+        "import signal, time\n"
+        "for n in (signal.SIGINT, signal.SIGTERM):\n"
+        "    signal.signal(n, lambda number, frame: print(number, flush=True))\n"
+        "print('ready', flush=True)\n"
+        "while True: time.sleep(60)"
+    )
+    done = process.run(deaf, timeout=1.5)
+    assert done.stdout.split() == ["ready", str(int(signal.SIGINT)), str(int(signal.SIGTERM))]
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_a_pipe_that_a_descendant_keeps_open_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "_READ_SECONDS", 0.2)
+    before = set(threading.enumerate())
+    done = process.run(
+        python(
+            "import subprocess, sys\n"
+            "sleeping = [sys.executable, '-c', 'import time; time.sleep(30)']\n"
+            "print(subprocess.Popen(sleeping, start_new_session=True).pid)"
+        )
+    )
+    try:
+        assert done.seconds < 20
+        reading = set(threading.enumerate()) - before
+        assert reading
+        assert all(thread.daemon for thread in reading), "this program could not exit"
+    finally:
+        os.kill(int(done.stdout), signal.SIGKILL)
+
+
+def test_running_children_can_be_killed() -> None:
+    seen: list[int] = []
+
+    def end(line: str) -> None:
+        seen.append(len(process.running()))
+        process.kill(process.running())
+
+    done = process.run(python("import time; print('x', flush=True); time.sleep(60)"), on_stdout=end)
+    assert done.returncode == -signal.SIGKILL
+    assert (seen, process.running()) == ([1], frozenset())
+
+
+class ReplacedError(Exception):
+    """This process has become another program."""
+
+
+def replaced(*args: object) -> None:
+    raise ReplacedError(*args)
+
+
+def test_this_program_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "execve", replaced)
+    monkeypatch.setenv("OURS", "x")
+    monkeypatch.setenv("CHANGED", "x")
+    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        with pytest.raises(ReplacedError) as caught:
+            process.replace(["sh", "-c", "a b"], {"CHANGED": "y"})
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    program, argv, env = caught.value.args
+    assert (program, argv) == (process.which("sh"), ["sh", "-c", "a b"])
+    assert env == {**os.environ, "CHANGED": "y"}
+    with pytest.raises(ToolError, match="no-such-program-here: not found"):
+        process.replace(["no-such-program-here", "sh"], {})
+
+
+def test_this_program_is_restarted_with_options_for_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "execv", replaced)
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "-m", "envbuilder", "detect"])
+    with pytest.raises(ReplacedError) as caught:
+        process.start_again("-X", "utf8")
+    again = [sys.executable, "-X", "utf8", "-m", "envbuilder", "detect"]
+    assert caught.value.args == (sys.executable, again)
 
 
 def test_a_program_that_does_not_end_is_stopped() -> None:
@@ -89,7 +187,11 @@ def test_a_program_that_does_not_end_is_stopped() -> None:
 
 def test_grandchildren_go_with_their_parent(tmp_path: Path) -> None:
     note = tmp_path / "alive"
-    grandchild = f"import time\nwhile True:\n open({str(note)!r}, 'a').write('x'); time.sleep(.05)"
+    grandchild = (
+        "import signal, time\n"
+        "for n in (signal.SIGINT, signal.SIGTERM): signal.signal(n, signal.SIG_IGN)\n"
+        f"while True:\n open({str(note)!r}, 'a').write('x'); time.sleep(.05)"
+    )
     script = (
         "import subprocess, sys, time;"
         f"subprocess.Popen([sys.executable, '-c', {grandchild!r}]); time.sleep(60)"
@@ -130,6 +232,16 @@ def test_output_without_an_end_is_kept_in_part(monkeypatch: pytest.MonkeyPatch) 
     assert done.stdout.endswith("y\ny\n")
     assert max(map(len, lines)) == 300
     assert lines.count("y") == 10_000
+
+
+def test_the_end_of_a_long_text_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "KEPT_BYTES", 4)
+    tail = process.Tail()
+    texts = []
+    for data in (b"abcd", b"efgh", b"i", b"j"):
+        tail.add(data)
+        texts.append(tail.text)
+    assert texts == ["abcd", "abcdefgh", "fghi", "fghij"]
 
 
 def test_commands_are_shown_as_one_would_type_them() -> None:

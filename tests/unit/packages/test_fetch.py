@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -223,6 +225,75 @@ def test_find_links_goes_first(found: Settings, server: Server, tmp_path: Path) 
     assert server.ranges == []
 
 
+@pytest.mark.parametrize("first", ["wrong", "missing", "unreadable"])
+def test_the_next_folder_of_find_links_may_have_it(
+    found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    one, two = folders = (tmp_path / "one", tmp_path / "two")
+    for folder in folders:
+        folder.mkdir()
+    (two / NAME).write_bytes(CONTENT)
+    if first != "missing":
+        (one / NAME).write_bytes(b"other")
+
+    def sha256(path: Path) -> str:
+        if first == "unreadable" and path.parent == one:
+            raise PermissionError(13, "Permission denied")
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    monkeypatch.setattr(fetch, "file_sha256", sha256)
+    monkeypatch.setattr(origins, "find_links", lambda: folders)
+    monkeypatch.setattr(fetch, "_locate", lambda *args: pytest.fail("an index was asked"))
+    assert run(found, wheel()) == 1
+    assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
+
+
+def test_a_file_of_a_local_index_is_copied(
+    found: Settings, tmp_path: Path, located: dict[str, str]
+) -> None:
+    path = tmp_path / "a folder" / NAME
+    located[NAME] = path.as_uri()
+    with pytest.raises(BuildError, match=r"the file is gone"):
+        run(found, wheel())
+    path.parent.mkdir()
+    path.write_bytes(CONTENT)
+    run(found, wheel())
+    assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
+
+
+def test_every_source_is_named_with_its_problem(
+    found: Settings, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = (server.url, server.url.replace("127.0.0.1", "localhost"))
+    monkeypatch.setattr(fetch, "_locate", lambda *args: {wheel().sha256: urls})
+    server.script = ["404", "403"]
+    with pytest.raises(BuildError) as caught:
+        run(found, wheel())
+    assert caught.value.message == (
+        f"{NAME}: cannot be fetched: 127.0.0.1: HTTP 404 Not Found; localhost: HTTP 403 Forbidden"
+    )
+
+
+def test_the_largest_files_come_first_and_progress_is_in_bytes(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[int | None] = []
+    tasks: list[tuple[str, int | None, str]] = []
+
+    class Noting(PlainProgress):
+        def task(self, name: str, total: int | None = None, unit: str = "") -> Any:
+            tasks.append((name, total, unit))
+            return super().task(name, total, unit)
+
+    monkeypatch.setattr(fetch, "PARALLEL", 1)
+    monkeypatch.setattr(fetch, "_locate", lambda *args: {})
+    monkeypatch.setattr(fetch, "_download_one", lambda file, *_: order.append(file.size))
+    files = [msgspec.structs.replace(wheel(), size=size) for size in (2, None, 3)]
+    fetch.fetch(files, target(*files), found, Noting(lambda line: None))
+    assert order == [3, 2, None]
+    assert tasks == [("look for 3 files", None, ""), ("fetch 3 files", 5, "bytes")]
+
+
 def test_a_local_file_with_other_bytes_is_passed_over(
     found: Settings, server: Server, tmp_path: Path
 ) -> None:
@@ -274,6 +345,7 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
 
         path = Path(argv[-1])
         seen["argv"], seen["pins"] = argv, path.read_text()
+        seen["options"], seen["folder"] = options, path.parent
         names.append(path.name)
         answer = (
             'lock-version = "1.0"\n[[packages]]\nname = "tiny"\n'
@@ -284,12 +356,18 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
         )
 
     monkeypatch.setattr(process, "run", fake)
-    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
+    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {"UV_INDEX": "x"})
     urls = fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found)
     assert urls == {NAME: f"https://files.example/x/{NAME}"}
     assert seen["pins"] == f"tiny==1.0 --hash=sha256:{wheel().sha256}\n"
-    assert "--no-deps" in seen["argv"]
-    assert seen["argv"][seen["argv"].index("--python-platform") + 1] == "x86_64-manylinux_2_28"
+    assert " ".join(seen["argv"][1:-1]) == (
+        "pip compile --quiet --no-deps --no-header --format pylock.toml --only-binary :all:"
+        " --no-python-downloads --python-platform x86_64-manylinux_2_28 --python-version 3.11"
+        f" --python {sys.executable} --cache-dir {found.uv_dir}"
+    )
+    assert seen["options"]["env"] == {"MACOSX_DEPLOYMENT_TARGET": "14.0", "UV_INDEX": "x"}
+    assert 0 < seen["options"]["timeout"] <= 600
+    assert seen["folder"] == found.cache_dir / "locate"
     for_all = [*tools().values()]
     fetch._ask_uv(None, "3.11", "default", for_all, found)
     hashes = " ".join(f"--hash=sha256:{f.sha256}" for f in for_all)
@@ -313,6 +391,37 @@ def test_an_escaped_plus_in_a_url_is_one(found: Settings, monkeypatch: pytest.Mo
     monkeypatch.setattr(process, "run", lambda *args, **options: done)
     monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
     assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == {name: url}
+
+
+@pytest.mark.parametrize(
+    ("count", "names"), [(5, "p0, p1, p2, p3, p4"), (6, "p0, p1, p2, p3, p4 …")]
+)
+def test_what_uv_does_not_find_is_named_with_the_reason(
+    found: Settings, monkeypatch: pytest.MonkeyPatch, count: int, names: str
+) -> None:
+    monkeypatch.undo()
+    printed = "error: x\n  cause: Failed to fetch: https://h.example/a\n  cause: Connection refused"
+    done = process.Completed(argv=(), returncode=2, stdout="", stderr=printed, seconds=0.1)
+    monkeypatch.setattr(process, "run", lambda *args, **options: done)
+    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
+    files = [msgspec.structs.replace(wheel(), name=f"p{n}") for n in range(count)]
+    with pytest.raises(BuildError) as caught:
+        fetch._ask_uv("linux/amd64", "3.11", "default", files, found)
+    assert caught.value.message == (
+        f"cannot find {count} file(s) of the lock ({names}) at 'default':"
+        " h.example does not answer (connection refused)"
+    )
+
+
+def test_a_package_without_wheels_has_no_url(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    answer = '[[packages]]\nname = "tiny"\n'
+    done = process.Completed(argv=(), returncode=0, stdout=answer, stderr="", seconds=0.1)
+    monkeypatch.setattr(process, "run", lambda *args, **options: done)
+    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
+    assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == {}
 
 
 def test_a_tool_is_looked_for_whatever_the_targets_platform(
@@ -447,6 +556,35 @@ def test_a_fault_is_an_error_and_the_next_run_succeeds(
     faulty.fault = ""
     assert run(found, wheel(SMALL)) == 1
     assert Store(found.store_dir).path(wheel(SMALL).sha256).read_bytes() == SMALL
+
+
+@pytest.mark.parametrize(("partial", "requests"), [(b"", 2), (b"!" * 100, 3)])
+def test_wrong_bytes_are_requested_once_more_and_not_for_ever(
+    found: Settings, faulty: faulty_server.FaultyServer, partial: bytes, requests: int
+) -> None:
+    """A partial file may be of other bytes, which is not the server's fault."""
+    if partial:
+        part = found.store_dir / "partial" / wheel(SMALL).sha256
+        part.parent.mkdir(parents=True)
+        part.write_bytes(partial)
+    faulty.fault = "other bytes each time"
+    with pytest.raises(WrongHashError):
+        run(found, wheel(SMALL))
+    assert len(faulty.requests) == requests
+
+
+@pytest.mark.parametrize("size", [None, len(SMALL)])
+def test_a_changed_file_is_named_with_both_digests(
+    found: Settings, faulty: faulty_server.FaultyServer, size: int | None
+) -> None:
+    faulty.fault = "other bytes"
+    with pytest.raises(ChangedFileError) as caught:
+        run(found, msgspec.structs.replace(wheel(SMALL), size=size))
+    assert caught.value.message == (
+        f"{NAME}: 127.0.0.1 serves another file under this name: expected sha256"
+        f" {wheel(SMALL).sha256}{'' if size is None else f' ({size} bytes)'}, but it has sha256"
+        f" {hashlib.sha256(SMALL[::-1]).hexdigest()}"
+    )
 
 
 def test_other_bytes_after_a_resume_are_replaced(

@@ -123,6 +123,29 @@ def test_what_is_no_plain_file_is_not_in_a_store(
         kind, path.mkdir
     )()
     assert not Store.of(settings).has(file().sha256)
+    assert not Store.of(settings).is_shared(file().sha256)
+
+
+def test_a_file_that_cannot_be_read_there_is_fetched(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "shared")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)
+    assert not Store.of(settings).has(file().sha256)
+
+
+def test_a_file_that_fails_to_be_read_there_is_damage(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fill(tmp_path / "shared")
+
+    def fail(path: Path) -> str:
+        raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr(shared_store, "file_sha256", fail)
+    assert shared_store.damage([file()], settings) == (
+        f"the shared store is damaged: {path}: Input/output error"
+    )
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe"])

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.packages.store import Store
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -92,3 +94,48 @@ def test_another_file_system_gets_a_copy(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "link", cross_device)
     (tmp_path / "out").mkdir()
     assert store.link(wanted, tmp_path / "out").read_bytes() == b"x"
+
+
+def test_every_version_finds_a_file_in_the_same_place(tmp_path: Path) -> None:
+    wanted = file(b"right")
+    Store(tmp_path).take(wanted.sha256, [b"ri", b"ght"])
+    assert Store(tmp_path).path(wanted.sha256) == (
+        tmp_path / "sha256" / wanted.sha256[:2] / wanted.sha256
+    )
+    assert Store(tmp_path).path(wanted.sha256).read_bytes() == b"right"
+
+
+def test_only_folders_with_a_fixed_name_are_marked(tmp_path: Path) -> None:
+    Store(tmp_path / "store").take(file(b"x").sha256, [b"x"])
+    marked = {path.parent for path in tmp_path.rglob(folders.MARKER)}
+    assert marked == {tmp_path / "store", tmp_path / "store" / "sha256"}
+
+
+def test_a_sound_file_has_the_right_bytes_and_a_damaged_one_stays(tmp_path: Path) -> None:
+    store, sha256 = Store(tmp_path), file(b"right").sha256
+    assert not store.sound(sha256)
+    store.take(sha256, [b"right"])
+    assert store.sound(sha256)
+    store.path(sha256).chmod(0o644)
+    store.path(sha256).write_bytes(b"rotten")
+    assert not store.sound(sha256)
+    assert store.path(sha256).read_bytes() == b"rotten"
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_what_breaks_off_leaves_nothing_and_is_what_is_raised(
+    tmp_path: Path, cleaned: bool
+) -> None:
+    """Also if the partial file is gone by then."""
+    partial = tmp_path / "partial"
+
+    def chunks() -> Iterator[bytes]:
+        yield b"ri"
+        if cleaned:
+            (partial / file(b"right").sha256).unlink()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Store(tmp_path).take(file(b"right").sha256, chunks())
+    assert [path for path in partial.iterdir() if path.suffix != ".lock"] == []
+    assert not Store(tmp_path).has(file(b"right").sha256)

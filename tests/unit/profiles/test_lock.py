@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,74 @@ def test_one_file_a_line() -> None:
     assert json.loads(text)["tools"].keys() == {"linux/amd64", "linux/arm64", "macos/arm64"}
 
 
+TEXT = """\
+{
+ "schema": 2,
+ "profile": "cpu",
+ "inputs": "%(hash)s",
+ "state": "claimed",
+ "reason": "größer",
+ "tools": {%(tools)s},
+ "targets": [{
+  "platform": "linux/amd64",
+  "python": "3.11",
+  "base": null,
+  "files": [
+   {"kind": "wheel", "name": "torch", "version": "2.13.0+cpu", "file": "%(wheel)s", \
+"sha256": "%(hash)s", "size": 1, "source": "pytorch-cpu", "provenance": "read", "by": "größer"}
+  ]}]
+}
+"""
+
+
+def test_a_lock_is_text_for_people_and_diffs() -> None:
+    listed = file(by="größer")
+    target = Target(platform="linux/amd64", python="3.11", base=None, files=(listed,))
+    plain = lock(state="claimed", reason="größer", tools={}, targets=(target,))
+    assert profile_lock.dump(plain) == TEXT % {"hash": HASH, "wheel": WHEEL, "tools": ""}
+    uv = replace(tools()["linux/arm64"], by="größer")
+    tool = f'\n  "linux/arm64": {json.dumps(msgspec.to_builtins(uv), ensure_ascii=False)}\n '
+    assert profile_lock.dump(replace(plain, tools={"linux/arm64": uv})) == (
+        TEXT % {"hash": HASH, "wheel": WHEEL, "tools": tool}
+    )
+
+
+SHIPPED = sorted(path.stem for path in (resources.profiles_dir() / "locks").glob("*.json"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_lock_that_was_made_earlier_is_fresh_and_written_in_the_same_way(name: str) -> None:
+    folders = (resources.profiles_dir(),)
+    path = profile_lock.path_for(name, folders)
+    assert path is not None
+    made = profile_lock.load(path)
+    assert made.inputs == profile_lock.inputs_digest(load_profile(name, folders))
+    assert profile_lock.dump(made) == path.read_text(encoding="utf-8")
+
+
+def test_the_digest_of_a_lock_is_that_of_its_content() -> None:
+    turned = lock(tools=dict(reversed(tools().items())))
+    assert profile_lock.lock_digest(turned) == profile_lock.lock_digest(lock())
+    assert profile_lock.lock_digest(lock(file(size=2))) != profile_lock.lock_digest(lock())
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"schema": 1}', '{"schema": 2, "profile": "x"}'])
+def test_what_is_no_usable_lock_is_made_again(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "cpu.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InvalidError) as caught:
+        profile_lock.load(path)
+    assert caught.value.message.startswith(f"{path}: ")
+    assert re.search("(Make it|make the lock) again: envbuilder lock$", caught.value.hint)
+
+
+def test_the_name_before_the_first_dot_is_the_profile(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.old.json"
+    path.write_text(profile_lock.dump(lock()))
+    assert profile_lock.load(path) == lock()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -127,15 +196,15 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lock(file(), file()), "is listed twice"),
+        (lock(file(), file()), "wheel torch is listed twice"),
         (lock(file(), file(file=WHEEL.replace("x86_64", "i686"))), "wheel torch is listed twice"),
         (lock(file(kind="oci")), "kind: a lock of wheels holds no oci"),
         (lock(file(kind="conda")), "kind: a lock of wheels holds no conda"),
-        (lock(file(kind="deb")), "kind: deb, but the file is not a Debian package"),
+        (lock(file(kind="deb")), r"whl: kind: deb, but the file is not a Debian package$"),
         (lock(deb(kind="wheel")), "kind: wheel, but the file is not a wheel"),
         (lock(deb(kind="tool")), "kind: tool, but the file is not a wheel"),
         (lock(file(file=f"pool/{WHEEL}")), "but the file is not a wheel"),
-        (lock(file(role="base")), "a wheel cannot be part of a base"),
+        (lock(file(role="base")), "whl: role: a wheel cannot be part of a base"),
         (lock(file(source="debian")), "source: debian has no wheels"),
         (lock(deb(source="pytorch-cpu")), "source: pytorch-cpu has no Debian packages"),
         (lock(file(name="Torch")), "not normalised: expected torch"),
@@ -143,11 +212,16 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
         (lock(file(version="2.12.0+cpu")), r"version: 2.12.0\+cpu, but the file is of another"),
         (lock(file(version="2.13.0")), "version: 2.13.0, but the file is of another"),
         (lock(file(file="torch.whl")), "another distribution's"),
+        (lock(file(version="odd", file="torch-other-py3-none-any.whl")), "is of another version"),
         (lock(deb(name="dpkg-dev")), "name: dpkg-dev, but the file is another package's"),
         (lock(deb(version="1.22")), "version: 1.22, but the file is of another"),
         (lock(deb(name="Dpkg", file="pool/Dpkg_1.21.22_amd64.deb")), "not those of a Debian"),
         (lock(deb(version="1!2", file="pool/dpkg_1!2_amd64.deb".replace("!", "%21"))), "Debian"),
-        (lock(deb(version="a1", file="pool/dpkg_a1_amd64.deb")), "not those of a Debian package"),
+        (
+            lock(deb(version="a1", file="pool/dpkg_a1_amd64.deb")),
+            "deb: name, version: not those of a Debian package$",
+        ),
+        (lock(deb(file="pool/dpkg_1.21.22_1_amd64.deb")), "version: 1.21.22, but the file is of"),
         (lock(file(provenance="claim")), "only claimed"),
         (lock(targets=()), "targets: empty"),
         (lock(targets=lock().targets * 2), "appear twice"),
@@ -272,6 +346,9 @@ def test_a_version_of_python_that_is_none_is_refused(version: str, tmp_path: Pat
         ("torch", "2.13.0+cu126", "torch-2.13.0+cu126"),
         ("torch", "2.13.0+cu126", "torch-2.13.0%2Bcu126"),
         ("a", "1.0", "A-1.0-1"),
+        ("a", "1.0.post1", "a-1.0_1"),
+        ("a", "odd-1", "a-odd_1"),
+        ("a", "odd_1", "a-odd_1"),
     ],
 )
 def test_file_names_may_spell_the_same_otherwise(
@@ -303,6 +380,48 @@ def test_select_names_what_there_is() -> None:
     with pytest.raises(InvalidError, match=r"no files for linux/arm64") as caught:
         profile_lock.select(lock(), "linux/arm64", "3.11")
     assert "linux/amd64 Python 3.11" in caught.value.hint
+
+
+def test_what_a_lock_covers() -> None:
+    (one,) = lock().targets
+    several = lock(
+        targets=(
+            one,
+            replace(one, python="3.12"),
+            replace(one, python="3.13"),
+            replace(one, platform="linux/arm64", python="3.14"),
+        )
+    )
+    assert profile_lock.pythons(several, "linux/amd64", "3.12") == ["3.12", "3.11", "3.13"]
+    assert profile_lock.pythons(several, "linux/arm64", "3.12") == ["3.14"]
+    assert profile_lock.first(several, "linux/amd64") == one
+    assert profile_lock.first(several, "linux/arm64") == several.targets[3]
+    assert profile_lock.first(several, "macos/arm64") is None
+    assert profile_lock.first(None, "linux/amd64") is None
+    with pytest.raises(InvalidError) as caught:
+        profile_lock.select(replace(several, targets=several.targets[:2]), "linux/amd64", "3.13")
+    assert caught.value.hint == (
+        "It covers: linux/amd64 Python 3.11, linux/amd64 Python 3.12."
+        " Make it again: envbuilder lock --profile cpu"
+    )
+
+
+def test_an_environment_that_needs_nothing_from_a_lock() -> None:
+    empty = profile_lock.nothing(CPU)
+    assert profile_lock.require_usable(CPU, empty) is empty
+    assert (empty.state, empty.reason, empty.files, empty.targets) == ("locked", "", (), ())
+
+
+def test_the_lock_in_the_folders_of_profiles_must_be_usable(tmp_path: Path) -> None:
+    (tmp_path / "locks").mkdir()
+    with pytest.raises(InvalidError, match="no lock"):
+        profile_lock.usable(CPU, (tmp_path,))
+    good = lock(inputs=profile_lock.inputs_digest(CPU))
+    (tmp_path / "locks" / "cpu.json").write_text(profile_lock.dump(good))
+    assert profile_lock.usable(CPU, (tmp_path,)) == good
+    (tmp_path / "locks" / "cpu.json").write_text(profile_lock.dump(lock()))
+    with pytest.raises(InvalidError, match="is stale"):
+        profile_lock.usable(CPU, (tmp_path,))
 
 
 def test_only_a_fitting_lock_is_usable() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def use(folder: Path, *keys: str) -> Library:
 
 def test_a_lock_by_a_trusted_key_is_used(folder: Path) -> None:
     lock = folder / "locks" / LOCK
-    with pytest.raises(UnsignedError, match="not signed"):
+    with pytest.raises(UnsignedError, match=f"^{re.escape(str(lock))}: not signed"):
         use(folder, "key.pub")
     sign(lock, folder.parent / "key.pem")
     (signed,) = use(folder, "other.pub", "key.pub").signed
