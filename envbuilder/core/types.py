@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
-Accelerator = Literal["cpu", "cuda", "xpu", "mps"]
+Accelerator = Literal["cpu", "cuda", "rocm", "xpu", "mps"]
 Backend = Literal["docker", "venv", "conda"]
 Platform = Literal["linux/amd64", "linux/arm64", "macos/arm64"]
 FileKind = Literal["wheel", "deb", "conda", "tool", "oci"]
@@ -36,7 +36,7 @@ FullPythonVersion = Annotated[
 ]
 """X.Y.Z; empty if no source states it."""
 FileSize = Annotated[int, Meta(ge=1, le=1 << 36)]
-"""Size in bytes of a locked file, at most 64 GiB; the largest wheels have 3 GiB."""
+"""Size in bytes of a locked file, at most 64 GiB; the largest wheel, torch for ROCm, has 6 GB."""
 Sha256 = Annotated[
     str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="a sha256: 64 hexadecimal digits")
 ]
@@ -148,6 +148,9 @@ DevicePath = Annotated[
 DeviceGlob = Annotated[
     str,
     Meta(pattern=r"^/dev/[A-Za-z0-9/_-]+\*?\Z", description="a path below /dev that may end in *"),
+]
+GfxTarget = Annotated[
+    str, Meta(pattern=r"^gfx[0-9a-f]{3,5}\Z", description="an AMD GPU as ROCm names it")
 ]
 Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]*[kmg]\Z", description="a size such as 512m or 2g")]
 Sentence = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z", description="one line of text")]
