@@ -29,7 +29,9 @@ _PROGRAMS = (
 )
 _ADMIN_FOLDERS = ("/usr/sbin", "/sbin")
 """Searched by sudo, but not in an ordinary user's PATH on Debian."""
-_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+GFX_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+"""Makes ROCm take every AMD GPU for another one, such as 10.3.0 for gfx1030."""
+_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", GFX_OVERRIDE)
 _CAPABILITIES = re.compile(r"^(CapEff|CapBnd):\s*([0-9a-f]{1,16})$", re.ASCII | re.MULTILINE)
 _SYS_ADMIN = 21  # include/uapi/linux/capability.h: CAP_SYS_ADMIN, required by mount
 
