@@ -159,14 +159,14 @@ def _download_all(
     store: Store,
     progress: Progress,
 ) -> None:
-    total = sum(f.size or 0 for f in files) or None
+    total = sum(f.room for f in files) or None
     session = open_session()
     with (
         progress.task(f"fetch {len(files)} files", total, unit="bytes") as task,
         parallel.pool(PARALLEL, session.stop) as pool,
     ):
         # Large files first: they determine when all files are there.
-        ordered = sorted(files, key=lambda f: -(f.size or 0))
+        ordered = sorted(files, key=lambda f: -f.room)
         jobs = [
             pool.submit(_download_one, f, urls.get(f.sha256, ()), store, session, task.advance)
             for f in ordered
