@@ -65,6 +65,7 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         hide=amd.hide,
         required=lambda requires, needs: bool(needs.gfx),
         locked=lambda target, needs, wsl: amd.locked(target, needs),
+        hardware="Linux's driver amdgpu",
     ),
     "xpu": Accelerator(
         vendor="intel",
