@@ -54,18 +54,19 @@ def problems(
 
 def _override(host: Host, around: Around) -> list[Problem]:
     """Return a problem if a variable makes ROCm take the GPUs here for others."""
-    value = clean(around.variables.get(GFX_OVERRIDE))
+    names = sorted(name for name in around.variables if name.startswith(GFX_OVERRIDE))
     gpus = [gpu for gpu in host.gpus if gpu.vendor == "amd"]
-    if value is None or not gpus:
+    if not names or not gpus:
         return []
+    shown = " ".join(f"{name}={clean(around.variables[name]) or ''}" for name in names)
     real = " and ".join(f"{_name(gpu)} is {gpu.family or 'unknown'}" for gpu in gpus)
     return [
         Problem(
             severity="limits",
             code="gfx-override",
-            text=f"{GFX_OVERRIDE}={value} makes ROCm run kernels for another GPU, but {real}",
-            fix=f"Run `unset {GFX_OVERRIDE}`, and find where it is set: programs crash or compute"
-            " wrongly under it.",
+            text=f"{shown} makes ROCm run kernels for another GPU, but {real}",
+            fix=f"Run `unset {' '.join(names)}`, and find where it is set: programs crash or"
+            " compute wrongly under it.",
         )
     ]
 

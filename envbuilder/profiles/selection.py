@@ -118,8 +118,8 @@ def choose(
 ) -> Choice:
     """Return the profile to use on a host.
 
-    An accelerator that fits takes precedence over the CPU, in the order cuda, xpu, mps,
-    cuda-legacy, then the user's own profiles by accelerator and name. Of two for one accelerator,
+    An accelerator that fits takes precedence over the CPU, in the order cuda, rocm, xpu,
+    mps, cuda-legacy, then the user's own profiles by accelerator and name. Of two for one accelerator,
     the one that leaves no GPU out takes precedence. On the CPU, `cpu` is chosen:
     zendnn speeds up inference only, and is mentioned if it fits. Profiles that fit take precedence
     over those that fit with warnings, so `cpu` is chosen if an accelerator could not be confirmed,

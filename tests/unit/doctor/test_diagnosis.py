@@ -276,6 +276,8 @@ def test_where_pytorchs_wheels_do_not_serve_an_amd_gpu_amds_may(gfx: str, fix: s
 def test_an_override_of_the_gpus_target_is_named_with_the_real_one(asked: str | None) -> None:
     around = changed(SEEN, variables={"HSA_OVERRIDE_GFX_VERSION": "10.3.0"})
     here = with_gpu(RAPHAEL)
+    of_one = changed(SEEN, variables={"HSA_OVERRIDE_GFX_VERSION_1": "11.0.0"})
+    assert "_VERSION_1=11.0.0 makes" in only(diagnose(here, of_one, asked), "gfx-override").text
     found = only(diagnose(here, around, asked), "gfx-override")
     assert "HSA_OVERRIDE_GFX_VERSION=10.3.0" in found.text
     assert "AMD Raphael at 0000:13:00.0 is gfx1036" in found.text
