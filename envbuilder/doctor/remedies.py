@@ -135,7 +135,9 @@ def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
         "node-missing": _missing(gpu, host),
         "node-closed": _closed(gpu, host),
         "node-unread": "Check who may open the nodes: `ls -l /dev/dri /dev/nvidia*`.",
-        "not-given": "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
+        "not-given": f"Start the container with --device {gpu.render_node or '/dev/dri'}."
+        if gpu.vendor == "amd"
+        else "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
         " the scheduler's request); if it is, `sudo dmesg | grep NVRM` shows what failed.",
         "no-instances": "Run `sudo nvidia-smi mig -lgip` for the sizes and `sudo nvidia-smi mig"
         " -cgi SIZE -C` to create instances, or `sudo nvidia-smi -mig 0` to turn MIG off.",

@@ -6,6 +6,8 @@ GPUs that programs can compute on, else from the PCI id. Which of them wheels se
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,14 +54,12 @@ class _Node(NamedTuple):
 def read(reader: Reader) -> None:
     """Read what the kernel drivers report about each GPU."""
     reader.node(KFD)
-    devices = pci.display_devices(reader, VENDOR)
-    for device in devices:
+    for device in pci.display_devices(reader, VENDOR):
         for name in _MEMORY:
             reader.file(f"{device}/{name}")
         pci.read_sensors(reader, device, _POWER)
-    if devices:
-        for node in reader.folder(_NODES):
-            reader.file(f"{_NODES}/{node}/properties")
+    for node in reader.folder(_NODES):
+        reader.file(f"{_NODES}/{node}/properties")
 
 
 def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple[Gpu, ...]:
@@ -73,6 +73,15 @@ def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple
             placed += [(node, _gpu(snapshot, device, node, len(parts))) for node in parts]
     placed.sort(key=lambda pair: (pair[0] is None, pair[0].number if pair[0] else 0))
     gpus = tuple(gpu for _, gpu in placed)
+    if gpus and all(node for node, _ in placed) and _unread(snapshot) - _hidden(snapshot):
+        # Perhaps another partition.
+        detail = "A node of AMD's compute driver (kfd) could not be read."
+        return (
+            *gpus,
+            Gpu(
+                vendor="unknown", name="unknown", state="unknown", detail=detail, obstacle="unread"
+            ),
+        )
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
     if not gpus and wsl and any(_WINDOWS_DRIVER.match(name) for name in drivers):
         # ROCm on WSL goes through librocdxg and needs settings of its own (ROCm/librocdxg).
@@ -138,11 +147,28 @@ def _compute_node(snapshot: Snapshot) -> Access | None:
 
 def _unlisted(snapshot: Snapshot) -> Access:
     """Return why the compute driver lists no node for a GPU, if it could be read."""
-    listed = snapshot.folders.get(_NODES, ())
-    if not listed or any(f"{_NODES}/{node}/properties" not in snapshot.files for node in listed):
+    unread = _unread(snapshot)
+    if unread and unread <= _hidden(snapshot):
+        detail = "The container's device rules do not give it to this process."
+        return Access("present", detail, "not-given")
+    if unread or not snapshot.folders.get(_NODES):
         return Access("unknown", "What the compute driver (kfd) lists could not be read.", "unread")
     detail = "The compute driver (kfd) does not list it: it does not support the chip or the slot."
     return Access("present", detail, "unsupported")
+
+
+def _unread(snapshot: Snapshot) -> set[str]:
+    """Return the files about nodes of the compute driver that could not be read."""
+    paths = {f"{_NODES}/{node}/properties" for node in snapshot.folders.get(_NODES, ())}
+    return paths - snapshot.files.keys()
+
+
+def _hidden(snapshot: Snapshot) -> set[str]:
+    """Return the files that Linux hides, with this error, where a container may not use a GPU.
+
+    Function kfd_devcgroup_check_permission; a file's mode causes another error.
+    """
+    return {path for path, why in snapshot.unreadable.items() if why == os.strerror(errno.EPERM)}
 
 
 def _nodes(snapshot: Snapshot) -> list[_Node]:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from envbuilder.host import fetch, probe, snapshot, system
 from envbuilder.host import model as host
-from envbuilder.host import probe, snapshot
 from envbuilder.host.gpus import apple, intel, pci
 from envbuilder.host.model import Gpu, Link
 from tests.support import host_trees
@@ -327,6 +327,34 @@ def test_partitions_of_a_card_are_gpus_of_their_own(tmp_path: Path) -> None:
         assert [gpu.state for gpu in gpus] == ["usable", *["present"] * 9]
         assert {gpu.memory_bytes for gpu in gpus} == {None}
         assert "1 of 10 partitions" in gpus[0].name
+
+
+def test_a_container_is_given_one_of_two_cards(tmp_path: Path) -> None:
+    """Linux then refuses to read the other's node, with an error of its own."""
+    data = mi300x()
+    nodes = "sys/class/kfd/kfd/topology/nodes"
+    data["files"][f"{nodes}/8/properties"] = compute_node(0x0200, 90402)
+    host_trees.add_device(
+        data, "0000:02:00.0", "1002:74a1", driver="amdgpu", node="renderD129", **{"class": "120000"}
+    )
+    root = host_trees.plant(tmp_path, data)
+    taken = fetch.fetch(root)
+    del taken.files[f"{nodes}/8/properties"]
+    for why, state, obstacle in (
+        ("Operation not permitted", "present", "not-given"),
+        ("Permission denied", "unknown", "unread"),
+    ):
+        taken.unreadable[f"{nodes}/8/properties"] = why
+        first, second = system.decide(taken, {}).gpus
+        assert (first.bus, first.state) == ("0000:01:00.0", "usable")
+        assert (second.state, second.obstacle) == (state, obstacle)
+
+
+def test_a_node_that_cannot_be_read_may_be_another_partition(tmp_path: Path) -> None:
+    data = mi300x()
+    data["files"]["sys/class/kfd/kfd/topology/nodes/8/name"] = "x\n"
+    known, unknown = probe.host(host_trees.plant(tmp_path, data)).gpus
+    assert (known.state, unknown.vendor, unknown.obstacle) == ("usable", "unknown", "unread")
 
 
 def test_a_card_of_another_pci_domain_is_another_card(tmp_path: Path) -> None:
