@@ -151,8 +151,8 @@ def check_less_known(before: Judged, after: Judged, what: str) -> None:
 
 
 def check_gpus(before: tuple[Gpu, ...], after: tuple[Gpu, ...], what: str) -> None:
-    counted = Counter(gpu.vendor for gpu in after)
-    for vendor, count in Counter(gpu.vendor for gpu in before).items():
+    counted = cards(after)
+    for vendor, count in cards(before).items():
         # One that is unknown may stand for all that could not be listed.
         assert counted[vendor] >= count or counted["unknown"], (what, vendor)
     found = {gpu.bus: gpu for gpu in after if gpu.bus}
@@ -165,6 +165,12 @@ def check_gpus(before: tuple[Gpu, ...], after: tuple[Gpu, ...], what: str) -> No
             assert getattr(new, name) in (getattr(old, name), None), (what, name, old, new)
         # Another source may have another name for the same device.
         assert new.device_id == old.device_id or general(new.name, old.name), (what, old, new)
+
+
+def cards(gpus: tuple[Gpu, ...]) -> Counter[str]:
+    """The cards of each vendor: what says that one of AMD's is in partitions may be missing."""
+    places = {gpu.bus: gpu.vendor for gpu in gpus if gpu.bus}
+    return Counter([*places.values(), *(gpu.vendor for gpu in gpus if not gpu.bus)])
 
 
 def general(name: str, known: str) -> bool:
