@@ -124,7 +124,10 @@ def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
     """Return the fix for a GPU's obstacle; `driver` is the oldest sufficient version."""
     sentences: dict[Obstacle | None, str] = {
         None: _UNKNOWN,
-        "hidden": "Run `unset CUDA_VISIBLE_DEVICES`, and find where it is set.",
+        "hidden": "Run `unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES`, and"
+        " find where it is set."
+        if gpu.vendor == "amd"
+        else "Run `unset CUDA_VISIBLE_DEVICES`, and find where it is set.",
         "driver-missing": _driver(gpu, host, driver),
         "driver-other": "It is reserved for virtual machines: release it where that was configured"
         " (vfio-pci.ids, driverctl)."

@@ -135,7 +135,7 @@ def _gpus(
     gpus = (
         *nvidia.decide(snapshot, devices, environ, wsl=wsl, container=container),
         *intel.decide(snapshot, devices, wsl=wsl),
-        *amd.decide(snapshot, devices, wsl=wsl),
+        *amd.decide(snapshot, devices, environ, wsl=wsl),
     )
     return (*gpus, *_unknown(snapshot, devices, gpus, wsl=wsl))
 

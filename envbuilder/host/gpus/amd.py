@@ -20,7 +20,7 @@ from envbuilder.host.model import Gpu
 from envbuilder.host.text import integer, lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from envbuilder.host.gpus.pci import Device
     from envbuilder.host.snapshot import Reader, Snapshot
@@ -29,6 +29,7 @@ VENDOR = 0x1002
 KFD = "dev/kfd"
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _MEMORY = ("mem_info_vram_total", "mem_info_gtt_total")
+_VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _POWER = ("power1_cap", "power1_cap_default")
 # Linux amdgpu_pm.c: "only APUs have vddnb", "no mclk on APUs"; the exception is the MI300A, which
 # also lacks a memory manager of its own.
@@ -62,15 +63,18 @@ def read(reader: Reader) -> None:
         reader.file(f"{_NODES}/{node}/properties")
 
 
-def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple[Gpu, ...]:
+def decide(
+    snapshot: Snapshot, devices: Sequence[Device], environ: Mapping[str, str], *, wsl: bool
+) -> tuple[Gpu, ...]:
     """Return all AMD GPUs in ROCm's order; of a card in partitions, one for each of them."""
     nodes = _nodes(snapshot)
+    hidden = _hidden_by(environ)
     placed = []
     for device in devices:
         if device.vendor == VENDOR:
             of_card = [node for node in nodes if _is_of(node, device.bus)]
             parts: Sequence[_Node | None] = of_card or (None,)
-            placed += [(node, _gpu(snapshot, device, node, len(parts))) for node in parts]
+            placed += [(node, _gpu(snapshot, device, node, len(parts), hidden)) for node in parts]
     placed.sort(key=lambda pair: (pair[0] is None, pair[0].number if pair[0] else 0))
     gpus = tuple(gpu for _, gpu in placed)
     if gpus and all(node for node, _ in placed) and _unread(snapshot) - _hidden(snapshot):
@@ -92,7 +96,9 @@ def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple
     return gpus
 
 
-def _gpu(snapshot: Snapshot, device: Device, node: _Node | None, parts: int) -> Gpu:
+def _gpu(
+    snapshot: Snapshot, device: Device, node: _Node | None, parts: int, hidden: Access | None
+) -> Gpu:
     folder = f"{pci.PCI}/{device.bus}"
     properties = node.properties if node else {}
     size = _memory(snapshot, folder, properties)
@@ -104,7 +110,8 @@ def _gpu(snapshot: Snapshot, device: Device, node: _Node | None, parts: int) -> 
     minor = properties.get("drm_render_minor")
     opened = f"/dev/dri/renderD{minor}" if minor else device.render_node
     access = (
-        driver(device, ("amdgpu",), "ROCm")
+        hidden
+        or driver(device, ("amdgpu",), "ROCm")
         or _compute_node(snapshot)
         or (_unlisted(snapshot) if node is None else None)
         or render_node(snapshot, opened)
@@ -133,6 +140,15 @@ def _gpu(snapshot: Snapshot, device: Device, node: _Node | None, parts: int) -> 
             snapshot, opened if snapshot.nodes.get(KFD, True) else f"/{KFD}"
         ),
     )
+
+
+def _hidden_by(environ: Mapping[str, str]) -> Access | None:
+    """Return the access if a variable hides all GPUs; HIP reads CUDA's, too."""
+    for name in _VISIBLE:
+        value = environ.get(name)
+        if value is not None and value.strip() in ("", "-1"):
+            return Access("present", f"{name}={value!r} hides it from this process.", "hidden")
+    return None
 
 
 def _compute_node(snapshot: Snapshot) -> Access | None:

@@ -329,6 +329,17 @@ def test_partitions_of_a_card_are_gpus_of_their_own(tmp_path: Path) -> None:
         assert "1 of 10 partitions" in gpus[0].name
 
 
+@pytest.mark.parametrize(
+    "name", ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
+)
+def test_variables_hide_amds_gpus(name: str, tmp_path: Path) -> None:
+    root = host_trees.plant(tmp_path, mi300x())
+    for value, obstacle in (("", "hidden"), ("-1", "hidden"), ("0", None), ("1,0", None)):
+        (gpu,) = probe.host(root, environ={name: value}).gpus
+        assert gpu.obstacle == obstacle
+        assert obstacle is None or name in gpu.detail
+
+
 def test_a_container_is_given_one_of_two_cards(tmp_path: Path) -> None:
     """Linux then refuses to read the other's node, with an error of its own."""
     data = mi300x()
