@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from envbuilder.doctor import remedies
 from envbuilder.doctor.problem import Problem, Repair, Severity
+from envbuilder.doctor.surroundings import GFX_OVERRIDE
 from envbuilder.host.model import is_wsl1
+from envbuilder.host.text import clean
 from envbuilder.profiles import fitting, ways
 from envbuilder.profiles.accelerators import of_vendor
 from envbuilder.profiles.finding import LEVELS, worst
@@ -37,15 +39,36 @@ def problems(
     """Return what blocks the requested profile or, without one, each vendor's best profile."""
     look = _Look(host, candidates, locks, around)
     if requested is not None:
-        return look.of_profile(requested, requested=True)
+        result = look.of_profile(requested, requested=True)
+        return [*result, *(_override(host, around) if requested.accelerator == "rocm" else ())]
     result = look.of_vendors()
     if is_wsl1(host.kernel):
         text = "this is WSL 1, where no program can use a GPU"
         fix = "In Windows, run `wsl --set-version NAME 2` (`wsl --list` has the name)."
         result.append(Problem(severity="blocks", code="wsl1", text=text, fix=fix))
+    result += _override(host, around)
     if not look.fitting and not any(p.severity == "blocks" for p in result):
         result += look.of_nothing()
     return list({(p.code, p.text): p for p in result}.values())
+
+
+def _override(host: Host, around: Around) -> list[Problem]:
+    """Return a problem if a variable makes ROCm take the GPUs here for others."""
+    names = sorted(name for name in around.variables if name.startswith(GFX_OVERRIDE))
+    gpus = [gpu for gpu in host.gpus if gpu.vendor == "amd"]
+    if not names or not gpus:
+        return []
+    shown = " ".join(f"{name}={clean(around.variables[name]) or ''}" for name in names)
+    real = " and ".join(f"{_name(gpu)} is {gpu.family or 'unknown'}" for gpu in gpus)
+    return [
+        Problem(
+            severity="limits",
+            code="gfx-override",
+            text=f"{shown} makes ROCm run kernels for another GPU, but {real}",
+            fix=f"Run `unset {' '.join(names)}`, and find where it is set: programs crash or"
+            " compute wrongly under it.",
+        )
+    ]
 
 
 class _Look:
@@ -146,13 +169,10 @@ class _Look:
         ]
 
     def _idle(self, gpu: Gpu) -> Problem:
-        """Return the problem of an unusable GPU that no profile's findings mention.
-
-        Either another GPU works, or no profile supports this one.
-        """
+        """Return the problem of an unusable GPU that no profile's findings mention."""
         return Problem(
             severity="limits",
-            code=gpu.obstacle or ("unread" if gpu.vendor == "unknown" else "no-profile"),
+            code=gpu.obstacle or ("unread" if gpu.vendor == "unknown" else "gpu"),
             text=f"{_name(gpu)}: {gpu.detail.rstrip('.')}",
             fix=self._joined(gpu) or remedies.of_gpu(gpu, self.host),
             repair=self._repair(gpu),

@@ -16,11 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.doctor.surroundings import Around
-    from envbuilder.host.model import Gpu, Host, Obstacle
+    from envbuilder.host.model import Gpu, Host, Obstacle, Vendor
     from envbuilder.profiles.finding import Finding, Needs
 
 _TRY = "Try it: run `envbuilder verify`."
+_UNKNOWN = "See `envbuilder detect` for what is known about it."
 _FORCE = "`envbuilder verify --force` tries it anyway."
+_NO_TORCH = "Nothing helps: PyTorch does not support it. Use --profile cpu."
+_UNSUPPORTED: dict[Vendor, str] = {
+    "nvidia": f"{tables.JETSON_TORCH[0].upper()}{tables.JETSON_TORCH[1:]}.",
+    "amd": "See `sudo dmesg | grep kfd` for why; ROCm can use no other GPUs. Use --profile cpu.",
+}
 _NOTHING = ("kernels", "platform", "unsupported")
 """Codes for which a profile that fits is the only fix."""
 # udev assigns render nodes to `render`, systemd before 239 to `video` (50-udev-default.rules). Any
@@ -59,21 +65,40 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
         "rosetta-linux": "Use containers for linux/arm64: they run on this chip itself.",
         "cpu-flags": _cpu_flags(finding),
         "no-gpu": "Use --profile cpu. If there is one, `envbuilder detect` shows what was read.",
-        "gpu": "See `envbuilder detect` for what is known about it.",
+        "gpu": _UNKNOWN,
         "driver-old": drivers.install(gpu, host, needs.nvidia_driver) if gpu else "",
         "driver-unread": "See `nvidia-smi` for what the driver reports.",
-        "kernels": "No driver helps: these wheels have no kernels for this GPU.",
+        "kernels": _kernels(gpu),
+        "kernels-partly": _TRY,
+        "gfx-unread": _TRY,
         "kernels-ptx": f"{_TRY} The first start takes long.",
         "sm-unread": _TRY,
         "lock-unread": "Make the lock again: `envbuilder lock`. If that does not help, the tables"
         f" lack this torch. {_TRY}",
         "unlisted": _TRY,
-        "left-out": "Set CUDA_VISIBLE_DEVICES or ZE_AFFINITY_MASK yourself, to the GPU that works.",
+        "left-out": "Set CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ZE_AFFINITY_MASK yourself, to"
+        " the GPU that works.",
         "engine": _engine(host),
         "level-zero": drivers.level_zero(host),
         "level-zero-unread": _TRY,
         "unread": "Run envbuilder as a user who can read /proc and /sys, or outside the sandbox.",
     }[finding.code]
+
+
+def _kernels(gpu: Gpu | None) -> str:
+    if gpu is None or gpu.vendor != "amd":
+        return "No driver helps: these wheels have no kernels for this GPU."
+    index = tables.amd_index(gpu.family or "")
+    if index is None:
+        return (
+            "No wheel that envbuilder knows of has kernels for it, neither PyTorch's nor AMD's: use"
+            " --profile cpu."
+        )
+    state = "has wheels" if index == "release" else "has wheels that it does not call tested"
+    return (
+        f"AMD's own index {state} for {gpu.family} (github.com/ROCm/TheRock, RELEASES.md): install"
+        " those yourself, and `envbuilder verify --python` checks them."
+    )
 
 
 def _engine(host: Host) -> str:
@@ -98,8 +123,11 @@ def _cpu_flags(finding: Finding) -> str:
 def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
     """Return the fix for a GPU's obstacle; `driver` is the oldest sufficient version."""
     sentences: dict[Obstacle | None, str] = {
-        None: "No profile supports it yet.",
-        "hidden": "Run `unset CUDA_VISIBLE_DEVICES`, and find where it is set.",
+        None: _UNKNOWN,
+        "hidden": "Run `unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES`, and"
+        " find where it is set."
+        if gpu.vendor == "amd"
+        else "Run `unset CUDA_VISIBLE_DEVICES`, and find where it is set.",
         "driver-missing": _driver(gpu, host, driver),
         "driver-other": "It is reserved for virtual machines: release it where that was configured"
         " (vfio-pci.ids, driverctl)."
@@ -110,18 +138,20 @@ def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
         "node-missing": _missing(gpu, host),
         "node-closed": _closed(gpu, host),
         "node-unread": "Check who may open the nodes: `ls -l /dev/dri /dev/nvidia*`.",
-        "not-given": "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
+        "not-given": f"Start the container with --device {gpu.render_node or '/dev/dri'}."
+        if gpu.vendor == "amd"
+        else "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
         " the scheduler's request); if it is, `sudo dmesg | grep NVRM` shows what failed.",
         "no-instances": "Run `sudo nvidia-smi mig -lgip` for the sizes and `sudo nvidia-smi mig"
         " -cgi SIZE -C` to create instances, or `sudo nvidia-smi -mig 0` to turn MIG off.",
         "fabric": "On the machine itself, run `sudo systemctl enable --now nvidia-fabricmanager`;"
         " its version must be that of the driver.",
-        "unsupported": f"{tables.JETSON_TORCH[0].upper()}{tables.JETSON_TORCH[1:]}."
-        if gpu.vendor == "nvidia"
-        else "Nothing helps: PyTorch does not support it. Use --profile cpu.",
+        "unsupported": _UNSUPPORTED.get(gpu.vendor, _NO_TORCH),
         "unlisted": _FORCE,
         "virtual": f"Run envbuilder on the Mac itself; here, {_FORCE}",
-        "wsl": f"See what Windows reports (`nvidia-smi.exe`, Device Manager); {_FORCE}",
+        "wsl": "Use --profile cpu, or Linux itself instead of WSL."
+        if gpu.vendor == "amd"
+        else f"See what Windows reports (`nvidia-smi.exe`, Device Manager); {_FORCE}",
         "unread": "Run envbuilder as a user who can read /sys, or outside the sandbox.",
     }
     obstacle = gpu.obstacle
@@ -154,12 +184,12 @@ def _closed(gpu: Gpu, host: Host) -> str:
             f"Check who may open it: `ls -l {node}`. NVIDIA's driver allows all users by default."
         )
     group = gpu.render_node_group or "render"
-    node = gpu.render_node or "/dev/dri/renderD128"
+    node = "/dev/kfd" if _is_about_kfd(gpu) else gpu.render_node or "/dev/dri/renderD128"
     if host.container:
         return f"Start the container with --group-add $(stat -c %g {node})."
     if group == "root" or group.isdecimal():
         # Joining root is too much, and a number without a name cannot be joined.
-        return f"Its group is {group}: udev should give it to render; see `ls -l /dev/dri`."
+        return f"Its group is {group}: udev should give it to render; see `ls -l {node}`."
     return f"Run `sudo usermod -aG {group} $USER`, then log in again."
 
 
@@ -172,9 +202,17 @@ def _missing(gpu: Gpu, host: Host) -> str:
         commands = " and ".join(f"`sudo {' '.join(argv)}`" for argv in _node_commands(gpu, host))
         return f"Run {commands}, or restart."
     if host.container:
-        return "Start the container with --device /dev/dri."
+        kfd = "--device /dev/kfd " if _is_about_kfd(gpu) else ""
+        return f"Start the container with {kfd}--device /dev/dri."
+    if _is_about_kfd(gpu):
+        return "See `sudo dmesg | grep kfd`: Linux must be built with CONFIG_HSA_AMD."
     # A kernel driver is bound, so only the node is missing.
     return "Run `sudo udevadm trigger --subsystem-match=drm`; a sandbox must be given /dev/dri."
+
+
+def _is_about_kfd(gpu: Gpu) -> bool:
+    """Return whether AMD's compute node is what is missing or closed, rather than a render node."""
+    return gpu.vendor == "amd" and gpu.detail.startswith("/dev/kfd ")
 
 
 def _missing_in_container(gpu: Gpu) -> str:

@@ -29,6 +29,8 @@ _PROGRAMS = (
 )
 _ADMIN_FOLDERS = ("/usr/sbin", "/sbin")
 """Searched by sudo, but not in an ordinary user's PATH on Debian."""
+GFX_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+"""Makes ROCm take AMD GPUs for others, 10.3.0 for gfx1030; with a suffix such as _0, one GPU."""
 _VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _CAPABILITIES = re.compile(r"^(CapEff|CapBnd):\s*([0-9a-f]{1,16})$", re.ASCII | re.MULTILINE)
 _SYS_ADMIN = 21  # include/uapi/linux/capability.h: CAP_SYS_ADMIN, required by mount
@@ -81,7 +83,11 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
         joined=_joined(user),
         may_mount=may_mount(_status(), root=root),
         programs=frozenset(p for p in _PROGRAMS if _is_there(p)),
-        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        variables={
+            name: value
+            for name, value in os.environ.items()
+            if name in _VARIABLES or name.startswith(GFX_OVERRIDE)
+        },
         cdi_file=os.path.lexists(CDI_FILE),
         nodes=frozenset(str(node) for node in Path("/dev").glob("nvidia*")),
         rooms=_rooms(lock, host, settings),

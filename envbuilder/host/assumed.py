@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 FILE_VARIABLE = "ENVBUILDER_TARGET_HOST"
 GPU_VARIABLE = "ENVBUILDER_TARGET_GPU"
 _HINT = (
-    f"{GPU_VARIABLE} is none, nvidia:sm=8.9,driver=580.65 or intel:id=e20b (a PCI id);"
-    " sm and driver may be left out, and then are unknown."
+    f"{GPU_VARIABLE} is none, nvidia:sm=8.9,driver=580.65, amd:gfx=gfx1100 or intel:id=e20b (a"
+    " PCI id); sm and driver may be left out, and then are unknown."
 )
 _VALUES = {
     "sm": re.compile(r"[0-9]{1,2}\.[0-9]\Z", re.ASCII),
     "driver": re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}\Z", re.ASCII),
+    "gfx": re.compile(r"gfx[0-9a-f]{3,5}\Z", re.ASCII),
     "id": re.compile(r"[0-9a-f]{4}\Z", re.ASCII),
 }
 
@@ -81,6 +82,21 @@ def _nvidia(values: Mapping[str, str]) -> dict[str, Any]:
     return {"gpus": (gpu,)}
 
 
+def _amd(values: Mapping[str, str]) -> dict[str, Any] | None:
+    if "gfx" not in values:
+        return None
+    gpu = Gpu(
+        vendor="amd",
+        name="AMD GPU",
+        state="usable",
+        detail=model.ASSUMED,
+        family=values["gfx"],
+        kernel_driver="amdgpu, assumed",
+        render_node_readable=True,
+    )
+    return {"gpus": (gpu,)}
+
+
 def _intel(values: Mapping[str, str]) -> dict[str, Any] | None:
     from envbuilder.host import tables
 
@@ -108,6 +124,7 @@ _Assume = Callable[[Mapping[str, str]], dict[str, Any] | None]
 _ASSUMABLE: dict[str, tuple[tuple[str, ...], _Assume]] = {
     "none": ((), lambda values: {"gpus": ()}),
     "nvidia": (("sm", "driver"), _nvidia),
+    "amd": (("gfx",), _amd),
     "intel": (("id",), _intel),
 }
 """Vendor → the keys that may be stated, and what they change of a host; None if one is missing."""

@@ -48,7 +48,9 @@ def release(host: Host) -> tuple[str, str]:
 
 def install(gpu: Gpu, host: Host, needed: str = "") -> str:
     """Return how to get a kernel driver for a GPU; `needed` is the oldest sufficient version."""
-    return nvidia(gpu, host, needed) if gpu.vendor == "nvidia" else intel(gpu, host)
+    if gpu.vendor == "nvidia":
+        return nvidia(gpu, host, needed)
+    return amd(host) if gpu.vendor == "amd" else intel(gpu, host)
 
 
 def nvidia(gpu: Gpu, host: Host, needed: str = "") -> str:
@@ -105,6 +107,16 @@ def _branch(gpu: Gpu) -> str:
     if not _before_turing(gpu):
         return ""
     return f" Branch {_LAST_BEFORE_TURING} is the last that drives this GPU."
+
+
+def amd(host: Host) -> str:
+    """Return how to get the kernel driver for an AMD GPU; every Linux distribution has it."""
+    if host.container:
+        return "Load amdgpu on the machine itself; a container uses the machine's kernel."
+    return (
+        "Run `sudo modprobe amdgpu`; if nothing changes, `sudo dmesg | grep amdgpu` shows why: a"
+        " GPU that is newer than Linux needs a newer one."
+    )
 
 
 def intel(gpu: Gpu, host: Host) -> str:

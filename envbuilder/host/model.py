@@ -137,6 +137,7 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device_id: str | None = None
     """PCI device id, four lower-case hexadecimal digits."""
     family: str | None = None
+    """The GPU's generation or chip; AMD: what ROCm's compiler calls it, such as "gfx1100"."""
     support: Support | None = None
     """Intel: whether PyTorch lists the device; None if envbuilder's table does not have it."""
     kernel_driver: str | None = None
@@ -159,7 +160,8 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     render_node: str | None = None
     render_node_readable: bool | None = None
     render_node_group: str | None = None
-    """The group that owns the render node, by name or number; known only on the live machine."""
+    """The group that owns the render node, by name or number; known only on the live machine. AMD:
+    that of /dev/kfd if it may not be opened."""
 
 
 class Peer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -34,7 +34,10 @@ _MUSL = ("lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1")
 _GLIBC = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
 _DRIVERS_OF_WINDOWS = 1 << 14
 """Driver packages that WSL shows; Windows has about a thousand, and AMD's are at the end."""
-_HIDING = ("CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
+_HIDING = (
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
+)
 
 
 def read(reader: Reader) -> None:
@@ -132,7 +135,7 @@ def _gpus(
     gpus = (
         *nvidia.decide(snapshot, devices, environ, wsl=wsl, container=container),
         *intel.decide(snapshot, devices, wsl=wsl),
-        *amd.decide(snapshot, devices, wsl=wsl),
+        *amd.decide(snapshot, devices, environ, wsl=wsl),
     )
     return (*gpus, *_unknown(snapshot, devices, gpus, wsl=wsl))
 

@@ -17,7 +17,7 @@ from envbuilder.core import resources
 from envbuilder.host.model import Support
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 MemoryKind = Literal["dedicated", "shared"]
 JETSON_TORCH = (
@@ -35,6 +35,15 @@ class IntelGpu(Struct, frozen=True, kw_only=True):
     memory: MemoryKind
     name: str
     """Empty if only the family is known."""
+
+
+class AmdGpu(Struct, frozen=True, kw_only=True):
+    """A row of `amd-gpus.csv`, with its chip's target from `amd-chips.csv`."""
+
+    name: str
+    """The product, else the chip."""
+    gfx: str | None
+    """What ROCm's compiler calls the chip, such as "gfx1100"; None if no source states it."""
 
 
 class NvidiaGpu(Struct, frozen=True, kw_only=True):
@@ -73,6 +82,15 @@ class Kernels(Struct, frozen=True, kw_only=True):
     """Whether PTX of the last is included, which newer GPUs compile on first use."""
 
 
+class Targets(Struct, frozen=True, kw_only=True):
+    """The GPU code in torch's ROCm wheels, by the compiler's names of GPUs, such as "gfx1100"."""
+
+    gfx: tuple[str, ...]
+    """Served by all libraries that training needs."""
+    partly: tuple[str, ...]
+    """Served by some of them."""
+
+
 @cache
 def _text(name: str) -> str:
     return (resources.profiles_dir() / "devices" / name).read_text(encoding="utf-8")
@@ -108,10 +126,19 @@ def intel_gpu(device_id: str) -> IntelGpu | None:
     )
 
 
-def amd_gpu(device_id: str) -> str | None:
-    """Return the name of the AMD GPU with a PCI device id: its product, else its chip."""
+def amd_gpu(device_id: str) -> AmdGpu | None:
+    """Return the AMD GPU with a PCI device id (four lower-case digits), or None."""
     row = _row("amd-gpus.csv", device_id)
-    return (row["name"] or row["chip"]) if row else None
+    if row is None:
+        return None
+    chip = _longest("amd-chips.csv", row["chip"])
+    return AmdGpu(name=row["name"] or row["chip"], gfx=chip["gfx"] if chip else None)
+
+
+def _longest(name: str, chip: str) -> dict[str, str] | None:
+    """Return the row for a chip: "GP100" before "GP10", whose name a longer one may begin with."""
+    rows = [row for row in _rows(name) if chip.startswith(row["chip"])]
+    return max(rows, key=lambda row: len(row["chip"]), default=None)
 
 
 def intel_memory(device_id: str) -> MemoryFacts | None:
@@ -137,12 +164,8 @@ def nvidia_gpu(device_id: str) -> NvidiaGpu | None:
     row = _row("nvidia-gpus.csv", device_id)
     if row is None:
         return None
-    best, sm = "", None
-    for chip in _rows("nvidia-chips.csv"):
-        # GP100 differs from the rest of GP10: the longest matching name counts.
-        if row["chip"].startswith(chip["chip"]) and len(chip["chip"]) > len(best):
-            best, sm = chip["chip"], chip["sm"]
-    return NvidiaGpu(name=row["name"], chip=row["chip"], sm=sm)
+    chip = _longest("nvidia-chips.csv", row["chip"])
+    return NvidiaGpu(name=row["name"], chip=row["chip"], sm=chip["sm"] if chip else None)
 
 
 def nvidia_sm(name: str) -> str | None:
@@ -182,15 +205,33 @@ def torch_kernels(variant: str, torch: str, arch: str) -> Kernels | None:
 
     Only major and minor of torch's version, such as "2.14.1", count; `arch` is x86_64 or aarch64.
     """
-    version = _minor(torch)
-    if version is None:
-        return None
-    for row in _rows("torch-cuda.csv"):
-        lowest, highest = _minor(row["torch_min"]), _minor(row["torch_max"])
-        same = (row["index"], row["arch"]) == (variant, arch)
-        if same and lowest and highest and lowest <= version <= highest:
+    for row in _of_torch("torch-cuda.csv", variant, torch):
+        if row["arch"] == arch:
             return Kernels(sm=tuple(row["sm_list"].split()), ptx=row["ptx"] == "yes")
     return None
+
+
+def torch_targets(index: str, torch: str) -> Targets | None:
+    """Return the GPUs that the wheels of an index such as "rocm7.2" serve; None if unknown."""
+    for row in _of_torch("torch-rocm.csv", index, torch):
+        return Targets(gfx=tuple(row["gfx"].split()), partly=tuple(row["gfx_partly"].split()))
+    return None
+
+
+def _of_torch(name: str, index: str, torch: str) -> Iterator[dict[str, str]]:
+    """Yield the rows about an index's wheels of torch, of whose version only the minor counts."""
+    version = _minor(torch)
+    for row in _rows(name):
+        lowest, highest = _minor(row["torch_min"]), _minor(row["torch_max"])
+        covers = version and lowest and highest and lowest <= version <= highest
+        if covers and row["index"] == index:
+            yield row
+
+
+def amd_index(gfx: str) -> str | None:
+    """Return whether AMD's own index has wheels for a GPU: `release`, or `build` if untested."""
+    row = _row("amd-index.csv", gfx)
+    return row["state"] if row else None
 
 
 def _minor(version: str) -> tuple[int, int] | None:

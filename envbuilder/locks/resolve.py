@@ -212,7 +212,8 @@ def _sized(
 
     def sized(file: File) -> File:
         size = sizes.get(file.sha256) if file.size is None else file.size
-        return msgspec.structs.replace(file, size=size)
+        about = file.size_about if size is None else None
+        return msgspec.structs.replace(file, size=size, size_about=about)
 
     return msgspec.structs.replace(
         lock,

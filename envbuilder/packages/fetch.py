@@ -70,7 +70,7 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
         session = open_session()
         sized = [_sized(f, urls.get(f.sha256, ()), session, progress) for f in remaining]
         space.require_rooms([space.downloads(sized, settings)])
-        total = sum(f.size or 0 for f in sized) or None
+        total = sum(f.room for f in sized) or None
         _download_all(remaining, total, urls, store, session, progress)
     return len(missing)
 
@@ -198,7 +198,7 @@ def _download_all(
         parallel.pool(PARALLEL, session.stop) as pool,
     ):
         # Large files first: they determine when all files are there.
-        ordered = sorted(files, key=lambda f: -(f.size or 0))
+        ordered = sorted(files, key=lambda f: -f.room)
         jobs = [
             pool.submit(_download_one, f, urls.get(f.sha256, ()), store, session, task.advance)
             for f in ordered

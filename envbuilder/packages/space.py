@@ -35,7 +35,7 @@ of `cuda`, 3.6 for torch's CPU wheel."""
 
 def unpacked(files: Iterable[File]) -> int:
     """Return a lower bound of the bytes that files take when they are installed."""
-    return int(UNPACKED * sum(f.size or 0 for f in files))
+    return int(UNPACKED * sum(f.room for f in files))
 
 
 class Disk(Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ def require(files: Iterable[File], rooms: Iterable[Room], settings: Settings) ->
     `files` are downloads: those already in the store need no space. `rooms` are needed in addition.
     """
     missing = _missing(files, settings)
-    unknown = sum(1 for f in missing if f.size is None)
+    unknown = sum(1 for f in missing if not f.room)
     require_rooms((downloads(missing, settings), *rooms), unknown)
 
 
@@ -73,7 +73,7 @@ def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
 def downloads(files: Iterable[File], settings: Settings) -> Room:
     """Return a lower bound of the space for the files, and parts of files, that the store lacks."""
     store = Store.of(settings)
-    needed = sum(max((f.size or 0) - store.arrived(f.sha256), 0) for f in _missing(files, settings))
+    needed = sum(max(f.room - store.arrived(f.sha256), 0) for f in _missing(files, settings))
     return Room(folder=str(settings.store_dir), bytes=needed)
 
 

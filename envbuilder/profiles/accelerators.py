@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from envbuilder.host.model import Gpu, Host, Vendor
 from envbuilder.profiles.finding import LEVELS, Finding, Level, Needs, named, worst
-from envbuilder.profiles.gpus import apple, intel, nvidia
+from envbuilder.profiles.gpus import amd, apple, intel, nvidia
 from envbuilder.profiles.lock import Target
 from envbuilder.profiles.profile import Requires
 
@@ -56,6 +56,16 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         required=lambda requires, needs: bool(needs.nvidia_driver or needs.sm),
         locked=lambda target, needs, wsl: nvidia.locked(target, needs, wsl=wsl),
         variants=("cuda-legacy",),
+    ),
+    "rocm": Accelerator(
+        vendor="amd",
+        brand="AMD",
+        judge=lambda gpu, needs, native: amd.judge(gpu, needs, native=native),
+        capability=amd.capability,
+        hide=amd.hide,
+        required=lambda requires, needs: bool(needs.gfx),
+        locked=lambda target, needs, wsl: amd.locked(target, needs),
+        hardware="Linux's driver amdgpu",
     ),
     "xpu": Accelerator(
         vendor="intel",
@@ -137,7 +147,7 @@ def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) ->
     variables = row.hide(gpus, selected) if others else {}
     names = " and ".join(named(gpu) for gpu in others)
     if variables is None:
-        text = f"{names} must be hidden from it, and no variable can: their addresses are unknown"
+        text = f"{names} must be hidden from it, and no variable can: their order is unknown"
         return [Finding("warning", text, "left-out", others[0])]
     if not variables:
         return []

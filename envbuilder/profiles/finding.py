@@ -48,10 +48,12 @@ def named(gpu: Gpu) -> str:
 
 
 class Needs(Struct, frozen=True, kw_only=True):
-    """Minimum versions, and kernels by CUDA compute capability; empty if unknown."""
+    """Minimum versions, and the GPUs that there are kernels for; empty if unknown."""
 
     sm: tuple[str, ...] = ()
     sm_ptx: bool = False
+    gfx: tuple[str, ...] = ()
+    gfx_partly: tuple[str, ...] = ()
     nvidia_driver: str = ""
     macos: str = ""
     glibc: str = ""

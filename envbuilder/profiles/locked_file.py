@@ -47,6 +47,13 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Where the hash was read, or the third-party lock file that claims it."""
     role: types.Role = ""
     """`base`: part of the base itself, not installed on top of it."""
+    size_about: types.FileSize | None = None
+    """About how many bytes, if no source states `size`: for disk space and progress only."""
+
+    @property
+    def room(self) -> int:
+        """Bytes that it takes, as far as a source states them; 0 if none does."""
+        return self.size or self.size_about or 0
 
     @property
     def basename(self) -> str:

@@ -1,8 +1,8 @@
 """Determine what a profile's wheels need from a host, before anything is downloaded.
 
-The lock states the versions of torch and CUDA, and in its wheels' file names those of the C library
-and macOS. Tables state which kernels that torch contains and which driver that CUDA needs. What a
-profile states itself (`requires`) takes precedence: its torch may be a custom build.
+The lock states the versions of torch, CUDA and ROCm, and in its wheels' file names those of the C
+library and macOS. Tables state which kernels that torch contains and which driver that CUDA needs.
+What a profile states itself (`requires`) takes precedence: its torch may be a custom build.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def needs(
     stated = Needs(
         sm=sm_of(requires, platform),
         sm_ptx=requires.sm_ptx,
+        gfx=requires.gfx,
+        gfx_partly=requires.gfx_partly,
         nvidia_driver=requires.nvidia_driver,
         macos=requires.macos,
     )
@@ -54,6 +56,8 @@ def needs(
     return Needs(
         sm=stated.sm or locked.sm,
         sm_ptx=stated.sm_ptx if stated.sm else locked.sm_ptx,
+        gfx=stated.gfx or locked.gfx,
+        gfx_partly=stated.gfx_partly if stated.gfx else locked.gfx_partly,
         nvidia_driver=stated.nvidia_driver or locked.nvidia_driver,
         macos=stated.macos or locked.macos,
         glibc=locked.glibc,

@@ -91,6 +91,10 @@ class Requires(_Strict, frozen=True):
     """The same on linux/arm64, if its wheels differ."""
     sm_ptx: bool = False
     """Whether the newest entry of `sm` is also included as PTX, which newer GPUs can run."""
+    gfx: tuple[types.GfxTarget, ...] = ()
+    """AMD GPUs that all libraries in the wheels serve, if no table states them: `gfx1100`."""
+    gfx_partly: tuple[types.GfxTarget, ...] = ()
+    """AMD GPUs that only some of the libraries serve: they may work."""
     cpu_flags: tuple[_CpuFlag, ...] = ()
     """CPU flags without which nothing works; x86 flags are checked on x86 only."""
     cpu_flags_wanted: tuple[_CpuFlag, ...] = ()

@@ -118,14 +118,13 @@ def choose(
 ) -> Choice:
     """Return the profile to use on a host.
 
-    An accelerator that fits takes precedence over the CPU, in the order cuda, xpu, mps,
+    An accelerator that fits takes precedence over the CPU, in the order cuda, rocm, xpu, mps,
     cuda-legacy, then the user's own profiles by accelerator and name. Of two for one accelerator,
-    the one that leaves no GPU out takes precedence. On the CPU, `cpu` is chosen:
-    zendnn speeds up inference only, and is mentioned if it fits. Profiles that fit take precedence
-    over those that fit with warnings, so `cpu` is chosen if an accelerator could not be confirmed,
-    and the reason states that. If nothing fits for certain, profiles that lack only a container
-    engine come first, then the CPU. Opt-in profiles are never chosen, nor are those without a
-    usable lock in `locks`.
+    the one that leaves no GPU out takes precedence. On the CPU, `cpu` is chosen: zendnn speeds up
+    inference only, and is mentioned if it fits. Profiles that fit take precedence over those that
+    fit with warnings, so `cpu` is chosen if an accelerator could not be confirmed, and the reason
+    states that. If nothing fits for certain, profiles that lack only a container engine come first,
+    then the CPU. Opt-in profiles are never chosen, nor are those without a usable lock in `locks`.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
     fits = {p.name: _fit_locked(p, host, locks, backend) for p in profiles}

@@ -63,6 +63,17 @@ ARC = Gpu(
     render_node_readable=True,
     render_node_group="render",
 )
+RAPHAEL = Gpu(
+    vendor="amd",
+    name="AMD Raphael",
+    state="usable",
+    bus="0000:13:00.0",
+    device_id="164e",
+    family="gfx1036",
+    kernel_driver="amdgpu",
+    render_node="/dev/dri/renderD129",
+    render_node_readable=True,
+)
 CLOSED = msgspec.structs.replace(
     ARC,
     state="present",

@@ -4,8 +4,9 @@
 those again: read the difference, it is the review. `… record` prints the machine that it runs on.
 
 A host says its `origin` (recorded or constructed) and `source`, which profile is `chosen` and the
-`verdicts` of all; if it likes, the `reasons` of some (a part of a sentence) and the codes of
-problems that the `doctor` must report. Names that begin with "_" are parts, for `extends`:
+`verdicts` of all, "no" if not stated; if it likes, the `reasons` of some (a part of a sentence) and
+the codes of problems that the `doctor` must report. Names that begin with "_" are parts, for
+`extends`:
 
     extends     hosts or parts that this one is made of, one after the other
     without     paths, or beginnings of paths, of those that this one does not have
@@ -73,6 +74,8 @@ def load(name: str) -> dict[str, Any]:
         data[key] |= spelled.get(key) or {}
     for address, device in own.get("pci", {}).items():
         add_device(data, address, **device)
+    if "verdicts" in own:
+        data["verdicts"] = dict.fromkeys(_PROFILES, "no") | own["verdicts"]
     return {**own, **data}
 
 
@@ -172,11 +175,20 @@ _CUDA_12 = Requires(
     sm=("5.0", "6.0", "7.0", "7.5", "8.0", "8.6", "9.0"),
     cpu_flags_wanted=_SSE41,
 )
+_ROCM_72 = Requires(
+    gfx=(
+        *("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1102"),
+        *("gfx1150", "gfx1151", "gfx1200", "gfx1201"),
+    ),
+    gfx_partly=("gfx908", "gfx1030", "gfx1103"),
+    cpu_flags_wanted=_SSE41,
+)
 _PROFILES: dict[str, Any] = {
     "cpu": ("cpu", _BOTH, _ALL, Requires(cpu_flags=_SSE41), ""),
     "zendnn": ("cpu", _AMD64, _ALL, _ZEN4, "zentorch"),
     "cuda": ("cuda", _BOTH, _ALL, _CUDA_13, ""),
     "cuda-legacy": ("cuda", _AMD64, _ALL, _CUDA_12, ""),
+    "rocm": ("rocm", _AMD64, _ALL, _ROCM_72, ""),
     "xpu": (
         "xpu",
         _AMD64,

@@ -94,7 +94,7 @@ def test_pure_modules_do_not_reach_out(repository: Path) -> None:
             f"profiles/{name}.py"
             for name in ("selection", "fitting", "needs", "ways", "accelerators")
         ),
-        *(f"profiles/gpus/{name}.py" for name in ("nvidia", "intel", "apple")),
+        *(f"profiles/gpus/{name}.py" for name in ("nvidia", "intel", "amd", "apple")),
         *(f"host/{name}.py" for name in ("model_fit", "memory_pools", "describe", "model")),
         *(f"doctor/{name}.py" for name in ("accelerators", "remedies", "slowness", "builds")),
     }

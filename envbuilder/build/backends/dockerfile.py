@@ -157,7 +157,7 @@ def plan(
         steps=tuple(steps),
         # The engine copies the files, installs them, and keeps the result.
         room=tuple(
-            Room(folder=folder, bytes=sum(f.size or 0 for f in target.files) + unpacked(wheels))
+            Room(folder=folder, bytes=sum(f.room for f in target.files) + unpacked(wheels))
             for folder in [build.storage]
             if folder
         ),

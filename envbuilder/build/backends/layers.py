@@ -159,7 +159,7 @@ def _room(
     wheels: Sequence[File], request: Request, settings: Settings, build: BuildCommand | None
 ) -> tuple[Room, ...]:
     """Return the space for cached layers and the image; engines keep it packed and unpacked."""
-    packed = sum(f.size or 0 for f in wheels)
+    packed = sum(f.room for f in wheels)
     rooms = [Room(folder=str(settings.cache_dir), bytes=packed)]
     if request.output:
         rooms.append(Room(folder=str(image_names.path(request.output).parent), bytes=packed))

@@ -1,83 +1,131 @@
-"""Decide which AMD GPUs there are. No profile uses them: they are listed, but never usable.
+"""Decide which AMD GPUs there are and which of them ROCm could use.
 
-Their names come from the PCI id, ROCm's target from the compute driver (kfd).
+Their names come from the PCI id, ROCm's target (gfx) from the compute driver (kfd), which lists the
+GPUs that programs can compute on, else from the PCI id. Which of them wheels serve is for profiles.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from envbuilder.host import tables
 from envbuilder.host.gpus import pci
+from envbuilder.host.gpus.access import USABLE, Access, closed, driver, render_node
 from envbuilder.host.gpus.pci import Size
 from envbuilder.host.memory import memory
 from envbuilder.host.model import Gpu
 from envbuilder.host.text import integer, lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from envbuilder.host.gpus.pci import Device
     from envbuilder.host.snapshot import Reader, Snapshot
 
 VENDOR = 0x1002
+KFD = "dev/kfd"
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _MEMORY = ("mem_info_vram_total", "mem_info_gtt_total")
+_VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _POWER = ("power1_cap", "power1_cap_default")
 # Linux amdgpu_pm.c: "only APUs have vddnb", "no mclk on APUs"; the exception is the MI300A, which
 # also lacks a memory manager of its own.
 _ONLY_APU, _NO_APU = "in1_label", "freq2_label"
+# `location_id` combines bus, device and function. On a card in several partitions, Linux adds the
+# partition's number in the highest four bits or, at first, in place of the function (Linux
+# kfd_topology.c; amd-gfx, "Add partition id field to location_id").
+_CARD = 0xFFF8
 
 
 # Windows' folders of AMD's display drivers, such as u0389403.inf_amd64_6b3a61d3a0f5a6a5.
 _WINDOWS_DRIVER = re.compile(r"[uc]0[0-9]{6}\.inf_", re.ASCII)
 
 
+class _Node(NamedTuple):
+    """One node of the compute driver: a GPU or, of a card in partitions, one of them."""
+
+    number: int
+    """ROCm numbers GPUs in this order."""
+    properties: dict[str, int]
+
+
 def read(reader: Reader) -> None:
     """Read what the kernel drivers report about each GPU."""
-    reader.node("dev/kfd")
-    devices = pci.display_devices(reader, VENDOR)
-    for device in devices:
+    reader.node(KFD)
+    for device in pci.display_devices(reader, VENDOR):
         for name in _MEMORY:
             reader.file(f"{device}/{name}")
         pci.read_sensors(reader, device, _POWER)
-    if devices:
-        for node in reader.folder(_NODES):
-            reader.file(f"{_NODES}/{node}/properties")
+    for node in reader.folder(_NODES):
+        reader.file(f"{_NODES}/{node}/properties")
 
 
-def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple[Gpu, ...]:
-    """Return all AMD GPUs."""
-    gpus = tuple(_gpu(snapshot, device) for device in devices if device.vendor == VENDOR)
+def decide(
+    snapshot: Snapshot, devices: Sequence[Device], environ: Mapping[str, str], *, wsl: bool
+) -> tuple[Gpu, ...]:
+    """Return all AMD GPUs in ROCm's order; of a card in partitions, one for each of them."""
+    nodes = _nodes(snapshot)
+    hidden = _hidden_by(environ)
+    placed = []
+    for device in devices:
+        if device.vendor == VENDOR:
+            of_card = [node for node in nodes if _is_of(node, device.bus)]
+            parts: Sequence[_Node | None] = of_card or (None,)
+            placed += [(node, _gpu(snapshot, device, node, len(parts), hidden)) for node in parts]
+    placed.sort(key=lambda pair: (pair[0] is None, pair[0].number if pair[0] else 0))
+    gpus = tuple(gpu for _, gpu in placed)
+    if gpus and all(node for node, _ in placed) and _unread(snapshot) - _hidden(snapshot):
+        # Perhaps another partition.
+        detail = "A node of AMD's compute driver (kfd) could not be read."
+        return (
+            *gpus,
+            Gpu(
+                vendor="unknown", name="unknown", state="unknown", detail=detail, obstacle="unread"
+            ),
+        )
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
     if not gpus and wsl and any(_WINDOWS_DRIVER.match(name) for name in drivers):
-        gpus = (Gpu(vendor="amd", name="AMD GPU", state="present", detail=_detail(None)),)
+        # ROCm on WSL goes through librocdxg and needs settings of its own (ROCm/librocdxg).
+        detail = (
+            "Under WSL, ROCm uses a library of its own (librocdxg), which is not supported yet."
+        )
+        gpus = (Gpu(vendor="amd", name="AMD GPU", state="present", detail=detail, obstacle="wsl"),)
     return gpus
 
 
-def _detail(target: str | None) -> str:
-    kernels = f"if they list {target}" if target else "if they list it"
-    return (
-        "No profile supports AMD GPUs yet: use --profile cpu, or install PyTorch's ROCm wheels"
-        f" yourself (pytorch.org), {kernels}."
-    )
-
-
-def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
+def _gpu(
+    snapshot: Snapshot, device: Device, node: _Node | None, parts: int, hidden: Access | None
+) -> Gpu:
     folder = f"{pci.PCI}/{device.bus}"
-    node = _node(snapshot, device.bus)
-    size = _memory(snapshot, folder, node)
-    target = _target(node.get("gfx_target_version"))
-    name = tables.amd_gpu(device.device_id or "") or f"GPU {device.device_id or ''}".strip()
+    properties = node.properties if node else {}
+    size = _memory(snapshot, folder, properties)
+    if parts > 1:
+        # How much of the card's memory a partition may use depends on how it is partitioned, too.
+        size = Size(size.kind)
+    row = tables.amd_gpu(device.device_id or "")
+    name = row.name if row else f"GPU {device.device_id or ''}".strip()
+    minor = properties.get("drm_render_minor")
+    opened = f"/dev/dri/renderD{minor}" if minor else device.render_node
+    access = (
+        hidden
+        or driver(device, ("amdgpu",), "ROCm")
+        or _compute_node(snapshot)
+        or (_unlisted(snapshot) if node is None else None)
+        or render_node(snapshot, opened)
+        or USABLE
+    )
     return Gpu(
         vendor="amd",
-        name=f"AMD {name}",
-        state="present",
-        detail=_detail(target),
+        name=f"AMD {name}" + (f" (1 of {parts} partitions)" if parts > 1 else ""),
+        state=access.state,
+        detail=access.detail,
+        obstacle=access.obstacle,
         bus=device.bus,
         device_id=device.device_id,
-        family=target,
+        family=_target(properties.get("gfx_target_version")) or (row.gfx if row else None),
         kernel_driver=device.driver,
         memory_kind=size.kind,
         memory_bytes=size.total,
@@ -86,30 +134,82 @@ def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
         link=device.link if size.kind == "dedicated" else None,
         power_limit_watts=pci.watts(snapshot, folder, _POWER[:1]),
         power_default_watts=pci.watts(snapshot, folder, _POWER[1:]),
-        render_node=device.render_node,
-        render_node_readable=snapshot.nodes.get((device.render_node or "").lstrip("/")),
-        render_node_group=pci.node_group(snapshot, device.render_node),
+        render_node=opened,
+        render_node_readable=snapshot.nodes.get((opened or "").lstrip("/")),
+        render_node_group=pci.node_group(
+            snapshot, opened if snapshot.nodes.get(KFD, True) else f"/{KFD}"
+        ),
     )
 
 
-def _node(snapshot: Snapshot, address: str) -> dict[str, int]:
-    """Return the compute driver's facts about the GPU at a PCI address; empty if it lists none."""
-    # `location_id` combines bus, device and function (Linux kfd_topology.c).
-    domain, _, rest = address.partition(":")
-    bus, _, slot = rest.partition(":")
-    number, _, function = slot.partition(".")
-    parts = [integer(part, 16) for part in (domain, bus, number, function)]
-    if None in parts:
-        return {}
-    place = (parts[1] or 0) << 8 | (parts[2] or 0) << 3 | (parts[3] or 0)
+def _hidden_by(environ: Mapping[str, str]) -> Access | None:
+    """Return the access if a variable hides all GPUs; HIP reads CUDA's, too."""
+    for name in _VISIBLE:
+        value = environ.get(name)
+        if value is not None and value.strip() in ("", "-1"):
+            return Access("present", f"{name}={value!r} hides it from this process.", "hidden")
+    return None
+
+
+def _compute_node(snapshot: Snapshot) -> Access | None:
+    readable = snapshot.nodes.get(KFD)
+    if readable is None:
+        if snapshot.has(KFD) is False:
+            detail = f"/{KFD} is missing: a container needs --device /{KFD} --device /dev/dri."
+            return Access("present", detail, "node-missing")
+        return Access("unknown", f"Whether /{KFD} exists could not be read.", "node-unread")
+    return None if readable else closed(snapshot, f"/{KFD}")
+
+
+def _unlisted(snapshot: Snapshot) -> Access:
+    """Return why the compute driver lists no node for a GPU, if it could be read."""
+    unread = _unread(snapshot)
+    if unread and unread <= _hidden(snapshot):
+        detail = "The container's device rules do not give it to this process."
+        return Access("present", detail, "not-given")
+    if unread or not snapshot.folders.get(_NODES):
+        return Access("unknown", "What the compute driver (kfd) lists could not be read.", "unread")
+    detail = "The compute driver (kfd) does not list it: it does not support the chip or the slot."
+    return Access("present", detail, "unsupported")
+
+
+def _unread(snapshot: Snapshot) -> set[str]:
+    """Return the files about nodes of the compute driver that could not be read."""
+    paths = {f"{_NODES}/{node}/properties" for node in snapshot.folders.get(_NODES, ())}
+    return paths - snapshot.files.keys()
+
+
+def _hidden(snapshot: Snapshot) -> set[str]:
+    """Return the files that Linux hides, with this error, where a container may not use a GPU.
+
+    Function kfd_devcgroup_check_permission; a file's mode causes another error.
+    """
+    return {path for path, why in snapshot.unreadable.items() if why == os.strerror(errno.EPERM)}
+
+
+def _nodes(snapshot: Snapshot) -> list[_Node]:
+    """Return the compute driver's nodes that are GPUs."""
+    nodes = []
     for name in snapshot.folders.get(_NODES, ()):
         text = snapshot.files.get(f"{_NODES}/{name}/properties")
         pairs = [line.split(" ") for line in lines(text)]
         properties = {p[0]: n for p in pairs if len(p) == 2 and (n := integer(p[1])) is not None}
-        matches = (properties.get("domain", 0), properties.get("location_id")) == (parts[0], place)
-        if matches and properties.get("simd_count"):
-            return properties
-    return {}
+        number = integer(name)
+        if number is not None and properties.get("simd_count"):
+            nodes.append(_Node(number, properties))
+    return nodes
+
+
+def _is_of(node: _Node, address: str) -> bool:
+    """Return whether a node belongs to the card at a PCI address."""
+    domain, _, rest = address.partition(":")
+    bus, _, slot = rest.partition(":")
+    parts = [integer(part, 16) for part in (domain, bus, slot.partition(".")[0])]
+    location = node.properties.get("location_id")
+    if None in parts or location is None:
+        return False
+    place = (parts[1] or 0) << 8 | (parts[2] or 0) << 3
+    return (node.properties.get("domain", 0), location & _CARD) == (parts[0], place)
 
 
 def _target(number: int | None) -> str | None:
@@ -119,7 +219,7 @@ def _target(number: int | None) -> str | None:
     return f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}"
 
 
-def _memory(snapshot: Snapshot, folder: str, node: dict[str, int]) -> Size:
+def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> Size:
     """Return a card's own memory or, for an APU, main memory plus the firmware's carve-out."""
     vram, gtt = (integer(snapshot.files.get(f"{folder}/{name}")) for name in _MEMORY)
     sensors = {
@@ -127,7 +227,7 @@ def _memory(snapshot: Snapshot, folder: str, node: dict[str, int]) -> Size:
         for chip in snapshot.folders.get(f"{folder}/hwmon", ())
         for name in snapshot.folders.get(f"{folder}/hwmon/{chip}", ())
     }
-    if _ONLY_APU in sensors or node.get("cpu_cores_count"):
+    if _ONLY_APU in sensors or properties.get("cpu_cores_count"):
         main = memory.total(snapshot)
         if main is None or vram is None:
             return Size("shared")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.host import tables
 from envbuilder.host.gpus import pci
-from envbuilder.host.gpus.access import USABLE, Access
+from envbuilder.host.gpus.access import USABLE, Access, driver, render_node
 from envbuilder.host.gpus.pci import Size
 from envbuilder.host.memory import memory
 from envbuilder.host.model import Gpu
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from envbuilder.host.snapshot import Reader, Snapshot
 
 VENDOR = 0x8086
+_DRIVERS = ("i915", "xe")
 _LEVEL_ZERO_FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib")
 _LEVEL_ZERO = ("libze_loader.so.1", "libze_intel_gpu.so.1")
 _TILES = 8
@@ -84,7 +85,9 @@ def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
     folder = f"{pci.PCI}/{device.bus}"
     size = _memory(snapshot, device, folder, row.memory if row else None)
     readable = snapshot.nodes.get((device.render_node or "").lstrip("/"))
-    access = _driver(device) or _node(snapshot, device, readable) or USABLE
+    access = (
+        driver(device, _DRIVERS, "torch.xpu") or render_node(snapshot, device.render_node) or USABLE
+    )
     if row is None and access.state == "usable":
         access = Access("unknown", f"PCI id {number} is not in envbuilder's table.", "unlisted")
     if row is not None and row.support == "unsupported":
@@ -143,7 +146,7 @@ def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
     return sum(sizes) if sizes and all(sizes) and sum(sizes) <= 2**53 else None
 
 
-def _shared(snapshot: Snapshot, driver: str | None, total: int | None) -> int | None:
+def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) -> int | None:
     """Return the memory that Level Zero reports for an integrated GPU, with drivers since 2025.
 
     It counts the main memory that the kernel lets one GPU map: with i915 all of it; with xe all
@@ -151,48 +154,15 @@ def _shared(snapshot: Snapshot, driver: str | None, total: int | None) -> int | 
     parameter `pages_limit` does not count: above it, other buffers are swapped out first and then
     the allocation continues (ttm_tt_populate).
     """
-    if total is None or driver not in ("i915", "xe"):
+    if total is None or kernel_driver not in _DRIVERS:
         return None
-    if driver == "xe":
+    if kernel_driver == "xe":
         match = re.match(r"[0-9]+\.[0-9]+", snapshot.files.get("proc/sys/kernel/osrelease", ""))
         release = version(match[0]) if match else None
         if release is None:
             return None
         total = total if release >= _XE_GIVES_ALL else total // 2
     return total * _SHARED_PERCENT // 100
-
-
-def _driver(device: Device) -> Access | None:
-    if device.bound is False:
-        detail = "No kernel driver is bound to it: torch.xpu needs i915 or xe."
-        return Access("present", detail, "driver-missing")
-    if device.driver is None:
-        return Access("unknown", "Its kernel driver could not be read.", "driver-unread")
-    if device.driver not in ("i915", "xe"):
-        detail = f"The kernel driver {device.driver} is bound to it; torch.xpu needs i915 or xe."
-        return Access("present", detail, "driver-other")
-    return None
-
-
-def _node(snapshot: Snapshot, device: Device, readable: bool | None) -> Access | None:
-    node = device.render_node
-    if node is None:
-        detail = "Which node in /dev/dri is its render node could not be read."
-        return Access("unknown", detail, "node-unread")
-    if readable is None:
-        if "dev/dri" in snapshot.folders or snapshot.has("dev/dri") is False:
-            detail = f"{node} is missing: a container needs --device /dev/dri."
-            return Access("present", detail, "node-missing")
-        return Access("unknown", f"Whether {node} exists could not be read.", "node-unread")
-    if not readable:
-        group = pci.node_group(snapshot, node) or "render"
-        return Access(
-            "present",
-            f"{node} is not readable: join its group with `sudo usermod -aG {group} $USER`,"
-            " then log in again.",
-            "node-closed",
-        )
-    return None
 
 
 def level_zero(snapshot: Snapshot) -> bool | None:

@@ -114,6 +114,8 @@ def _needs(profile: Profile, lock: WheelLock, platform: types.Platform) -> Itera
     if needed.sm:
         newer = " and newer" if needed.sm_ptx else ""
         yield f"a GPU of compute capability {' '.join(needed.sm)}{newer}"
+    if needed.gfx:
+        yield f"an AMD GPU: {' '.join(needed.gfx)}; perhaps {' '.join(needed.gfx_partly)}"
     hardware = accelerators.needed(profile, needed).hardware
     if hardware:
         yield hardware

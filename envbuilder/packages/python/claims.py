@@ -47,6 +47,8 @@ class ClaimedFile(_Strict, frozen=True):
     provenance: Literal["read", "claim"] = "claim"
     """`read` if the bytes themselves were hashed, which `by` then states."""
     size: int | None = None
+    size_about: int | None = None
+    """About how many bytes: a source that does not state each file's exact size."""
 
 
 class Claim(_Strict, frozen=True):

@@ -32,6 +32,7 @@ class Offer(Struct, frozen=True, kw_only=True):
     provenance: str
     by: str
     size: int | None = None
+    size_about: int | None = None
     requires_python: str = ""
     requires_dist: tuple[str, ...] | None = None
     """The requirements, if they are claimed."""

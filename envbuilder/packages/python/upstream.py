@@ -174,6 +174,7 @@ def from_claim(claim: claims.Claim) -> tuple[Offer, ...]:
                 else provenance,
                 by=by,
                 size=entry.size,
+                size_about=entry.size_about,
                 requires_python=claim.metadata.requires_python,
                 requires_dist=claim.metadata.requires_dist,
             )

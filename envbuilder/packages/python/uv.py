@@ -134,6 +134,7 @@ class Uv(Struct, frozen=True, kw_only=True):
                 file=wheel.file,
                 sha256=offer.sha256,
                 size=offer.size,
+                size_about=offer.size_about if offer.size is None else None,
                 source=offer.source,
                 provenance=offer.provenance,
                 by=offer.by,

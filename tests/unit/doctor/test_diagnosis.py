@@ -20,6 +20,7 @@ from tests.support.broken_hosts import (
     CLOSED,
     LINUX,
     OBSTACLES,
+    RAPHAEL,
     SEEN,
     broken,
     changed,
@@ -84,7 +85,7 @@ def test_every_obstacle_has_a_remedy(obstacle: Any, vendor: Any, place: str) -> 
 
 @given(
     st.sampled_from([*OBSTACLES, None]),
-    st.sampled_from(["nvidia", "intel", "unknown"]),
+    st.sampled_from(["nvidia", "amd", "intel", "unknown"]),
     st.text(max_size=30) | st.none(),
     st.text(max_size=30) | st.none(),
     st.booleans(),
@@ -253,9 +254,57 @@ def test_an_accelerator_that_cannot_work_does_not_stand_in_the_way_unless_asked_
 
 def test_a_display_gpu_beside_an_accelerator_is_not_mentioned() -> None:
     intel = broken(ARC, "unsupported", support="unsupported")
-    amd = Gpu(vendor="amd", name="AMD GPU", state="present", detail="No profile.")
-    assert diagnose(with_gpu(ADA, intel, amd)) == ()
-    assert only(diagnose(with_gpu(amd)), "no-profile").severity == "limits"
+    assert diagnose(with_gpu(ADA, intel, RAPHAEL)) == ()
+    assert only(diagnose(with_gpu(RAPHAEL)), "kernels").severity == "limits"
+
+
+@pytest.mark.parametrize(
+    ("gfx", "fix"),
+    [
+        ("gfx1032", "AMD's own index has wheels for gfx1032"),
+        ("gfx906", "AMD's own index has wheels that it does not call tested for gfx906"),
+        ("gfx90c", "No wheel that envbuilder knows of has kernels for it"),
+    ],
+)
+def test_where_pytorchs_wheels_do_not_serve_an_amd_gpu_amds_may(gfx: str, fix: str) -> None:
+    found = only(diagnose(with_gpu(changed(RAPHAEL, family=gfx)), asked="rocm"), "kernels")
+    assert f"is {gfx}; the wheels serve gfx90a, " in found.text
+    assert found.fix.startswith(fix)
+
+
+@pytest.mark.parametrize("asked", [None, "rocm"])
+def test_an_override_of_the_gpus_target_is_named_with_the_real_one(asked: str | None) -> None:
+    around = changed(SEEN, variables={"HSA_OVERRIDE_GFX_VERSION": "10.3.0"})
+    here = with_gpu(RAPHAEL)
+    of_one = changed(SEEN, variables={"HSA_OVERRIDE_GFX_VERSION_1": "11.0.0"})
+    assert "_VERSION_1=11.0.0 makes" in only(diagnose(here, of_one, asked), "gfx-override").text
+    found = only(diagnose(here, around, asked), "gfx-override")
+    assert "HSA_OVERRIDE_GFX_VERSION=10.3.0" in found.text
+    assert "AMD Raphael at 0000:13:00.0 is gfx1036" in found.text
+    assert "unset HSA_OVERRIDE_GFX_VERSION" in found.fix
+    assert "gfx-override" not in codes(diagnose(with_gpu(ADA), around))
+    assert "gfx-override" not in codes(diagnose(here, asked=asked))
+    assert "gfx-override" not in codes(diagnose(here, around, "cpu"))
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "detail", "container", "fix"),
+    [
+        ("node-missing", "/dev/kfd is missing", True, "--device /dev/kfd --device /dev/dri."),
+        ("node-missing", "/dev/kfd is missing", False, "CONFIG_HSA_AMD"),
+        ("node-missing", "/dev/dri/renderD128 is missing", True, "with --device /dev/dri."),
+        ("node-closed", "/dev/kfd is not readable", True, "$(stat -c %g /dev/kfd)"),
+        ("node-closed", "/dev/dri/renderD129 is not readable", True, "/dev/dri/renderD129)"),
+        ("driver-missing", "None is bound.", False, "modprobe amdgpu"),
+        ("driver-missing", "None is bound.", True, "on the machine itself"),
+    ],
+)
+def test_remedies_for_amds_nodes_and_driver(
+    obstacle: Any, detail: str, container: bool, fix: str
+) -> None:
+    gpu = changed(RAPHAEL, state="present", obstacle=obstacle, detail=detail, family="gfx1100")
+    here = changed(with_gpu(gpu), container=container)
+    assert fix in only(diagnose(here, asked="rocm"), obstacle).fix
 
 
 def test_each_vendor_is_looked_at() -> None:

@@ -46,6 +46,7 @@ def chosen(variable: str) -> str | None:
         ("nvidia:sm=8.9", "cpu"),  # an unknown driver is not promised
         ("nvidia", "cpu"),
         ("intel:id=e20b", "xpu"),
+        ("amd:gfx=gfx1100", "rocm"),
         ("intel:id=9a49", "cpu"),  # Iris Xe
         ("intel:id=ffff", "cpu"),
         ("none", "cpu"),
@@ -56,7 +57,17 @@ def test_assumed_gpus_decide(variable: str, profile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "variable", ["amd", "nvidia:sm=89", "nvidia:id=e20b", "intel", "intel:id=e20", "nvidia:sm", "x"]
+    "variable",
+    [
+        "amd",
+        "amd:gfx=1100",
+        "nvidia:sm=89",
+        "nvidia:id=e20b",
+        "intel",
+        "intel:id=e20",
+        "nvidia:sm",
+        "x",
+    ],
 )
 def test_what_is_not_understood_is_refused(variable: str) -> None:
     with pytest.raises(InvalidError, match="not understood") as error:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.selection import Choice, Fit
 
 ORDER = ("fits", "warnings", "no")
-VENDORS = {"cuda": "nvidia", "xpu": "intel", "mps": "apple"}
+VENDORS = {name: row.vendor for name, row in ACCELERATORS.items()}
 # Without these nothing says that this is a Mac, WSL with a GPU, or a Jetson: they are what is seen.
 ONLY_SIGNS = {"sysctl.txt", "dev/dxg", "dev/nvmap"}
 DEVICE = re.compile(r"sys/bus/pci/devices/[^/]+\Z")
@@ -121,6 +121,12 @@ def works(gpu: Gpu, found: Host, root: Path) -> bool:
         if not found.wsl and not (root / "dev/nvidia-uvm").exists():
             return False
         return bool(gpu.sm and gpu.driver_version) and gpu.kernel_driver in (None, "nvidia")
+    if gpu.vendor == "amd":
+        compute = root / "dev/kfd"
+        listed = tables.torch_targets("rocm7.2", "2.14.0")
+        assert listed is not None
+        opened = compute.exists() and bool(compute.stat().st_mode & 0o444)
+        return opened and gpu.kernel_driver == "amdgpu" and gpu.family in listed.gfx
     known = tables.intel_gpu(gpu.device_id or "")
     listed = known is not None and known.support == "validated"
     return listed and gpu.kernel_driver in ("i915", "xe") and gpu.render_node_readable is True
@@ -133,7 +139,7 @@ def check_less_known(before: Judged, after: Judged, what: str) -> None:
         new = after.fits[name]
         better = ORDER.index(new.verdict) < ORDER.index(old.verdict)
         assert not better or new.verdict == "warnings", (what, old, new)
-        for vendor in ("NVIDIA", "Intel", "Apple"):
+        for vendor in ("NVIDIA", "AMD", "Intel", "Apple"):
             absent = f"no {vendor} GPU was found"
             assert absent not in new.reasons or absent in old.reasons, (what, name)
     for part, names in (("cpu", CPU_FACTS), ("memory", MEMORY_FACTS)):
@@ -145,8 +151,8 @@ def check_less_known(before: Judged, after: Judged, what: str) -> None:
 
 
 def check_gpus(before: tuple[Gpu, ...], after: tuple[Gpu, ...], what: str) -> None:
-    counted = Counter(gpu.vendor for gpu in after)
-    for vendor, count in Counter(gpu.vendor for gpu in before).items():
+    counted = cards(after)
+    for vendor, count in cards(before).items():
         # One that is unknown may stand for all that could not be listed.
         assert counted[vendor] >= count or counted["unknown"], (what, vendor)
     found = {gpu.bus: gpu for gpu in after if gpu.bus}
@@ -159,6 +165,12 @@ def check_gpus(before: tuple[Gpu, ...], after: tuple[Gpu, ...], what: str) -> No
             assert getattr(new, name) in (getattr(old, name), None), (what, name, old, new)
         # Another source may have another name for the same device.
         assert new.device_id == old.device_id or general(new.name, old.name), (what, old, new)
+
+
+def cards(gpus: tuple[Gpu, ...]) -> Counter[str]:
+    """The cards of each vendor: what says that one of AMD's is in partitions may be missing."""
+    places = {gpu.bus: gpu.vendor for gpu in gpus if gpu.bus}
+    return Counter([*places.values(), *(gpu.vendor for gpu in gpus if not gpu.bus)])
 
 
 def general(name: str, known: str) -> bool:

@@ -23,6 +23,7 @@ TEXT = r"\S.*\S|\S"
 MAYBE = rf"({TEXT})?"
 NUMBER = "0|[1-9][0-9]*"
 GB_S = r"[1-9][0-9]*(\.[0-9]{1,2})?"
+GFX = r"gfx[0-9a-f]{3,4}"
 SM = r"[1-9][0-9]?\.[0-9]"
 DRIVER = r"[1-9][0-9]{2}(\.[0-9]{2,3}){0,2}"
 TORCH = r"2\.[0-9]{1,2}"
@@ -44,6 +45,8 @@ SCHEMAS: dict[str, tuple[dict[str, str], int]] = {
         {"implementer": "0x[0-9a-f]{2}", "part": "0x[0-9a-f]{3}", "name": TEXT, "source": TEXT},
         2,
     ),
+    "amd-chips": ({"chip": TEXT, "gfx": GFX, "source": TEXT}, 1),
+    "amd-index": ({"gfx": GFX, "state": "release|build", "source": TEXT}, 1),
     "amd-gpus": ({"id": ID, "chip": TEXT, "name": MAYBE, "source": TEXT}, 1),
     "cuda-drivers": (
         {"cuda_major": NUMBER, "linux_driver": DRIVER, "windows_driver": DRIVER, "source": TEXT},
@@ -95,6 +98,17 @@ SCHEMAS: dict[str, tuple[dict[str, str], int]] = {
             "source": TEXT,
         },
         4,
+    ),
+    "torch-rocm": (
+        {
+            "index": r"rocm[0-9]\.[0-9]{1,2}",
+            "torch_min": TORCH,
+            "torch_max": TORCH,
+            "gfx": f"{GFX}( {GFX})*",
+            "gfx_partly": f"{GFX}( {GFX})*",
+            "source": TEXT,
+        },
+        3,
     ),
     "x86-flags": ({"flag": "[a-z0-9_]+", "has": "[a-z0-9_]+", "source": TEXT}, 1),
     "x86-cpus": (
@@ -706,9 +720,30 @@ def test_amd_gpus() -> None:
     pci += "\t1637  Renoir Radeon High Definition Audio Controller\n\t4144  R300 [Radeon 9500]\n"
     parsed = {f.values["id"]: f.values for f in refresh.parse_amd(f"#\n{pci}")}
     assert set(parsed) == {"744c", "164e"}
-    assert tables.amd_gpu("744c") == "Radeon RX 7900 XT/7900 XTX/7900 GRE/7900M"
-    assert tables.amd_gpu("164e") == "Raphael"
+    navi = tables.AmdGpu(name="Radeon RX 7900 XT/7900 XTX/7900 GRE/7900M", gfx="gfx1100")
+    assert tables.amd_gpu("744c") == navi
+    assert tables.amd_gpu("164e") == tables.AmdGpu(name="Raphael", gfx="gfx1036")
+    # Strix Halo is another chip than Strix, and Tahiti is too old for any target.
+    targets = {i: found.gfx for i in ("150e", "1586", "6798") if (found := tables.amd_gpu(i))}
+    assert targets == {"150e": "gfx1150", "1586": "gfx1151", "6798": None}
     assert tables.amd_gpu("ffff") is None
+
+
+def test_what_torchs_rocm_wheels_serve() -> None:
+    served = tables.torch_targets("rocm7.2", "2.14.0+rocm7.2")
+    assert served is not None
+    assert len(served.gfx) == 10
+    assert served.partly == ("gfx908", "gfx1030", "gfx1103")
+    assert not set(served.gfx) & set(served.partly)
+    for index, torch in (("rocm7.2", "2.12.0"), ("rocm6.4", "2.14.0"), ("", "2.14.0"), ("", "x")):
+        assert tables.torch_targets(index, torch) is None
+
+
+def test_which_gpus_amds_own_index_serves() -> None:
+    states = [
+        tables.amd_index(gfx) for gfx in ("gfx1032", "gfx1010", "gfx906", "gfx90c", "", "gfx")
+    ]
+    assert states == ["release", "release", "build", None, None, None]
 
 
 @pytest.mark.parametrize(

@@ -381,6 +381,17 @@ def test_a_file_of_several_targets_is_asked_for_once(own: Settings, offered: lis
     assert [f.size for f in lock.tools.values()] == [5, 5, 5]
 
 
+def test_a_size_that_is_only_about_right_stays_apart_from_the_exact_one(
+    own: Settings, offered: list[Offer]
+) -> None:
+    offered[0] = offer(size_about=6_200_000_000)
+    (torch,) = [f for f in made(own, FakeUv(answer)).files if f.name == "torch"]
+    assert (torch.size, torch.size_about, torch.room) == (None, 6_200_000_000, 6_200_000_000)
+    offered[0] = offer(size=200, size_about=6_200_000_000)
+    (torch,) = [f for f in made(own, FakeUv(answer)).files if f.name == "torch"]
+    assert (torch.size, torch.size_about, torch.room) == (200, None, 200)
+
+
 def test_a_size_that_the_index_states_is_taken(own: Settings, offered: list[Offer]) -> None:
     offered[0] = offer(size=200)
     measure = Measure({JINJA: 1})

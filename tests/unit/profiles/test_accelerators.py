@@ -20,14 +20,15 @@ BY_NAME = {p.name: p for p in PROFILES}
 
 def test_every_accelerator_of_a_profile_has_a_row_and_the_cpu_comes_last() -> None:
     assert set(ACCELERATORS) == set(get_args(types.Accelerator))
-    assert list(ACCELERATORS) == ["cuda", "xpu", "mps", "cpu"]
+    assert list(ACCELERATORS) == ["cuda", "rocm", "xpu", "mps", "cpu"]
 
 
 def test_no_vendor_has_two_rows() -> None:
     vendors = [row.vendor for row in ACCELERATORS.values()]
     assert len(set(vendors)) == len(vendors)
     assert accelerators.of_vendor("intel") == "xpu"
-    assert accelerators.of_vendor("amd") is None
+    assert accelerators.of_vendor("amd") == "rocm"
+    assert accelerators.of_vendor("unknown") is None
 
 
 def test_variants_are_shipped_and_for_their_rows_accelerator() -> None:
@@ -44,6 +45,8 @@ def test_variants_are_shipped_and_for_their_rows_accelerator() -> None:
         ("cpu", Requires(), Needs(nvidia_driver="580"), "nvidia"),
         ("cpu", Requires(), Needs(sm=("9.0",)), "nvidia"),
         ("cpu", Requires(intel_gpu=True), Needs(), "intel"),
+        ("cpu", Requires(), Needs(gfx=("gfx1100",)), "amd"),
+        ("rocm", Requires(), Needs(), "amd"),
         ("xpu", Requires(), Needs(), "intel"),
         ("mps", Requires(), Needs(macos="14.0"), "apple"),
     ],

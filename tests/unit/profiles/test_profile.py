@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 SHIPPED = (resources.profiles_dir(),)
 NAMES = (
-    *("cpu", "cpu-debian", "cpu-ipex", "cuda", "cuda-legacy", "mps", "xpu", "xpu-ipex"),
-    *("zendnn", "zendnn-debian"),
+    *("cpu", "cpu-debian", "cpu-ipex", "cuda", "cuda-legacy", "mps", "rocm"),
+    *("xpu", "xpu-ipex", "zendnn", "zendnn-debian"),
 )
 
 MINIMAL = """\

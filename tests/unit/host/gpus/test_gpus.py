@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from envbuilder.host import fetch, probe, snapshot, system
 from envbuilder.host import model as host
-from envbuilder.host import probe, snapshot
 from envbuilder.host.gpus import apple, intel, pci
 from envbuilder.host.model import Gpu, Link
 from tests.support import host_trees
@@ -39,7 +39,7 @@ def machine(kernel: str = "6.17.0-5-generic") -> dict[str, Any]:
             "proc/sys/kernel/osrelease": f"{kernel}\n",
         },
         "links": {},
-        "nodes": {"dev/dri/renderD128": True},
+        "nodes": {"dev/kfd": True, "dev/dri/renderD128": True},
     }
 
 
@@ -281,7 +281,7 @@ def test_an_amd_apu_shares_the_main_memory(tmp_path: Path) -> None:
     assert (gpu.memory_kind, gpu.family, gpu.link) == ("shared", "gfx1151", None)
     assert gpu.memory_bytes == MEMORY + GIB // 2
     assert gpu.usable_bytes == 24 * GIB + GIB // 2
-    assert gpu.state == "present"
+    assert gpu.state == "usable"
 
 
 def test_an_apu_cannot_have_more_than_there_is(tmp_path: Path) -> None:
@@ -307,8 +307,96 @@ def test_an_amd_accelerator(tmp_path: Path) -> None:
     assert (gpu.memory_kind, gpu.memory_bytes, gpu.family) == ("dedicated", 192 * GIB, "gfx942")
     assert (gpu.power_limit_watts, gpu.power_default_watts) == (700.0, 750.0)
     assert gpu.link == Link(speed=32, width=16, max_speed=32, max_width=16)
-    assert (gpu.state, gpu.name) == ("present", "AMD Instinct MI300X")
-    assert "if they list gfx942" in gpu.detail
+    assert (gpu.state, gpu.name) == ("usable", "AMD Instinct MI300X")
+
+
+def test_partitions_of_a_card_are_gpus_of_their_own(tmp_path: Path) -> None:
+    """Their numbers are in the highest bits of the location or, in Linux 6.6, in its lowest."""
+    nodes = "sys/class/kfd/kfd/topology/nodes"
+    for shift in (28, 0):
+        data = mi300x()
+        del data["files"][f"{nodes}/7/properties"]
+        for part in range(2, 12):
+            location = 0x0100 | (part % 8) << shift
+            text = compute_node(location, 90402, drm_render_minor=126 + part)
+            data["files"][f"{nodes}/{part}/properties"] = text
+        gpus = probe.host(host_trees.plant(tmp_path / str(shift), data)).gpus
+        assert [gpu.render_node for gpu in gpus] == [
+            f"/dev/dri/renderD{n}" for n in range(128, 138)
+        ]
+        assert [gpu.state for gpu in gpus] == ["usable", *["present"] * 9]
+        assert {gpu.memory_bytes for gpu in gpus} == {None}
+        assert "1 of 10 partitions" in gpus[0].name
+
+
+@pytest.mark.parametrize(
+    "name", ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
+)
+def test_variables_hide_amds_gpus(name: str, tmp_path: Path) -> None:
+    root = host_trees.plant(tmp_path, mi300x())
+    for value, obstacle in (("", "hidden"), ("-1", "hidden"), ("0", None), ("1,0", None)):
+        (gpu,) = probe.host(root, environ={name: value}).gpus
+        assert gpu.obstacle == obstacle
+        assert obstacle is None or name in gpu.detail
+
+
+def test_a_container_is_given_one_of_two_cards(tmp_path: Path) -> None:
+    """Linux then refuses to read the other's node, with an error of its own."""
+    data = mi300x()
+    nodes = "sys/class/kfd/kfd/topology/nodes"
+    data["files"][f"{nodes}/8/properties"] = compute_node(0x0200, 90402)
+    host_trees.add_device(
+        data, "0000:02:00.0", "1002:74a1", driver="amdgpu", node="renderD129", **{"class": "120000"}
+    )
+    root = host_trees.plant(tmp_path, data)
+    taken = fetch.fetch(root)
+    del taken.files[f"{nodes}/8/properties"]
+    for why, state, obstacle in (
+        ("Operation not permitted", "present", "not-given"),
+        ("Permission denied", "unknown", "unread"),
+    ):
+        taken.unreadable[f"{nodes}/8/properties"] = why
+        first, second = system.decide(taken, {}).gpus
+        assert (first.bus, first.state) == ("0000:01:00.0", "usable")
+        assert (second.state, second.obstacle) == (state, obstacle)
+
+
+def test_a_node_that_cannot_be_read_may_be_another_partition(tmp_path: Path) -> None:
+    data = mi300x()
+    data["files"]["sys/class/kfd/kfd/topology/nodes/8/name"] = "x\n"
+    known, unknown = probe.host(host_trees.plant(tmp_path, data)).gpus
+    assert (known.state, unknown.vendor, unknown.obstacle) == ("usable", "unknown", "unread")
+
+
+def test_a_card_of_another_pci_domain_is_another_card(tmp_path: Path) -> None:
+    data = mi300x()
+    path = "sys/class/kfd/kfd/topology/nodes/7/properties"
+    for more in ({"domain": 1}, {"location_id": 0x0108}, {"simd_count": 0}):
+        data["files"][path] = compute_node(0x0100, 90402, **more)
+        gpu = probed(tmp_path / str(len(more) + more.popitem()[1]), data)
+        assert (gpu.state, gpu.obstacle) == ("present", "unsupported")
+
+
+@pytest.mark.parametrize(
+    ("kfd", "node", "obstacle", "named"),
+    [
+        (None, True, "node-missing", "--device /dev/kfd --device /dev/dri"),
+        (False, True, "node-closed", "/dev/kfd is not readable"),
+        (True, None, "node-missing", "/dev/dri/renderD128 is missing"),
+        (True, False, "node-closed", "/dev/dri/renderD128 is not readable"),
+        (False, False, "node-closed", "/dev/kfd is not readable"),
+    ],
+)
+def test_rocm_needs_two_nodes(
+    kfd: bool | None, node: bool | None, obstacle: str, named: str, tmp_path: Path
+) -> None:
+    data = mi300x()
+    data["nodes"] = {"dev/null": True}
+    data["nodes"] |= {} if kfd is None else {"dev/kfd": kfd}
+    data["nodes"] |= {} if node is None else {"dev/dri/renderD128": node}
+    gpu = probed(tmp_path, data)
+    assert (gpu.state, gpu.obstacle) == ("present", obstacle)
+    assert named in gpu.detail
 
 
 def test_a_radeon_has_the_link_of_its_own_switch(tmp_path: Path) -> None:
@@ -336,8 +424,11 @@ def test_a_radeon_has_the_link_of_its_own_switch(tmp_path: Path) -> None:
     assert probed(tmp_path / "unknown", data).link is None
 
 
-@pytest.mark.parametrize(("number", "name"), [(110000, "gfx1100"), (90010, "gfx90a"), (0, None)])
+@pytest.mark.parametrize(
+    ("number", "name"), [(110000, "gfx1100"), (90010, "gfx90a"), (0, "gfx942"), (10**6, "gfx942")]
+)
 def test_names_of_compiler_targets(number: int, name: str | None, tmp_path: Path) -> None:
+    """What kfd does not state, the PCI id does."""
     data = mi300x()
     path = "sys/class/kfd/kfd/topology/nodes/7/properties"
     data["files"][path] = compute_node(0x0100, number)

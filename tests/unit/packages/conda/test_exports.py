@@ -181,6 +181,8 @@ def test_what_differs_by_hardware_stands_at_the_top(found: Settings) -> None:
     assert "avx512_bf16" in shown["zendnn"]["linux-64"]
     assert shown["zendnn"]["from conda"] == "gxx, of conda-forge"
     assert "Level Zero" in shown["xpu"]["linux-64"]
+    assert "an AMD GPU: gfx90a " in shown["rocm"]["linux-64"]
+    assert "amdgpu" in shown["rocm"]["linux-64"]
     assert shown["mps"]["osx-arm64"] == "Apple silicon, macOS 14.0"
     assert shown["mps"][""] == "made for __archspec 1=m1, __osx 14.0, __unix 0"
     assert "libtcmalloc" in shown["cpu"]["not in here"]
