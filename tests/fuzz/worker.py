@@ -86,9 +86,7 @@ def main(name: str, seed: int, first: int, end: int, folder: Path) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     for number in range(first, end):
         os.pwrite(at, f"{number:<12}".encode(), 0)
-        faulthandler.dump_traceback_later(HANGS, exit=True)
         problems = _one(target, Random(f"{name} {seed} {number}"), folder, watch, used + _ADDRESSES)
-        faulthandler.cancel_dump_traceback_later()
         for problem in problems:
             print(json.dumps({"format": name, "number": number, "problem": problem}), flush=True)
     os.pwrite(at, f"{end:<12}".encode(), 0)
@@ -113,8 +111,9 @@ def _one(
         before = _peak(anew=True)
         watch.seen, watch.active = [], True
         started = time.process_time()
-        # Not while inputs are made: those may be large.
+        # Not while inputs are made: those may be large, and take long to compress.
         resource.setrlimit(resource.RLIMIT_AS, (addresses, resource.RLIM_INFINITY))
+        faulthandler.dump_traceback_later(HANGS, exit=True)
         try:
             read(path, work)
         except EnvbuilderError as error:
@@ -128,6 +127,7 @@ def _one(
             problems.append(f"{read.__name__}: {type(error).__name__}: {error!s:.150} at {lines}")
         finally:
             watch.active = False
+            faulthandler.cancel_dump_traceback_later()
             resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
         seconds = time.process_time() - started
         if seconds > SECONDS:

@@ -21,8 +21,8 @@ _FIELD = re.compile(
     re.MULTILINE,
 )
 _EMPTY_LINES = re.compile(rb"\n[ \t\r]*\n\s*")
-_VERSION = re.compile(r"[A-Za-z0-9.+:~-]{1,256}", re.ASCII)
-"""What can be compared; Debian's policy is stricter."""
+_VERSION = re.compile(r"[0-9]{1,9}:[A-Za-z0-9.+:~-]{1,256}|[A-Za-z0-9.+~-]{1,256}", re.ASCII)
+"""What can be compared; Debian's policy is stricter. Only after an epoch may there be a colon."""
 _SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _MOST = 200_000
 """Maximum number of packages in a list; Debian's have 70,000."""

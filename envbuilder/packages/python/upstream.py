@@ -7,12 +7,12 @@ find-links folders, and shipped claims.
 from __future__ import annotations
 
 import hashlib
-import json
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
+from msgspec import Struct
 
 from envbuilder.core import http, pip_settings, zips
 from envbuilder.core.errors import InvalidError
@@ -30,6 +30,22 @@ if TYPE_CHECKING:
 TIMEOUT = (4.0, 15.0)
 _METADATA = ".dist-info/METADATA"
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
+
+
+class _Link(Struct, frozen=True, rename="kebab"):
+    """A file of an index page in JSON (PEP 691)."""
+
+    filename: str
+    url: str
+    hashes: dict[str, str] | None = None
+    size: int | None = None
+    requires_python: str | None = None
+    core_metadata: bool | dict[str, str] | None = None
+    dist_info_metadata: bool | dict[str, str] | None = None
+
+
+class _Page(Struct, frozen=True):
+    files: tuple[_Link, ...]
 
 
 class _Links(HTMLParser):
@@ -69,19 +85,19 @@ def parse_page(text: str, url: str, distribution: str, source: str) -> tuple[Off
 
 def _json_links(text: str, url: str) -> list[dict[str, Any]]:
     try:
-        files = json.loads(text)["files"]
+        page = msgspec.json.decode(text, type=_Page)
         return [
             {
-                "file": f["filename"],
-                "location": urljoin(url, f["url"]),
-                "sha256": (f.get("hashes") or {}).get("sha256", ""),
-                "size": f.get("size"),
-                "requires_python": str(f.get("requires-python") or ""),
-                "core_metadata": bool(f.get("core-metadata") or f.get("dist-info-metadata")),
+                "file": f.filename,
+                "location": urljoin(url, f.url),
+                "sha256": (f.hashes or {}).get("sha256", ""),
+                "size": f.size,
+                "requires_python": f.requires_python or "",
+                "core_metadata": bool(f.core_metadata or f.dist_info_metadata),
             }
-            for f in files
+            for f in page.files
         ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, RecursionError):
         return []
 
 

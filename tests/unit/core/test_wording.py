@@ -36,7 +36,10 @@ class Outer(Struct, forbid_unknown_fields=True, kw_only=True):
         ({"expects": "cpu"}, "expects: expected a mapping of keys or nothing, found text"),
         ({"opt_in": 3}, "opt_in: expected true or false, found a whole number"),
         ({"kind": "c"}, "kind: 'c' is not one of a, b"),
-        ({"expects": {"device": "gpu"}}, "expects.device: 'gpu' is not one of cpu, cuda, xpu, mps"),
+        (
+            {"expects": {"device": "gpu"}},
+            "expects.device: 'gpu' is not one of cpu, cuda, rocm, xpu, mps",
+        ),
         ({"expects": {}}, "expects: the key 'device' is missing"),
         (
             {"requirements": ["einops", "-r requirements.txt"]},

@@ -50,7 +50,7 @@ def refused(
         ("pytorch-cpuu", "pytorch-cpu"),
         ("pytorch_cpu", "pytorch-cpu"),
         ("PyTorch-CPU", "pytorch-cpu"),
-        ("pytorch", "pytorch-cpu' or 'pytorch-cu126' or 'pytorch-xpu"),
+        ("pytorch", "pytorch-cpu' or 'pytorch-cu126' or 'pytorch-rocm72' or 'pytorch-xpu"),
         ("conda_forge", "conda-forge"),
         ("debian_security", "debian-security"),
         ("", ""),

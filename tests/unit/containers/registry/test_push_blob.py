@@ -279,7 +279,7 @@ def test_an_upload_of_more_than_4_gib_is_continued(
     monkeypatch.setattr(Layout, "checked", lambda self, of: self.blob(of.digest))  # takes seconds
     shown: list[int] = []
     connection: Any = Forgetful()
-    done = send(connection, blob, layout, tmp_path / "notes", shown.append)
+    done = send(connection, blob, layout, tmp_path / "notes", shown.append, mount_from="")
     assert connection.sent == [
         f"0-{PIECE - 1}",
         f"{5 << 30}-{(5 << 30) + PIECE - 1}",

@@ -53,6 +53,18 @@ BASE = (
 )
 
 
+@pytest.mark.parametrize("version", ["sha256:", "a:1", "1234567890:1", "", "1 2", "1_2", "1" * 300])
+def test_a_package_whose_version_cannot_be_compared_is_left_out(version: str) -> None:
+    assert universe(stanza("tool", version)) == {}
+    assert relations(f"tool (>= {version})") == ()
+
+
+@pytest.mark.parametrize("version", ["1:2:3-4", "1.0~rc1+b2", "1-"])
+def test_whatever_is_left_can_be_compared(version: str) -> None:
+    (tool,) = universe(stanza("tool", version)).values()
+    assert package.compare(tool.version, "0") > 0
+
+
 def test_what_the_base_has_is_left_out() -> None:
     found = names(
         ["tool"], *BASE, stanza("tool", Depends="libc6 (>= 2.2), helper"), stanza("helper")

@@ -146,6 +146,16 @@ def test_an_index_in_reach_is_read(tmp_path: Path) -> None:
     assert any(o.file == FILE and o.provenance == "read" for o in found)
 
 
-def test_a_page_that_cannot_be_parsed_lists_nothing() -> None:
-    for text in ('{"files":' + "[" * 100_000, f'<a href="x-{"9" * 5000}-py3-none-any.whl">x</a>'):
-        assert upstream.parse_page(text, "https://h/x/", "x", "default") == ()
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"files":' + "[" * 100_000,
+        f'<a href="x-{"9" * 5000}-py3-none-any.whl">x</a>',
+        '{"files": [{"filename": ["x-1-py3-none-any.whl"], "url": "x"}]}',
+        '{"files": [{"filename": "x-1-py3-none-any.whl", "url": 1}]}',
+        '{"files": [{"filename": "x-1-py3-none-any.whl", "url": "x", "size": "1"}]}',
+        '{"files": [{"filename": "x-1-py3-none-any.whl", "url": "x", "hashes": {"sha256": 1}}]}',
+    ],
+)
+def test_a_page_that_cannot_be_parsed_lists_nothing(text: str) -> None:
+    assert upstream.parse_page(text, "https://h/x/", "x", "default") == ()
