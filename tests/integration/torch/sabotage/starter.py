@@ -17,8 +17,12 @@ class AfterTorch:
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != "torch":
             return None
+        # Only while it looks for the real one: torch may be looked for before it is imported.
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
         assert spec is not None
         assert spec.loader is not None
         load = spec.loader.exec_module
