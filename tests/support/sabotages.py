@@ -40,6 +40,8 @@ class Device(Sabotage):
     """A device that is not what it says, of another profile; without a module it is missing."""
 
     profile: str = "cuda"
+    node: str = ""
+    """A fault that makes a missing device node seem to be there."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,16 @@ DEVICES = (
         "mps cannot compute",
         True,
         "mps",
+    ),
+    Device("", "device faked", "device", "/dev/kfd cannot be used", True, "rocm"),
+    Device(
+        *("", "device faked", "build", "is a cpu build and cannot use rocm", False, "rocm"),
+        node="kfd_that_is_null",
+    ),
+    Device(
+        *("hip_that_is_not_there", "device faked", "device", "no kernels for the GPU"),
+        *(True, "rocm"),
+        node="kfd_that_is_null",
     ),
 )
 

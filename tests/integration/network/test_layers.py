@@ -24,6 +24,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.conftest import missing
 from tests.integration.conftest import lay_tiny, start
+from tests.support import image_files
 from tests.support.arm_host import arm_host
 from tests.support.images import BASE
 from tests.support.images import image as small_image
@@ -47,8 +48,6 @@ preload: []
 expects:
   torch: 2.13.0+cpu
 """
-AARCH64 = 183
-"""ELF's number for 64-bit ARM."""
 
 
 @pytest.fixture
@@ -316,7 +315,7 @@ def test_an_image_for_another_architecture_needs_no_emulation(
             if member.name.endswith(".so"):
                 assert "aarch64-linux-gnu" in member.name
                 machines.add(int.from_bytes(tar.content(member)[18:20], "little"))
-    assert machines == {AARCH64}
+    assert machines == {image_files.AARCH64}
 
 
 @pytest.mark.slow

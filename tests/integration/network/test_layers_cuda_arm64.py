@@ -5,35 +5,27 @@ The real ones, 3.2 GB, are built by `tests/integration/mmdebstrap/test_arm64.py`
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import pytest
 
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.core import console, resources, types
+from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError
 from envbuilder.packages import configuration, fetch
 from envbuilder.packages.store import Store
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
 from tests.conftest import missing
 from tests.integration.conftest import start
-from tests.support import image_files, images, make_wheels
+from tests.support import image_files, images, shipped_locks
 from tests.support.arm_host import arm_host
-from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.profiles.lock import Lock, Target
-    from envbuilder.profiles.locked_file import File
-
-SHIPPED = resources.profiles_dir()
+SHIPPED = shipped_locks.target("cuda", "linux/arm64")
 PROFILE = """\
 extends: cuda
 description: cuda for 64-bit ARM alone, for tests
@@ -53,50 +45,10 @@ class Made(NamedTuple):
     layout: Layout
 
 
-def generated(folder: Path, locked: File) -> Path:
-    """A small wheel with a locked one's name, version and tags, and a library inside."""
-    name, version, tag = locked.file.removesuffix(".whl").split("-", 2)
-    files = {
-        f"{name}/__init__.py": b"",
-        f"{name}/lib/lib{name}.so": LIBRARY + name.encode(),
-        f"nvidia/cu13/{name}.txt": b"a folder that many wheels share",
-    }
-    return make_wheels.write(folder, name, files, version=version, tag=tag)
-
-
 @pytest.fixture
 def wheels(tmp_path: Path) -> dict[str, Path]:
     """File name → the generated wheel."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    return {f.file: generated(folder, f) for f in shipped().of_kind("wheel")}
-
-
-def shipped() -> Target:
-    return lockfile.select(lockfile.load(SHIPPED / "locks" / "cuda.json"), "linux/arm64", "3.11")
-
-
-def locked(folder: Path, wheels: dict[str, Path]) -> Lock:
-    """Lay the profile into a folder, and a lock with the generated wheels in place of the real."""
-    lay_profile(folder, "mine", PROFILE)
-    profile = profiles.load("mine", (folder / "profiles", SHIPPED))
-    lock = lockfile.load(SHIPPED / "locks" / "cuda.json")
-    files = tuple(
-        msgspec.structs.replace(
-            f,
-            sha256=hashlib.sha256(wheels[f.file].read_bytes()).hexdigest(),
-            size=wheels[f.file].stat().st_size,
-        )
-        for f in shipped().files
-    )
-    made = msgspec.structs.replace(
-        lock,
-        profile="mine",
-        inputs=lockfile.inputs_digest(profile),
-        targets=(msgspec.structs.replace(shipped(), files=files),),
-    )
-    (folder / "profiles" / "locks" / "mine.json").write_text(lockfile.dump(made))
-    return made
+    return shipped_locks.generate(tmp_path / "wheels", SHIPPED, LIBRARY)
 
 
 def build(
@@ -104,11 +56,8 @@ def build(
 ) -> Made:
     """Make the image in a folder of its own, from nothing but the wheels and the locked uv."""
     folder.mkdir()
-    lock = locked(folder, wheels)
     store = Store(folder / "cache" / "store")
-    for path in wheels.values():
-        content = path.read_bytes()
-        store.take(hashlib.sha256(content).hexdigest(), [content])
+    lock = shipped_locks.lay(folder, PROFILE, "cuda", SHIPPED, wheels, store)
     own = {**environment, **VARIABLES, "ENVBUILDER_CACHE_DIR": str(folder / "cache")}
     settings = configuration.load({**os.environ, **own})
     tool = lock.tool(types.container_platform(platform.machine()))

@@ -79,6 +79,12 @@ class Overlay:
         shutil.copy(MODULES / "starter.py", self.site / "sabotage_starter.py")
         return self._inject(fault, "sabotage_starter")
 
+    def with_node(self, fault: str) -> Overlay:
+        """Import a module of `sabotage/` when the interpreter starts, before any other fault."""
+        shutil.copy(MODULES / f"{fault}.py", self.site / "sabotage_node.py")
+        (self.site / "node.pth").write_text("import sabotage_node\n")
+        return self
+
     def package(self, name: str, fault: str) -> Overlay:
         """Put a module of `sabotage/` in a package's place."""
         shutil.copy(MODULES / f"{fault}.py", self.site / f"{name}.py")
@@ -193,6 +199,8 @@ def test_an_overlay_without_a_fault_passes(bench: Bench) -> None:
 @pytest.mark.parametrize("sabotage", parameters(DEVICES))
 def test_a_device_that_cannot_be_used(bench: Bench, sabotage: Device) -> None:
     overlay = bench.overlay
+    if sabotage.node:
+        overlay.with_node(sabotage.node)
     if sabotage.name:
         overlay.after_torch(sabotage.name)
     found = bench.verify(overlay, "--force", profile=sabotage.profile)
