@@ -1,0 +1,1 @@
+"""Files in which projects list their requirements, read into one form."""
