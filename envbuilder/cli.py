@@ -30,6 +30,7 @@ COMMANDS = {
     "doctor": "Report problems of this machine, and fix what is safe.",
     "profiles": "List profiles, or show one.",
     "lock": "Resolve a profile to exact files with hashes.",
+    "check": "Check a project's locks; for CI and pre-commit.",
     "sbom": "Write a profile's SBOM from its lock.",
     "render": "Write a Dockerfile or other files that need no envbuilder.",
     "build": "Build an environment from a locked profile.",

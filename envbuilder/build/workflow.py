@@ -22,9 +22,9 @@ from envbuilder.core.settings import require_own
 from envbuilder.host import assumed, probe
 from envbuilder.host.model import Host
 from envbuilder.profiles import backends, choice, fitting, ways
-from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile, require_backend
+from envbuilder.project import catalog
 from envbuilder.signatures.statement import Signed
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.profiles.library import Library
     from envbuilder.profiles.ways import Way
 
 
@@ -64,7 +65,7 @@ def prepare_to_run(
     request: Request, settings: Settings, progress: Progress
 ) -> tuple[Prepared, Environment]:
     """Prepare an environment in which commands will run at once, on this host, which must fit."""
-    library = Library.of(settings)
+    library = catalog.library(settings)
     profile = requested(request, library)
     request = replace(request, to_run=True)
     decision = _decide(request, profile, probe.host(), library, settings, progress)
@@ -83,7 +84,7 @@ def prepare_to_build(request: Request, settings: Settings, progress: Progress) -
     If it is for this host, only what cannot exist here is refused, and the rest is noted: it may be
     used elsewhere.
     """
-    library = Library.of(settings)
+    library = catalog.library(settings)
     profile = requested(request, library)
     if not assumed.is_assumed(request.target_host):
         decision = _decide(request, profile, probe.host(), library, settings, progress)
@@ -204,7 +205,7 @@ def _suggest_packages(
     error: BuildError, name: str, python: str, request: Request, settings: Settings
 ) -> None:
     """Add to an error about a base image the profile whose base needs no registry, if any."""
-    variant = None if request.base_image else Library.of(settings).on_packages(name, python)
+    variant = None if request.base_image else catalog.library(settings).on_packages(name, python)
     if variant is not None:
         error.hint += (
             f"\nWithout a registry: --profile {variant} makes its base from locked Debian packages"

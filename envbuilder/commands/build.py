@@ -13,6 +13,7 @@ from envbuilder.commands.options import (
     environment_options,
     image_ref,
     json_option,
+    load_settings,
     output_option,
     push_option,
     require_image,
@@ -22,7 +23,6 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import configuration
 from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def command(
         dry_run=dry_run,
         target_host=target_host,
     )
-    settings = requiring(configuration.load(), require_signature)
+    settings = requiring(load_settings(), require_signature)
     progress = console.progress()
     product = workflow.prepare_to_build(request, settings, progress).product
     require_image(product.plan.backend)

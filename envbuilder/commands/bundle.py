@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder.commands.options import base_image_option, json_option, profile_option
+from envbuilder.commands.options import (
+    base_image_option,
+    environment_option,
+    json_option,
+    load_settings,
+    profile_option,
+)
 from envbuilder.core import console, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import counted
 from envbuilder.host import probe
-from envbuilder.packages import configuration
 from envbuilder.profiles import choice
-from envbuilder.profiles.library import Library
+from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -35,6 +40,7 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 @click.command("bundle", short_help="Pack all that profiles need into one file, to use offline.")
 @profile_option
+@environment_option
 @click.option(
     "--platform",
     "platforms",
@@ -83,9 +89,9 @@ def command(
     from envbuilder.bundle import base_images, contents, write
     from envbuilder.bundle.format import KINDS
 
-    settings = configuration.load()
+    settings = load_settings()
     progress = console.progress()
-    library = Library.of(settings)
+    library = catalog.library(settings)
     names = tuple(filter(None, (profile or "").split(","))) or (_fitting(settings),)
     platforms = platforms or _this_platform()
     selection = contents.select(names, platforms, pythons, library)
@@ -130,7 +136,7 @@ def _counts(members: dict[str, int]) -> str:
 
 
 def _fitting(settings: Settings) -> str:
-    return choice.choose(Library.of(settings), settings, probe.host()).profile.name
+    return choice.choose(catalog.library(settings), settings, probe.host()).profile.name
 
 
 def _this_platform() -> tuple[types.Platform, ...]:

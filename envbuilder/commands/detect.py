@@ -15,7 +15,7 @@ from envbuilder.host import probe
 from envbuilder.packages import configuration
 from envbuilder.profiles import selection
 from envbuilder.profiles.accelerators import ACCELERATORS
-from envbuilder.profiles.library import Library
+from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from envbuilder.host.model import Host
@@ -68,7 +68,7 @@ def command(
         return
     requested = model_fit.parse_model(model) if model is not None else None
     model_fit.bits_of(quant)
-    library = Library.of(configuration.load())
+    library = catalog.library(configuration.load())
     if root != Path("/"):
         host = probe.host(root, full=full)
     elif assumed.is_assumed(target_host):
@@ -107,7 +107,7 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
     taken = fetch.fetch(Path("/"), full=full)
     scrubber = recorder.this_machine()
     files = recorder.write(folder, taken, scrubber)
-    library = Library.of(configuration.load())
+    library = catalog.library(configuration.load())
     candidates = library.profiles()
     choices = [
         selection.choose(candidates, host, locks=library.locks(candidates))

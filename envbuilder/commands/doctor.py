@@ -20,7 +20,7 @@ from envbuilder.core.text import wrapped
 from envbuilder.host import assumed, probe
 from envbuilder.packages import configuration
 from envbuilder.profiles import choice
-from envbuilder.profiles.library import Library
+from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from envbuilder.doctor.repair import Done
     from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Host
+    from envbuilder.profiles.library import Library
     from envbuilder.profiles.profile import Profile
 
 _HEADINGS = {"blocks": "blocking", "limits": "degraded", "slows": "performance"}
@@ -100,7 +101,7 @@ def _examine(
     from envbuilder.doctor import diagnosis, surroundings
 
     settings = configuration.load()
-    library = Library.of(settings)
+    library = catalog.library(settings)
     requested = library.profile(name) if name else None
     candidates = library.profiles()
     locks = library.locks(candidates)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
@@ -18,9 +18,13 @@ from envbuilder.profiles.profile import names as profile_names
 from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from envbuilder.core.settings import Settings
     from envbuilder.locks.availability.files import Summary
     from envbuilder.packages.conda.lock import Lock as CondaLock
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
 
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
@@ -94,33 +98,85 @@ def command(
     if check:
         availability = _ask(names, folders, settings, bundles) if online else None
         return _check(names, folders, availability, as_json)
-    from envbuilder.locks import resolve
+    return _lock(_entries(profile, settings, output_dir), settings, upgrade=upgrade)
+
+
+class _Entry(NamedTuple):
+    """A lock to make."""
+
+    label: str
+    profile: Profile | InvalidError
+    """The error if the profile cannot be combined with the project."""
+    origin: tuple[Profile, Lock] | None
+    """Of a project's variant, the profile itself and its lock."""
+    earlier: Path | None
+    """The lock so far."""
+    path: Path
+    required: bool
+    """Whether it was requested by name."""
+
+
+def _entries(name: str | None, settings: Settings, output_dir: Path | None) -> Iterator[_Entry]:
+    """Yield the locks to make: of one profile or all; in a project, of each of its environments."""
+    folders = search_path(settings.project, settings.config_dir)
+    if settings.definition is None:
+        for each in (name,) if name else profile_names(folders):
+            earlier = profile_lock.path_for(each, folders)
+            path = _place(each, settings, output_dir)
+            yield _Entry(each, load_profile(each, folders), None, earlier, path, bool(name))
+        return
+    from envbuilder.locks import projects
+
+    for entry in projects.entries(settings, name):
+        yield _Entry(
+            label=entry.label,
+            profile=entry.variant or cast("InvalidError", entry.problem),
+            origin=(entry.origin, entry.origin_lock) if entry.origin_lock else None,
+            earlier=entry.path if entry.path.is_file() else None,
+            path=output_dir / entry.path.name if output_dir else entry.path,
+            required=entry.required,
+        )
+
+
+def _lock(entries: Iterable[_Entry], settings: Settings, *, upgrade: bool) -> int:
+    """Make locks; one that cannot be made does not stop the others."""
+    from envbuilder.locks import changes, resolve
     from envbuilder.packages.python import wheel_conflicts
     from envbuilder.packages.store import Store
 
     progress = console.progress()
     worst = 0
-    for name in names:
-        chosen = load_profile(name, folders)
-        old = profile_lock.path_for(name, folders)
-        previous = profile_lock.previous(old) if old else None
-        with progress.task(f"resolve {name}"):
-            lock = resolve.resolve(chosen, settings, previous, upgrade, progress.note)
+    for entry in entries:
+        if isinstance(entry.profile, InvalidError):
+            console.result(f"{entry.label}: cannot be locked: {entry.profile.message}")
+            console.result(f"  {entry.profile.hint}")
+            worst = INVALID if entry.required else worst
+            continue
+        previous = profile_lock.previous(entry.earlier) if entry.earlier else None
+        with progress.task(f"resolve {entry.label}"):
+            lock = resolve.resolve(
+                *(entry.profile, settings, previous, upgrade, progress.note), origin=entry.origin
+            )
         for target in lock.targets:
             # Only wheels that are in the store already; the others are checked before use.
             wheel_conflicts.require_compatible(target.files, target.python, Store.of(settings))
-        path = _place(name, settings, output_dir)
         if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
-            kept = f"the lock in {old} is kept"
-            console.result(f"{name}: cannot be locked now; {kept}: {lock.reason}")
+            kept = f"the lock in {entry.earlier} is kept"
+            console.result(f"{entry.label}: cannot be locked now; {kept}: {lock.reason}")
             worst = INVALID
             continue
-        _write(path, profile_lock.dump(lock))
+        text = profile_lock.dump(lock)
         counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
-        console.result(f"{name}: {lock.state}, {counts} → {path}")
+        same = entry.earlier == entry.path and entry.path.read_text(encoding="utf-8") == text
+        if not same:
+            _write(entry.path, text)
+        state = f"{lock.state}, unchanged" if same else lock.state
+        console.result(f"{entry.label}: {state}, {counts} → {entry.path}")
+        for line in changes.lines(previous, lock):
+            console.result(f"  {line}")
         if lock.reason:
             console.result(f"  {lock.reason}")
-        worst = INVALID if lock.state == "unlocked" and profile else worst
+        worst = INVALID if lock.state == "unlocked" and entry.required else worst
     return worst
 
 

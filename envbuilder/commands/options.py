@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from envbuilder.containers.oci import image_names
 from envbuilder.core import process, types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import Signatures
 from envbuilder.core.types import BUILDERS
 from envbuilder.packages import configuration
@@ -41,6 +42,40 @@ profile_option: Decorator = click.option(
     shell_complete=_complete_profile,
     help="Profile to use. Without it, this machine's hardware decides.",
 )
+_ENVIRONMENT = "envbuilder.environment"
+
+
+def _keep_environment(ctx: click.Context, param: click.Parameter, value: str) -> None:
+    del param
+    ctx.meta[_ENVIRONMENT] = value
+
+
+def _complete_environment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    del ctx, param
+    from envbuilder.project import environments
+
+    definition = configuration.load().definition
+    candidates = environments.names(definition) if definition else ()
+    return [name for name in candidates if name.startswith(incomplete)]
+
+
+environment_option: Decorator = click.option(
+    "--environment",
+    metavar="NAME",
+    default=DEFAULT,
+    expose_value=False,
+    callback=_keep_environment,
+    shell_complete=_complete_environment,
+    help="Environment of the project, as envbuilder.yaml names it. Without it: default.",
+)
+
+
+def load_settings() -> Settings:
+    """Return the settings of this command, for the environment that `--environment` names."""
+    context = click.get_current_context()
+    return configuration.load(environment=context.meta.get(_ENVIRONMENT, DEFAULT))
+
+
 json_option: Decorator = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON."
 )
@@ -195,7 +230,10 @@ def require_image(backend: str | None) -> None:
 
 
 def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--profile --backend --python-version --base-image`, and require that they agree."""
+    """Add the options that choose an environment, and require that they agree.
+
+    They are `--profile --environment --backend --python-version --base-image`.
+    """
 
     @functools.wraps(function)
     def checked(**options: Any) -> Any:
@@ -206,6 +244,7 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             profile_option,
+            environment_option,
             click.option(
                 "--backend",
                 type=click.Choice(tuple(BACKENDS)),

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 import click
 
 from envbuilder.build import render
-from envbuilder.commands.options import profile_option, python_option, target_host_option
+from envbuilder.commands.options import (
+    environment_option,
+    load_settings,
+    profile_option,
+    python_option,
+    target_host_option,
+)
 from envbuilder.core import console, resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import write as write_file
-from envbuilder.packages import configuration
 from envbuilder.profiles import choice
-from envbuilder.profiles.library import Library
+from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
 @click.command("render", short_help="Write a Dockerfile or other files that need no envbuilder.")
 @profile_option
+@environment_option
 @click.option(
     "--target",
     type=click.Choice(render.TARGETS),
@@ -57,8 +63,8 @@ def command(
     """
     from envbuilder.packages import locations
 
-    settings = configuration.load()
-    library = Library.of(settings)
+    settings = load_settings()
+    library = catalog.library(settings)
     backend = "conda" if target in render.CONDA_TARGETS else ""
     chosen, lock = choice.locked(library, settings, profile, target_host, backend)
     kind = target or render.default_target(chosen)

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from envbuilder.build.request import Request
-from envbuilder.commands.options import builder_option, environment_options, json_option
+from envbuilder.commands.options import (
+    builder_option,
+    environment_options,
+    json_option,
+    load_settings,
+)
 from envbuilder.core import console
 from envbuilder.core.errors import BUILD_FAILED
-from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
     from envbuilder.build.reproduce.differences import Outcome
@@ -54,7 +58,7 @@ def command(
         base_image=base_image,
         builder=builder,
     )
-    outcome = builds.run(request, configuration.load(), console.progress())
+    outcome = builds.run(request, load_settings(), console.progress())
     if as_json:
         console.data(outcome)
     else:

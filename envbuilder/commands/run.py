@@ -8,9 +8,8 @@ import click
 
 from envbuilder.build import shadowing, workflow
 from envbuilder.build.request import Request
-from envbuilder.commands.options import environment_options, require_image
+from envbuilder.commands.options import environment_options, load_settings, require_image
 from envbuilder.core import console
-from envbuilder.packages import configuration
 
 
 @click.command(
@@ -49,7 +48,7 @@ def command(
 
 def enter(request: Request, argv: tuple[str, ...]) -> None:
     """Build the environment if it is missing, then replace this process by the command."""
-    settings = configuration.load()
+    settings = load_settings()
     progress = console.progress()
     _, environment = workflow.prepare_to_run(request, settings, progress)
     require_image(environment.plan.backend)

@@ -6,17 +6,22 @@ from pathlib import Path
 
 import click
 
-from envbuilder.commands.options import profile_option, python_option
+from envbuilder.commands.options import (
+    environment_option,
+    load_settings,
+    profile_option,
+    python_option,
+)
 from envbuilder.core import console, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import configuration
 from envbuilder.profiles import choice
-from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import lock_digest, select
+from envbuilder.project import catalog
 
 
 @click.command("sbom", short_help="Write a profile's SBOM from its lock.")
 @profile_option
+@environment_option
 @click.option(
     "--platform", type=click.Choice(types.PLATFORMS), help="Platform; without it, the first one."
 )
@@ -43,8 +48,8 @@ def command(
     from envbuilder.build.attestation import documents
     from envbuilder.core.files import save
 
-    settings = configuration.load()
-    chosen, lock = choice.locked(Library.of(settings), settings, profile)
+    settings = load_settings()
+    chosen, lock = choice.locked(catalog.library(settings), settings, profile)
     target = select(lock, platform or chosen.platforms[0], python or chosen.python.default)
     image = target.base if target.base and not target.base.suite else None
     named = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref

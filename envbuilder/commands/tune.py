@@ -9,9 +9,13 @@ import click
 
 from envbuilder import __version__
 from envbuilder.build.request import Request
-from envbuilder.commands.options import environment_options, json_option, payload_options
+from envbuilder.commands.options import (
+    environment_options,
+    json_option,
+    load_settings,
+    payload_options,
+)
 from envbuilder.core import console
-from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +54,7 @@ def command(
     from envbuilder.verify import start
     from envbuilder.verify.tuning import measure, results
 
-    settings, progress = configuration.load(), console.progress()
+    settings, progress = load_settings(), console.progress()
     request = Request(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force
     )

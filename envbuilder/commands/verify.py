@@ -15,6 +15,7 @@ from envbuilder.build.request import Request
 from envbuilder.commands.options import (
     environment_options,
     json_option,
+    load_settings,
     payload_options,
     require_image,
 )
@@ -26,7 +27,6 @@ from envbuilder.core.errors import (
     InvalidError,
     VerifyError,
 )
-from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +135,7 @@ def command(
 
     if tune:
         raise InvalidError("`verify --tune` is a command of its own now", "Run: envbuilder tune")
-    settings = configuration.load()
+    settings = load_settings()
     progress = console.progress()
     request = Request(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force

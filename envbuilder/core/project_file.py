@@ -1,4 +1,4 @@
-"""What `envbuilder.yaml` says of a project: its environments, and the hardware that they are for."""
+"""What `envbuilder.yaml` says of a project: its environments, and for which hardware."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from envbuilder.core import types
 
 DEFAULT = "default"
 """The environment that the top-level keys describe."""
+
+_LIST = "Did you mean 'requirements'?"
+HINTS = {
+    **dict.fromkeys(
+        ("packages", "dependencies", "deps", "pip", "add_requirements", "install_requires"), _LIST
+    ),
+    "extends": "A profile extends another, in profiles/NAME.yaml; a project names `profiles`.",
+}
+"""Common wrong keys → what to write instead."""
 
 ProjectPath = Annotated[
     str,

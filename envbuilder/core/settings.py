@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from msgspec import Meta, Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, fields, replace
 
-from envbuilder.core import console, folders, ownership, types
+from envbuilder.core import console, folders, ownership, project_file, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
 
@@ -72,6 +72,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     data_dir: Path
     configuration: Configuration
     shared_store: Path | None = None
+    definition: project_file.Definition | None = None
+    """What the project's file says of the project itself; None if it only holds configuration."""
+    environment: str = project_file.DEFAULT
+    """Which of the project's environments the command is about."""
 
     @property
     def store_dir(self) -> Path:
@@ -139,7 +143,7 @@ def read(
     dirs = PlatformDirs("envbuilder", appauthor=False)
     project = _project(cwd or Path.cwd(), trusted, note)
     config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir).absolute()
-    configuration = Configuration()
+    configuration, definition = Configuration(), None
     paths = [project / PROJECT_FILE] if project else []
     if why := ownership.objection(config_dir, trusted):
         note(f"note: {ownership.ignored(config_dir, why)}")
@@ -149,7 +153,7 @@ def read(
     for path in paths:
         if path.is_file():
             text = read_text(path)
-            stated = decode(parse_yaml(text, str(path)), Configuration, str(path), text)
+            stated, definition = _decoded(text, path)
             configuration = _over(configuration, _located(stated, path.parent))
             files.append(File(where=str(path), text=text, read=stated))
     settings = Settings(
@@ -159,8 +163,22 @@ def read(
         data_dir=Path(environ.get("ENVBUILDER_DATA_DIR") or dirs.user_data_dir).absolute(),
         configuration=configuration,
         shared_store=_shared_store(environ.get(SHARED_STORE), files),
+        definition=definition,
     )
     return settings, tuple(files)
+
+
+def _decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definition | None]:
+    """Return what a file configures and, of a project's file, the definition of the project."""
+    data, where = parse_yaml(text, str(path)), str(path)
+    if path.name != PROJECT_FILE:
+        return decode(data, Configuration, where, text), None
+    keys = {f.encode_name for f in fields(Configuration)}
+    rest = {key: value for key, value in data.items() if key not in keys}
+    hints = {key: f"Did you mean '{key}'?" for key in keys} | project_file.HINTS
+    definition = decode(rest, project_file.Definition, where, text, hints) if rest else None
+    configuration = {key: value for key, value in data.items() if key in keys}
+    return decode(configuration, Configuration, where, text), definition
 
 
 def _shared_store(variable: str | None, files: Sequence[File]) -> Path | None:

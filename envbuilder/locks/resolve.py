@@ -44,14 +44,17 @@ def resolve(
     upgrade: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
     *,
+    origin: tuple[Profile, Lock] | None = None,
     run: Runner = process.run,
     measure: Measure = queries.measure,
     environ: Mapping[str, str] | None = None,
 ) -> Lock:
     """Make the lock of a profile.
 
-    Versions in `previous` are kept if they still fit, unless `upgrade`. If neither an index nor a
-    claim provides a distribution, the lock is `unlocked` and gives the reason. Raise `BuildError`
+    Versions in `previous` are kept if they still fit, unless `upgrade`. `origin`: the profile that
+    this one is a project's variant of, and its lock; what is the same is taken from it. If neither
+    an index nor a claim provides a distribution, the lock is `unlocked` and gives the reason. Raise
+    `BuildError`
     if an index fails, `ToolError` without uv, `InvalidError` if the bytes of a local wheel differ
     from what its index or a claim states.
     """
@@ -74,17 +77,18 @@ def resolve(
                 find_links=links(user_links, profile.indexes, work),
                 index=index,
             )
-            debs = Debs(profile, settings, basis, on_progress)
-            targets, urls = _targets(profile, debs, basis, uv, on_progress)
-            tools = _tools(profile, uv, on_progress)
-            urls |= {tool.file.sha256: tool.url for tool in tools.values()}
+            first = basis or (origin[1] if origin and not upgrade else None)
+            debs = Debs(profile, settings, basis, on_progress, origin)
+            targets, urls = _targets(profile, debs, first, uv, on_progress)
+            tools, tool_urls = _tools(profile, uv, [previous, origin and origin[1]], on_progress)
+            urls |= tool_urls
             listed = Lock(
                 schema=SCHEMA,
                 profile=profile.name,
                 inputs=inputs_digest(profile),
                 state="locked",
                 reason="",
-                tools={p: _as_tool(tool.file) for p, tool in tools.items()},
+                tools=tools,
                 targets=targets,
             )
             lock = _sized(listed, urls, previous, measure, on_progress)
@@ -117,6 +121,8 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
         for line in profile.requirements:
             need = Requirement(line)
             pin = pins.get(canonical(need.name))
+            if pin is None and need.marker is not None:
+                continue  # whether it holds there, the resolver knew
             if pin is None:
                 reasons.append(f"{where}: {need.name} is missing")
             elif not need.specifier.contains(Version(pin), prereleases=True):
@@ -147,6 +153,18 @@ def _require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
             )
 
 
+def _require_sources(profile: Profile, wheels: Iterable[Found], where: str) -> None:
+    """Require that what belongs to a named index was found there: PyPI has builds for CUDA only."""
+    sources = {canonical(d): s for d, s in profile.indexes.items()}
+    for wheel in (w.file for w in wheels):
+        source = sources.get(canonical(wheel.name))
+        if source not in (None, wheel.source):
+            raise UnresolvableError(
+                f"{where}: {wheel.name} is required, but no source states the hash of a build of it"
+                f" for this hardware (index {source}), and the build on PyPI is for other hardware"
+            )
+
+
 def _targets(
     profile: Profile,
     debs: Debs,
@@ -161,7 +179,8 @@ def _targets(
         for python in profile.python.supported:
             on_progress(f"{profile.name}: resolving {platform} with Python {python}")
             before = _preferred(basis, platform, python)
-            wheels = uv.compile(profile.requirements, platform, python, before)
+            wheels = uv.compile(profile.requirements, platform, python, before, profile.constraints)
+            _require_sources(profile, wheels, f"{platform} with Python {python}")
             base, packages = debs.of(platform, python)
             urls |= {wheel.file.sha256: wheel.url for wheel in wheels}
             files = (*(w.file for w in wheels), *packages)
@@ -177,16 +196,26 @@ def _targets(
 
 
 def _tools(
-    profile: Profile, uv: Uv, on_progress: Callable[[str], None]
-) -> dict[types.Platform, Found]:
-    """Resolve the uv that the profile names, for every platform that envbuilder runs on.
+    profile: Profile,
+    uv: Uv,
+    earlier: Iterable[Lock | None],
+    on_progress: Callable[[str], None],
+) -> tuple[dict[types.Platform, File], dict[str, str]]:
+    """Return the uv that the profile names for every platform, and URLs of files (by sha256).
 
-    This is not the uv that resolves: that one depends on the machine, and its choices are recorded
-    in the lock. The uv that installs decides the bytes.
+    It is taken from an earlier lock if that has this version. This is not the uv that resolves:
+    that one depends on the machine, and its choices are recorded in the lock. The uv that installs
+    decides the bytes.
     """
+    for lock in earlier:
+        versions = {p: f.version for p, f in lock.tools.items()} if lock else {}
+        if lock and versions == dict.fromkeys(types.PLATFORMS, profile.tools.uv):
+            return lock.tools, {}
     on_progress(f"{profile.name}: resolving uv {profile.tools.uv}")
     pin, python = f"uv=={profile.tools.uv}", profile.python.default
-    return {p: uv.compile([pin], p, python, {})[0] for p in types.PLATFORMS}
+    resolved = {p: uv.compile([pin], p, python, {})[0] for p in types.PLATFORMS}
+    tools = {p: msgspec.structs.replace(w.file, kind="tool") for p, w in resolved.items()}
+    return tools, {w.file.sha256: w.url for w in resolved.values()}
 
 
 def _sized(
@@ -226,10 +255,6 @@ def _sized(
 
 def _order(file: File) -> tuple[int, str, str]:
     return _KIND_ORDER[file.kind], file.name, file.file
-
-
-def _as_tool(file: File) -> File:
-    return msgspec.structs.replace(file, kind="tool")
 
 
 def _preferred(basis: Lock | None, platform: str, python: str) -> dict[str, str]:

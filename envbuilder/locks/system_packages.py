@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 
 class Debs:
-    """The bases and .debs of one profile's targets; each suite is read once."""
+    """The bases and .debs of one profile's targets; each suite is read once.
+
+    They are taken from `previous` if the profile has not changed since, else from the lock of its
+    `origin` if that has the same system.
+    """
 
     def __init__(
         self,
@@ -35,10 +39,12 @@ class Debs:
         settings: Settings,
         previous: Lock | None,
         on_progress: Callable[[str], None],
+        origin: tuple[Profile, Lock] | None = None,
     ) -> None:
         self._profile, self._settings, self._note = profile, settings, on_progress
         fresh = previous is not None and previous.inputs == inputs_digest(profile)
-        self._previous = previous if fresh else None
+        of_origin = origin[1] if origin and _is_same_system(profile, origin[0]) else None
+        self._previous = previous if fresh else of_origin
         self._suites: dict[str, Suite] = {}
         self._closures: dict[types.Platform, tuple[File, ...]] = {}
 
@@ -143,6 +149,18 @@ def base(
         date=image.date,
         python_path=image.python_path,
         python_version=image.python_version or packaged,
+    )
+
+
+def _is_same_system(profile: Profile, other: Profile) -> bool:
+    """Return whether the targets that two profiles share have the same base and .debs."""
+    return all(
+        getattr(profile, key) == getattr(other, key)
+        for key in ("debian_suite", "system_packages", "preload")
+    ) and all(
+        getattr(other, key).get(python) == value
+        for key in ("base", "debian_base")
+        for python, value in getattr(profile, key).items()
     )
 
 

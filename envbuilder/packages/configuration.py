@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from envbuilder.core import settings
+from envbuilder.core.project_file import DEFAULT
 from envbuilder.packages import configured_names
 from envbuilder.profiles.profile import search_path
 
@@ -18,12 +21,14 @@ def load(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     note: Callable[[str], object] | None = None,
+    environment: str = DEFAULT,
 ) -> settings.Settings:
     """Return the settings from folders, files and environment variables, as `settings.read` does.
 
-    Raise `InvalidError` for an unknown index, base image or registry.
+    `environment`: which of a project's environments they are for. Raise `InvalidError` for an
+    unknown index, base image or registry.
     """
     environ = os.environ if environ is None else environ
     read, files = settings.read(environ, cwd, note)
     configured_names.require(files, environ, search_path(read.project, read.config_dir))
-    return read
+    return replace(read, environment=environment)

@@ -3,52 +3,82 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import signed_lock
 from envbuilder.profiles.profile import load as load_profile
-from envbuilder.profiles.profile import names, search_path
+from envbuilder.profiles.profile import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
     from envbuilder.signatures.statement import Signed
 
 
+class Variants(Protocol):
+    """What a project makes of profiles, and where the locks of the results are."""
+
+    def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
+        """Return the names of the profiles to choose from."""
+
+    def of(self, profile: Profile) -> Profile:
+        """Return the project's variant of a profile. Raises `InvalidError` if it has none."""
+
+    def lock_path(self, name: str) -> Path:
+        """Return the path of the lock of a variant, whether or not it exists."""
+
+
 class Library:
     """Profiles and their locks in some folders, read when first needed and then kept."""
 
-    def __init__(self, folders: Sequence[Path], trusted: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        trusted: Sequence[str] | None = None,
+        variants: Variants | None = None,
+    ) -> None:
         """`trusted`: keys, one of which must have signed a lock that is used; None: no matter."""
         self.folders = tuple(folders)
         self.trusted = trusted
+        self._variants = variants
         self._profiles: dict[str, Profile] = {}
         self._locks: dict[str, Lock | InvalidError | None] = {}
         self._contents: dict[str, tuple[Path, bytes]] = {}
         self.signed: tuple[Signed, ...] = ()
         """The accepted signatures of locks that `usable_lock` returned."""
 
-    @classmethod
-    def of(cls, settings: Settings) -> Library:
-        """Return the library of a project, a user, and envbuilder itself, in this order."""
-        folders = search_path(settings.project, settings.config_dir)
-        return cls(folders, settings.configuration.signatures.locks)
-
     def profile(self, name: str) -> Profile:
         """Return a profile. Raises `InvalidError` if there is none or it is wrong."""
         if name not in self._profiles:
-            self._profiles[name] = load_profile(name, self.folders)
+            profile = load_profile(name, self.folders)
+            self._profiles[name] = self._variants.of(profile) if self._variants else profile
         return self._profiles[name]
 
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the profiles to choose from, sorted."""
+        return self._variants.names(self.folders) if self._variants else names(self.folders)
+
     def profiles(self) -> tuple[Profile, ...]:
-        """Return all profiles, sorted by name. Raises `InvalidError` if one is wrong."""
-        return tuple(self.profile(name) for name in names(self.folders))
+        """Return all profiles to choose from. Raises `InvalidError` if one is wrong.
+
+        Those that a project cannot be combined with are left out, unless that is all of them.
+        """
+        possible, errors = [], []
+        for name in self.names():
+            try:
+                possible.append(self.profile(name))
+            except InvalidError as error:
+                if self._variants is None:
+                    raise
+                errors.append(error)
+        if errors and not possible:
+            raise errors[0]
+        return tuple(possible)
 
     def on_packages(self, name: str, python: str) -> str | None:
         """Return the name of a profile's variant whose base is made of locked packages, if any.
@@ -63,8 +93,15 @@ class Library:
         return None
 
     def lock(self, name: str) -> Lock | None:
-        """Return the lock of a profile; None if it has no readable one."""
+        """Return the lock of a profile, for judging hosts by it; None if it has no readable one.
+
+        For a variant that is not locked yet, it is that of the profile itself: same PyTorch.
+        """
         lock = self._read(name)
+        if lock is None and self._variants:
+            path = profile_lock.path_for(name, self.folders)
+            with contextlib.suppress(InvalidError):
+                return profile_lock.load(path) if path else None
         return None if isinstance(lock, InvalidError) else lock
 
     def locks(self, chosen: Sequence[Profile]) -> dict[str, Lock | None]:
@@ -90,12 +127,18 @@ class Library:
 
     def _read(self, name: str) -> Lock | InvalidError | None:
         if name not in self._locks:
-            path = profile_lock.path_for(name, self.folders)
+            path = self._lock_path(name)
             try:
                 self._locks[name] = self._load(name, path) if path else None
             except InvalidError as error:
                 self._locks[name] = error
         return self._locks[name]
+
+    def _lock_path(self, name: str) -> Path | None:
+        if self._variants is None:
+            return profile_lock.path_for(name, self.folders)
+        path = self._variants.lock_path(name)
+        return path if path.is_file() else None
 
     def _load(self, name: str, path: Path) -> Lock:
         content = profile_lock.content(path, "envbuilder lock")

@@ -130,8 +130,11 @@ def inputs_digest(profile: Profile) -> str:
         "system_packages": profile.system_packages,
         "tools": profile.tools,
     }
-    if profile.debian_base:  # only if set, so that locks that predate this key stay fresh
+    # Only if set, so that locks that predate these keys stay fresh.
+    if profile.debian_base:
         decides["debian_base"] = profile.debian_base
+    if profile.constraints:
+        decides["constraints"] = profile.constraints
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
 
 
@@ -201,7 +204,7 @@ def decoded(read: bytes, path: Path, kind: type[_T], schema: int, name: str, com
             f" {schema})",
             f"Use a newer envbuilder, or make the lock again: {command}",
         )
-    if data.get("profile") != path.name.partition(".")[0]:
+    if data.get("profile") != _profile_of(path):
         raise InvalidError(
             f"{path}: profile: is {shown(str(data.get('profile')))}: this is another profile's"
             f" {name}",
@@ -211,6 +214,15 @@ def decoded(read: bytes, path: Path, kind: type[_T], schema: int, name: str, com
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise explain(error, kind, str(path), "") from error
+
+
+def _profile_of(path: Path) -> str:
+    """Return the profile that a lock's path names: PROFILE.json, or a project's ENV.PROFILE.json.
+
+    Those of conda packages end in .conda.json.
+    """
+    stem = path.name.removesuffix(".json").removesuffix(".conda")
+    return stem.rpartition(".")[2]
 
 
 def _check(lock: Lock, path: Path) -> None:

@@ -167,6 +167,8 @@ class Profile(_Strict, frozen=True):
     expects: Expects
     extends: types.Name | None = None
     """The profile that this one is a variant of."""
+    constraints: tuple[types.Requirement, ...] = ()
+    """Versions of packages that count only if something requires the package."""
     base: dict[types.PythonVersion, Base] = {}
     """Python → the image that images are built on."""
     debian_base: dict[types.PythonVersion, DebianBase] = {}

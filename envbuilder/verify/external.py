@@ -17,7 +17,7 @@ from envbuilder.payload.machine import threads
 from envbuilder.payload.start import AS_FOUND, Start
 from envbuilder.profiles import choice
 from envbuilder.profiles.backends import EXTERNAL
-from envbuilder.profiles.library import Library
+from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ def prepare(
     the payload gets all of the caller's variables, for sites whose environment modules provide
     torch through them.
     """
-    library = Library.of(settings)
+    library = catalog.library(settings)
     profile = workflow.requested(request, library)
     host = probe.host()
     if profile is None:

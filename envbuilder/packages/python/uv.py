@@ -58,22 +58,27 @@ class Uv(Struct, frozen=True, kw_only=True):
         platform: types.Platform,
         python: str,
         preferred: Mapping[str, str],
+        constraints: Sequence[str] = (),
     ) -> tuple[Found, ...]:
         """Return the files for some requirements; raise `UnresolvableError` if none satisfy them.
 
-        `preferred` versions (name → version) are kept if possible.
+        `preferred` versions (name → version) are kept if possible. `constraints` hold for what is
+        required anyway.
         """
-        # First uv's own way: prefer each earlier version that fits. This fails if one of several
-        # indexes has a preferred version for other Pythons only (uv then looks no further).
-        # Versions fixed by constraints do not have that problem. Only as a last resort may all
-        # versions change.
-        attempts = ("prefer", "fix", "free") if preferred else ("free",)
+        # First with every earlier version fixed, so that nothing moves without a reason. If a
+        # requirement needs another version, in uv's own way: prefer each earlier one that fits.
+        # That comes second because of several indexes: if one has a preferred version for other
+        # machines only, uv looks no further and takes another version. Only as a last resort may
+        # all versions change.
+        attempts = ("fix", "prefer", "free") if preferred else ("free",)
         for attempt in attempts[:-1]:
             try:
-                return self._attempt(attempt, requirements, platform, python, preferred)
+                return self._attempt(
+                    attempt, requirements, platform, python, preferred, constraints
+                )
             except UnresolvableError:
                 continue
-        return self._attempt("free", requirements, platform, python, preferred)
+        return self._attempt("free", requirements, platform, python, preferred, constraints)
 
     def _attempt(
         self,
@@ -82,12 +87,13 @@ class Uv(Struct, frozen=True, kw_only=True):
         platform: types.Platform,
         python: str,
         preferred: Mapping[str, str],
+        constraints: Sequence[str],
     ) -> tuple[Found, ...]:
         source = self.folder / "requirements.in"
         source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         fixed = self.folder / "constraints.txt"
-        pins = [f"{n}=={v}\n" for n, v in preferred.items()] if how == "fix" else []
-        fixed.write_text("".join(pins), encoding="utf-8")
+        pins = [f"{n}=={v}" for n, v in preferred.items()] if how == "fix" else []
+        fixed.write_text("".join(f"{p}\n" for p in (*constraints, *pins)), encoding="utf-8")
         result = self.folder / "pylock.toml"
         result.unlink(missing_ok=True)
         if how == "prefer":  # uv keeps the versions of a file that it overwrites

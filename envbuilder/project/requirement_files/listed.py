@@ -26,3 +26,5 @@ class Listed(Struct, frozen=True, kw_only=True):
     """Packages from conda channels, without Python itself."""
     channels: tuple[str, ...] = ()
     """The channels that they come from, in order."""
+    notes: tuple[str, ...] = ()
+    """Sentences for users about what was left out."""

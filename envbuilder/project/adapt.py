@@ -1,0 +1,183 @@
+"""Derive from a profile what a project's environment is on that hardware. Pure.
+
+The result is a profile like any other. PyTorch and its companions stay those of the hardware: what
+a project's files say of them is checked, and never decides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.strict_yaml import shown
+from envbuilder.profiles import backends
+from envbuilder.profiles.profile import Python
+from envbuilder.project import framework
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from packaging.requirements import Requirement
+
+    from envbuilder.core import types
+    from envbuilder.profiles.profile import Conda, Profile
+    from envbuilder.project.environments import Contents
+    from envbuilder.project.requirement_files.listed import Line
+
+_NEVER = "Remove the line: the profile decides which build of PyTorch is installed."
+
+
+def adapt(profile: Profile, contents: Contents) -> Profile:
+    """Return the profile with an environment's packages, Python, variables and system packages.
+
+    Raise `InvalidError` if a line cannot be combined with the profile.
+    """
+    stated = contents.stated
+    python = _python(profile, contents)
+    result = replace(
+        profile,
+        requirements=tuple(_requirements(profile, contents.requirements)),
+        constraints=(*profile.constraints, *_constraints(contents.versions)),
+        indexes={**profile.indexes, **_indexes(profile)},
+        python=python,
+        base={v: base for v, base in profile.base.items() if v in python.supported},
+        debian_base={v: base for v, base in profile.debian_base.items() if v in python.supported},
+        environment={**profile.environment, **stated.environment},
+        warnings=(*profile.warnings, *contents.notes),
+    )
+    if new := [p for p in stated.system_packages if p not in profile.system_packages]:
+        # Those of the profile are known to be nothing but files.
+        every = (*profile.system_packages, *new)
+        result = replace(result, system_packages=every, unpack_packages=False)
+    if contents.conda:
+        result = replace(result, conda=_conda(profile.conda, contents))
+    return replace(result, backends=_backends(result, contents))
+
+
+def _requirements(profile: Profile, lines: Iterable[Line]) -> Iterator[str]:
+    """Yield the profile's requirements, then the lines that are not about PyTorch itself."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+    from packaging.version import Version
+
+    pins = {canonicalize_name((r := Requirement(text)).name): r for text in profile.requirements}
+    yield from profile.requirements
+    seen = set(profile.requirements)
+    for line in lines:
+        requirement = _parsed(line)
+        name = canonicalize_name(requirement.name)
+        pinned = [s.version for s in pins[name].specifier] if name in pins else []
+        if name in framework.TORCH and len(pinned) == 1:
+            version = Version(pinned[0])
+            if not requirement.specifier.contains(version, prereleases=True):
+                raise InvalidError(
+                    f"{line.where}: {line.text}: profile '{profile.name}' has {name} {version}",
+                    "Allow that version, or leave the line out: each profile has its own. To"
+                    " support only profiles that fit, list them: profiles: [NAME, …]",
+                )
+        elif str(requirement) not in seen:
+            seen.add(str(requirement))
+            yield str(requirement)
+
+
+def _parsed(line: Line) -> Requirement:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        requirement = Requirement(line.text)
+    except InvalidRequirement as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidError(
+            f"{line.where}: {shown(line.text)}: not a requirement: {reason}",
+            "Write a package and versions, such as rich>=13.",
+        ) from error
+    if requirement.url:
+        raise InvalidError(
+            f"{line.where}: {requirement.name}: a package from a URL or a repository has no hash"
+            " that a lock could state for every platform",
+            "Require a version from the package index, or put the code into the project.",
+        )
+    return requirement
+
+
+def _constraints(versions: Iterable[Line]) -> Iterator[str]:
+    """Yield the versions to keep, except of what each build of PyTorch requires in its own."""
+    from packaging.utils import canonicalize_name
+
+    for line in versions:
+        requirement = _parsed(line)
+        name = canonicalize_name(requirement.name)
+        if name not in framework.TORCH and not framework.is_runtime(name):
+            yield str(requirement)
+
+
+def _indexes(profile: Profile) -> dict[str, str]:
+    """Return the index of PyTorch's companions: the one that has the profile's build of PyTorch.
+
+    PyPI's builds are for CUDA on Linux: they would be installed beside any torch of the same
+    version, and fail when they are imported.
+    """
+    source = profile.indexes.get("torch")
+    return dict.fromkeys(framework.TORCH, source) if source else {}
+
+
+def _python(profile: Profile, contents: Contents) -> Python:
+    """Return the Python of an environment: the stated version, else one that its files allow.
+
+    If no image can be made with that one, a second one is added for images.
+    """
+    stated = contents.stated.python
+    allowed = [v for v in profile.python.supported if all(_fits(v, p) for p in contents.pythons)]
+    if stated in allowed:
+        return Python(default=stated, supported=(stated,))
+    if stated or not allowed:
+        limits = [f"{line.text} ({line.where})" for line in contents.pythons]
+        raise InvalidError(
+            f"the project needs Python {' and '.join([stated] if stated else limits)}; profile"
+            f" '{profile.name}' has {', '.join(profile.python.supported)}",
+            'Name one of these (python: "X.Y"), or leave the profile out of profiles:.',
+        )
+    default = profile.python.default if profile.python.default in allowed else allowed[-1]
+    for_images = [v for v in allowed if v in profile.image_pythons]
+    if not profile.makes_images or not for_images or default in for_images:
+        return Python(default=default, supported=(default,))
+    return Python(default=default, supported=(default, for_images[-1]))
+
+
+def _fits(version: str, limit: Line) -> bool:
+    """Return whether a file allows some patch release of a Python version."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        specifiers = SpecifierSet(limit.text)
+    except InvalidSpecifier as error:
+        raise InvalidError(f"{limit.where}: Python {shown(limit.text)}: {error}") from error
+    return specifiers.contains(f"{version}.0") or specifiers.contains(f"{version}.99")
+
+
+def _conda(conda: Conda, contents: Contents) -> Conda:
+    return replace(
+        conda,
+        channels=tuple(dict.fromkeys((*contents.channels, *conda.channels))),
+        packages=(*conda.packages, *(line.text for line in contents.conda)),
+    )
+
+
+def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]:
+    """Return the backends that can hold the environment."""
+    possible: list[types.Backend]
+    if contents.conda:
+        possible = [b for b in profile.backends if b == "conda"]
+        reason = f"{contents.conda[0].where} needs conda packages"
+    else:
+        has_image = bool(profile.image_pythons)
+        possible = [b for b in profile.backends if has_image or not backends.makes_image(b)]
+        reason = f"no base image with Python {profile.python.default} is known"
+    if not possible:
+        raise InvalidError(
+            f"profile '{profile.name}' has no backend for this project: {reason}",
+            "Leave the profile out of profiles:.",
+        )
+    return tuple(possible)

@@ -1,0 +1,82 @@
+"""The profiles and locks that a command uses: the project's variants of them, if it defines any."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.project_file import DEFAULT
+from envbuilder.profiles import profile as profile_files
+from envbuilder.profiles.library import Library
+from envbuilder.project import environments
+from envbuilder.project.adapt import adapt
+from envbuilder.project.requirement_files import read
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from envbuilder.core.project_file import Definition
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.profile import Profile
+    from envbuilder.project.environments import Contents
+
+LOCKS = "envbuilder.lock"
+"""Folder of a project's locks, beside `envbuilder.yaml`."""
+
+
+class ProjectProfiles:
+    """One environment of a project, on each of the profiles that the project supports."""
+
+    def __init__(self, definition: Definition, environment: str, project: Path) -> None:
+        environments.stated(definition, environment)  # raises, before anything is done, if missing
+        self.environment = environment
+        self._definition, self._project = definition, project
+
+    def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
+        """Return the profiles that the project lists, else all."""
+        listed = self._definition.profiles
+        return profile_files.names(folders) if listed is None else tuple(sorted(listed))
+
+    def of(self, profile: Profile) -> Profile:
+        """Return the environment on a profile."""
+        listed = self._definition.profiles
+        if listed is not None and profile.name not in listed:
+            raise InvalidError(
+                f"the project does not support profile '{profile.name}'",
+                f"Add it to profiles: in {environments.FILE}, which has {', '.join(listed)}.",
+            )
+        return adapt(profile, self.contents)
+
+    def lock_path(self, name: str) -> Path:
+        """Return the path of the environment's lock for a profile."""
+        return self._project / LOCKS / f"{self.environment}.{name}.json"
+
+    @cached_property
+    def contents(self) -> Contents:
+        """What the environment requires; its files are read at most once."""
+        return environments.contents(self._definition, self.environment, self._project, read.read)
+
+
+def library(settings: Settings) -> Library:
+    """Return the profiles of a project, a user, and envbuilder itself, in this order.
+
+    In a project that defines environments, they are variants for the one in the settings. Raise
+    `InvalidError` if there is no such environment.
+    """
+    folders = profile_files.search_path(settings.project, settings.config_dir)
+    trusted = settings.configuration.signatures.locks
+    return Library(folders, trusted, variants(settings))
+
+
+def variants(settings: Settings) -> ProjectProfiles | None:
+    """Return what the project makes of profiles; None outside of a project that defines any."""
+    if settings.project is None or settings.definition is None:
+        if settings.environment != DEFAULT:
+            raise InvalidError(
+                f"there is no environment '{settings.environment}'",
+                f"Environments are defined in {environments.FILE}; this folder has none.",
+            )
+        return None
+    return ProjectProfiles(settings.definition, settings.environment, settings.project)

@@ -1,0 +1,97 @@
+"""The environments of a project: what `envbuilder.yaml` says, and the files that it names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementFile
+from envbuilder.core.schema import place, read_text
+from envbuilder.core.strict_yaml import shown
+from envbuilder.project.requirement_files.listed import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from envbuilder.project.requirement_files.listed import Listed
+
+    Read = Callable[[Path, str, Sequence[str], Sequence[str]], Listed]
+
+FILE = "envbuilder.yaml"
+
+
+class Contents(Struct, frozen=True, kw_only=True):
+    """All that an environment holds in addition to the profile of the hardware."""
+
+    stated: Environment
+    requirements: tuple[Line, ...]
+    versions: tuple[Line, ...]
+    """Exact versions to keep, of whatever is installed."""
+    pythons: tuple[Line, ...]
+    """The versions of Python that each file allows."""
+    conda: tuple[Line, ...]
+    channels: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def names(definition: Definition) -> tuple[str, ...]:
+    """Return the names of a project's environments, `default` first."""
+    return (DEFAULT, *definition.environments)
+
+
+def stated(definition: Definition, name: str) -> Environment:
+    """Return an environment: the top-level keys, and of another one its own in addition.
+
+    Raise `InvalidError` if there is none of this name.
+    """
+    if name == DEFAULT:
+        return definition
+    more = definition.environments.get(name)
+    if more is None:
+        raise InvalidError(
+            f"{FILE} has no environment {shown(name)}",
+            f"It has: {', '.join(names(definition))}.",
+        )
+    return Environment(
+        requirements=(*definition.requirements, *more.requirements),
+        requirements_from=(*definition.requirements_from, *more.requirements_from),
+        python=more.python or definition.python,
+        system_packages=tuple(dict.fromkeys((*definition.system_packages, *more.system_packages))),
+        environment={**definition.environment, **more.environment},
+    )
+
+
+def contents(definition: Definition, name: str, project: Path, read: Read) -> Contents:
+    """Return all that an environment of a project requires. Raise `InvalidError` as `read` does."""
+    environment = stated(definition, name)
+    files = [(f.file, read(project, f.file, f.extras, f.groups)) for f in _files(environment)]
+    every = [listed for _, listed in files]
+    lines = (*_lines(definition, name, project), *(line for f in every for line in f.requirements))
+    return Contents(
+        stated=environment,
+        requirements=lines,
+        versions=tuple(line for f in every for line in f.versions),
+        pythons=tuple(Line(f.python, where) for where, f in files if f.python),
+        conda=tuple(line for f in every for line in f.conda),
+        channels=tuple(dict.fromkeys(c for f in every for c in f.channels)),
+        notes=tuple(dict.fromkeys(n for f in every for n in f.notes)),
+    )
+
+
+def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
+    """Yield the requirements in the project's own file, with their places."""
+    parts: list[tuple[list[str], Environment]] = [([], definition)]
+    if name != DEFAULT:
+        parts.append((["environments", name], definition.environments[name]))
+    text = read_text(project / FILE) if any(part.requirements for _, part in parts) else ""
+    for above, part in parts:
+        for number, requirement in enumerate(part.requirements):
+            yield Line(requirement, place(FILE, text, [*above, "requirements", str(number)]))
+
+
+def _files(environment: Environment) -> Iterator[RequirementFile]:
+    for entry in environment.requirements_from:
+        yield RequirementFile(file=entry) if isinstance(entry, str) else entry
