@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
 
+_MOST_EXCLUDED = 20
+"""Versions on other indexes that are excluded before a target counts as unresolvable."""
 _KIND_ORDER = {"wheel": 0, "deb": 1, "conda": 2, "oci": 3}
 
 
@@ -153,16 +155,43 @@ def _require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
             )
 
 
-def _require_sources(profile: Profile, wheels: Iterable[Found], where: str) -> None:
-    """Require that what belongs to a named index was found there: PyPI has builds for CUDA only."""
+def _compiled(
+    profile: Profile,
+    platform: types.Platform,
+    python: types.PythonVersion,
+    before: Mapping[str, str],
+    uv: Uv,
+) -> tuple[Found, ...]:
+    """Return the wheels of a target; what belongs to a named index is taken from that one.
+
+    If uv takes the best version of several indexes, that may be PyPI's, a build for other hardware:
+    then it resolves again without that version.
+    """
     sources = {canonical(d): s for d, s in profile.indexes.items()}
-    for wheel in (w.file for w in wheels):
-        source = sources.get(canonical(wheel.name))
-        if source not in (None, wheel.source):
-            raise UnresolvableError(
-                f"{where}: {wheel.name} is required, but no source states the hash of a build of it"
-                f" for this hardware (index {source}), and the build on PyPI is for other hardware"
-            )
+    excluded: list[str] = []
+    foreign: list[File] = []
+    while len(excluded) <= _MOST_EXCLUDED:
+        constraints = (*profile.constraints, *excluded)
+        try:
+            wheels = uv.compile(profile.requirements, platform, python, before, constraints)
+        except UnresolvableError:
+            if not foreign:
+                raise
+            break
+        foreign = [
+            w.file
+            for w in wheels
+            if sources.get(canonical(w.file.name), w.file.source) != w.file.source
+        ]
+        if not foreign:
+            return wheels
+        excluded += [f"{f.name}!={f.version}" for f in foreign]
+    name = foreign[0].name
+    raise UnresolvableError(
+        f"{platform} with Python {python}: {name} is required, but no source states the hash of a"
+        f" build for this hardware (index {sources[canonical(name)]}) that fits, and PyPI's builds"
+        " are for other hardware"
+    )
 
 
 def _targets(
@@ -179,8 +208,7 @@ def _targets(
         for python in profile.python.supported:
             on_progress(f"{profile.name}: resolving {platform} with Python {python}")
             before = _preferred(basis, platform, python)
-            wheels = uv.compile(profile.requirements, platform, python, before, profile.constraints)
-            _require_sources(profile, wheels, f"{platform} with Python {python}")
+            wheels = _compiled(profile, platform, python, before, uv)
             base, packages = debs.of(platform, python)
             urls |= {wheel.file.sha256: wheel.url for wheel in wheels}
             files = (*(w.file for w in wheels), *packages)
