@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
@@ -301,6 +302,11 @@ def build(
         anew=status == "built",
         versions=made_by,
     )
+    if not backends.makes_image(plan.backend):
+        from envbuilder.build import project_link
+
+        if note := project_link.update(settings, Path(artifact.ref)):
+            progress.note(f"note: {note}")
     if request.push:
         from envbuilder.build.attestation import publish
 

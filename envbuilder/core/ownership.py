@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
 """Folders, separated as in PATH, whose files are trusted regardless of their owner."""
-_DECIDING = ("envbuilder.yaml", "config.yaml", "profiles", "profiles/locks")
-_DECIDING_GLOBS = ("profiles/*.yaml", "profiles/locks/*.json")
+_DECIDING = ("envbuilder.yaml", "config.yaml", "profiles", "profiles/locks", "envbuilder.lock")
+_DECIDING_GLOBS = ("profiles/*.yaml", "profiles/locks/*.json", "envbuilder.lock/*.json")
 
 
 class Facts(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ import re
 TORCH = ("torch", "torchvision", "torchaudio", "torchcodec")
 """PyTorch and its companions, distributions with a build for each kind of hardware."""
 _LIBRARIES = re.compile(
-    r"nvidia-.+-cu1[0-9]|cuda-(bindings|pathfinder|toolkit)|(pytorch-)?triton(-rocm|-xpu)?"
+    r"nvidia-(cu[a-z]+|cuda-.+|cusparselt|nccl|nv[a-z]+)(-cu1[0-9])?"
+    r"|cuda-(bindings|pathfinder|toolkit)|(pytorch-)?triton(-rocm|-xpu)?"
     r"|intel-(cmplr|opencl|openmp|pti|sycl).*|dpcpp-.+|onemkl-.+|oneccl.*|mkl|tbb|tcmlib|umf|impi-rt"
 )
 """Runtime libraries that builds of PyTorch require in exact versions, by normalised names."""

@@ -121,7 +121,7 @@ DEVICES = (
         node="kfd_that_is_null",
     ),
     Device(
-        *("hip_that_is_not_there", "device faked", "device", "no kernels for the GPU"),
+        *("hip_that_is_not_there", "device faked", "device", "not compiled with CUDA"),
         *(True, "rocm"),
         node="kfd_that_is_null",
     ),

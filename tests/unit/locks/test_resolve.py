@@ -254,13 +254,13 @@ def test_a_failing_index_is_an_error_without_places(own: Settings, offered: list
     assert "secret" not in caught.value.message
 
 
-def test_earlier_versions_are_preferred_then_fixed_then_let_go(
+def test_earlier_versions_are_fixed_then_preferred_then_let_go(
     own: Settings, offered: list[Offer]
 ) -> None:
     before = made(own, FakeUv())
     uv = FakeUv(lambda *_: done(1, "No solution found when resolving dependencies: x"))
     assert made(own, uv, previous=before).state == "unlocked"
-    prefer, fix, free = uv.calls
+    fix, prefer, free = uv.calls
     assert '{name = "jinja2", version = "3.1"}' in prefer["before"]
     assert (prefer["constraints"], fix["before"], free["before"]) == ("", "", "")
     assert "jinja2==3.1\n" in fix["constraints"]
@@ -426,8 +426,117 @@ def test_a_size_stays_known_where_nobody_can_be_asked(own: Settings, offered: li
         "jinja2": 7, "torch": None, "uv": 17389450,
     }  # fmt: skip
     # Other bytes have another size.
-    moved = FakeUv(lambda r, url: answer(r, url).replace("c" * 64, "d" * 64))
-    assert sizes_of(made(own, moved, previous=before))["uv"] is None
+    moved = FakeUv(lambda r, url: answer(r, url).replace("b" * 64, "d" * 64))
+    assert sizes_of(made(own, moved, previous=before))["jinja2"] is None
+
+
+def test_the_locked_uv_is_kept_while_the_profile_names_it(
+    own: Settings, offered: list[Offer]
+) -> None:
+    before = made(own, FakeUv())
+    uv = FakeUv()
+    again = made(own, uv, previous=before, upgrade=True)
+    assert again.tools == before.tools
+    assert not [c for c in uv.calls if c["requirements"].startswith("uv==")]
+    # Another version is resolved for every platform.
+    other = FakeUv(lambda r, url: FakeUv.usual(r, url).replace("0.13.8", "0.13.9"))
+    moved = made(own, other, profile(tools=Tools(uv="0.13.9")), previous=before)
+    assert {f.version for f in moved.tools.values()} == {"0.13.9"}
+
+
+def test_constraints_hold_beside_earlier_versions(own: Settings, offered: list[Offer]) -> None:
+    asked = profile(constraints=("rich==13.9.4", "numpy<3"))
+    uv = FakeUv()
+    before = made(own, uv, asked)
+    assert uv.calls[0]["constraints"] == "rich==13.9.4\nnumpy<3\n"
+    uv = FakeUv()
+    made(own, uv, asked, previous=before)
+    assert uv.calls[0]["constraints"].startswith("rich==13.9.4\nnumpy<3\n")
+    assert "jinja2==3.1" in uv.calls[0]["constraints"]
+
+
+VISION = "torchvision-0.28.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+def vision_of(uv_calls: list[str], best: str) -> Callable[[str, str], str]:
+    """An index page where PyPI has a newer torchvision, which uv takes unless it is excluded."""
+
+    def answered(requirements: str, url: str) -> str:
+        usual = FakeUv.usual(requirements, url)
+        if requirements.startswith("uv=="):
+            return usual
+        uv_calls.append(requirements)
+        if len(uv_calls) == 1 or not best:
+            number = 30 - len(uv_calls)
+            there = f"https://i/p/torchvision-0.{number}.0-py3-none-any.whl"
+            return usual + package("torchvision", f"0.{number}.0", there)
+        root = url.removesuffix("simple")
+        return usual + package("torchvision", best, f"{root}files/{VISION.replace('+', '%2B')}")
+
+    return answered
+
+
+def with_vision(offered: list[Offer]) -> Profile:
+    offered.append(offer(distribution="torchvision", version="0.28.0+cpu", file=VISION))
+    return profile(
+        requirements=(*profile().requirements, "torchvision"),
+        indexes={**profile().indexes, "torchvision": "pytorch-cpu"},
+    )
+
+
+def test_a_companion_of_the_package_index_is_excluded(own: Settings, offered: list[Offer]) -> None:
+    asked = with_vision(offered)
+    uv = FakeUv(vision_of([], "0.28.0+cpu"))
+    lock = made(own, uv, asked)
+    names = {f.name: (f.version, f.source) for f in lock.targets[0].files}
+    assert names["torchvision"] == ("0.28.0+cpu", "pytorch-cpu")
+    assert [c["constraints"] for c in uv.calls[:2]] == ["", "torchvision!=0.29.0\n"]
+
+
+def test_a_companion_without_a_build_for_the_hardware(own: Settings, offered: list[Offer]) -> None:
+    asked = with_vision(offered)
+    uv = FakeUv(vision_of([], ""))
+    lock = made(own, uv, asked)
+    assert lock.state == "unlocked"
+    assert lock.reason == (
+        "linux/amd64 with Python 3.11: torchvision is required, but no source states the hash of a"
+        " build for this hardware (index pytorch-cpu) that fits, and PyPI's builds are for other"
+        " hardware"
+    )
+    assert len(uv.calls) < 30
+
+
+def test_a_projects_lock_begins_with_what_the_profile_locks(
+    own: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deb = File(
+        kind="deb", name="tool", version="1", file="pool/tool_1.deb", sha256="d" * 64, size=1,
+        source="debian", provenance="read", by="x",
+    )  # fmt: skip
+    monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
+    monkeypatch.setattr(debian, "lock", lambda *_: (deb,))
+    plain = profile(system_packages=("tool",))
+    shipped = made(own, FakeUv(), plain)
+    monkeypatch.setattr(debian, "lock", lambda *_: pytest.fail("chosen again"))
+    uv = FakeUv()
+    variant = profile(system_packages=("tool",), requirements=(*plain.requirements, "einops"))
+    lock = made(own, uv, variant, origin=(plain, shipped))
+    assert lock.tools == shipped.tools
+    assert lock.targets[0].of_kind("deb") == (deb,)
+    assert lock.targets[0].base == shipped.targets[0].base
+    assert len(uv.calls) == 1
+    assert "jinja2==3.1" in uv.calls[0]["constraints"]
+    # Newer versions of all that it resolves, but still the profile's own uv and .debs.
+    uv = FakeUv()
+    upgraded = made(own, uv, variant, previous=lock, upgrade=True, origin=(plain, shipped))
+    assert uv.calls[0]["constraints"] == ""
+    assert upgraded.targets[0].of_kind("deb") == (deb,)
+
+
+def test_a_marker_may_leave_a_requirement_out(own: Settings, offered: list[Offer]) -> None:
+    asked = profile(requirements=(*profile().requirements, 'colorama; sys_platform == "win32"'))
+    lock = made(own, FakeUv(), asked)
+    assert resolve.check(asked, lock) == ()
 
 
 @pytest.mark.parametrize("how", ["path", "url", "relative"])

@@ -1,0 +1,125 @@
+"""`envbuilder check`: is every lock of a project fresh, and of its hardware?"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder import cli
+from envbuilder.core import resources
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Check = Callable[..., tuple[int, str]]
+
+FOLDERS = (resources.profiles_dir(),)
+LOCK = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project for `cpu` alone, as its profile is, with a lock."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
+    (tmp_path / "envbuilder.yaml").write_text("profiles: [cpu]\npython: '3.11'\n")
+    write(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, **torch: str) -> None:
+    """Write the lock of that project, with another file of torch."""
+    from envbuilder.packages import configuration
+    from envbuilder.project import catalog
+
+    variants = catalog.variants(configuration.load())
+    assert variants is not None
+    variant = variants.of(profiles.load("cpu", FOLDERS))
+    targets = []
+    for target in (t for t in LOCK.targets if t.python == "3.11"):
+        files = (replace(f, **torch) if f.name == "torch" else f for f in target.files)
+        targets.append(replace(target, files=tuple(files)))
+    inputs = profile_lock.inputs_digest(variant)
+    lock = replace(LOCK, inputs=inputs, targets=tuple(targets))
+    (folder / "envbuilder.lock").mkdir(exist_ok=True)
+    (folder / "envbuilder.lock" / "default.cpu.json").write_text(profile_lock.dump(lock))
+
+
+@pytest.fixture
+def check(project: Path, capsys: pytest.CaptureFixture[str]) -> Check:
+    """Run the command in the project; return its exit code and all that it printed."""
+
+    def run(*options: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["check", *options])
+        printed = capsys.readouterr()
+        return int(str(ended.value.code or 0)), printed.out + printed.err
+
+    return run
+
+
+def test_a_fresh_lock(project: Path, check: Check) -> None:
+    assert check() == (0, "✓ default.cpu              claimed\n")
+    code, printed = check("--json")
+    assert code == 0
+    assert json.loads(printed) == {
+        "schema": 1,
+        "failed": False,
+        "locks": [
+            {"environment": "default", "profile": "cpu", "state": "claimed", "problems": [],
+             "failed": False}
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("profiles: [cpu]\npython: '3.11'\nrequirements: [einops]\n", "the profile changed after"),
+        ("profiles: [cpu]\npython: '3.12'\n", "it has no target linux/amd64 with Python 3.12"),
+        ("profiles: [cpu]\nrequirements: ['torch==1.0']\n", "profile 'cpu' has torch 2.13.0+cpu"),
+        ("profiles: [cpu, cuda]\npython: '3.11'\n", "it is not locked"),
+        ("profiles: [cpu]\npython: '3.11'\nenvironments: {test: {}}\n", "it is not locked"),
+    ],
+)
+def test_what_changed_since(project: Path, check: Check, text: str, words: str) -> None:
+    (project / "envbuilder.yaml").write_text(text)
+    code, printed = check()
+    assert code == 2
+    assert words in printed
+    assert printed.endswith("Run: envbuilder lock\n")
+
+
+def test_pytorch_that_was_swapped(project: Path, check: Check) -> None:
+    write(project, source="default", version="2.13.0",
+          file="torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl")  # fmt: skip
+    code, printed = check()
+    assert code == 2
+    assert "torch 2.13.0 is from default, not from pytorch-cpu: another hardware's build" in printed
+
+
+def test_a_damaged_lock(project: Path, check: Check) -> None:
+    (project / "envbuilder.lock" / "default.cpu.json").write_text("{")
+    code, printed = check()
+    assert code == 2
+    assert "✗ default.cpu              damaged" in printed
+
+
+def test_a_profile_that_is_not_listed_may_be_impossible(project: Path, check: Check) -> None:
+    (project / "envbuilder.yaml").write_text("requirements: ['torch==1.0']\n")
+    code, printed = check()
+    assert code == 0
+    assert "– default.cuda             impossible" in printed
+
+
+def test_a_folder_that_is_no_project(project: Path, check: Check) -> None:
+    (project / "envbuilder.yaml").write_text("")
+    code, printed = check()
+    assert code == 2
+    assert "this is no project" in printed

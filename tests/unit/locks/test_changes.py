@@ -1,0 +1,46 @@
+"""What a new lock changes, in a line for each package."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from envbuilder.core import resources
+from envbuilder.locks import changes
+from envbuilder.profiles import lock as profile_lock
+
+CPU = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
+
+
+def with_versions(**versions: str | None) -> profile_lock.Lock:
+    """The lock with other versions of some packages, or without them."""
+    targets = []
+    for target in CPU.targets:
+        files = [f for f in target.files if versions.get(f.name, "") is not None]
+        moved = tuple(replace(f, version=versions.get(f.name) or f.version) for f in files)
+        targets.append(replace(target, files=moved))
+    return replace(CPU, targets=tuple(targets))
+
+
+def test_each_package_that_came_left_or_moved() -> None:
+    before = with_versions(jinja2="3.0", mpmath=None)
+    after = with_versions(sympy=None)
+    version = {f.name: f.version for f in CPU.targets[0].files}
+    assert changes.lines(before, after) == [
+        f"jinja2 3.0 → {version['jinja2']}",
+        f"+ mpmath {version['mpmath']}",
+        f"- sympy {version['sympy']}",
+    ]
+
+
+def test_targets_may_differ() -> None:
+    first, *others = CPU.targets
+    files = tuple(replace(f, version="1" if f.name == "jinja2" else f.version) for f in first.files)
+    mixed = replace(CPU, targets=(replace(first, files=files), *others))
+    version = next(f.version for f in CPU.files if f.name == "jinja2")
+    assert changes.lines(CPU, mixed) == [f"jinja2 {version} → 1, {version}"]
+
+
+def test_nothing_to_say_of_a_first_lock_the_same_or_none() -> None:
+    assert changes.lines(None, CPU) == changes.lines(CPU, CPU) == []
+    unlocked = replace(CPU, state="unlocked", targets=())
+    assert changes.lines(unlocked, CPU) == changes.lines(CPU, unlocked) == []

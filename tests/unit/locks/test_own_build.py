@@ -1,0 +1,60 @@
+"""A project's lock has the hardware's own build of PyTorch, or says what it has instead."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from envbuilder.core import resources
+from envbuilder.locks import own_build
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.locked_file import File
+
+FOLDERS = (resources.profiles_dir(),)
+PROFILE = profiles.load("cpu", FOLDERS)
+CPU = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
+
+
+def with_torch(**changes: str) -> profile_lock.Lock:
+    """The lock with another file of torch in its first target."""
+    first, *others = CPU.targets
+    files = tuple(replace(f, **changes) if f.name == "torch" else f for f in first.files)
+    return replace(CPU, targets=(replace(first, files=files), *others))
+
+
+def objections(lock: profile_lock.Lock, origin: profile_lock.Lock | None = CPU) -> list[str]:
+    return [*own_build.objections(PROFILE, lock, origin)]
+
+
+def test_the_profiles_own_build() -> None:
+    assert objections(CPU) == objections(CPU, None) == []
+
+
+def test_pypis_build_is_for_other_hardware() -> None:
+    (found,) = objections(with_torch(source="default", version="2.13.0", sha256="0" * 64))
+    assert found == (
+        "linux/amd64 Python 3.11: torch 2.13.0 is from default, not from pytorch-cpu: another"
+        " hardware's build"
+    )
+
+
+def test_other_bytes_of_the_same_name() -> None:
+    lock = with_torch(sha256="0" * 64)
+    (found,) = objections(lock)
+    assert found == (
+        "linux/amd64 Python 3.11: torch 2.13.0+cpu is not the file that the profile locks"
+    )
+    assert objections(lock, None) == [], "without the profile's lock only the source is known"
+
+
+def test_a_companion_from_elsewhere() -> None:
+    vision = File(
+        kind="wheel", name="torchvision", version="0.28.0",
+        file="torchvision-0.28.0-cp311-cp311-manylinux_2_28_x86_64.whl", sha256="0" * 64,
+        size=1, source="default", provenance="read", by="an index",
+    )  # fmt: skip
+    first, *others = CPU.targets
+    lock = replace(CPU, targets=(replace(first, files=(*first.files, vision)), *others))
+    indexes = {**PROFILE.indexes, "torchvision": "pytorch-cpu"}
+    (found,) = own_build.objections(replace(PROFILE, indexes=indexes), lock, CPU)
+    assert "torchvision 0.28.0 is from default, not from pytorch-cpu" in found

@@ -1,0 +1,54 @@
+"""What a project has to lock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.locks import projects
+from envbuilder.packages import configuration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def entries(folder: Path, text: str, name: str | None = None) -> list[projects.Entry]:
+    (folder / "envbuilder.yaml").write_text(text)
+    settings = configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
+    return [*projects.entries(settings, name)]
+
+
+def test_every_environment_on_every_profile_that_is_not_opt_in(tmp_path: Path) -> None:
+    found = entries(tmp_path, "requirements: [einops]\nenvironments: {test: {}}\n")
+    labels = [e.label for e in found]
+    assert {"default.cpu", "default.mps", "test.cpu", "test.rocm"} <= {*labels}
+    assert not [label for label in labels if label.endswith("xpu-ipex")]
+    assert all(e.variant and e.origin_lock and not e.required for e in found)
+    assert {e.path for e in found} == {tmp_path / "envbuilder.lock" / f"{n}.json" for n in labels}
+
+
+def test_listed_profiles_are_required_opt_in_or_not(tmp_path: Path) -> None:
+    found = entries(tmp_path, "profiles: [xpu-ipex, cpu]\n")
+    assert [(e.label, e.required) for e in found] == [
+        ("default.cpu", True),
+        ("default.xpu-ipex", True),
+    ]
+    (only,) = entries(tmp_path, "requirements: [einops]\n", "cpu-ipex")
+    assert (only.label, only.required) == ("default.cpu-ipex", True)
+
+
+def test_a_profile_that_does_not_fit_says_why(tmp_path: Path) -> None:
+    found = {e.label: e for e in entries(tmp_path, "requirements: ['torch==2.13.0']\n")}
+    assert found["default.cpu"].problem is None
+    problem = found["default.cuda"].problem
+    assert problem is not None
+    assert "torch==2.13.0: profile 'cuda' has torch" in problem.message
+    assert found["default.cuda"].variant is None
+
+
+def test_a_folder_that_is_no_project(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="this is no project") as raised:
+        entries(tmp_path, "plain_http: [registry.local]\n")
+    assert "envbuilder init" in raised.value.hint

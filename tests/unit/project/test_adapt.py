@@ -1,0 +1,198 @@
+"""A project's environment on a profile: its packages are added, PyTorch stays the hardware's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from envbuilder.core import resources
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.project_file import Environment
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
+from envbuilder.project import framework
+from envbuilder.project.adapt import adapt
+from envbuilder.project.environments import Contents
+from envbuilder.project.requirement_files.listed import Line
+
+FOLDERS = (resources.profiles_dir(),)
+SHIPPED = tuple(profiles.load(name, FOLDERS) for name in profiles.names(FOLDERS))
+CPU = profiles.load("cpu", FOLDERS)
+CUDA = profiles.load("cuda", FOLDERS)
+
+
+def lines(*texts: str, file: str = "requirements.txt") -> tuple[Line, ...]:
+    return tuple(Line(text, f"{file}:{number}") for number, text in enumerate(texts, 1))
+
+
+def contents(*requirements: str, **changes: Any) -> Contents:
+    environment = {
+        key: changes.pop(key) for key in list(changes) if key in Environment.__struct_fields__
+    }
+    fields: dict[str, Any] = {
+        "stated": Environment(**environment), "requirements": lines(*requirements),
+        "versions": (), "pythons": (), "conda": (), "channels": (), "notes": (),
+    }  # fmt: skip
+    return Contents(**{**fields, **changes})
+
+
+def test_packages_are_added_to_those_of_the_profile() -> None:
+    variant = adapt(CPU, contents("einops", "rich>=13; python_version > '3.8'", "einops"))
+    added = variant.requirements[len(CPU.requirements) :]
+    assert variant.requirements[: len(CPU.requirements)] == CPU.requirements
+    assert added == ("einops", 'rich>=13; python_version > "3.8"')
+    assert variant.name == "cpu"
+    assert profile_lock.inputs_digest(variant) != profile_lock.inputs_digest(CPU)
+
+
+@pytest.mark.parametrize("profile", SHIPPED, ids=lambda p: p.name)
+def test_every_profile_can_have_a_project(profile: profiles.Profile) -> None:
+    variant = adapt(profile, contents("einops"))
+    assert variant.requirements == (*profile.requirements, "einops")
+    assert {*variant.base} | {*variant.debian_base} <= {*variant.python.supported}
+    assert variant.backends
+    # What was derived is a profile that a file could state.
+    again = msgspec.convert(msgspec.to_builtins(variant), profiles.Profile)
+    assert again == variant
+
+
+@pytest.mark.parametrize(
+    "line", ["torch", "torch>=2.1", "Torch ==2.13.0", "torch[opt-einsum]<3", "torch~=2.1"]
+)
+def test_pytorch_is_the_profiles(line: str) -> None:
+    variant = adapt(CPU, contents(line, "einops"))
+    assert variant.requirements == (*CPU.requirements, "einops")
+
+
+@pytest.mark.parametrize("line", ["torch==2.5.1", "torch<2", "torch==2.13.0+cu126", "torch>=2.14"])
+def test_another_pytorch_is_an_error_that_names_both(line: str) -> None:
+    with pytest.raises(InvalidError) as raised:
+        adapt(CPU, contents("einops", line))
+    assert raised.value.message == (
+        f"requirements.txt:2: {line}: profile 'cpu' has torch 2.13.0+cpu"
+    )
+    assert "profiles: [NAME, …]" in raised.value.hint
+    assert adapt(CPU, contents("torch==2.13.0")).requirements == CPU.requirements
+
+
+def test_companions_come_from_the_index_of_the_profiles_pytorch() -> None:
+    cpu, cuda = (adapt(p, contents("torchvision>=0.20", "torchaudio")) for p in (CPU, CUDA))
+    assert cpu.requirements[-2:] == ("torchvision>=0.20", "torchaudio")
+    assert {cpu.indexes[name] for name in framework.TORCH} == {"pytorch-cpu"}
+    # PyTorch for CUDA is PyPI's, and so are its companions.
+    assert cuda.indexes == CUDA.indexes
+    assert "torchvision" not in cuda.indexes
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("rich @ https://example.org/rich.whl", "a package from a URL or a repository"),
+        ("rich @ git+https://example.org/rich", "a package from a URL or a repository"),
+        ("--index-url https://example.org", "not a requirement"),
+        ("rich >= ", "not a requirement"),
+        ("$(reboot)", "not a requirement"),
+    ],
+)
+def test_a_line_that_no_lock_can_hold(line: str, words: str) -> None:
+    with pytest.raises(InvalidError, match=r"requirements.txt:1: ") as raised:
+        adapt(CPU, contents(line))
+    assert words in raised.value.message
+    assert raised.value.hint
+
+
+def test_locked_versions_are_kept_except_of_what_pytorch_brings() -> None:
+    versions = lines(
+        "rich==13.9.4", "torch==2.5.1", "torchvision==0.20.1", "nvidia-cudnn-cu12==9.1.0.70",
+        "triton==3.1.0", "numpy==2.1.0; python_version >= '3.10'", "mkl==2026.1.0",
+        "nvidia-ml-py==12.0",
+    )  # fmt: skip
+    variant = adapt(CPU, contents("rich", versions=versions))
+    assert variant.constraints == (
+        "rich==13.9.4", 'numpy==2.1.0; python_version >= "3.10"', "nvidia-ml-py==12.0",
+    )  # fmt: skip
+    assert profile_lock.inputs_digest(variant) != profile_lock.inputs_digest(
+        adapt(CPU, contents("rich"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ((), ("3.11",)),
+        ((">=3.10",), ("3.11",)),
+        ((">=3.12",), ("3.12",)),
+        ((">=3.11.4",), ("3.11",)),
+        (("<3.12", ">=3.9"), ("3.11",)),
+        (("~=3.12.0",), ("3.12",)),
+    ],
+)
+def test_python_is_the_profiles_default_if_the_files_allow_it(
+    limits: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    variant = adapt(CPU, contents(pythons=lines(*limits)))
+    assert variant.python.supported == expected
+    assert variant.python.default == expected[0]
+    assert {*variant.base} == {*expected}
+
+
+def test_the_stated_python_counts_before_the_files() -> None:
+    variant = adapt(CPU, contents(python="3.12"))
+    assert (variant.python.default, variant.python.supported) == ("3.12", ("3.12",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"python": "3.8"}, "the project needs Python 3.8; profile 'cpu' has 3.11, 3.12"),
+        ({"pythons": lines("<3.9")}, "needs Python <3.9 (requirements.txt:1); profile 'cpu' has"),
+        ({"pythons": lines("new")}, "requirements.txt:1: Python 'new'"),
+    ],
+)
+def test_a_python_that_the_profile_has_not(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidError) as raised:
+        adapt(CPU, contents(**changes))
+    assert words in raised.value.message
+
+
+def test_a_second_python_for_images_if_the_default_has_no_base() -> None:
+    xpu = profiles.load("xpu", FOLDERS)
+    variant = adapt(xpu, contents())
+    assert variant.python.default == xpu.python.default
+    assert variant.image_python in variant.base
+    stated = adapt(xpu, contents(python=xpu.python.default))
+    assert "docker" not in stated.backends
+    assert "venv" in stated.backends
+
+
+def test_no_backend_is_left() -> None:
+    only_image = msgspec.structs.replace(profiles.load("xpu", FOLDERS), backends=("docker",))
+    with pytest.raises(InvalidError, match=r"no base image with Python 3.11 is known"):
+        adapt(only_image, contents(python="3.11"))
+
+
+def test_variables_and_system_packages_are_added() -> None:
+    variant = adapt(
+        CPU,
+        contents(
+            system_packages=("libsndfile1", *CPU.system_packages), environment={"A": "b"},
+            notes=("pytorch is left out",),
+        ),
+    )  # fmt: skip
+    assert variant.system_packages == (*CPU.system_packages, "libsndfile1")
+    assert not variant.unpack_packages, "their scripts may have to run"
+    assert variant.environment == {**CPU.environment, "A": "b"}
+    assert variant.warnings == (*CPU.warnings, "pytorch is left out")
+    assert adapt(CPU, contents()).unpack_packages == CPU.unpack_packages
+
+
+def test_conda_packages_leave_the_conda_backend_alone() -> None:
+    variant = adapt(CPU, contents(conda=lines("ffmpeg 6.*"), channels=("bioconda", "conda-forge")))
+    assert variant.backends == ("conda",)
+    assert variant.conda.packages == (*CPU.conda.packages, "ffmpeg 6.*")
+    assert variant.conda.channels == ("bioconda", "conda-forge")
+    no_conda = msgspec.structs.replace(CPU, backends=("docker", "venv"))
+    with pytest.raises(InvalidError, match=r"requirements.txt:1 needs conda packages"):
+        adapt(no_conda, contents(conda=lines("ffmpeg")))

@@ -1,0 +1,82 @@
+"""The profiles and locks of a command, in a project and outside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.core import resources
+from envbuilder.core.errors import InvalidError
+from envbuilder.packages import configuration
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.project import catalog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.profiles.library import Library
+
+SHIPPED = resources.profiles_dir() / "locks" / "cpu.json"
+
+
+def library(folder: Path, text: str, environment: str = "default") -> Library:
+    (folder / "envbuilder.yaml").write_text(text)
+    return catalog.library(
+        configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder,
+                           environment=environment)
+    )  # fmt: skip
+
+
+def test_outside_of_a_project_profiles_are_as_they_are(tmp_path: Path) -> None:
+    plain = library(tmp_path, "plain_http: [registry.local]\n")
+    assert not any("einops" in r for r in plain.profile("cpu").requirements)
+    assert plain.usable_lock(plain.profile("cpu")).profile == "cpu"
+    with pytest.raises(InvalidError, match=r"there is no environment 'test'") as raised:
+        library(tmp_path, "", "test")
+    assert "envbuilder.yaml" in raised.value.hint
+
+
+def test_in_a_project_profiles_are_its_variants(tmp_path: Path) -> None:
+    project = library(tmp_path, "requirements: [einops]\nenvironments: {test: {python: '3.12'}}\n")
+    assert "einops" in project.profile("cpu").requirements
+    assert {p.name for p in project.profiles()} >= {"cpu", "cuda", "rocm", "xpu", "mps"}
+    test = library(tmp_path, (tmp_path / "envbuilder.yaml").read_text(), "test")
+    assert test.profile("cpu").python.default == "3.12"
+    with pytest.raises(InvalidError, match=r"no environment 'nope'"):
+        library(tmp_path, (tmp_path / "envbuilder.yaml").read_text(), "nope")
+
+
+def test_a_project_can_list_its_profiles(tmp_path: Path) -> None:
+    project = library(tmp_path, "profiles: [cuda, cpu]\n")
+    assert [p.name for p in project.profiles()] == ["cpu", "cuda"]
+    with pytest.raises(InvalidError, match=r"the project does not support profile 'mps'") as raised:
+        project.profile("mps")
+    assert "which has cuda, cpu" in raised.value.hint
+
+
+def test_its_locks_are_its_own_and_hosts_are_judged_by_the_profiles_until_then(
+    tmp_path: Path,
+) -> None:
+    project = library(tmp_path, "requirements: [einops]\n")
+    judged = project.lock("cpu")
+    assert judged is not None
+    assert judged == profile_lock.load(SHIPPED)
+    with pytest.raises(InvalidError, match=r"profile 'cpu' has no lock"):
+        project.usable_lock(project.profile("cpu"))
+    locks = tmp_path / "envbuilder.lock"
+    locks.mkdir()
+    (locks / "default.cpu.json").write_text(SHIPPED.read_text())
+    again = library(tmp_path, "requirements: [einops]\n")
+    with pytest.raises(InvalidError, match=r"the lock of 'cpu' is stale"):
+        again.usable_lock(again.profile("cpu"))
+
+
+def test_profiles_that_do_not_fit_are_left_out_unless_none_does(tmp_path: Path) -> None:
+    some = library(tmp_path, "requirements: ['torch==2.13.0']\n")
+    names = {p.name for p in some.profiles()}
+    assert "cpu" in names
+    assert "cuda" not in names
+    none = library(tmp_path, "requirements: ['torch==1.0']\n")
+    with pytest.raises(InvalidError, match=r"torch==1.0: profile"):
+        none.profiles()
