@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from envbuilder.packages.conda.lock import Lock as CondaLock
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
+
+
+_TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
+"""What begins the reason of a lock if one target decided it."""
 
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
@@ -140,16 +145,18 @@ def _entries(name: str | None, settings: Settings, output_dir: Path | None) -> I
 
 def _lock(entries: Iterable[_Entry], settings: Settings, *, upgrade: bool) -> int:
     """Make locks; one that cannot be made does not stop the others."""
-    from envbuilder.locks import changes, resolve
+    from envbuilder.locks import resolve
     from envbuilder.packages.python import wheel_conflicts
     from envbuilder.packages.store import Store
 
     progress = console.progress()
     worst = 0
+    failures: dict[str, list[str]] = {}
+    hints: list[str] = []
     for entry in entries:
         if isinstance(entry.profile, InvalidError):
-            console.result(f"{entry.label}: cannot be locked: {entry.profile.message}")
-            console.result(f"  {entry.profile.hint}")
+            failures.setdefault(entry.profile.message, []).append(entry.label)
+            hints.append(entry.profile.hint)
             worst = INVALID if entry.required else worst
             continue
         previous = profile_lock.previous(entry.earlier) if entry.earlier else None
@@ -166,18 +173,34 @@ def _lock(entries: Iterable[_Entry], settings: Settings, *, upgrade: bool) -> in
             worst = INVALID
             continue
         text = profile_lock.dump(lock)
-        counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
         same = entry.earlier == entry.path and entry.path.read_text(encoding="utf-8") == text
         if not same:
             _write(entry.path, text)
-        state = f"{lock.state}, unchanged" if same else lock.state
-        console.result(f"{entry.label}: {state}, {counts} → {entry.path}")
-        for line in changes.lines(previous, lock):
-            console.result(f"  {line}")
-        if lock.reason:
-            console.result(f"  {lock.reason}")
+        if lock.state == "unlocked" and entry.origin:
+            failures.setdefault(_TARGET.sub("", lock.reason), []).append(entry.label)
+        else:
+            _report(entry, previous, lock, same=same)
         worst = INVALID if lock.state == "unlocked" and entry.required else worst
+    for reason, labels in failures.items():
+        console.result(f"{', '.join(labels)}: cannot be locked: {reason}")
+    for hint in dict.fromkeys(hints):
+        console.result(hint)
     return worst
+
+
+def _report(entry: _Entry, previous: Lock | None, lock: Lock, *, same: bool) -> None:
+    """Print what a lock holds now, and what it has not."""
+    from envbuilder.locks import changes
+
+    state = f"{lock.state}, unchanged" if same else lock.state
+    counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
+    console.result(f"{entry.label}: {state}, {counts} → {entry.path}")
+    for line in changes.lines(previous, lock):
+        console.result(f"  {line}")
+    for target, why in lock.missing.items():
+        console.result(f"  not for {target}: {why}")
+    if lock.reason:
+        console.result(f"  {lock.reason}")
 
 
 def _lock_conda(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -81,9 +81,9 @@ def resolve(
             )
             first = basis or (origin[1] if origin and not upgrade else None)
             debs = Debs(profile, settings, basis, on_progress, origin)
-            targets, urls = _targets(profile, debs, first, uv, on_progress)
+            solution = _targets(profile, debs, first, uv, on_progress, partly=origin is not None)
             tools, tool_urls = _tools(profile, uv, [previous, origin and origin[1]], on_progress)
-            urls |= tool_urls
+            urls = solution.urls | tool_urls
             listed = Lock(
                 schema=SCHEMA,
                 profile=profile.name,
@@ -91,7 +91,8 @@ def resolve(
                 state="locked",
                 reason="",
                 tools=tools,
-                targets=targets,
+                targets=solution.targets,
+                missing=solution.missing,
             )
             lock = _sized(listed, urls, previous, measure, on_progress)
     except UnresolvableError as reason:
@@ -113,7 +114,8 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
         return tuple(reasons)
     required = {(p, v) for p in profile.platforms for v in profile.python.supported}
     present = {(t.platform, t.python) for t in lock.targets}
-    for verb, pairs in (("has no", required - present), ("has a needless", present - required)):
+    lacking = {(p, v) for p, v in required - present if f"{p} {v}" not in lock.missing}
+    for verb, pairs in (("has no", lacking), ("has a needless", present - required)):
         reasons += [f"it {verb} target {p} with Python {v}" for p, v in sorted(pairs)]
     others = sorted({f.version for f in lock.tools.values()} - {profile.tools.uv})
     reasons += [f"uv is {version}, not {profile.tools.uv}" for version in others]
@@ -194,33 +196,52 @@ def _compiled(
     )
 
 
+class _Solution(NamedTuple):
+    """The targets of a profile."""
+
+    targets: tuple[Target, ...]
+    urls: dict[str, str]
+    """Where uv found their wheels (sha256 → URL)."""
+    missing: dict[str, str]
+
+
 def _targets(
     profile: Profile,
     debs: Debs,
     basis: Lock | None,
     uv: Uv,
     on_progress: Callable[[str], None],
-) -> tuple[tuple[Target, ...], dict[str, str]]:
-    """Return the targets of a profile, and where uv found their wheels (sha256 → URL)."""
-    targets = []
-    urls: dict[str, str] = {}
+    *,
+    partly: bool,
+) -> _Solution:
+    """Resolve each target of a profile; `partly`: one that cannot be resolved may be missing.
+
+    Raise `UnresolvableError` for the first that cannot be, or if none can.
+    """
+    solution = _Solution((), {}, {})
+    failures: list[UnresolvableError] = []
     for platform in profile.platforms:
         for python in profile.python.supported:
             on_progress(f"{profile.name}: resolving {platform} with Python {python}")
             before = _preferred(basis, platform, python)
-            wheels = _compiled(profile, platform, python, before, uv)
+            try:
+                wheels = _compiled(profile, platform, python, before, uv)
+            except UnresolvableError as reason:
+                if not partly:
+                    raise
+                failures.append(reason)
+                solution.missing[f"{platform} {python}"] = str(reason).partition(": ")[2]
+                continue
             base, packages = debs.of(platform, python)
-            urls |= {wheel.file.sha256: wheel.url for wheel in wheels}
+            solution.urls.update({wheel.file.sha256: wheel.url for wheel in wheels})
             files = (*(w.file for w in wheels), *packages)
-            targets.append(
-                Target(
-                    platform=platform,
-                    python=python,
-                    base=base,
-                    files=tuple(sorted(files, key=_order)),
-                )
+            target = Target(
+                platform=platform, python=python, base=base, files=tuple(sorted(files, key=_order))
             )
-    return tuple(targets), urls
+            solution = solution._replace(targets=(*solution.targets, target))
+    if failures and not solution.targets:
+        raise failures[0]
+    return solution
 
 
 def _tools(

@@ -80,7 +80,7 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return tuple(f for f in self.files if f.role == "base")
 
 
-class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The lock of one profile."""
 
     schema: int
@@ -93,6 +93,9 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tools: dict[types.Platform, File]
     """uv for each platform that envbuilder runs on, where it installs wheels for any target."""
     targets: tuple[Target, ...]
+    missing: dict[str, types.Sentence] = {}
+    """Targets of a project (such as "linux/arm64 3.12") that cannot be resolved, and why; the lock
+    is used for the others."""
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -295,8 +298,10 @@ def select(lock: Lock, platform: str, python: str) -> Target:
         if (target.platform, target.python) == (platform, python):
             return target
     have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
+    why = lock.missing.get(f"{platform} {python}")
     raise InvalidError(
-        f"the lock of '{lock.profile}' has no files for {platform} with Python {python}",
+        f"the lock of '{lock.profile}' has no files for {platform} with Python {python}"
+        + (f": {why}" if why else ""),
         f"It covers: {have or 'nothing'}. Make it again: envbuilder lock --profile {lock.profile}",
     )
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from envbuilder.core import pip_settings, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http_reasons import printed_reason
-from envbuilder.packages.python import indexes, pylock
+from envbuilder.packages.python import indexes, pylock, unresolvable
 from envbuilder.packages.python.indexes import DEFAULT, canonical
 from envbuilder.packages.python.static_index import StaticIndex
 from envbuilder.profiles.locked_file import File
@@ -117,7 +117,9 @@ class Uv(Struct, frozen=True, kw_only=True):
             timeout=SECONDS,
         )  # fmt: skip
         if done.returncode == 1 and "No solution found" in done.stderr:
-            raise UnresolvableError(f"{platform} with Python {python}: {_sentence(done.stderr)}")
+            raise UnresolvableError(
+                f"{platform} with Python {python}: {unresolvable.explained(_scrub(done.stderr))}"
+            )
         if done.returncode != 0:
             why = printed_reason(done.stderr)
             raise BuildError(
@@ -185,13 +187,6 @@ def _checked(**fields: object) -> File:
 def _hash(path: Path) -> tuple[str, int]:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest(), path.stat().st_size
-
-
-def _sentence(text: str) -> str:
-    """Return the gist of uv's explanation on one line, without URLs."""
-    text = text.partition("No solution found")[2] or text
-    text = re.split(r"╰─▶|cause:", text, maxsplit=1)[-1].partition("hint:")[0]
-    return " ".join(_scrub(text).split())[:400].strip()
 
 
 def _scrub(text: str) -> str:
