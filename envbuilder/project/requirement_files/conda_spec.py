@@ -80,7 +80,7 @@ def _versions_and_build(rest: str, shown: str) -> tuple[str, str]:
         version = rest[1:].removesuffix("*").removesuffix(".")
         versions = f"{version}.*" if version else ""
     else:
-        versions = "" if rest == "*" else rest
+        versions = "" if rest == "*" else re.sub(r"==(?=[^,|]*\*)", "", rest)
     is_valid = _VERSIONS.match(versions) and re.match(r"([=<>!~]*[0-9].*)?\Z", versions)
     if not is_valid:
         raise InvalidError(

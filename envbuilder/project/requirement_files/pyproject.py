@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
+_QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 _DIRECT = ("git", "url", "path", "workspace")
 """Keys of `tool.uv.sources` for packages that come from no index."""
 
@@ -127,7 +129,11 @@ class _Reader:
     def __init__(self, data: _Pyproject, file: str, text: str) -> None:
         from packaging.utils import canonicalize_name
 
-        self._data, self._file, self._text = data, file, text
+        self._data, self._file = data, file
+        self._quoted: dict[str, list[int]] = {}
+        for number, line in enumerate(text.split("\n"), 1):
+            for double, single in _QUOTED.findall(line):
+                self._quoted.setdefault(double or single, []).append(number)
         self._project = data.project or _Project()
         self._name = canonicalize_name(self._project.name)
         self._extras = normalised(self._project.optional_dependencies)
@@ -169,7 +175,7 @@ class _Reader:
             parsed = requirement.parse(item, where)
             line = requirement.line(parsed, where)
             if is_itself(parsed, self._name, where):
-                self._todo += [("extra", name) for name in normalised(parsed.extras)]
+                self._todo += [("extra", name) for name in normalised(sorted(parsed.extras))]
                 continue
             if len(self.lines) >= requirement.MOST:
                 raise InvalidError(f"{where}: more than {requirement.MOST} requirements")
@@ -178,11 +184,9 @@ class _Reader:
 
     def _place(self, item: str, key: str) -> str:
         """Return the line of a requirement if its text occurs once, else its key."""
-        occurrences = [self._text.find(f"{quote}{item}{quote}") for quote in "\"'"]
-        start = max(occurrences)
-        if min(occurrences) < 0 <= start and self._text.count(item) == 1:
-            return f"{escaped(self._file)}:{self._text.count(chr(10), 0, start) + 1}"
-        return f"{escaped(self._file)}: {escaped(key)}"
+        lines = self._quoted.get(item, ())
+        line = f":{lines[0]}" if len(lines) == 1 else f": {escaped(key)}"
+        return f"{escaped(self._file)}{line}"
 
     def _require_index(self, line: Line, where: str) -> None:
         """Raise `InvalidError` if `tool.uv.sources` names another place for a package."""

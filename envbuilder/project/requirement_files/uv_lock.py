@@ -58,9 +58,7 @@ class _Reader:
             self._packages.setdefault(package.name, []).append(package)
         self._root = self._project()
         self._groups = self._listed("group", groups, self._root.metadata.requires_dev)
-        self._extras = self._with_references(
-            self._listed("extra", extras, self._root.metadata.provides_extras)
-        )
+        self._extras = self._with_references(self._listed("extra", extras, self._provided()))
         self._require_no_conflict()
         self._chosen = markers.Chosen(frozenset((*self._extras, *self._as_conflicts())))
 
@@ -91,6 +89,10 @@ class _Reader:
         for name in sorted(chosen):
             pyproject.require_listed(kind, name, pyproject.normalised(available), self._file)
         return chosen
+
+    def _provided(self) -> tuple[str, ...]:
+        # Before uv 0.6, `provides-extras` was not written.
+        return (*self._root.metadata.provides_extras, *self._root.optional_dependencies)
 
     def _with_references(self, extras: set[str]) -> set[str]:
         """Return extras together with those of the project that they name themselves."""
@@ -173,7 +175,7 @@ class _Reader:
                 versions.setdefault(package.name, []).append(package)
         for name, packages in sorted(versions.items()):
             where = f"{self._file}: {escaped(name, 60)}"
-            for package in packages:
+            for package in sorted(packages, key=lambda package: package.version):
                 marker = self._fork(package, where) if len(packages) > 1 else ""
                 end = f"; {marker}" if marker else ""
                 text = f"{name}=={package.version}{end}"
