@@ -50,6 +50,7 @@ def outcome(project: Path, file: str, text: str) -> Listed | None:
     (project / file).write_bytes(text.encode("utf-8", "surrogatepass"))
     try:
         return read(project, file)
-    except InvalidError as error:
-        assert error.message.isprintable()
-        return None
+    except InvalidError as refused:
+        message = refused.message
+    assert message.isprintable()
+    return None

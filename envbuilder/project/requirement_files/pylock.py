@@ -76,7 +76,7 @@ def _line(package: Package, file: str, chosen: markers.Chosen) -> Line | None:
         return None
     for kind in ("vcs", "directory", "archive"):
         if getattr(package, kind) is not None:
-            pyproject.refuse_source(package.name, kind, where, "the lock")
+            pyproject.refuse_source(package.name, kind, file, "the lock")
     if package.version is None:
         raise InvalidError(
             f"{where}: the lock does not state its version",

@@ -149,7 +149,7 @@ class _Reader:
             parsed = self._parsed(entry, self._chosen)
             if parsed:
                 line = requirement.line(*parsed)
-                self._require_index(entry, requirement.name(line), line.where)
+                self._require_index(entry, requirement.name(line))
                 yield line
 
     def _parsed(self, entry: Entry, chosen: markers.Chosen) -> tuple[Requirement, str] | None:
@@ -162,10 +162,10 @@ class _Reader:
         end = f"; {marker}" if marker else ""
         return requirement.parse(f"{entry.name}{extras}{entry.specifier}{end}", where), where
 
-    def _require_index(self, entry: Entry, name: str, where: str) -> None:
+    def _require_index(self, entry: Entry, name: str) -> None:
         source = {key: value for key in _SOURCES if (value := getattr(entry, key))}
         if name not in TORCH and (source or entry.index):
-            pyproject.refuse_source(name, next(iter(source), "index"), where, "pyproject.toml")
+            pyproject.refuse_source(name, next(iter(source), "index"), self._file, "pyproject.toml")
 
     def _constraints(self) -> Iterator[Line]:
         """Yield the locked version of each package that the project needs."""
@@ -233,8 +233,7 @@ class _Reader:
     def _require_index_source(self, package: Package) -> None:
         kind = next(iter(package.source), "")
         if kind != _FROM_INDEX and package.name not in TORCH:
-            where = f"{self._file}: {escaped(package.name, 60)}"
-            pyproject.refuse_source(package.name, kind, where, "the lock")
+            pyproject.refuse_source(package.name, kind, self._file, "the lock")
 
     def _notes(self) -> Iterator[str]:
         names = sorted({o.name for o in self._lock.manifest.overrides} - set(TORCH))

@@ -72,7 +72,7 @@ def test_dependencies_with_their_lines(tmp_path: Path) -> None:
         "pyproject.toml: project.dependencies[3]",
     ]
     assert listed.python == "<3.14,>=3.11"
-    assert not (listed.constraints or listed.conda or listed.notes)
+    assert (listed.constraints, listed.conda, listed.notes) == ((), (), ())
 
 
 def test_extras_that_name_others(tmp_path: Path) -> None:

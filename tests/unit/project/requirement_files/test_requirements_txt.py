@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from envbuilder.project.requirement_files import requirements_txt
+from envbuilder.project.requirement_files.listed import Listed
 from envbuilder.project.requirement_files.read import read
 from tests.support.edited_text import edited
 from tests.support.requirement_projects import DATA, outcome, places, refusal, texts, write
@@ -44,7 +45,7 @@ def test_a_projects_file(tmp_path: Path) -> None:
         "jsonlines",
     ]
     assert places(listed.requirements)[-3:] == [f"requirements.txt:{n}" for n in (8, 9, 10)]
-    assert not (listed.constraints or listed.python or listed.conda or listed.notes)
+    assert listed == Listed(requirements=listed.requirements)
 
 
 def test_versions_of_pip_compile_count_and_its_hashes_do_not(tmp_path: Path) -> None:
