@@ -9,11 +9,15 @@ from msgspec import Struct
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 
+LONGEST = 500
+"""Maximum length of a spec."""
+
 _SPEC = re.compile(
     r"(?:(?P<channel>[A-Za-z0-9_./:-]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)"
     r"(?P<rest>(?:[ =<>!~].*)?)\Z"
 )
-_VERSIONS = re.compile(r"[A-Za-z0-9.*,|=<>!~]*\Z")
+_VERSION = r"(?:==|!=|<=|>=|~=|=|<|>)?[0-9][A-Za-z0-9.*!]*"
+_VERSIONS = re.compile(rf"{_VERSION}(?:[,|]{_VERSION})*\Z")
 _CLAUSE = re.compile(r"(==|!=|<=|>=|~=|=|<|>)?([0-9][A-Za-z0-9.]*?)(\.?\*)?\Z")
 
 
@@ -52,7 +56,7 @@ def parse(text: str, where: str) -> Spec:
     """Return a spec. Raises `InvalidError` for forms that are not supported."""
     shown = f"{where}: {escaped(text, 100)}"
     match = _SPEC.match(text.strip())
-    if match is None:
+    if match is None or len(text) > LONGEST:
         raise InvalidError(
             f"{shown}: not a conda package",
             "Write a name and perhaps versions, such as numpy=1.26 or numpy>=1.26,<2.",
@@ -81,7 +85,7 @@ def _versions_and_build(rest: str, shown: str) -> tuple[str, str]:
         versions = f"{version}.*" if version else ""
     else:
         versions = "" if rest == "*" else re.sub(r"==(?=[^,|]*\*)", "", rest)
-    is_valid = _VERSIONS.match(versions) and re.match(r"([=<>!~]*[0-9].*)?\Z", versions)
+    is_valid = not versions or _VERSIONS.match(versions)
     if not is_valid:
         raise InvalidError(
             f"{shown}: not a range of versions",

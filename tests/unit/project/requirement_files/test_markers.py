@@ -51,10 +51,11 @@ def test_what_remains(marker: str, rest: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "marker", ["os_name", "extra == 'a", f"{'(' * 1500}os_name == 'a'{')' * 1500}", "a b"]
+    "marker",
+    ["os_name", "extra == 'a", f"{'(' * 1500}os_name == 'a'{')' * 1500}", "a b"],
 )
 def test_invalid_markers(marker: str) -> None:
-    with pytest.raises(InvalidError, match="^x: not a valid marker: "):
+    with pytest.raises(InvalidError, match="x: not a valid marker: "):
         remaining(marker, CHOSEN, "x")
 
 
