@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,8 +14,8 @@ from envbuilder.core.text import escaped
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LONGEST = 4000
-"""Maximum length of a marker, else it is invalid; uv's for conflicts have some hundred."""
+LONGEST = 20_000
+"""Maximum length of a marker; those of uv for many conflicting extras have thousands."""
 
 _TOKEN = re.compile(r"\"[^\"]*\"|'[^']*'|[()]|[<>=!~]+|[A-Za-z_][A-Za-z0-9_.]*")
 
@@ -32,17 +33,25 @@ def remaining(marker: str, chosen: Chosen, where: str) -> str | None:
     Empty if nothing else remains; None if the marker cannot be true. Raises `InvalidError` if it is
     not valid.
     """
-    from packaging.markers import InvalidMarker, Marker
+    from packaging.markers import InvalidMarker
+
+    try:
+        if len(marker) <= LONGEST:
+            return _remaining(marker, chosen)
+        problem = f"longer than {LONGEST} characters"
+    except (InvalidMarker, RecursionError):
+        problem = "not a valid marker"
+    raise InvalidError(f"{where}: {problem}: {escaped(marker, 100)}", "See PEP 508 for their form.")
+
+
+@lru_cache(maxsize=1024)  # locks repeat few markers many times
+def _remaining(marker: str, chosen: Chosen) -> str | None:
+    from packaging.markers import Marker
 
     if not marker:
         return ""
-    try:
-        # Normalised, hence tokens of a kind that need no checks.
-        result = _Reader(str(Marker(marker[:LONGEST])), chosen).alternatives()
-    except (InvalidMarker, RecursionError) as error:
-        raise InvalidError(
-            f"{where}: not a valid marker: {escaped(marker, 100)}", "See PEP 508 for their form."
-        ) from error
+    # Normalised, hence tokens of a kind that need no checks.
+    result = _Reader(str(Marker(marker)), chosen).alternatives()
     if isinstance(result, bool):
         return "" if result else None
     return str(Marker(result))

@@ -40,7 +40,7 @@ def read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str])
             "Write it again with the tool that wrote it.",
         ) from error
     chosen = _chosen(lock, name, extras, groups)
-    lines = []
+    lines: list[Line] = []
     for package in lock.packages:
         if len(lines) >= requirement.MOST:
             raise InvalidError(f"{name}: more than {requirement.MOST} packages")

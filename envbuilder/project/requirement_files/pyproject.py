@@ -138,7 +138,7 @@ class _Reader:
         self._name = canonicalize_name(self._project.name)
         self._extras = normalised(self._project.optional_dependencies)
         self._groups = normalised(data.dependency_groups)
-        self._sources = {
+        self._sources: dict[str, tuple[dict[str, Any], ...]] = {
             canonicalize_name(name): source if isinstance(source, tuple) else (source,)
             for name, source in data.tool.uv.sources.items()
         }

@@ -14,7 +14,7 @@ from envbuilder.project.requirement_files.listed import Line
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-LONGEST = 4000
+LONGEST = 20_000
 """Maximum length of a requirement; markers of locks make them long."""
 SHOWN = 120
 """Maximum number of characters of a requirement that a message repeats."""

@@ -59,6 +59,15 @@ def test_invalid_markers(marker: str) -> None:
         remaining(marker, CHOSEN, "x")
 
 
+def test_a_long_marker_is_refused_as_a_whole() -> None:
+    clause = "os_name == 'a' or "
+    marker = f"{clause * 1200}os_name == 'b'"
+    with pytest.raises(InvalidError, match="x: longer than 20000 characters: os_name"):
+        remaining(marker, CHOSEN, "x")
+    shorter = f"{clause * 800}os_name == 'b'"
+    assert str(remaining(shorter, CHOSEN, "x")).endswith('or os_name == "b"')
+
+
 _ATOMS = st.sampled_from(
     ["extra == 'viz'", "extra == 'other'", "extra != 'viz'", "os_name == 'a'", "os_name == 'b'"]
 )
