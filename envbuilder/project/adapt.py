@@ -39,7 +39,7 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
     result = replace(
         profile,
         requirements=tuple(_requirements(profile, contents.requirements)),
-        constraints=(*profile.constraints, *_constraints(contents.versions)),
+        constraints=(*profile.constraints, *_constraints(contents.constraints)),
         indexes={**profile.indexes, **_indexes(profile)},
         python=python,
         base={v: base for v, base in profile.base.items() if v in python.supported},
@@ -102,11 +102,11 @@ def _parsed(line: Line) -> Requirement:
     return requirement
 
 
-def _constraints(versions: Iterable[Line]) -> Iterator[str]:
-    """Yield the versions to keep, except of what each build of PyTorch requires in its own."""
+def _constraints(lines: Iterable[Line]) -> Iterator[str]:
+    """Yield the constraints, except on what each build of PyTorch requires in its own version."""
     from packaging.utils import canonicalize_name
 
-    for line in versions:
+    for line in lines:
         requirement = _parsed(line)
         name = canonicalize_name(requirement.name)
         if name not in framework.TORCH and not framework.is_runtime(name):
@@ -154,7 +154,7 @@ def _fits(version: str, limit: Line) -> bool:
         specifiers = SpecifierSet(limit.text)
     except InvalidSpecifier as error:
         raise InvalidError(f"{limit.where}: Python {shown(limit.text)}: {error}") from error
-    return specifiers.contains(f"{version}.0") or specifiers.contains(f"{version}.99")
+    return any(specifiers.contains(f"{version}.{patch}") for patch in range(100))
 
 
 def _conda(conda: Conda, contents: Contents) -> Conda:

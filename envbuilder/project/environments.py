@@ -28,8 +28,8 @@ class Contents(Struct, frozen=True, kw_only=True):
 
     stated: Environment
     requirements: tuple[Line, ...]
-    versions: tuple[Line, ...]
-    """Exact versions to keep, of whatever is installed."""
+    constraints: tuple[Line, ...]
+    """Of whatever is installed."""
     pythons: tuple[Line, ...]
     """The versions of Python that each file allows."""
     conda: tuple[Line, ...]
@@ -73,7 +73,7 @@ def contents(definition: Definition, name: str, project: Path, read: Read) -> Co
     return Contents(
         stated=environment,
         requirements=lines,
-        versions=tuple(line for f in every for line in f.versions),
+        constraints=tuple(line for f in every for line in f.constraints),
         pythons=tuple(Line(f.python, where) for where, f in files if f.python),
         conda=tuple(line for f in every for line in f.conda),
         channels=tuple(dict.fromkeys(c for f in every for c in f.channels)),

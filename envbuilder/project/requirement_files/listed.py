@@ -9,7 +9,8 @@ class Line(Struct, frozen=True):
     """A requirement, and where it stands."""
 
     text: str
-    """As PEP 508 has it; of conda packages, a spec as in a profile's `conda.packages`."""
+    """As PEP 508 has it, with normalised names; of conda packages, a spec as in a profile's
+    `conda.packages`."""
     where: str
     """For messages, such as "requirements.txt:3"."""
 
@@ -18,13 +19,17 @@ class Listed(Struct, frozen=True, kw_only=True):
     """The requirements of a file."""
 
     requirements: tuple[Line, ...] = ()
-    versions: tuple[Line, ...] = ()
-    """Exact versions to keep, of whatever is installed (`name==version`, perhaps with a marker)."""
+    constraints: tuple[Line, ...] = ()
+    """The versions that packages may have if they are installed, whoever requires them: exact ones
+    of a lock (`name==version`, perhaps with a marker), and those of a constraints file."""
     python: str = ""
-    """The Python versions that it allows, as a specifier (`>=3.10`); empty if it states none."""
+    """The Python versions that it allows, as a specifier (`>=3.10`); empty if it states none.
+
+    It may name patch releases: to check a version such as 3.12, try all of them.
+    """
     conda: tuple[Line, ...] = ()
     """Packages from conda channels, without Python itself."""
     channels: tuple[str, ...] = ()
     """The channels that they come from, in order."""
     notes: tuple[str, ...] = ()
-    """Sentences for users about what was left out."""
+    """Sentences for the user: what was left out, and why."""

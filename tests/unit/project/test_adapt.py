@@ -33,7 +33,7 @@ def contents(*requirements: str, **changes: Any) -> Contents:
     }
     fields: dict[str, Any] = {
         "stated": Environment(**environment), "requirements": lines(*requirements),
-        "versions": (), "pythons": (), "conda": (), "channels": (), "notes": (),
+        "constraints": (), "pythons": (), "conda": (), "channels": (), "notes": (),
     }  # fmt: skip
     return Contents(**{**fields, **changes})
 
@@ -109,7 +109,7 @@ def test_locked_versions_are_kept_except_of_what_pytorch_brings() -> None:
         "triton==3.1.0", "numpy==2.1.0; python_version >= '3.10'", "mkl==2026.1.0",
         "nvidia-ml-py==12.0",
     )  # fmt: skip
-    variant = adapt(CPU, contents("rich", versions=versions))
+    variant = adapt(CPU, contents("rich", constraints=versions))
     assert variant.constraints == (
         "rich==13.9.4", 'numpy==2.1.0; python_version >= "3.10"', "nvidia-ml-py==12.0",
     )  # fmt: skip
@@ -125,6 +125,7 @@ def test_locked_versions_are_kept_except_of_what_pytorch_brings() -> None:
         ((">=3.10",), ("3.11",)),
         ((">=3.12",), ("3.12",)),
         ((">=3.11.4",), ("3.11",)),
+        (("==3.12.7",), ("3.12",)),
         (("<3.12", ">=3.9"), ("3.11",)),
         (("~=3.12.0",), ("3.12",)),
     ],

@@ -72,7 +72,7 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
         asked.append((project, file, tuple(extras), tuple(groups)))
         return Listed(
             requirements=(Line("attrs", f"{file}:1"),),
-            versions=(Line("attrs==1", f"{file}:1"),),
+            constraints=(Line("attrs==1", f"{file}:1"),),
             python=">=3.10" if file == "pyproject.toml" else "",
             conda=(Line("ffmpeg", f"{file}:2"),),
             channels=("conda-forge",),
@@ -92,5 +92,5 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
         Line("attrs", "pyproject.toml:1"),
     )
     assert found.pythons == (Line(">=3.10", "pyproject.toml"),)
-    assert (len(found.versions), len(found.conda)) == (2, 2)
+    assert (len(found.constraints), len(found.conda)) == (2, 2)
     assert (found.channels, found.notes) == (("conda-forge",), ("a note",))

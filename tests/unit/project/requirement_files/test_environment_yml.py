@@ -1,0 +1,153 @@
+"""environment.yml: conda's packages, pip's, and those that are the profile's to choose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from envbuilder.core import types
+from envbuilder.project.requirement_files import environment_yml
+from envbuilder.project.requirement_files.read import read
+from tests.support.edited_text import edited
+from tests.support.requirement_projects import outcome, places, refusal, texts, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# As PyTorch's site had it for years, with what projects add.
+PYTORCH = """\
+name: sam
+channels:
+  - pytorch
+  - nvidia
+  - conda-forge
+  - nodefaults
+dependencies:
+  - python=3.11
+  - pip
+  - pytorch::pytorch=2.1
+  - torchvision==0.16.0
+  - torchaudio
+  - pytorch-cuda=12.1
+  - pytorch-mutex=1.0=cuda
+  - cudnn >=8
+  - conda-forge::numpy=1.26
+  - scipy >=1.10, <2
+  - Pillow
+  - pip:
+      - opencv-python>=4.8  # headless has no windows
+      - -r requirements.txt
+prefix: /home/me/miniconda3/envs/sam
+"""
+# As `conda env export` writes it.
+EXPORTED = """\
+name: base
+channels:
+  - conda-forge
+dependencies:
+  - _libgcc_mutex=0.1=conda_forge
+  - ca-certificates=2026.1.4=hbd8a1cb_0
+  - python=3.11.9=hb806964_0_cpython
+  - pytorch=2.1.0=py3.11_cuda12.1_cudnn8.9.2_0
+"""
+
+
+def test_a_typical_pytorch_environment(tmp_path: Path) -> None:
+    write(tmp_path, {"environment.yml": PYTORCH, "requirements.txt": "rich>=13\n-c pins.txt\n"})
+    write(tmp_path, {"pins.txt": "urllib3<3\n"})
+    listed = environment_yml.read(tmp_path, "environment.yml")
+    assert list(zip(texts(listed.requirements), places(listed.requirements), strict=True)) == [
+        ("torch==2.1.*", "environment.yml:10"),
+        ("torchvision==0.16.0", "environment.yml:11"),
+        ("torchaudio", "environment.yml:12"),
+        ("opencv-python>=4.8", "environment.yml:20"),
+        ("rich>=13", "requirements.txt:1"),
+    ]
+    assert texts(listed.constraints) == ["urllib3<3"]
+    assert texts(listed.conda) == ["numpy 1.26.*", "scipy >=1.10,<2", "pillow"]
+    assert places(listed.conda)[0] == "environment.yml:16"
+    assert listed.channels == ("conda-forge",)
+    assert listed.python == "==3.11.*"
+    renamed, cuda, channels = listed.notes
+    assert "pytorch, torchvision, torchaudio: taken as requirements from PyPI" in renamed
+    assert cuda.endswith("the profile decides on CUDA: pytorch-cuda, pytorch-mutex, cudnn.")
+    assert channels.endswith("the channels pytorch, nvidia.")
+
+
+def test_an_exported_environment(tmp_path: Path) -> None:
+    write(tmp_path, {"env.yaml": EXPORTED})
+    listed = read(tmp_path, "env.yaml")
+    assert texts(listed.conda) == ["_libgcc_mutex ==0.1", "ca-certificates ==2026.1.4"]
+    assert texts(listed.requirements) == ["torch==2.1.0"]
+    assert listed.python == "==3.11.9"
+    assert listed.notes[-1] == (
+        "env.yaml: builds are left out, since each is for one platform; versions stay:"
+        " _libgcc_mutex, ca-certificates."
+    )
+
+
+@pytest.mark.parametrize("text", ["", "name: x\n", "channels:\ndependencies:\n", "{}"])
+def test_an_environment_without_packages(tmp_path: Path, text: str) -> None:
+    write(tmp_path, {"environment.yml": text})
+    assert environment_yml.read(tmp_path, "environment.yml") == environment_yml.Listed()
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "what", "hint"),
+    [
+        ("a: [\n", ":2", "not valid YAML", ""),
+        ("- numpy\n", ":1", "expected a mapping", ""),
+        ("name: x\ndependecies: [numpy]\n", ":2", "dependecies: unknown key", "dependencies"),
+        ("name: x\nvariables:\n  A: 1\n", ":2", "variables: are not read", "environment: in envb"),
+        ("dependencies: numpy\n", ":1", "dependencies: expected a list", ""),
+        ("dependencies:\n- a\n- 3\n", ":3", "'3': expected a package", "numpy=1.26"),
+        ("dependencies:\n- npm: [x]\n", ":2", "expected a package, or pip:", "numpy=1.26"),
+        ("dependencies:\n- pip:\n  - 3\n", ":3", "'3': expected one package for pip", "- rich"),
+        ("dependencies:\n- pip:\n  - a\n  - -e .\n", ":4", "the project itself", "pyproject.toml"),
+        (
+            "dependencies:\n- pip:\n  - --extra-index-url https://download.pytorch.org/whl/cu118\n",
+            ":3",
+            "the profile decides",
+            "Delete the line.",
+        ),
+        (
+            "channels: [conda-forge]\ndependencies:\n- bioconda::samtools\n",
+            ":3",
+            "bioconda::samtools: a channel for a single package",
+            "put the channel first",
+        ),
+        ("channels:\n- https://example.org/x\n", ":2", "by name only", "conda-forge"),
+        ("channels:\n- a\n- conda-forge/label/x\n", ":3", "by name only", "conda-forge"),
+        ("dependencies:\n- pytorch=*=*cuda*\n", ":2", "a build by a pattern", "the profile"),
+        ("dependencies:\n- pytorch=2.1|2.2\n", ":2", "cannot be stated for PyPI", "pytorch>=2.0"),
+        ("dependencies:\n- numpy=>x\n", ":2", "not a range of versions", "numpy=1.26"),
+        ("dependencies:\n- 'numpy[version=1]'\n", ":2", "not a conda package", "numpy=1.26"),
+        (f"dependencies:\n- numpy{' ' * 600}1\n", ":2", "not a conda package", "numpy=1.26"),
+        ("dependencies:\n- pytorch=a=b\n", ":2", "cannot be stated for PyPI", "pytorch>=2.0"),
+        ("dependencies:\n- numpy=a=b\n", ":2", "this form of versions", "numpy=1.26"),
+        ("dependencies:\n- numpy=1=2=3\n", ":2", "not a range of versions", "numpy=1.26"),
+        ('dependencies:\n- "num\\e[2Jpy"\n', ":2", "num\\x1b[2Jpy: not a conda package", "numpy"),
+    ],
+)
+def test_refusals(tmp_path: Path, text: str, place: str, what: str, hint: str) -> None:
+    write(tmp_path, {"environment.yml": text})
+    message, next_step = refusal(tmp_path, "environment.yml")
+    assert message.startswith(f"environment.yml{place}: ")
+    assert what in message
+    assert hint in next_step
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    edited(
+        [PYTORCH, EXPORTED],
+        ["=", "==", ">=", "*", "::", "- ", "  ", "\n", "pip:", "python=3", "pytorch", "|", " ,<2"],
+    )
+)
+def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
+    listed = outcome(tmp_path, "environment.yml", text)
+    for line in listed.conda if listed else ():
+        msgspec.convert(line.text, types.CondaSpec)

@@ -1,0 +1,109 @@
+"""Which reader reads a file, and what is never read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.project.requirement_files.read import is_supported, read
+from tests.support.requirement_projects import refusal, texts, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PYLOCK = 'lock-version = "1.0"\ncreated-by = "x"\npackages = []\n'
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("requirements.txt", "rich"),
+        ("requirements/gpu.in", "rich"),
+        ("pyproject.toml", '[project]\nname = "x"\ndependencies = ["rich"]\n'),
+        ("environment.yml", "dependencies: [{pip: [rich]}]"),
+        ("conda/env.yaml", "dependencies: [{pip: [rich]}]"),
+    ],
+)
+def test_a_file_is_read_by_its_kind(tmp_path: Path, file: str, text: str) -> None:
+    write(tmp_path, {file: text})
+    assert texts(read(tmp_path, file).requirements) == ["rich"]
+
+
+def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
+    write(tmp_path, {"pylock.toml": PYLOCK, "pylock.gpu.toml": PYLOCK, "uv.lock": "version = 3\n"})
+    assert read(tmp_path, "pylock.toml") == read(tmp_path, "pylock.gpu.toml")
+    assert "version 3 of uv's lock format" in refusal(tmp_path, "uv.lock")[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "hint"),
+    [
+        ("poetry.lock", "pyproject.toml"),
+        ("Pipfile", "pipenv requirements"),
+        ("pixi.toml", "pixi workspace export"),
+        ("setup.py", "[project] dependencies"),
+        ("other.toml", "Supported are requirements.txt, pyproject.toml, uv.lock"),
+        ("pylock.a.b.toml", "Supported are"),
+        (".txt", "Supported are"),
+        ("requirements", "Supported are"),
+        ("x\x1b[2J.toml", "Supported are"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, file: str, hint: str) -> None:
+    write(tmp_path, {file: "rich"})
+    message, next_step = refusal(tmp_path, file)
+    assert message.endswith(": not a kind of file that requirements are read from")
+    assert hint in next_step
+    assert not is_supported(file)
+
+
+@pytest.mark.parametrize("file", ["requirements.txt", "environment.yml"])
+def test_files_without_extras_and_groups(tmp_path: Path, file: str) -> None:
+    write(tmp_path, {file: ""})
+    message = f"{file}: a file of this kind has no "
+    assert refusal(tmp_path, file, ["a"]) == (f"{message}extras", "Remove extras: a.")
+    assert refusal(tmp_path, file, (), ["a"]) == (f"{message}groups", "Remove groups: a.")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "requirement.txt") == (
+        "requirement.txt: no such file",
+        "Supported are requirements.txt, pyproject.toml, uv.lock, pylock.toml and environment.yml.",
+    )
+    write(tmp_path, {"requirements.txt": "", "train.py": "", "req/a.in": "", "req/sub/b.txt": ""})
+    assert refusal(tmp_path, "uv.lock") == (
+        "uv.lock: no such file",
+        "The project has requirements.txt.",
+    )
+    assert refusal(tmp_path, "req/b.in")[1] == "The project has req/a.in, requirements.txt."
+    assert refusal(tmp_path, "missing/../../uv.lock")[0].endswith("no such file")
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml", "uv.lock", "pylock.toml"])
+def test_nothing_outside_the_project_is_read(tmp_path: Path, name: str) -> None:
+    project = tmp_path / "project"
+    write(tmp_path, {"secret.txt": "secret", "outside/x.txt": "secret", name: "secret"})
+    write(project, {"real.txt": "rich\n"})
+    (project / "folder").symlink_to(tmp_path / "outside")
+    (project / name).symlink_to("../secret.txt")
+    for file in (name, f"../{name}", str(tmp_path / name), "folder/x.txt"):
+        message, hint = refusal(project, file)
+        assert message == f"{file}: leads out of the project"
+        assert hint == "Copy the file into the project and name the copy."
+
+
+def test_links_inside_the_project_are_read(tmp_path: Path) -> None:
+    write(tmp_path, {"project/real/a.txt": "rich\n"})
+    (tmp_path / "link").symlink_to("project")
+    (tmp_path / "project" / "b.txt").symlink_to("real/a.txt")
+    assert texts(read(tmp_path / "link", "b.txt").requirements) == ["rich"]
+
+
+def test_what_is_not_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").mkdir()
+    os.mkfifo(tmp_path / "b.txt")
+    (tmp_path / "c.txt").symlink_to("c.txt")
+    for file in ("a.txt", "b.txt", "c.txt", "d\0.txt", f"{'e' * 300}.txt"):
+        assert "cannot be read: " in refusal(tmp_path, file)[0]
