@@ -9,15 +9,14 @@ import click
 
 from envbuilder.commands.options import (
     base_image_option,
-    environment_option,
     json_option,
-    load_settings,
     profile_option,
 )
 from envbuilder.core import console, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import counted
 from envbuilder.host import probe
+from envbuilder.packages import configuration
 from envbuilder.profiles import choice
 from envbuilder.project import catalog
 
@@ -40,7 +39,6 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 @click.command("bundle", short_help="Pack all that profiles need into one file, to use offline.")
 @profile_option
-@environment_option
 @click.option(
     "--platform",
     "platforms",
@@ -89,7 +87,12 @@ def command(
     from envbuilder.bundle import base_images, contents, write
     from envbuilder.bundle.format import KINDS
 
-    settings = load_settings()
+    settings = configuration.load()
+    if settings.definition is not None:
+        raise InvalidError(
+            "a project's own environments cannot be bundled yet, only profiles",
+            "To bundle a profile as it is, run the command outside of the project's folder.",
+        )
     progress = console.progress()
     library = catalog.library(settings)
     names = tuple(filter(None, (profile or "").split(","))) or (_fitting(settings),)
