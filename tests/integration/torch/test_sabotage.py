@@ -370,7 +370,8 @@ def test_memory_that_runs_out(bench: Bench) -> None:
     found = bench.verify(bench.overlay.after_torch("out_of_memory"))
     assert (found.code, found.report["status"]) == (5, "failed")
     said = " ".join(found.report["reasons"]).lower()
-    assert "memory" in said or "thread creation failed" in said
+    # Whatever needs memory first: an import that cannot map its library says so in its own words.
+    assert any(words in said for words in ("memory", "thread creation failed", "can't load"))
 
 
 SHORT = """\
