@@ -207,7 +207,8 @@ def decoded(read: bytes, path: Path, kind: type[_T], schema: int, name: str, com
             f" {schema})",
             f"Use a newer envbuilder, or make the lock again: {command}",
         )
-    if data.get("profile") != _profile_of(path):
+    # PROFILE.json, or in a project ENVIRONMENT.PROFILE.json.
+    if data.get("profile") not in path.name.split(".")[:2]:
         raise InvalidError(
             f"{path}: profile: is {shown(str(data.get('profile')))}: this is another profile's"
             f" {name}",
@@ -217,15 +218,6 @@ def decoded(read: bytes, path: Path, kind: type[_T], schema: int, name: str, com
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise explain(error, kind, str(path), "") from error
-
-
-def _profile_of(path: Path) -> str:
-    """Return the profile that a lock's path names: PROFILE.json, or a project's ENV.PROFILE.json.
-
-    Those of conda packages end in .conda.json.
-    """
-    stem = path.name.removesuffix(".json").removesuffix(".conda")
-    return stem.rpartition(".")[2]
 
 
 def _check(lock: Lock, path: Path) -> None:
