@@ -103,7 +103,8 @@ def build(text: str, folder: Path, *options: str) -> str:
 def naive(wheels: Path, folder: Path) -> str:
     """pip, and whatever the builder does by default."""
     tag = "envbuilder-benchmark/naive:1"
-    build(NAIVE, folder, "--build-context", f"wheels={wheels}", "--load", "--tag", tag)
+    context = ("--build-context", f"wheels={wheels}")
+    build(NAIVE, folder, "--network", "none", *context, "--load", "--tag", tag)
     return tag
 
 
@@ -113,7 +114,8 @@ def careful(wheels: Path, folder: Path) -> str:
     archive = folder / "image.tar"
     output = f"type=oci,dest={archive},name=docker.io/{tag},rewrite-timestamp=true"
     build(
-        *(CAREFUL, folder, "--build-context", f"wheels={wheels}", "--output", output),
+        *(CAREFUL, folder, "--network", "none"),
+        *("--build-context", f"wheels={wheels}", "--output", output),
         *("--build-arg", "SOURCE_DATE_EPOCH=1700000000"),
     )
     run("docker", "load", "--input", str(archive))
