@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,11 @@ from envbuilder.build import shadowing, workflow
 from envbuilder.build.request import Request
 from envbuilder.commands.options import environment_options, load_settings, require_image
 from envbuilder.core import console
+
+if TYPE_CHECKING:
+    import contextlib
+
+    from envbuilder.core.console import Progress, Task
 
 
 @click.command(
@@ -46,13 +52,51 @@ def command(
     )
 
 
+class _Brief:
+    """Progress of a command that mostly has nothing to do: its notes wait for the first task."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._held: list[str] | None = []
+
+    def note(self, text: str) -> None:
+        """Hold the line back, or print it once there is work."""
+        if self._held is None:
+            self._progress.note(text)
+        else:
+            self._held.append(text)
+
+    def task(
+        self, name: str, total: int | None = None, unit: str = ""
+    ) -> contextlib.AbstractContextManager[Task]:
+        """Print what was held back, and start a task."""
+        self.release()
+        return self._progress.task(name, total, unit)
+
+    def release(self, *, briefly: bool = False) -> None:
+        """Print what was held back; `briefly`: only which profile is used, and warnings."""
+        held, self._held = self._held or [], None
+        for line in held:
+            if not briefly or line.startswith(("profile ", "warning: ")):
+                self._progress.note(line)
+
+
 def enter(request: Request, argv: tuple[str, ...]) -> None:
-    """Build the environment if it is missing, then replace this process by the command."""
+    """Build the environment if it is missing, then replace this process by the command.
+
+    If there is nothing to build, at most one line is printed before the command's own, and
+    warnings.
+    """
     settings = load_settings()
-    progress = console.progress()
-    _, environment = workflow.prepare_to_run(request, settings, progress)
-    require_image(environment.plan.backend)
-    workflow.build(environment, request, settings, progress)
+    progress = _Brief(console.progress())
+    try:
+        _, environment = workflow.prepare_to_run(request, settings, progress)
+        require_image(environment.plan.backend)
+        workflow.build(environment, request, settings, progress)
+    except BaseException:
+        progress.release()
+        raise
+    progress.release(briefly=True)
     if environment.plan.artifact.kind != "image":
         for warning in shadowing.warnings(shadowing.look(os.environ)):
             progress.note(f"warning: {warning}")
