@@ -134,8 +134,7 @@ class _Document:
                 else:
                     self._start(event)
             case yaml.CollectionEndEvent():
-                path = self._open.pop().path
-                self.spans[path] = self.spans[path]._replace(end=event.end_mark.index)
+                self._end(event)
             case _:
                 pass
 
@@ -147,6 +146,10 @@ class _Document:
         data: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
         path = self._put(data, event)
         self._open.append(_Collection(data, path))
+
+    def _end(self, event: Any) -> None:
+        path = self._open.pop().path
+        self.spans[path] = self.spans[path]._replace(end=event.end_mark.index)
 
     def _scalar(self, event: Any) -> None:
         if len(event.value) > LONGEST_SCALAR:

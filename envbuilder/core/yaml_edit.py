@@ -139,7 +139,7 @@ class _Document:
     def _new_list(self, path: Path, value: str) -> Edit:
         holder, key = self._spans.get(path[:-1]), path[-1]
         in_block = f"- {_scalar(value, in_flow=False)}"
-        if holder is None or holder.style == "scalar":  # an empty file
+        if holder is None or (holder.style != "flow" and not path[:-1]):
             start = "" if not self._text or self._text.endswith("\n") else self._newline
             lines = f"{key}:", f"  {in_block}", ""
             return len(self._text), len(self._text), start + self._newline.join(lines)
@@ -148,6 +148,9 @@ class _Document:
             new = f"{key}: [{_scalar(value, in_flow=True)}]{more}"
             return holder.start + 1, holder.start + 1, new
         indent, end = self._before(holder.start), self._line_end(self._last_end(path[:-1]))
+        below = re.compile(rf"(?:\r?\n{re.escape(indent)}[ \t]*#[^\r\n]*)*")
+        comments = below.match(self._text, end)
+        end = comments.end() if comments else end
         return end, end, self._newline.join(("", f"{indent}{key}:", f"{indent}  {in_block}"))
 
     def _items(self, path: Path) -> list[Span]:

@@ -101,6 +101,12 @@ def _put(file: _File, requirement: str, place: int | None = None) -> None:
         )
 
 
+def _drop(file: _File, place: int) -> None:
+    file.change(
+        lambda key: yaml_edit.remove(file.text, key, place), f"removed {file.listed[place]}"
+    )
+
+
 def removed(
     text: str, path: Path, environment: str, names: Iterable[str], *, project: Path, read: Read
 ) -> Change:
@@ -116,10 +122,7 @@ def removed(
         if not places:
             _refuse_missing(file, name, project, read)
         for place in reversed(places):
-            file.change(
-                lambda key, place=place: yaml_edit.remove(file.text, key, place),
-                f"removed {file.listed[place]}",
-            )
+            _drop(file, place)
     return file.done()
 
 

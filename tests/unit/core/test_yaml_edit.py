@@ -19,7 +19,8 @@ CASES = [
     ("# mine", "# mine\nrequirements:\n  - new\n"),
     ("---\n", "---\nrequirements:\n  - new\n"),
     ("profile: cpu\n", "profile: cpu\nrequirements:\n  - new\n"),
-    ("profile: cpu", "profile: cpu\nrequirements:\n  - new"),
+    ("profile: cpu", "profile: cpu\nrequirements:\n  - new\n"),
+    ("x: [a]\n  # - b\n\n# end\n", "x: [a]\n  # - b\n\n# end\nrequirements:\n  - new\n"),
     ("{}\n", "{requirements: [new]}\n"),
     ("{profile: cpu}\n", "{requirements: [new], profile: cpu}\n"),
     # Brackets.
@@ -67,6 +68,13 @@ def test_removing_it_gives_the_text_before(before: str, after: str) -> None:
             (
                 "environments:\n  gpu:\n    # the newest\n    python: '3.12'  # so\n"
                 "    requirements:\n      - new\n\n  other: {}\n"
+            ),
+        ),
+        (
+            "environments:\n  gpu:\n    python: '3.12'\n    # profile: x\n  # gone\n",
+            (
+                "environments:\n  gpu:\n    python: '3.12'\n    # profile: x\n"
+                "    requirements:\n      - new\n  # gone\n"
             ),
         ),
         ("environments:\n  gpu: {}\n", "environments:\n  gpu: {requirements: [new]}\n"),
