@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _DASH = re.compile(r"[ \t]*-[ \t]+\Z")
 _COMMA = re.compile(r"[ \t]*,[ \t]*")
 _COMMA_BEFORE = re.compile(r",[ \t]*\Z")
+_BREAK = re.compile(r"\r?\n")
 _REST_OF_LINE = re.compile(r"[ \t]*(,?)[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)")
 
 
@@ -87,7 +88,6 @@ class _Document:
     def __init__(self, text: str) -> None:
         self._text = text
         self._spans = strict_yaml.spans(text)
-        self._newline = "\r\n" if "\r\n" in text else "\n"
 
     def append(self, path: Path, value: str) -> Iterator[Edit]:
         place = self._spans.get(path)
@@ -101,13 +101,13 @@ class _Document:
             yield place.start + 1, place.start + 1, new
         elif not in_flow:
             end = self._line_end(items[-1].end)
-            yield end, end, self._newline + self._dash(items[-1]) + new
+            yield end, end, self._newline(end) + self._dash(items[-1]) + new
         elif rest := self._own_line(items[-1]):
             last, end = items[-1], rest.end()
             indent = self._before(last.start)
             if not rest[1]:
                 yield last.end, last.end, ","
-            yield end, end, self._newline + indent + new + rest[1]
+            yield end, end, self._newline(end) + indent + new + rest[1]
         else:
             yield items[-1].end, items[-1].end, f", {new}"
 
@@ -140,9 +140,9 @@ class _Document:
         holder, key = self._spans.get(path[:-1]), path[-1]
         in_block = f"- {_scalar(value, in_flow=False)}"
         if holder is None or (holder.style != "flow" and not path[:-1]):
-            start = "" if not self._text or self._text.endswith("\n") else self._newline
-            lines = f"{key}:", f"  {in_block}", ""
-            return len(self._text), len(self._text), start + self._newline.join(lines)
+            end = len(self._text)
+            start = [""] if self._text and not self._text.endswith("\n") else []
+            return end, end, self._newline(end).join([*start, f"{key}:", f"  {in_block}", ""])
         if holder.style == "flow":
             more = ", " if self._last_end(path[:-1]) > holder.start else ""
             new = f"{key}: [{_scalar(value, in_flow=True)}]{more}"
@@ -151,7 +151,7 @@ class _Document:
         below = re.compile(rf"(?:\r?\n{re.escape(indent)}[ \t]*#[^\r\n]*)*")
         comments = below.match(self._text, end)
         end = comments.end() if comments else end
-        return end, end, self._newline.join(("", f"{indent}{key}:", f"{indent}  {in_block}"))
+        return end, end, self._newline(end).join(("", f"{indent}{key}:", f"{indent}  {in_block}"))
 
     def _items(self, path: Path) -> list[Span]:
         items: list[Span] = []
@@ -190,6 +190,11 @@ class _Document:
     def _before(self, place: int) -> str:
         return self._text[self._line_start(place) : place]
 
+    def _newline(self, place: int) -> str:
+        """Return the line break at the end of a line, or at the end of the text one as before."""
+        breaks = _BREAK.findall(self._text, place) or _BREAK.findall(self._text)
+        return breaks[0] if breaks else "\n"
+
     def _line_start(self, place: int) -> int:
         return self._text.rfind("\n", 0, place) + 1
 
@@ -203,7 +208,7 @@ class _Document:
     def _lines(self, start: int, end: int) -> Edit:
         """Return the removal of whole lines, with one line break."""
         start = self._line_start(start)
-        after = re.compile(r"\r?\n").match(self._text, end)
+        after = _BREAK.match(self._text, end)
         if after:
             return start, after.end(), ""
         return len(self._text[:start].removesuffix("\n").removesuffix("\r")), end, ""
