@@ -131,12 +131,16 @@ def resolved(
 
 
 def settle(outcomes: Iterable[Outcome]) -> int:
-    """Write the locks that changed, and print what came of each; return the exit code."""
-    worst = 0
+    """Write the locks that changed, and print what came of each; return the exit code.
+
+    A profile that nobody requires by name may fail, but not all of them.
+    """
+    worst, usable = 0, False
     failures: dict[str, list[str]] = {}
     hints: list[str] = []
     for outcome in outcomes:
         entry, previous, lock, _ = outcome
+        usable = usable or not outcome.obstacle
         if lock is None:
             failures.setdefault(outcome.obstacle, []).append(entry.label)
             hints.append(outcome.hint)
@@ -160,7 +164,7 @@ def settle(outcomes: Iterable[Outcome]) -> int:
         console.result(f"{', '.join(labels)}: cannot be locked: {reason}")
     for hint in dict.fromkeys(hints):
         console.result(hint)
-    return worst
+    return INVALID if failures and not usable else worst
 
 
 def _report(outcome: Outcome, lock: Lock, *, same: bool) -> None:

@@ -140,6 +140,14 @@ def test_what_can_be_locked_for_some_profiles_is_added(
     assert "it does not exist" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("package", "code"), [("never", 2), ("seldom", 0)])
+def test_a_project_that_can_be_locked_for_no_profile_is_2(
+    project: Path, package: str, code: int
+) -> None:
+    (project / "envbuilder.yaml").write_text(f"requirements: [{package}]\n")
+    assert run("lock") == code
+
+
 def test_a_broken_index_changes_nothing(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
