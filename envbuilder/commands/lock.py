@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from envbuilder.commands import locking
 from envbuilder.commands.options import json_option, profile_option
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
-from envbuilder.core.files import save
 from envbuilder.packages import configuration
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import load as load_profile
@@ -19,17 +18,9 @@ from envbuilder.profiles.profile import names as profile_names
 from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from envbuilder.core.settings import Settings
     from envbuilder.locks.availability.files import Summary
     from envbuilder.packages.conda.lock import Lock as CondaLock
-    from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.profile import Profile
-
-
-_TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
-"""What begins the reason of a lock if one target decided it."""
 
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
@@ -55,6 +46,13 @@ _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
 )
 @click.option("--upgrade", is_flag=True, help="Move to the newest versions the profile allows.")
 @click.option(
+    "--upgrade-package",
+    "packages",
+    metavar="NAME",
+    multiple=True,
+    help="Move this package only, to the newest version that fits the others; can be repeated.",
+)
+@click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the lock. Without it: next to envbuilder.yaml, or your configuration folder.",
@@ -68,6 +66,7 @@ def command(
     audit: bool,
     backend: str | None,
     upgrade: bool,
+    packages: tuple[str, ...],
     output_dir: Path | None,
     as_json: bool,
 ) -> int:
@@ -83,6 +82,7 @@ def command(
       envbuilder lock --check --online --profile cpu
       envbuilder lock --profile cpu
       envbuilder lock --profile cuda --upgrade
+      envbuilder lock --upgrade-package rich
       envbuilder lock --profile cuda --backend conda
     """
     settings = configuration.load()
@@ -96,6 +96,9 @@ def command(
         )
     if (online and not check) or (bundles and not online):
         raise click.UsageError("--online belongs to --check, and --bundle to --online")
+    if packages and (check or backend or upgrade):
+        other = "--check" if check else "--backend" if backend else "--upgrade, which moves all"
+        raise click.UsageError(f"--upgrade-package cannot be combined with {other}")
     if backend:
         if check:
             raise click.UsageError("--backend conda cannot be combined with --check")
@@ -103,104 +106,10 @@ def command(
     if check:
         availability = _ask(names, folders, settings, bundles) if online else None
         return _check(names, folders, availability, as_json)
-    return _lock(_entries(profile, settings, output_dir), settings, upgrade=upgrade)
-
-
-class _Entry(NamedTuple):
-    """A lock to make."""
-
-    label: str
-    profile: Profile | InvalidError
-    """The error if the profile cannot be combined with the project."""
-    origin: tuple[Profile, Lock] | None
-    """Of a project's variant, the profile itself and its lock."""
-    earlier: Path | None
-    """The lock so far."""
-    path: Path
-    required: bool
-    """Whether it was requested by name."""
-
-
-def _entries(name: str | None, settings: Settings, output_dir: Path | None) -> Iterator[_Entry]:
-    """Yield the locks to make: of one profile or all; in a project, of each of its environments."""
-    folders = search_path(settings.project, settings.config_dir)
-    if settings.definition is None:
-        for each in (name,) if name else profile_names(folders):
-            earlier = profile_lock.path_for(each, folders)
-            path = _place(each, settings, output_dir)
-            yield _Entry(each, load_profile(each, folders), None, earlier, path, bool(name))
-        return
-    from envbuilder.locks import projects
-
-    for entry in projects.entries(settings, name):
-        yield _Entry(
-            label=entry.label,
-            profile=entry.variant or cast("InvalidError", entry.problem),
-            origin=(entry.origin, entry.origin_lock) if entry.origin_lock else None,
-            earlier=entry.path if entry.path.is_file() else None,
-            path=output_dir / entry.path.name if output_dir else entry.path,
-            required=entry.required,
-        )
-
-
-def _lock(entries: Iterable[_Entry], settings: Settings, *, upgrade: bool) -> int:
-    """Make locks; one that cannot be made does not stop the others."""
-    from envbuilder.locks import resolve
-    from envbuilder.packages.python import wheel_conflicts
-    from envbuilder.packages.store import Store
-
-    progress = console.progress()
-    worst = 0
-    failures: dict[str, list[str]] = {}
-    hints: list[str] = []
-    for entry in entries:
-        if isinstance(entry.profile, InvalidError):
-            failures.setdefault(entry.profile.message, []).append(entry.label)
-            hints.append(entry.profile.hint)
-            worst = INVALID if entry.required else worst
-            continue
-        previous = profile_lock.previous(entry.earlier) if entry.earlier else None
-        with progress.task(f"resolve {entry.label}"):
-            lock = resolve.resolve(
-                *(entry.profile, settings, previous, upgrade, progress.note), origin=entry.origin
-            )
-        for target in lock.targets:
-            # Only wheels that are in the store already; the others are checked before use.
-            wheel_conflicts.require_compatible(target.files, target.python, Store.of(settings))
-        if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
-            kept = f"the lock in {entry.earlier} is kept"
-            console.result(f"{entry.label}: cannot be locked now; {kept}: {lock.reason}")
-            worst = INVALID
-            continue
-        text = profile_lock.dump(lock)
-        same = entry.earlier == entry.path and entry.path.read_text(encoding="utf-8") == text
-        if not same:
-            _write(entry.path, text)
-        if lock.state == "unlocked" and entry.origin:
-            failures.setdefault(_TARGET.sub("", lock.reason), []).append(entry.label)
-        else:
-            _report(entry, previous, lock, same=same)
-        worst = INVALID if lock.state == "unlocked" and entry.required else worst
-    for reason, labels in failures.items():
-        console.result(f"{', '.join(labels)}: cannot be locked: {reason}")
-    for hint in dict.fromkeys(hints):
-        console.result(hint)
-    return worst
-
-
-def _report(entry: _Entry, previous: Lock | None, lock: Lock, *, same: bool) -> None:
-    """Print what a lock holds now, and what it has not."""
-    from envbuilder.locks import changes
-
-    state = f"{lock.state}, unchanged" if same else lock.state
-    counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
-    console.result(f"{entry.label}: {state}, {counts} → {entry.path}")
-    for line in changes.lines(previous, lock):
-        console.result(f"  {line}")
-    for target, why in lock.missing.items():
-        console.result(f"  not for {target}: {why}")
-    if lock.reason:
-        console.result(f"  {lock.reason}")
+    entries = list(locking.entries(profile, settings, output_dir))
+    locking.require_locked(packages, entries)
+    outcomes = locking.resolved(entries, settings, upgrade=upgrade, packages=packages)
+    return locking.settle(outcomes)
 
 
 def _lock_conda(
@@ -223,8 +132,8 @@ def _lock_conda(
         previous = None if upgrade else conda_lock.find(profile.name, folders)
         with progress.task(f"solve {profile.name}"):
             lock = solve.lock(profile, settings, previous, progress.note)
-        path = _place(profile.name, settings, output_dir).with_suffix(".conda.json")
-        _write(path, conda_lock.dump(lock))
+        path = locking.place(profile.name, settings, output_dir).with_suffix(".conda.json")
+        locking.write(path, conda_lock.dump(lock))
         count = sum(len(t.packages) for t in lock.targets)
         console.result(
             f"{profile.name}: locked, {len(lock.targets)} targets, {count} conda packages → {path}"
@@ -313,13 +222,3 @@ def _ask(
             *base_images.check(base_images.pins(locks), settings, progress, bundled),
         )
     )
-
-
-def _place(name: str, settings: Settings, output_dir: Path | None) -> Path:
-    folder = output_dir or (settings.project or settings.config_dir) / "profiles" / "locks"
-    return folder / f"{name}.json"
-
-
-def _write(path: Path, text: str) -> None:
-    hint = "Name another folder with --output-dir."
-    save(path, text.encode(), InvalidError, hint, "the lock")

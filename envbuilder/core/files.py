@@ -48,12 +48,24 @@ def write(path: Path, content: bytes, mode: int = 0o666) -> None:
 
     `mode` is subject to the umask.
     """
-    part = path.with_name(f".{path.name}.{secrets.randbits(48)}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, content, mode)
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """Like `write`, for a file that exists: its mode stays, and a link to it stays a link."""
+    target = path.resolve(strict=True)
+    _write(target, content, PRIVATE, final_mode=stat.S_IMODE(target.stat().st_mode))
+
+
+def _write(path: Path, content: bytes, mode: int, final_mode: int | None = None) -> None:
+    part = path.with_name(f".{path.name}.{secrets.randbits(48)}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
     try:
         with os.fdopen(descriptor, "wb") as out:
             out.write(content)
+            if final_mode is not None:
+                os.fchmod(out.fileno(), final_mode)
         part.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

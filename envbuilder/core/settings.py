@@ -153,7 +153,7 @@ def read(
     for path in paths:
         if path.is_file():
             text = read_text(path)
-            stated, definition = _decoded(text, path)
+            stated, definition = decoded(text, path)
             configuration = _over(configuration, _located(stated, path.parent))
             files.append(File(where=str(path), text=text, read=stated))
     settings = Settings(
@@ -168,8 +168,11 @@ def read(
     return settings, tuple(files)
 
 
-def _decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definition | None]:
-    """Return what a file configures and, of a project's file, the definition of the project."""
+def decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definition | None]:
+    """Return what a file configures and, of a project's file, the definition of the project.
+
+    Raises `InvalidError` with the place and what to write instead.
+    """
     data, where = parse_yaml(text, str(path)), str(path)
     if path.name != PROJECT_FILE:
         return decode(data, Configuration, where, text), None

@@ -6,7 +6,7 @@ is proportional to the text, and no message can repeat more than a short piece o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import yaml
 
@@ -39,6 +39,18 @@ class StrictYamlError(ValueError):
         self.line = line
 
 
+class Span(NamedTuple):
+    """Where a value stands in a text, in characters."""
+
+    start: int
+    end: int
+    """Of a block collection, somewhere before what follows it."""
+    key_end: int
+    """Where the name of its key ends; -1 for an item of a list."""
+    style: Literal["scalar", "flow", "block"]
+    """A `flow` collection is in brackets."""
+
+
 class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
     """Types and values of plain scalars in YAML 1.1."""
 
@@ -67,12 +79,21 @@ def lines(text: str) -> dict[tuple[str, ...], int]:
     return _Document(text, scalars_as_text=False).lines
 
 
+def spans(text: str) -> dict[tuple[str, ...], Span]:
+    """Return where each value stands, by path as in `lines`; `load` must accept `text`.
+
+    The text has no byte order mark.
+    """
+    return _Document(text, scalars_as_text=False).spans
+
+
 class _Document:
     """A document, built from parser events without recursion."""
 
     def __init__(self, text: str, *, scalars_as_text: bool) -> None:
         self.data: Any = None
         self.lines: dict[tuple[str, ...], int] = {}
+        self.spans: dict[tuple[str, ...], Span] = {}
         self._scalars = None if scalars_as_text else _Scalars()
         self._open: list[_Collection] = []
         self._documents = 0
@@ -113,7 +134,7 @@ class _Document:
                 else:
                     self._start(event)
             case yaml.CollectionEndEvent():
-                self._open.pop()
+                self._end(event)
             case _:
                 pass
 
@@ -125,6 +146,10 @@ class _Document:
         data: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
         path = self._put(data, event)
         self._open.append(_Collection(data, path))
+
+    def _end(self, event: Any) -> None:
+        path = self._open.pop().path
+        self.spans[path] = self.spans[path]._replace(end=event.end_mark.index)
 
     def _scalar(self, event: Any) -> None:
         if len(event.value) > LONGEST_SCALAR:
@@ -154,24 +179,32 @@ class _Document:
             _refuse(event, f"key {shown(event.value)} is not text: quote it")
         if event.value in parent.data:
             _refuse(event, f"key {shown(event.value)} appears twice")
-        parent.key = event.value
+        parent.key, parent.key_end = event.value, event.end_mark.index
         parent.wants_key = False
         self.lines[*parent.path, event.value] = event.start_mark.line + 1
 
     def _put(self, value: Any, event: Any) -> tuple[str, ...]:
         """Store a value in its parent and return its path."""
+        path, key_end = self._stored(value, event)
+        style: Literal["scalar", "flow", "block"] = "scalar"
+        if isinstance(event, yaml.CollectionStartEvent):
+            style = "flow" if event.flow_style else "block"
+        self.spans[path] = Span(event.start_mark.index, event.end_mark.index, key_end, style)
+        return path
+
+    def _stored(self, value: Any, event: Any) -> tuple[tuple[str, ...], int]:
         if not self._open:
             self.data = value
-            return ()
+            return (), -1
         parent = self._open[-1]
         if isinstance(parent.data, dict):
             parent.data[parent.key] = value
             parent.wants_key = True
-            return (*parent.path, parent.key)
+            return (*parent.path, parent.key), parent.key_end
         path = (*parent.path, str(len(parent.data)))
         parent.data.append(value)
         self.lines[path] = event.start_mark.line + 1
-        return path
+        return path, -1
 
 
 class _Collection:
@@ -179,7 +212,7 @@ class _Collection:
 
     def __init__(self, data: Any, path: tuple[str, ...]) -> None:
         self.data, self.path = data, path
-        self.key = ""
+        self.key, self.key_end = "", -1
         self.wants_key = isinstance(data, dict)
 
 

@@ -47,18 +47,19 @@ def resolve(
     on_progress: Callable[[str], None] = lambda _: None,
     *,
     origin: tuple[Profile, Lock] | None = None,
+    upgrade_packages: Iterable[str] = (),
     run: Runner = process.run,
     measure: Measure = queries.measure,
     environ: Mapping[str, str] | None = None,
 ) -> Lock:
     """Make the lock of a profile.
 
-    Versions in `previous` are kept if they still fit, unless `upgrade`. `origin`: the profile that
-    this one is a project's variant of, and its lock; what is the same is taken from it. If neither
-    an index nor a claim provides a distribution, the lock is `unlocked` and gives the reason. Raise
-    `BuildError`
-    if an index fails, `ToolError` without uv, `InvalidError` if the bytes of a local wheel differ
-    from what its index or a claim states.
+    Versions in `previous` are kept if they still fit, unless `upgrade`, and except for
+    `upgrade_packages`, which move to the newest version that fits the others. `origin`: the profile
+    that this one is a project's variant of, and its lock; what is the same is taken from it. If
+    neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
+    reason. Raise `BuildError` if an index fails, `ToolError` without uv, `InvalidError` if the
+    bytes of a local wheel differ from what its index or a claim states.
     """
     environ = os.environ if environ is None else environ
     sources = pip_settings.sources(environ)
@@ -80,6 +81,7 @@ def resolve(
                 index=index,
             )
             first = basis or (origin[1] if origin and not upgrade else None)
+            first = _without(first, upgrade_packages)
             debs = Debs(profile, settings, basis, on_progress, origin)
             solution = _targets(profile, debs, first, uv, on_progress, partly=origin is not None)
             tools, tool_urls = _tools(profile, uv, [previous, origin and origin[1]], on_progress)
@@ -311,6 +313,20 @@ def _preferred(basis: Lock | None, platform: str, python: str) -> dict[str, str]
         if (target.platform, target.python) == (platform, python):
             return {f.name: f.version for f in target.of_kind("wheel")}
     return {}
+
+
+def _without(lock: Lock | None, names: Iterable[str]) -> Lock | None:
+    """Return a lock without some packages, so that these may move and the others are fixed."""
+    free = {canonical(name) for name in names}
+    if lock is None or not free:
+        return lock
+    targets = tuple(
+        msgspec.structs.replace(
+            target, files=tuple(f for f in target.files if canonical(f.name) not in free)
+        )
+        for target in lock.targets
+    )
+    return msgspec.structs.replace(lock, targets=targets)
 
 
 def _judged(lock: Lock) -> Lock:

@@ -67,7 +67,7 @@ def stated(definition: Definition, name: str) -> Environment:
 def contents(definition: Definition, name: str, project: Path, read: Read) -> Contents:
     """Return all that an environment of a project requires. Raise `InvalidError` as `read` does."""
     environment = stated(definition, name)
-    files = [(f.file, read(project, f.file, f.extras, f.groups)) for f in _files(environment)]
+    files = [(f.file, read(project, f.file, f.extras, f.groups)) for f in named_files(environment)]
     every = [listed for _, listed in files]
     lines = (*_lines(definition, name, project), *(line for f in every for line in f.requirements))
     return Contents(
@@ -92,6 +92,7 @@ def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
             yield Line(requirement, place(FILE, text, [*above, "requirements", str(number)]))
 
 
-def _files(environment: Environment) -> Iterator[RequirementFile]:
+def named_files(environment: Environment) -> Iterator[RequirementFile]:
+    """Yield the files that an environment names."""
     for entry in environment.requirements_from:
         yield RequirementFile(file=entry) if isinstance(entry, str) else entry

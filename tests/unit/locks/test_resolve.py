@@ -267,6 +267,20 @@ def test_earlier_versions_are_fixed_then_preferred_then_let_go(
     assert free["constraints"] == ""
 
 
+def test_a_package_to_upgrade_is_free_and_the_others_are_fixed(
+    own: Settings, offered: list[Offer]
+) -> None:
+    before, uv = made(own, FakeUv()), FakeUv()
+    made(own, uv, previous=before, upgrade_packages=["Jinja2"])
+    assert uv.calls[0]["constraints"] == "torch==2.13.0+cpu\n"
+
+
+def test_so_it_is_in_the_first_lock_of_a_variant(own: Settings, offered: list[Offer]) -> None:
+    before, uv = made(own, FakeUv()), FakeUv()
+    made(own, uv, origin=(profile(), before), upgrade_packages=["torch"])
+    assert uv.calls[0]["constraints"] == "jinja2==3.1\n"
+
+
 def test_upgrade_prefers_nothing(own: Settings, offered: list[Offer]) -> None:
     before = made(own, FakeUv())
     uv = FakeUv()

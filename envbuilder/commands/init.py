@@ -1,0 +1,159 @@
+"""`envbuilder init`: write a first envbuilder.yaml."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+from envbuilder.commands.options import json_option
+from envbuilder.core import console, process, settings
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.files import save
+from envbuilder.core.project_file import DEFAULT
+from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.packages import configuration
+from envbuilder.profiles import profile as profile_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.core.project_file import Definition
+    from envbuilder.project.starter import Source
+
+
+class Impossible(Struct, frozen=True):
+    """A profile that the project cannot be combined with."""
+
+    profile: str
+    reason: str
+    hint: str
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """What was written, and what could not be told."""
+
+    schema: int = 1
+    file: str
+    text: str
+    unread: tuple[str, ...]
+    """Files whose requirements could not be read, each with the reason."""
+    notes: tuple[str, ...]
+    """What of the listed file is left out."""
+    impossible: tuple[Impossible, ...]
+    next: tuple[str, ...]
+    """Commands to go on with."""
+
+
+@click.command("init", short_help="Write an envbuilder.yaml for the project in this folder.")
+@json_option
+def command(as_json: bool) -> None:
+    """Write an envbuilder.yaml for the project in this folder, from the files that it has.
+
+    Takes the first of uv.lock, pylock.toml, pyproject.toml, requirements.txt and environment.yml
+    whose requirements can be read, and mentions the others in comments. Prints what it wrote, what
+    it could not tell, for which profiles the project cannot be locked, and what to run next. A file
+    that exists is never overwritten.
+
+    \b
+    Examples:
+      envbuilder init
+      envbuilder init --json
+    """
+    folder = Path.cwd()
+    path = folder / PROJECT_FILE
+    if os.path.lexists(path):
+        raise InvalidError(
+            f"{path}: exists already",
+            "Add packages to it: envbuilder add NAME. To start again, move it away first.",
+        )
+    written = _write(folder, path)
+    if as_json:
+        console.data(written)
+    else:
+        _print(written)
+
+
+def _write(folder: Path, path: Path) -> Written:
+    from envbuilder.project import entry_points, starter
+
+    chosen, unread = _readable(folder, starter.sources(folder))
+    text = starter.text(chosen, starter.others(folder, chosen))
+    definition = settings.decoded(text, path)[1]
+    assert definition is not None, "the text lists requirements"
+    notes, impossible = _tried(definition, folder)
+    save(path, text.encode(), InvalidError, "Check that the folder is yours.")
+    script = process.quoted(entry_points.arguments(folder)) or "…"
+    return Written(
+        file=str(path),
+        text=text,
+        unread=tuple(unread),
+        notes=notes,
+        impossible=impossible,
+        next=("envbuilder lock", f"envbuilder run -- python {script}"),
+    )
+
+
+def _readable(folder: Path, sources: Sequence[Source]) -> tuple[Source | None, list[str]]:
+    """Return the first file that can be read, and why others before it cannot.
+
+    Raises `InvalidError` if there are files, and none can be.
+    """
+    from envbuilder.project.requirement_files import read
+
+    errors: list[InvalidError] = []
+    for source in sources:
+        stated = source.stated
+        try:
+            read.read(folder, stated.file, stated.extras, stated.groups)
+        except InvalidError as error:
+            errors.append(error)
+        else:
+            return source, [error.message for error in errors]
+    if errors:
+        hints = dict.fromkeys(error.hint for error in errors if error.hint)
+        raise InvalidError("\n".join(error.message for error in errors), "\n".join(hints))
+    return None, []
+
+
+def _tried(definition: Definition, folder: Path) -> tuple[tuple[str, ...], tuple[Impossible, ...]]:
+    """Return what of the project is left out, and which profiles it cannot be combined with."""
+    from envbuilder.project.catalog import ProjectProfiles
+
+    variants = ProjectProfiles(definition, DEFAULT, folder)
+    folders = profile_files.search_path(folder, configuration.load().config_dir)
+    impossible = []
+    for name in profile_files.names(folders):
+        profile = profile_files.load(name, folders)
+        if profile.opt_in:
+            continue
+        try:
+            variants.of(profile)
+        except InvalidError as error:
+            impossible.append(Impossible(name, error.message, error.hint))
+    return variants.contents.notes, tuple(impossible)
+
+
+def _print(written: Written) -> None:
+    console.result(f"wrote {written.file}:")
+    for line in written.text.splitlines():
+        console.result(f"  {line}")
+    if written.unread:
+        console.result("Could not be read, and is left out:")
+    for message in written.unread:
+        console.result(f"  {message}")
+    for note in written.notes:
+        console.result(note)
+    reasons: dict[str, list[str]] = {}
+    for each in written.impossible:
+        reasons.setdefault(each.reason, []).append(each.profile)
+    for reason, names in reasons.items():
+        console.result(f"Not for {', '.join(names)}: {reason}")
+    for hint in dict.fromkeys(each.hint for each in written.impossible):
+        console.result(hint)
+    console.result("Next:")
+    for line in written.next:
+        console.result(f"  {line}")

@@ -1,0 +1,195 @@
+"""Make the locks of profiles, and of a project's environments on each of them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from envbuilder.core import console, strict_yaml
+from envbuilder.core.errors import INVALID, InvalidError
+from envbuilder.core.files import save
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.profile import load as load_profile
+from envbuilder.profiles.profile import names as profile_names
+from envbuilder.profiles.profile import search_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
+
+
+_TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
+"""What begins the reason of a lock if one target decided it."""
+
+
+class Entry(NamedTuple):
+    """A lock to make."""
+
+    label: str
+    profile: Profile | InvalidError
+    """The error if the profile cannot be combined with the project."""
+    origin: tuple[Profile, Lock] | None
+    """Of a project's variant, the profile itself and its lock."""
+    earlier: Path | None
+    """The lock so far."""
+    path: Path
+    required: bool
+    """Whether it was requested by name."""
+
+
+class Outcome(NamedTuple):
+    """What came of an entry; nothing is written yet."""
+
+    entry: Entry
+    previous: Lock | None
+    lock: Lock | None
+    """None if the profile cannot be combined with the project."""
+    packages: tuple[str, ...]
+    """Those that were to be upgraded."""
+
+    @property
+    def obstacle(self) -> str:
+        """Why there is no lock to build from; empty if there is one."""
+        if isinstance(self.entry.profile, InvalidError):
+            return self.entry.profile.message
+        reason = self.lock.reason if self.lock and self.lock.state == "unlocked" else ""
+        return _TARGET.sub("", reason)
+
+    @property
+    def hint(self) -> str:
+        """What to do about a profile that cannot be combined with the project."""
+        return self.entry.profile.hint if isinstance(self.entry.profile, InvalidError) else ""
+
+
+def entries(name: str | None, settings: Settings, output_dir: Path | None) -> Iterator[Entry]:
+    """Yield the locks to make: of one profile or all; in a project, of each of its environments."""
+    folders = search_path(settings.project, settings.config_dir)
+    if settings.definition is None:
+        for each in (name,) if name else profile_names(folders):
+            earlier = profile_lock.path_for(each, folders)
+            path = place(each, settings, output_dir)
+            yield Entry(each, load_profile(each, folders), None, earlier, path, bool(name))
+        return
+    from envbuilder.locks import projects
+
+    for entry in projects.entries(settings, name):
+        yield Entry(
+            label=entry.label,
+            profile=entry.variant or cast("InvalidError", entry.problem),
+            origin=(entry.origin, entry.origin_lock) if entry.origin_lock else None,
+            earlier=entry.path if entry.path.is_file() else None,
+            path=output_dir / entry.path.name if output_dir else entry.path,
+            required=entry.required,
+        )
+
+
+def require_locked(names: Iterable[str], entries: Iterable[Entry]) -> None:
+    """Raise `InvalidError` for a package that no lock of some entries holds."""
+    locks = (profile_lock.previous(e.earlier) for e in entries if names and e.earlier)
+    available = {file.name for lock in locks for file in lock.files}
+    for name in names:
+        from difflib import get_close_matches
+
+        from packaging.utils import canonicalize_name
+
+        if canonicalize_name(name) not in available:
+            close = get_close_matches(name, available, n=1)
+            raise InvalidError(
+                f"--upgrade-package: no lock holds {strict_yaml.shown(name)}",
+                f"Did you mean '{close[0]}'?" if close else "Add it: envbuilder add NAME",
+            )
+
+
+def resolved(
+    entries: Iterable[Entry], settings: Settings, *, upgrade: bool, packages: Sequence[str] = ()
+) -> Iterator[Outcome]:
+    """Resolve locks one by one; one that cannot be made does not stop the others."""
+    from envbuilder.locks import resolve
+    from envbuilder.packages.python import wheel_conflicts
+    from envbuilder.packages.store import Store
+
+    progress = console.progress()
+    for entry in entries:
+        previous = profile_lock.previous(entry.earlier) if entry.earlier else None
+        if isinstance(entry.profile, InvalidError):
+            yield Outcome(entry, previous, None, ())
+            continue
+        with progress.task(f"resolve {entry.label}"):
+            lock = resolve.resolve(
+                *(entry.profile, settings, previous, upgrade, progress.note),
+                origin=entry.origin,
+                upgrade_packages=packages,
+            )
+        for target in lock.targets:
+            # Only wheels that are in the store already; the others are checked before use.
+            wheel_conflicts.require_compatible(target.files, target.python, Store.of(settings))
+        yield Outcome(entry, previous, lock, tuple(packages))
+
+
+def settle(outcomes: Iterable[Outcome]) -> int:
+    """Write the locks that changed, and print what came of each; return the exit code.
+
+    A profile that nobody requires by name may fail, but not all of them.
+    """
+    worst, usable = 0, False
+    failures: dict[str, list[str]] = {}
+    hints: list[str] = []
+    for outcome in outcomes:
+        entry, previous, lock, _ = outcome
+        usable = usable or not outcome.obstacle
+        if lock is None:
+            failures.setdefault(outcome.obstacle, []).append(entry.label)
+            hints.append(outcome.hint)
+            worst = INVALID if entry.required else worst
+            continue
+        if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
+            stays = f"the lock in {entry.earlier} is kept"
+            console.result(f"{entry.label}: cannot be locked now; {stays}: {lock.reason}")
+            worst = INVALID
+            continue
+        text = profile_lock.dump(lock)
+        same = entry.earlier == entry.path and entry.path.read_text(encoding="utf-8") == text
+        if not same:
+            write(entry.path, text)
+        if lock.state == "unlocked" and entry.origin:
+            failures.setdefault(outcome.obstacle, []).append(entry.label)
+        else:
+            _report(outcome, lock, same=same)
+        worst = INVALID if lock.state == "unlocked" and entry.required else worst
+    for reason, labels in failures.items():
+        console.result(f"{', '.join(labels)}: cannot be locked: {reason}")
+    for hint in dict.fromkeys(hints):
+        console.result(hint)
+    return INVALID if failures and not usable else worst
+
+
+def _report(outcome: Outcome, lock: Lock, *, same: bool) -> None:
+    """Print what a lock holds now, what moved in it, and what it has not."""
+    from envbuilder.locks import changes
+
+    entry = outcome.entry
+    state = f"{lock.state}, unchanged" if same else lock.state
+    counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
+    console.result(f"{entry.label}: {state}, {counts} → {entry.path}")
+    lines = changes.lines(outcome.previous, lock)
+    if not isinstance(entry.profile, InvalidError):
+        lines += changes.unmoved(outcome.previous, lock, entry.profile, outcome.packages)
+    lines += [f"not for {target}: {why}" for target, why in lock.missing.items()]
+    for line in (*lines, *filter(None, [lock.reason])):
+        console.result(f"  {line}")
+
+
+def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
+    """Return where the lock of a profile is written."""
+    folder = output_dir or (settings.project or settings.config_dir) / "profiles" / "locks"
+    return folder / f"{name}.json"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a lock. Raises `InvalidError`."""
+    hint = "Name another folder with --output-dir."
+    save(path, text.encode(), InvalidError, hint, "the lock")

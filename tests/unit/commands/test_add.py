@@ -1,0 +1,242 @@
+"""`add` and `remove` change a project's file and its locks together, or nothing."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder import cli
+from envbuilder.core.errors import BuildError
+from envbuilder.locks import resolve
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.lock import Lock, Target
+from envbuilder.profiles.locked_file import File
+from tests.support.tools import tools
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROFILE = """\
+description: Small
+accelerator: cpu
+platforms: [linux/amd64]
+backends: [venv]
+python: {default: "3.11", supported: ["3.11"]}
+tools: {uv: 0.13.8}
+requirements: [torch==2.13.0]
+expects: {device: cpu, torch: 2.13.0}
+"""
+TEXT = """\
+# Ours.
+profiles: [small, tiny]
+requirements: [leaf]  # why
+
+environments:
+  notebooks:
+    requirements:
+      - lab
+"""
+
+
+def locked(profile: Any) -> Lock:
+    """A lock that holds version 1.0 of all that a profile requires; `never` cannot be had."""
+    names = [r.partition("=")[0].partition(">")[0] for r in profile.requirements]
+    files = tuple(
+        File(
+            kind="wheel", name=name, version="1.0", file=f"{name}-1.0-py3-none-any.whl", size=5,
+            sha256="a" * 64, source="default", provenance="read", by="a test",
+        )
+        for name in names
+    )  # fmt: skip
+    fails = "never" in names or ("seldom" in names and profile.name == "tiny")
+    target = Target(platform="linux/amd64", python="3.11", base=None, files=files)
+    return Lock(
+        schema=profile_lock.SCHEMA, profile=profile.name,
+        inputs=profile_lock.inputs_digest(profile), state="unlocked" if fails else "locked",
+        reason="linux/amd64 with Python 3.11: it does not exist" if fails else "",
+        tools={} if fails else tools(), targets=() if fails else (target,),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project on two small profiles; whatever exists can be locked."""
+    (tmp_path / "envbuilder.yaml").write_text(TEXT)
+    (tmp_path / "profiles").mkdir()
+    for name in ("small", "tiny"):
+        (tmp_path / "profiles" / f"{name}.yaml").write_text(f"name: {name}\n{PROFILE}")
+    monkeypatch.setattr(resolve, "resolve", lambda profile, *_, **__: locked(profile))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> object:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(list(arguments))
+    return caught.value.code
+
+
+def locks(project: Path) -> set[str]:
+    return {path.name for path in project.glob("envbuilder.lock/*")}
+
+
+def packages(project: Path, name: str) -> set[str]:
+    lock = profile_lock.load(project / "envbuilder.lock" / f"{name}.json")
+    return {f.name for f in lock.files if f.kind == "wheel"}
+
+
+def test_a_package_is_added_and_locked_everywhere(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("lock") == 0
+    path = project / "envbuilder.yaml"
+    path.chmod(0o640)
+    capsys.readouterr()
+    assert run("add", "more>=1") == 0
+    assert path.read_text() == TEXT.replace("[leaf]", "[leaf, more>=1]")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    out = capsys.readouterr().out
+    assert out.startswith("envbuilder.yaml: added more>=1\n")
+    assert out.count("+ more 1.0") == len(locks(project)) == 4
+    assert packages(project, "notebooks.tiny") == {"torch", "leaf", "lab", "more"}
+
+
+def test_it_is_removed_again_and_the_text_is_the_same(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("add", "more") == 0
+    capsys.readouterr()
+    assert run("remove", "More") == 0
+    assert (project / "envbuilder.yaml").read_text() == TEXT
+    assert "- more 1.0" in capsys.readouterr().out
+
+
+def test_one_environment_alone_is_locked(project: Path) -> None:
+    assert run("add", "--environment", "notebooks", "more") == 0
+    assert (project / "envbuilder.yaml").read_text() == TEXT + "      - more\n"
+    assert locks(project) == {"notebooks.small.json", "notebooks.tiny.json"}
+
+
+def test_what_cannot_be_locked_at_all_changes_nothing(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("add", "never") == 2
+    assert (project / "envbuilder.yaml").read_text() == TEXT
+    assert locks(project) == set()
+    err = capsys.readouterr().err
+    assert "default.small cannot be locked (and for 3 more): it does not exist" in err
+    assert "envbuilder.yaml is left as it was." in err
+
+
+def test_what_can_be_locked_for_some_profiles_is_added(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("add", "seldom") == 2
+    assert "seldom" in (project / "envbuilder.yaml").read_text()
+    assert "seldom" in packages(project, "default.small")
+    assert "it does not exist" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("package", "code"), [("never", 2), ("seldom", 0)])
+def test_a_project_that_can_be_locked_for_no_profile_is_2(
+    project: Path, package: str, code: int
+) -> None:
+    (project / "envbuilder.yaml").write_text(f"requirements: [{package}]\n")
+    assert run("lock") == code
+
+
+def test_a_broken_index_changes_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any, **__: Any) -> Lock:
+        raise BuildError("the index does not answer", "Try again later.")
+
+    monkeypatch.setattr(resolve, "resolve", broken)
+    assert run("add", "more") == 1
+    assert (project / "envbuilder.yaml").read_text() == TEXT
+    assert "Try again later. envbuilder.yaml is left as it was." in capsys.readouterr().err
+
+
+def test_without_locking_only_the_file_changes(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("add", "--no-lock", "more") == 0
+    assert run("remove", "--no-lock", "leaf") == 0
+    assert "requirements: [more]  # why" in (project / "envbuilder.yaml").read_text()
+    assert locks(project) == set()
+    assert "Next: envbuilder lock" in capsys.readouterr().out
+
+
+def test_what_is_there_already_is_no_change(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("add", "leaf") == 0
+    assert "nothing to change" in capsys.readouterr().out
+    assert locks(project) == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("add", "torch"), "torch comes from the profile"),
+        (("add", "-e", "."), "No such option"),
+        (("add", "a @ file:///a"), "a local path; only packages from an index"),
+        (("add", "--environment", "gpu", "a"), "has no environment 'gpu'"),
+        (("remove", "leav"), "Did you mean 'leaf'?"),
+        (("remove", "lab"), "envbuilder remove lab --environment notebooks"),
+        (("add",), "Missing argument"),
+    ],
+)
+def test_a_mistake_is_2_and_changes_nothing(
+    project: Path, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    assert message in capsys.readouterr().err
+    assert (project / "envbuilder.yaml").read_text() == TEXT
+
+
+def test_without_a_project_init_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("add", "a") == 2
+    assert "envbuilder init" in capsys.readouterr().err
+
+
+def test_an_empty_file_is_a_project_once_it_lists_something(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "envbuilder.yaml").write_text("# nothing yet\n")
+    assert run("add", "--no-lock", "torchvision") == 0
+    text = (project / "envbuilder.yaml").read_text()
+    assert text == "# nothing yet\nrequirements:\n  - torchvision\n"
+
+
+def test_only_the_named_package_is_upgraded(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("lock", "--profile", "tiny") == 0
+    names: list[Any] = []
+
+    def resolved(profile: Any, *_: Any, **options: Any) -> Lock:
+        names.append(options["upgrade_packages"])
+        return locked(profile)
+
+    monkeypatch.setattr(resolve, "resolve", resolved)
+    capsys.readouterr()
+    assert run("lock", "--profile", "tiny", "--upgrade-package", "torch") == 0
+    assert names == [("torch",)] * 2
+    assert "torch 1.0 stays: torch==2.13.0 is required" in capsys.readouterr().out
+    assert run("lock", "--upgrade-package", "leav") == 2
+    assert "Did you mean 'leaf'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("other", [("--check",), ("--upgrade",), ("--backend", "conda")])
+def test_options_that_exclude_an_upgrade_of_one(
+    project: Path, other: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("lock", "--upgrade-package", "leaf", *other) == 2
+    assert f"cannot be combined with {other[0]}" in capsys.readouterr().err
