@@ -12,7 +12,7 @@ from envbuilder.core.schema import decode, dotted, place
 from envbuilder.core.strict_yaml import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from envbuilder.core.schema import Hints
 
@@ -191,7 +191,7 @@ def read(data: dict[str, Any], where: str, text: str, others: Iterable[str]) -> 
     return definition
 
 
-def _without_value(data: dict[str, Any]) -> Iterator[list[str]]:
+def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:
     """Yield the paths of keys without a value that would count as keys that are left out.
 
     A list that was forgotten after `profiles:` must not mean all profiles.

@@ -13,7 +13,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     Hints = Mapping[type[msgspec.Struct], Mapping[str, str]]
@@ -147,13 +147,13 @@ def _below(kind: Any, prefix: str = "") -> dict[str, str]:
     return hints
 
 
-def place(where: str, text: str, path: list[str]) -> str:
+def place(where: str, text: str, path: Sequence[str]) -> str:
     """Return the location for an error: the file, and the line of a key path if it is known."""
     line = _line_of(text, path)
     return f"{where}:{line}" if line else where
 
 
-def _line_of(text: str, path: list[str]) -> int | None:
+def _line_of(text: str, path: Sequence[str]) -> int | None:
     """Return the 1-based line of a key path in YAML text, or of its deepest part that is found."""
     known = strict_yaml.lines(text) if text else {}
     deepest = (known.get(tuple(path[:depth])) for depth in range(len(path), 0, -1))
