@@ -146,7 +146,13 @@ WRONG_VALUES = {
         "requirements_from:\n  - file: a/../../r.txt\n",
         2, "requirements_from.0.file", "copy files from elsewhere",
     ),
-    "a missing file": Mistake("requirements_from: [no.txt]\n", 1, "no.txt", "o such file"),
+    "a missing file": Mistake("requirements_from: [no.txt]\n", 1, "no.txt", "r.txt."),
+    "another kind of file": Mistake(
+        "requirements_from:\n  - r.txt\n  - setup.py\n", 3, "setup.py", "in pyproject.toml"
+    ),
+    "extras of a text file": Mistake(
+        "requirements_from:\n  - {file: r.txt, extras: [a]}\n", 2, "r.txt", "Remove extras: a."
+    ),
     "an option": Mistake(
         "requirements: [-r r.txt]\n", 1, "requirements.0", "under requirements_from:"
     ),
