@@ -89,7 +89,9 @@ def explain(
         message = "unknown key"
     else:
         if text:
-            hint = wording.advice(message, spot, _source(text, path))
+            # The value of a free key may be a secret.
+            source = None if spot.value is None else _source(text, path)
+            hint = wording.advice(message, spot, source)
         message = wording.worded(message, spot)
         message = f"of a key, {message}" if below else message
         message = escaped(message, _LONGEST_MESSAGE)

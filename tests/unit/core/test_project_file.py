@@ -105,9 +105,9 @@ WRONG_TYPES = {
         "profiles: [cpu]\npython: 3.10\n", 2, "python", 'Put it in quotes: "3.10"'
     ),
     "a number for text": Mistake(
-        "environment:\n  A: x\n  B: 0x10\n", 3, "environment.B", 'Put it in quotes: "0x10"'
+        "environment:\n  A: x\n  B: 0x10\n", 3, "environment.B", "Put it in quotes."
     ),
-    "true for text": Mistake("environment: {A: yes}\n", 1, "environment.A", 'quotes: "yes"'),
+    "true for text": Mistake("environment: {A: yes}\n", 1, "environment.A", "Put it in quotes."),
     "true for a list": Mistake("requirements: true\n", 1, "requirements", LIST_IT),
     "no value": Mistake("python:\nprofiles: [cpu]\n", 1, "python", NO_VALUE),
     "an empty key": Mistake("requirements:\n", 1, "requirements", NO_VALUE),
