@@ -1,32 +1,26 @@
-"""Write the generated files of `docs/reference`: commands, profile, lock, report and its schema.
+"""Write the generated files of `docs/reference`: commands, keys of files, report and its schema.
 
-The table of what runs where is there, too, and in short in README.md (`tools/matrix.py`).
+The table of what runs where is there, too, and in short in README.md (`tools/matrix.py`). The
+schema of envbuilder.yaml goes into `share/` (`tools/project_schema.py`).
 
     make docs
 
-Commands come from Click, the keys of profiles, locks and reports from the structures that read
-them, with the docstrings of their fields. A test compares the pages with what this makes.
+Commands come from Click, the keys of files from the structures that read them, with the docstrings
+of their fields. A test compares the files with what this makes.
 """
 
 from __future__ import annotations
 
-import ast
 import copy
-import inspect
-from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from envbuilder import cli
-from envbuilder.core import types
 from envbuilder.profiles import lock, locked_file, profile
 from envbuilder.verify.report import environment, measurements, model
-from tools import matrix
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
+from tools import matrix, project_page, project_schema
+from tools.struct_tables import sections
 
 FOLDER = matrix.REPOSITORY / "docs" / "reference"
 README = matrix.REPOSITORY / "README.md"
@@ -73,9 +67,10 @@ def pages() -> dict[str, str]:
     about_reports = (model, environment, measurements)
     return {
         "commands.md": MADE + commands(),
-        "profile.md": MADE + PROFILE + "".join(structs(profile)) + _kinds(),
-        "lock.md": MADE + LOCK + "".join(structs(lock)) + "".join(structs(locked_file)),
-        "report.md": MADE + REPORT + "".join(s for m in about_reports for s in structs(m)),
+        "envbuilder-yaml.md": MADE + project_page.page(),
+        "profile.md": MADE + PROFILE + "".join(sections(profile)) + _kinds(),
+        "lock.md": MADE + LOCK + "".join(sections(lock)) + "".join(sections(locked_file)),
+        "report.md": MADE + REPORT + "".join(s for m in about_reports for s in sections(m)),
         "report.schema.json": report_schema(),
         "matrix.md": MATRIX + matrix.page(matrix.shipped()),
     }
@@ -114,90 +109,6 @@ def _help(command: click.Command, name: str) -> str:
     return f"## `{name}`\n\n```text\n{command.get_help(context)}\n```\n"
 
 
-def structs(module: ModuleType) -> Iterator[str]:
-    """Yield a section for each public structure of a module, the one that holds the others first.
-
-    It has the structure's docstring and a row for each of its keys.
-    """
-    body = ast.parse(inspect.getsource(module)).body
-    classes = [n for n in body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")]
-    for node in [*classes[-1:], *classes[:-1]]:
-        rows = list(_rows(node))
-        if not rows:
-            continue
-        about = inspect.cleandoc(ast.get_docstring(node) or "")
-        lines = ["| key | value | meaning |", "|---|---|---|"]
-        lines += [f"| `{key}` | {_cell(kind)} | {_cell(text)} |" for key, kind, text in rows]
-        yield f"\n## {node.name}\n\n{about}\n\n" + "\n".join(lines) + "\n"
-
-
-def _rows(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
-    for place, statement in enumerate(node.body):
-        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
-            continue
-        after = node.body[place + 1] if place + 1 < len(node.body) else None
-        meaning = ""
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            meaning = " ".join(str(after.value.value).split())
-        default = "" if statement.value is None else ast.unparse(statement.value)
-        yield statement.target.id, _type(statement.annotation), _with_default(meaning, default)
-
-
-def _with_default(meaning: str, default: str) -> str:
-    if default in {"", "None", "()", "{}", "''"} or "(" in default:
-        return meaning
-    shown = {"False": "false", "True": "true"}.get(default, default.strip("'"))
-    return f"{meaning} Default: `{shown}`.".strip()
-
-
-def _type(node: ast.expr) -> str:  # noqa: PLR0911 (one return per form reads best)
-    """Put an annotation into words."""
-    match node:
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return f"{_type(left)} or {_type(right)}"
-        case ast.Constant(value=None):
-            return "nothing"
-        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[inner, *_])):
-            return f"list of: {_type(inner)}"
-        case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[key, value])):
-            return f"mapping: {_type(key)} → {_type(value)}"
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
-            values = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            return " or ".join(f"`{ast.literal_eval(v)}`" for v in values)
-        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[inner, *_])):
-            return _type(inner)
-        case ast.Attribute(attr=name):
-            return _alias(name)
-        case ast.Name(id=name):
-            return _NAMES.get(name, f"[{name}](#{name.lower()})")
-    return ast.unparse(node)
-
-
-_NAMES = {
-    "str": "text",
-    "int": "whole number",
-    "float": "number",
-    "bool": "`true` or `false`",
-    "Any": "anything",
-    "Positive": "number",
-    "NotNegative": "number",
-    "Count": "whole number",
-    "Size": "whole number",
-    "_CpuFlag": "name of a CPU flag",
-}
-
-
-def _alias(name: str) -> str:
-    alias: Any = getattr(types, name)
-    for meta in getattr(alias, "__metadata__", ()):
-        if meta.description:
-            return str(meta.description)
-    values = getattr(alias, "__args__", ())
-    if values and all(isinstance(v, str) for v in values):
-        return " or ".join(f"`{v}`" for v in values)
-    return name
-
-
 def _kinds() -> str:
     return (
         "\n## Names of indexes\n\nThe symbolic sources that `indexes:` may name are"
@@ -206,14 +117,11 @@ def _kinds() -> str:
     )
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
 def main() -> None:
     """Write the pages."""
     for name, text in pages().items():
         (FOLDER / name).write_text(text)
+    project_schema.FILE.write_text(project_schema.schema())
     README.write_text(matrix.readme(README.read_text()))
 
 

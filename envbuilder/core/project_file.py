@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
 from envbuilder.core import types
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.schema import decode, dotted, place
+from envbuilder.core.strict_yaml import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from envbuilder.core.schema import Hints
 
 DEFAULT = "default"
 """The environment that the top-level keys describe."""
-
-_LIST = "Did you mean 'requirements'?"
-HINTS = {
-    **dict.fromkeys(
-        ("packages", "dependencies", "deps", "pip", "add_requirements", "install_requires"), _LIST
-    ),
-    "extends": "A profile extends another, in profiles/NAME.yaml; a project names `profiles`.",
-}
-"""Common wrong keys → what to write instead."""
 
 ProjectPath = Annotated[
     str,
     Meta(
         pattern=r"^(?!/)(?!(.*/)?\.\.(/|\Z))[^\x00-\x1f\x7f\"'\\`$:*?<>|]{1,200}\Z",
         description="the path of a file in the project, without `..`",
+        extra={
+            "hint": "Write its path from the folder of envbuilder.yaml; copy files from elsewhere."
+        },
     ),
 ]
 RequirementLine = Annotated[
@@ -32,6 +34,10 @@ RequirementLine = Annotated[
     Meta(
         pattern=r"^[A-Za-z0-9][^\x00-\x1f\x7f\\`$]{0,500}\Z",
         description="a package, such as rich>=13",
+        extra={
+            "hint": "List files under requirements_from:. The project's own code needs no"
+            " requirement: commands run in its folder."
+        },
     ),
 ]
 """A requirement (PEP 508); the resolver's own parser checks the rest."""
@@ -74,7 +80,124 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A project: its top-level keys are the environment `default`."""
 
-    profiles: tuple[types.Name, ...] | None = None
+    profiles: Annotated[tuple[types.Name, ...], Meta(min_length=1)] | None = None
     """The profiles to support; by default all that are not opt-in."""
     environments: dict[types.Name, Environment] = {}
     """More environments: each has what the top-level keys list, and its own in addition."""
+
+
+_MEANT = {
+    "requirements": (
+        *("packages", "dependencies", "deps", "pip", "pip_packages", "python_packages", "require"),
+        *("add_requirements", "install_requires", "libraries"),
+    ),
+    "requirements_from": (
+        *("requirements_file", "requirements_files", "requirements_txt", "requirement_files"),
+        *("file", "from", "pyproject", "environment_yml", "lockfile"),
+    ),
+    "python": ("python_version", "requires_python", "requires-python", "pythons"),
+    "system_packages": ("apt", "apt_packages", "apt-get", "debian", "debs", "os_packages"),
+    "environment": ("env", "env_vars", "environment_variables", "variables", "vars"),
+}
+"""Key → others that users write for it."""
+_ENVIRONMENT_HINTS = {
+    **{wrong: f"Did you mean '{key}'?" for key, others in _MEANT.items() for wrong in others},
+    **dict.fromkeys(
+        ("channels", "conda", "conda_packages"),
+        "For conda packages, list the file that names them: requirements_from: [environment.yml]",
+    ),
+    **dict.fromkeys(
+        ("extras", "groups", "dependency_groups", "dependency-groups"),
+        "Write it with its file: requirements_from: [{file: pyproject.toml, extras: [NAME]}];"
+        " `groups` likewise.",
+    ),
+    **dict.fromkeys(
+        ("accelerator", "accelerators", "device", "devices", "gpu", "cuda", "hardware"),
+        "The machine decides, by its profile. To support some profiles only: profiles: [cpu, cuda]",
+    ),
+    **dict.fromkeys(
+        ("platforms", "platform", "arch"),
+        "Remove the key: every profile states its platforms.",
+    ),
+    **dict.fromkeys(
+        ("backend", "backends", "builder", "engine"),
+        "Remove the key: --backend chooses it for each command.",
+    ),
+    **dict.fromkeys(
+        ("base_image", "base", "image", "docker", "from_image"),
+        "Remove the key: every profile states its image. Another one: --base-image, or"
+        " base_images: at the top level.",
+    ),
+    **dict.fromkeys(
+        ("index", "index_url", "index-url", "extra_index_url", "extra-index-url", "find_links"),
+        "Remove the key, and set the index up for pip or uv. PyTorch's are the profiles' own.",
+    ),
+    **dict.fromkeys(
+        ("framework", "torch", "pytorch"),
+        "Remove the key: PyTorch comes from the profile.",
+    ),
+}
+HINTS: Hints = {
+    Definition: {
+        **_ENVIRONMENT_HINTS,
+        "envs": "Did you mean 'environments'?",
+        "extends": "A profile extends another, in profiles/NAME.yaml; a project names `profiles`.",
+        "name": "Remove the key: a project is known by its folder.",
+        "version": "Remove the key: the file has no version.",
+    },
+    Environment: {
+        **_ENVIRONMENT_HINTS,
+        "name": "Remove the key: an environment's name is the key above it.",
+    },
+    RequirementFile: {
+        **dict.fromkeys(
+            ("path", "name", "filename", "from", "requirements"), "Did you mean 'file'?"
+        ),
+        **dict.fromkeys(
+            ("optional_dependencies", "optional-dependencies"), "Did you mean 'extras'?"
+        ),
+        **dict.fromkeys(("dependency_groups", "dependency-groups"), "Did you mean 'groups'?"),
+    },
+}
+
+
+def read(data: dict[str, Any], where: str, text: str, others: Iterable[str]) -> Definition:
+    """Return the definition of a project. Raise `InvalidError` for mistakes.
+
+    `others`: keys that the same file may hold, for suggestions.
+    """
+    if empty := next(_without_value(data), None):
+        raise InvalidError(
+            f"{place(where, text, empty)}: {dotted(empty)}has no value",
+            "Write a value, or remove the key.",
+        )
+    top = {**{key: f"Did you mean '{key}'?" for key in others}, **HINTS[Definition]}
+    definition = decode(data, Definition, where, text, {**HINTS, Definition: top})
+    if DEFAULT in definition.environments:
+        path = ["environments", DEFAULT]
+        raise InvalidError(
+            f"{place(where, text, path)}: {dotted(path)}this environment is what the top-level keys"
+            " describe",
+            "Move its keys to the top level, or give it another name.",
+        )
+    profiles = definition.profiles or ()
+    for number, name in enumerate(profiles):
+        if name in profiles[:number]:
+            path = ["profiles", str(number)]
+            raise InvalidError(
+                f"{place(where, text, path)}: {dotted(path)}{shown(name)} is listed twice",
+                "Remove one of them.",
+            )
+    return definition
+
+
+def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:
+    """Yield the paths of keys without a value that would count as keys that are left out.
+
+    A list that was forgotten after `profiles:` must not mean all profiles.
+    """
+    yield from ([key] for key in ("python", "profiles") if key in data and data[key] is None)
+    environments = data.get("environments")
+    for name, environment in environments.items() if isinstance(environments, dict) else ():
+        if isinstance(environment, dict) and environment.get("python", "") is None:
+            yield ["environments", name, "python"]

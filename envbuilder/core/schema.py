@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from envbuilder.core import bounded, strict_yaml, wording
+from envbuilder.core import bounded, strict_yaml, type_paths, wording
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+    Hints = Mapping[type[msgspec.Struct], Mapping[str, str]]
 
 T = TypeVar("T")
 _LONGEST_MESSAGE = 200
@@ -38,11 +40,15 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     try:
         data = strict_yaml.load(text)
     except strict_yaml.StrictYamlError as error:
-        raise InvalidError(f"{where}:{error.line}: not valid YAML: {error.problem}") from error
+        message = f"{where}:{error.line}: not valid YAML: {error.problem}"
+        raise InvalidError(message, error.hint) from error
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise InvalidError(f"{where}:1: expected a mapping of keys, found {type(data).__name__}")
+        raise InvalidError(
+            f"{where}:1: expected a mapping of keys, found {wording.kind_of(data)}",
+            "Begin with a key and a colon.",
+        )
     return data
 
 
@@ -51,11 +57,11 @@ def decode(
     kind: type[T],
     where: str,
     text: str = "",
-    hints: Mapping[str, str] = MappingProxyType({}),
+    hints: Hints = MappingProxyType({}),
 ) -> T:
     """Return `data` as `kind`; unknown keys and wrong types raise `InvalidError`.
 
-    `hints`: common wrong top-level keys → what to do instead.
+    `hints`: for a struct, common wrong keys → what to do instead.
     """
     try:
         return msgspec.convert(data, kind)
@@ -68,57 +74,64 @@ def explain(
     kind: type[Any],
     where: str,
     text: str,
-    hints: Mapping[str, str] = MappingProxyType({}),
+    hints: Hints = MappingProxyType({}),
     data: Any = None,
 ) -> InvalidError:
     """Return the `InvalidError` for a validation error: key path, line if known, suggestion."""
-    message, _, raw_path = str(error).partition(" - at ")
-    of_key = raw_path.startswith("`key` in ")
-    path = re.findall(r"[\w-]+", raw_path.removeprefix("`key` in ").strip("`").removeprefix("$"))
+    message, _, stated = str(error).partition(" - at ")
+    spot = type_paths.locate(stated, kind, data)
     unknown = re.search(r"unknown field `(.+)`", message, re.DOTALL)
+    path, below = list(spot.path), [] if spot.key is None else [spot.key]
     hint = ""
     if unknown:
-        hint = _instead(unknown[1], path, kind, {} if path else hints)
+        hint = _instead(unknown[1], path, kind, hints)
         path.append(unknown[1])
         message = "unknown key"
     else:
-        found = None if of_key else _at(data, path)
-        message = wording.worded(message, kind, path, found)
-        message = escaped(f"of a key, {message}" if of_key else message, _LONGEST_MESSAGE)
-    dotted = ".".join(escaped(part, strict_yaml.SHOWN) for part in path)
-    return InvalidError(
-        f"{place(where, text, path)}: {dotted + ': ' if dotted else ''}{message}", hint
-    )
+        if text:
+            # The value of a free key may be a secret.
+            source = None if spot.value is None else _source(text, path)
+            hint = wording.advice(message, spot, source)
+        message = wording.worded(message, spot)
+        message = f"of a key, {message}" if below else message
+        message = escaped(message, _LONGEST_MESSAGE)
+    return InvalidError(f"{place(where, text, [*path, *below])}: {dotted(path)}{message}", hint)
 
 
-def _at(data: Any, path: list[str]) -> Any:
-    """Return the value that a key path leads to; None if it leads nowhere."""
+def dotted(path: Iterable[str]) -> str:
+    """Return a key path as the start of a message: `environments.train.python: `."""
+    keys = ".".join(escaped(part, strict_yaml.SHOWN) for part in path)
+    return f"{keys}: " if keys else ""
+
+
+def _source(text: str, path: Iterable[str]) -> str | None:
+    """Return how a scalar is written in a file; None if the path leads to none."""
+    data = strict_yaml.load(text, scalars_as_text=True)
     for part in path:
-        try:
-            data = data[int(part)] if isinstance(data, list | tuple) else data[part]
-        except (LookupError, TypeError, ValueError):
-            return None
-    return data
+        data = type_paths.item(data, part)
+    return data if isinstance(data, str) else None
 
 
-def _instead(key: str, above: list[str], kind: Any, hints: Mapping[str, str]) -> str:
+def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
     """Return the hint for an unknown key.
 
     The same key in another place comes first, then a similar key in this place, then one elsewhere.
     """
     from difflib import get_close_matches
 
-    level = [kind]
-    for part in above:
-        level = [t for struct in _structs(level) for n, t in _fields(struct) if n == part] or level
-    level_hints = {
-        name: f"Did you mean '{name}'?" for struct in _structs(level) for name, _ in _fields(struct)
-    }
-    below = _below(kind)
-    exactly = hints.get(key) or below.get(key)
-    if exactly:
-        return exactly
-    for candidates in ({**level_hints, **hints}, below):
+    level: dict[str, str] = {}
+    for struct in type_paths.structs([type_paths.at(kind, above)]):
+        level |= {name: f"Did you mean '{name}'?" for name, _ in type_paths.fields(struct)}
+        level |= hints.get(struct, {})
+    if key in level:
+        return level[key]
+    top = {name for struct in type_paths.structs([kind]) for name, _ in type_paths.fields(struct)}
+    if key in top:
+        return f"'{key}' belongs at the top level."
+    elsewhere = _below(kind)
+    if key in elsewhere:
+        return elsewhere[key]
+    for candidates in (level, elsewhere):
         close = get_close_matches(key[: strict_yaml.SHOWN], sorted(candidates), n=1)
         if close:
             return candidates[close[0]]
@@ -128,34 +141,21 @@ def _instead(key: str, above: list[str], kind: Any, hints: Mapping[str, str]) ->
 def _below(kind: Any, prefix: str = "") -> dict[str, str]:
     """Return the keys that may appear anywhere below a type → the hint that says where."""
     hints: dict[str, str] = {}
-    for struct in _structs([kind]):
-        for name, inner in _fields(struct):
+    for struct in type_paths.structs([kind]):
+        for name, inner in type_paths.fields(struct):
             hints.setdefault(name, f"Did you mean '{prefix}{name}'?")
             for key, hint in _below(inner, f"{prefix}{name}.").items():
                 hints.setdefault(key, hint)
     return hints
 
 
-def _structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
-    """Yield the structs that values of these types are, or contain directly."""
-    for kind in kinds:
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            yield kind
-        else:
-            yield from _structs(getattr(kind, "__args__", ()))
-
-
-def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
-    return ((f.encode_name, f.type) for f in msgspec.structs.fields(struct))
-
-
-def place(where: str, text: str, path: list[str]) -> str:
+def place(where: str, text: str, path: Sequence[str]) -> str:
     """Return the location for an error: the file, and the line of a key path if it is known."""
     line = _line_of(text, path)
     return f"{where}:{line}" if line else where
 
 
-def _line_of(text: str, path: list[str]) -> int | None:
+def _line_of(text: str, path: Sequence[str]) -> int | None:
     """Return the 1-based line of a key path in YAML text, or of its deepest part that is found."""
     known = strict_yaml.lines(text) if text else {}
     deepest = (known.get(tuple(path[:depth])) for depth in range(len(path), 0, -1))

@@ -16,7 +16,8 @@ from msgspec.structs import asdict, fields, replace
 
 from envbuilder.core import console, folders, ownership, project_file, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.schema import decode, parse_yaml, read_text
+from envbuilder.core.schema import decode, parse_yaml, place, read_text
+from envbuilder.core.strict_yaml import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -178,8 +179,7 @@ def decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definiti
         return decode(data, Configuration, where, text), None
     keys = {f.encode_name for f in fields(Configuration)}
     rest = {key: value for key, value in data.items() if key not in keys}
-    hints = {key: f"Did you mean '{key}'?" for key in keys} | project_file.HINTS
-    definition = decode(rest, project_file.Definition, where, text, hints) if rest else None
+    definition = project_file.read(rest, where, text, keys) if rest else None
     configuration = {key: value for key, value in data.items() if key in keys}
     return decode(configuration, Configuration, where, text), definition
 
@@ -189,11 +189,18 @@ def _shared_store(variable: str | None, files: Sequence[File]) -> Path | None:
 
     Raise `InvalidError` for a relative path, which would mean another folder in each project.
     """
-    stated = [(f.read.shared_store, f"{f.where}: shared_store") for f in files]
-    stated.append((variable, SHARED_STORE))
-    path, where = next(((p, w) for p, w in reversed(stated) if p is not None), ("", ""))
+    stated = [
+        (path, f"{place(f.where, f.text, ['shared_store'])}: shared_store")
+        for f in files
+        if (path := f.read.shared_store) is not None
+    ]
+    stated += [(variable, SHARED_STORE)] if variable is not None else []
+    path, where = stated[-1] if stated else ("", "")
     if path and not Path(path).is_absolute():
-        raise InvalidError(f"{where}: {path!r} is not an absolute path")
+        raise InvalidError(
+            f"{where}: {shown(path)} is not an absolute path",
+            "A relative one would mean another folder in each project: begin it with /.",
+        )
     return Path(path) if path else None
 
 

@@ -6,6 +6,7 @@ is proportional to the text, and no message can repeat more than a short piece o
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import yaml
@@ -33,10 +34,11 @@ _NOT_TEXT = yaml.reader.Reader.NON_PRINTABLE
 class StrictYamlError(ValueError):
     """Text is not YAML, or uses features that are not supported here."""
 
-    def __init__(self, problem: str, line: int) -> None:
+    def __init__(self, problem: str, line: int, hint: str = "") -> None:
         super().__init__(f"line {line}: {problem}")
         self.problem = problem
         self.line = line
+        self.hint = hint
 
 
 class Span(NamedTuple):
@@ -110,7 +112,8 @@ class _Document:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             problem = (error.problem or "it cannot be parsed")[: 2 * SHOWN]
-            raise StrictYamlError(problem, mark.line + 1 if mark else 1) from error
+            line = mark.line + 1 if mark else 1
+            raise StrictYamlError(problem, line, _syntax_hint(text, line)) from error
         except (yaml.YAMLError, RecursionError) as error:
             raise StrictYamlError("it cannot be parsed", 1) from error
 
@@ -178,7 +181,7 @@ class _Document:
         if tag in _TYPED:
             _refuse(event, f"key {shown(event.value)} is not text: quote it")
         if event.value in parent.data:
-            _refuse(event, f"key {shown(event.value)} appears twice")
+            _refuse(event, f"key {shown(event.value)} appears twice: keep one of them")
         parent.key, parent.key_end = event.value, event.end_mark.index
         parent.wants_key = False
         self.lines[*parent.path, event.value] = event.start_mark.line + 1
@@ -214,6 +217,14 @@ class _Collection:
         self.data, self.path = data, path
         self.key, self.key_end = "", -1
         self.wants_key = isinstance(data, dict)
+
+
+def _syntax_hint(text: str, line: int) -> str:
+    """Return what to look for in a line that cannot be parsed."""
+    stated = text.split("\n")[line - 1 : line]
+    if any("\t" in before for before in re.findall(r"\A\s*(?:- *)?\s*", "".join(stated))):
+        return "Indent with spaces instead of tabs."
+    return "Check the indentation, quotes and brackets, in this line and the one above."
 
 
 def _refuse(event: Any, problem: str) -> NoReturn:

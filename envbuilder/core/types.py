@@ -25,7 +25,13 @@ Name = Annotated[
 ]
 PythonVersion = Annotated[
     str,
-    Meta(pattern=r"^3\.[1-9][0-9]?\Z", description='a Python version such as "3.12", in quotes'),
+    Meta(
+        pattern=r"^3\.[1-9][0-9]?\Z",
+        description='a Python version such as "3.12", in quotes',
+        extra={
+            "hint": "Write its first two numbers only, or remove the key to leave the choice open."
+        },
+    ),
 ]
 FullPythonVersion = Annotated[
     str,
@@ -72,7 +78,12 @@ Distribution = Annotated[
     ),
 ]
 DebianPackage = Annotated[
-    str, Meta(pattern=r"^[a-z0-9][a-z0-9+.-]+\Z", description="the name of a Debian package")
+    str,
+    Meta(
+        pattern=r"^[a-z0-9][a-z0-9+.-]{1,100}\Z",
+        description="the name of a Debian package",
+        extra={"hint": "Write the name alone, without a version, as apt lists it: libgomp1"},
+    ),
 ]
 DebianSuite = Annotated[str, Meta(pattern=r"^[a-z]*\Z", description="the name of a Debian suite")]
 FileVersion = Annotated[

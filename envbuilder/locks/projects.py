@@ -16,7 +16,7 @@ from envbuilder.profiles.profile import Profile
 from envbuilder.project import catalog, environments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from envbuilder.core.settings import Settings
 
@@ -42,7 +42,8 @@ def entries(settings: Settings, name: str | None = None) -> Iterator[Entry]:
     """Yield what a project has to lock, or only what concerns one profile.
 
     Opt-in profiles count only if the project lists them. Raise `InvalidError` outside of a project,
-    and for profiles or files that cannot be read.
+    for profiles or files that cannot be read, and for an environment that fits none of the profiles
+    if the project lists none.
     """
     definition = settings.definition
     if definition is None:
@@ -54,23 +55,35 @@ def entries(settings: Settings, name: str | None = None) -> Iterator[Entry]:
     for environment in environments.names(definition):
         variants = catalog.variants(replace(settings, environment=environment))
         assert variants is not None, "there is a definition"
-        for each in (name,) if name else variants.names(folders):
-            origin = profile_files.load(each, folders)
-            required = bool(name or definition.profiles)
-            if origin.opt_in and not required:
-                continue
-            variant, problem = None, None
-            try:
-                variant = variants.of(origin)
-            except InvalidError as error:
-                problem = error
-            shipped = profile_lock.path_for(each, folders)
-            yield Entry(
-                label=f"{environment}.{each}",
-                origin=origin,
-                origin_lock=profile_lock.load(shipped) if shipped else None,
-                variant=variant,
-                problem=problem,
-                path=variants.lock_path(each),
-                required=required,
+        variants.require_readable()
+        names = (name,) if name else variants.names(folders)
+        required = bool(name or definition.profiles)
+        combined = [_entry(variants, each, folders, required=required) for each in names]
+        combined = [entry for entry in combined if required or not entry.origin.opt_in]
+        problems = [entry.problem for entry in combined if entry.problem is not None]
+        if len(problems) == len(combined) and not required:
+            raise InvalidError(
+                f"{problems[0].message}; nor does any other profile fit", problems[0].hint
             )
+        yield from combined
+
+
+def _entry(
+    variants: catalog.ProjectProfiles, name: str, folders: Sequence[Path], *, required: bool
+) -> Entry:
+    origin = profile_files.load(name, folders)
+    variant, problem = None, None
+    try:
+        variant = variants.of(origin)
+    except InvalidError as error:
+        problem = error
+    shipped = profile_lock.path_for(name, folders)
+    return Entry(
+        label=f"{variants.environment}.{name}",
+        origin=origin,
+        origin_lock=profile_lock.load(shipped) if shipped else None,
+        variant=variant,
+        problem=problem,
+        path=variants.lock_path(name),
+        required=required,
+    )

@@ -7,16 +7,19 @@ name. Registries are only checked to be hosts; which ones exist is not known.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.core import bounded, strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place, read_text
+from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.profiles import locked_file
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.suggestions import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from envbuilder.core.settings import File
 
@@ -38,6 +41,7 @@ def require(files: Sequence[File], environ: Mapping[str, str], folders: Sequence
         _require_indexes(file, folders)
         _require_base_images(file, folders)
         _require_registries(file)
+        _require_profile(file, folders)
     _require_variables(environ, folders)
 
 
@@ -52,6 +56,21 @@ def _require_indexes(file: File, folders: Sequence[Path]) -> None:
                 f" {', '.join(sorted(names))}. {_PYPI}"
                 f" {_OWN_INDEX}",
             )
+
+
+def _require_profile(file: File, folders: Sequence[Path]) -> None:
+    """Raise `InvalidError` for the profile of a project if it does not exist.
+
+    One that the user's own file names may be in some of their projects only.
+    """
+    name = file.read.profile
+    if name is None or Path(file.where).name != PROJECT_FILE:
+        return
+    available = profiles.names(folders)
+    if name not in available:
+        spot = place(file.where, file.text, ["profile"])
+        hint = suggestion(name, available)
+        raise InvalidError(f"{spot}: profile: unknown profile {_shown(name)}", hint)
 
 
 def _require_variables(environ: Mapping[str, str], folders: Sequence[Path]) -> None:

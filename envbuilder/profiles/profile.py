@@ -16,6 +16,7 @@ from envbuilder.core import ownership, resources, strict_yaml, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
 from envbuilder.profiles import backends, requirements
+from envbuilder.profiles.suggestions import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -243,7 +244,7 @@ def names(folders: Sequence[Path]) -> tuple[str, ...]:
 def load(name: str, folders: Sequence[Path]) -> Profile:
     """Return the profile `name`. Raises `InvalidError` with file, key and a suggestion."""
     data, where, text = _merged(name, folders, ())
-    profile = decode(data, Profile, where, text, requirements.HINTS)
+    profile = decode(data, Profile, where, text, {Profile: requirements.HINTS})
     _check(profile, where)
     return profile
 
@@ -305,15 +306,8 @@ def _find(name: str, folders: Sequence[Path]) -> Path:
         path = folder / f"{name}.yaml"
         if path.is_file():
             return path
-    from difflib import get_close_matches
-
-    available = names(folders)
-    close = get_close_matches(name[: strict_yaml.SHOWN], available, n=1)
-    hint = f"Did you mean '{close[0]}'? " if close else ""
-    raise InvalidError(
-        f"unknown profile {strict_yaml.shown(name)}",
-        f"{hint}Known profiles: {', '.join(available)}. See `envbuilder profiles`.",
-    )
+    hint = suggestion(name, names(folders))
+    raise InvalidError(f"unknown profile {strict_yaml.shown(name)}", hint)
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,10 @@ from envbuilder.core.strict_yaml import shown
 from envbuilder.profiles import backends
 from envbuilder.profiles.profile import Python
 from envbuilder.project import framework
+from envbuilder.project.requirement_files.requirement import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from packaging.requirements import Requirement
 
     from envbuilder.core import types
     from envbuilder.profiles.profile import Conda, Profile
@@ -66,7 +65,7 @@ def _requirements(profile: Profile, lines: Iterable[Line]) -> Iterator[str]:
     yield from profile.requirements
     seen = set(profile.requirements)
     for line in lines:
-        requirement = _parsed(line)
+        requirement = parse(line.text, line.where)
         name = canonicalize_name(requirement.name)
         pinned = [s.version for s in pins[name].specifier] if name in pins else []
         if name in framework.TORCH and len(pinned) == 1:
@@ -82,32 +81,12 @@ def _requirements(profile: Profile, lines: Iterable[Line]) -> Iterator[str]:
             yield str(requirement)
 
 
-def _parsed(line: Line) -> Requirement:
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        requirement = Requirement(line.text)
-    except InvalidRequirement as error:
-        reason = str(error).partition("\n")[0]
-        raise InvalidError(
-            f"{line.where}: {shown(line.text)}: not a requirement: {reason}",
-            "Write a package and versions, such as rich>=13.",
-        ) from error
-    if requirement.url:
-        raise InvalidError(
-            f"{line.where}: {requirement.name}: a package from a URL or a repository has no hash"
-            " that a lock could state for every platform",
-            "Require a version from the package index, or put the code into the project.",
-        )
-    return requirement
-
-
 def _constraints(lines: Iterable[Line]) -> Iterator[str]:
     """Yield the constraints, except on what each build of PyTorch requires in its own version."""
     from packaging.utils import canonicalize_name
 
     for line in lines:
-        requirement = _parsed(line)
+        requirement = parse(line.text, line.where)
         name = canonicalize_name(requirement.name)
         if name not in framework.TORCH and not framework.is_runtime(name):
             yield str(requirement)

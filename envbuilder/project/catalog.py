@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
+from envbuilder.core.schema import dotted, place, read_text
+from envbuilder.core.strict_yaml import shown
 from envbuilder.profiles import profile as profile_files
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.suggestions import suggestion
 from envbuilder.project import environments
 from envbuilder.project.adapt import adapt
 from envbuilder.project.requirement_files import read
@@ -53,6 +56,10 @@ class ProjectProfiles:
         """Return the path of the environment's lock for a profile."""
         return self._project / LOCKS / f"{self.environment}.{name}.json"
 
+    def require_readable(self) -> None:
+        """Raise `InvalidError` for what is wrong with the project's files on any hardware."""
+        self.contents  # noqa: B018 (read now, and kept)
+
     @cached_property
     def contents(self) -> Contents:
         """What the environment requires; its files are read at most once."""
@@ -79,4 +86,17 @@ def variants(settings: Settings) -> ProjectProfiles | None:
                 f"Environments are defined in {environments.FILE}; this folder has none.",
             )
         return None
+    _require_known(settings.definition, settings.project, settings.config_dir)
     return ProjectProfiles(settings.definition, settings.environment, settings.project)
+
+
+def _require_known(definition: Definition, project: Path, config_dir: Path) -> None:
+    """Raise `InvalidError` for a listed profile that does not exist."""
+    available = profile_files.names(profile_files.search_path(project, config_dir))
+    for number, name in enumerate(definition.profiles or ()):
+        if name not in available:
+            path = ["profiles", str(number)]
+            where = place(environments.FILE, read_text(project / environments.FILE), path)
+            raise InvalidError(
+                f"{where}: {dotted(path)}unknown profile {shown(name)}", suggestion(name, available)
+            )

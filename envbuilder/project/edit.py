@@ -156,7 +156,7 @@ def _refuse_missing(file: _File, name: str, project: Path, read: Read) -> NoRetu
                 f"Run: envbuilder remove {name}{option}",
             )
     stated = environments.stated(file.definition, file.environment)
-    for source in environments.named_files(stated):
+    for source in map(environments.named_file, stated.requirements_from):
         for line in read(project, source.file, source.extras, source.groups).requirements:
             if name in _names([line.text]):
                 raise InvalidError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -10,6 +11,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementFile
 from envbuilder.core.schema import place, read_text
 from envbuilder.core.strict_yaml import shown
+from envbuilder.project.requirement_files import requirement
 from envbuilder.project.requirement_files.listed import Line
 
 if TYPE_CHECKING:
@@ -66,12 +68,13 @@ def stated(definition: Definition, name: str) -> Environment:
 
 def contents(definition: Definition, name: str, project: Path, read: Read) -> Contents:
     """Return all that an environment of a project requires. Raise `InvalidError` as `read` does."""
-    environment = stated(definition, name)
-    files = [(f.file, read(project, f.file, f.extras, f.groups)) for f in named_files(environment)]
+    entries = [*_entries(definition, name, project, "requirements_from")]
+    named = [(named_file(item), where) for item, where in entries]
+    files = [(f.file, _read(read, project, f, where)) for f, where in named]
     every = [listed for _, listed in files]
     lines = (*_lines(definition, name, project), *(line for f in every for line in f.requirements))
     return Contents(
-        stated=environment,
+        stated=stated(definition, name),
         requirements=lines,
         constraints=tuple(line for f in every for line in f.constraints),
         pythons=tuple(Line(f.python, where) for where, f in files if f.python),
@@ -83,16 +86,36 @@ def contents(definition: Definition, name: str, project: Path, read: Read) -> Co
 
 def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
     """Yield the requirements in the project's own file, with their places."""
+    for text, where in _entries(definition, name, project, "requirements"):
+        requirement.parse(text, where)
+        yield Line(text, where)
+
+
+def _entries(
+    definition: Definition, name: str, project: Path, key: str
+) -> Iterator[tuple[Any, str]]:
+    """Yield the items of a list in the project's own file, with their places."""
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
         parts.append((["environments", name], definition.environments[name]))
-    text = read_text(project / FILE) if any(part.requirements for _, part in parts) else ""
+    path = project / FILE  # which `init` has not written yet
+    stated = path.is_file() and any(getattr(part, key) for _, part in parts)
+    text = read_text(path) if stated else ""
     for above, part in parts:
-        for number, requirement in enumerate(part.requirements):
-            yield Line(requirement, place(FILE, text, [*above, "requirements", str(number)]))
+        for number, item in enumerate(getattr(part, key)):
+            yield item, place(FILE, text, [*above, key, str(number)])
 
 
-def named_files(environment: Environment) -> Iterator[RequirementFile]:
-    """Yield the files that an environment names."""
-    for entry in environment.requirements_from:
-        yield RequirementFile(file=entry) if isinstance(entry, str) else entry
+def named_file(item: str | RequirementFile) -> RequirementFile:
+    """Return an entry of `requirements_from`, which may be a path alone."""
+    return RequirementFile(file=item) if isinstance(item, str) else item
+
+
+def _read(read: Read, project: Path, entry: RequirementFile, where: str) -> Listed:
+    """Read a file; what is wrong with no line of it is wrong with the place that names it."""
+    try:
+        return read(project, entry.file, entry.extras, entry.groups)
+    except InvalidError as error:
+        if re.match(rf"{re.escape(entry.file)}:\d", error.message):
+            raise
+        raise InvalidError(f"{where}: {error.message}", error.hint) from error

@@ -326,6 +326,7 @@ def test_man_pages_and_completions_are_where_they_are_looked_for(
     shared = {f for f in source_files if f.startswith("share/")}
     assert {f"share/{name}" for name in below(prefix / "share")} == shared
     assert "share/man/man1/envbuilder.1" in shared
+    assert "share/envbuilder.schema.json" in shared
 
 
 SUBSET = """\

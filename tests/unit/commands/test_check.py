@@ -112,10 +112,18 @@ def test_a_damaged_lock(project: Path, check: Check) -> None:
 
 
 def test_a_profile_that_is_not_listed_may_be_impossible(project: Path, check: Check) -> None:
+    text = "python: '3.11'\nrequirements: ['torch==2.13.0']\n"
+    (project / "envbuilder.yaml").write_text(text)
+    _, printed = check()
+    assert "✓ default.cpu " in printed
+    assert "– default.cuda             impossible" in printed
+
+
+def test_an_environment_that_fits_no_profile(project: Path, check: Check) -> None:
     (project / "envbuilder.yaml").write_text("requirements: ['torch==1.0']\n")
     code, printed = check()
-    assert code == 0
-    assert "– default.cuda             impossible" in printed
+    assert code == 2
+    assert "torch 2.13.0+cpu; nor does any other profile fit" in printed
 
 
 def test_a_folder_that_is_no_project(project: Path, check: Check) -> None:

@@ -33,7 +33,7 @@ class Outer(Struct, forbid_unknown_fields=True, kw_only=True):
     ("changes", "said"),
     [
         ({"requirements": "einops"}, "requirements: expected a list, found text"),
-        ({"expects": "cpu"}, "expects: expected a mapping of keys or nothing, found text"),
+        ({"expects": "cpu"}, "expects: expected a mapping of keys, found text"),
         ({"opt_in": 3}, "opt_in: expected true or false, found a whole number"),
         ({"kind": "c"}, "kind: 'c' is not one of a, b"),
         (
@@ -49,7 +49,7 @@ class Outer(Struct, forbid_unknown_fields=True, kw_only=True):
             {"environment": {"A B": "1"}},
             "environment: of a key, expected a variable's name: letters, digits and underscores",
         ),
-        ({"environment": {"A": "$x"}}, "environment: expected one line without quotes,"),
+        ({"environment": {"A": "$x"}}, "environment.A: expected one line without quotes,"),
         ({"description": "a\nb"}, "description: expected one line of text, found 'a\\nb'"),
     ],
 )

@@ -236,3 +236,20 @@ def test_registries_can_be_named(tmp_path: Path) -> None:
     hosts = ("docker.io", "ghcr.io", "localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000")
     text = json.dumps({"mirrors": dict.fromkeys(hosts, "m.example:5000/x"), "plain_http": hosts})
     assert load(tmp_path, text).configuration.plain_http == hosts
+
+
+# --- profiles
+
+
+def test_a_project_cannot_name_a_profile_that_does_not_exist(tmp_path: Path) -> None:
+    error = refused(tmp_path, "python: '3.11'\nprofile: zendn\n")
+    assert error.message == (f"{tmp_path / 'envbuilder.yaml'}:2: profile: unknown profile 'zendn'")
+    assert error.hint.startswith("Did you mean 'zendnn'? ")
+
+
+def test_a_profile_of_some_projects_may_be_the_users_default(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "profile: mine\n", "config.yaml")
+    assert loaded.configuration.profile == "mine"
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "mine.yaml").write_text("extends: cpu\n")
+    assert load(tmp_path, "profile: mine\n").configuration.profile == "mine"

@@ -89,8 +89,8 @@ def test_companions_come_from_the_index_of_the_profiles_pytorch() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("rich @ https://example.org/rich.whl", "a package from a URL or a repository"),
-        ("rich @ git+https://example.org/rich", "a package from a URL or a repository"),
+        ("rich @ https://example.org/rich.whl", "a URL; only packages from an index"),
+        ("rich @ git+https://example.org/rich", "a version control repository; only"),
         ("--index-url https://example.org", "not a requirement"),
         ("rich >= ", "not a requirement"),
         ("$(reboot)", "not a requirement"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder import cli
-from tools import refresh_shell_files
+from tools import project_schema, refresh_shell_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,8 @@ def test_the_files_are_fresh(repository: Path) -> None:
         for p in folder.rglob("*")
         if p.is_file()
     }
-    assert present == refresh_shell_files.files(), "run: make docs"
+    made = {**refresh_shell_files.files(), project_schema.FILE.name: project_schema.schema()}
+    assert present == made, "run: make docs"
 
 
 def test_every_command_has_a_page_and_is_completed() -> None:

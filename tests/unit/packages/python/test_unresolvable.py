@@ -16,14 +16,15 @@ PROOFS = [
     (
         (
             "Because nosuchpackagexyz was not found in the package registry and you require\n"
-            "      nosuchpackagexyz, we can conclude that your requirements are unsatisfiable."
+            "      nosuchpackagexyz, we can conclude that your requirements are"
+            " unsatisfiable."
         ),
         "no package index has nosuchpackagexyz: check its spelling",
     ),
     (
         (
-            "Because only rich<=15.0.0 is available and you require rich>=99, we can conclude that"
-            " your requirements are unsatisfiable."
+            "Because only rich<=15.0.0 is available and you require rich>=99, we can conclude"
+            " that your requirements are unsatisfiable."
         ),
         "rich>=99 is required, but only rich<=15.0.0 is available",
     ),
@@ -36,20 +37,21 @@ PROOFS = [
     ),
     (
         (
-            "Because antlr4-python3-runtime>=4.9,<=4.9.3 has no usable wheels and only the following"
-            " versions of antlr4-python3-runtime are available: antlr4-python3-runtime<4.9.dev0"
-            " antlr4-python3-runtime>=4.9,<=4.9.3 antlr4-python3-runtime>4.10.dev0 we can conclude that"
-            " antlr4-python3-runtime==4.9.* cannot be used. And because hydra-core==1.3.2 depends on"
-            " antlr4-python3-runtime==4.9.* and you require hydra-core==1.3.2, we can conclude that"
-            " your requirements are unsatisfiable."
+            "Because antlr4-python3-runtime>=4.9,<=4.9.3 has no usable wheels and only the"
+            " following versions of antlr4-python3-runtime are available:"
+            " antlr4-python3-runtime<4.9.dev0 antlr4-python3-runtime>=4.9,<=4.9.3"
+            " antlr4-python3-runtime>4.10.dev0 we can conclude that"
+            " antlr4-python3-runtime==4.9.* cannot be used. And because hydra-core==1.3.2"
+            " depends on antlr4-python3-runtime==4.9.* and you require hydra-core==1.3.2, we"
+            " can conclude that your requirements are unsatisfiable."
         ),
         "hydra-core==1.3.2 needs antlr4-python3-runtime==4.9.*, which has no wheel, and " + SOURCE,
     ),
     (
         (
             "Because torchtext==0.18.0 has no wheels with a matching platform tag (e.g.,"
-            " `manylinux_2_28_aarch64`) and you require torchtext==0.18, we can conclude that your"
-            " requirements are unsatisfiable."
+            " `manylinux_2_28_aarch64`) and you require torchtext==0.18, we can conclude that"
+            " your requirements are unsatisfiable."
         ),
         (
             "torchtext==0.18.0 has no wheel for this platform: require a version that has one, or"
@@ -59,30 +61,33 @@ PROOFS = [
     (
         (
             "Because facenet-pytorch>=2.6.0 depends on torch>=2.2.0,<2.3.0 and you require"
-            " torch==2.13.0+cpu, we can conclude that your requirements and facenet-pytorch>=2.6.0 are"
-            " incompatible. And because you require facenet-pytorch==2.6.0, we can conclude that your"
-            " requirements are unsatisfiable."
+            " torch==2.13.0+cpu, we can conclude that your requirements and"
+            " facenet-pytorch>=2.6.0 are incompatible. And because you require"
+            " facenet-pytorch==2.6.0, we can conclude that your requirements are"
+            " unsatisfiable."
         ),
         (
-            "facenet-pytorch>=2.6.0 needs torch>=2.2.0,<2.3.0, and this profile has another PyTorch:"
-            " require another version of facenet-pytorch, or leave the profile out of profiles:"
+            "facenet-pytorch>=2.6.0 needs torch>=2.2.0,<2.3.0, and this profile has another"
+            " PyTorch: require another version of facenet-pytorch, or leave the profile out"
+            " of profiles:"
         ),
     ),
     (
         (
             "Because lightning==2.0.0 depends on fsspec>=2022.5.0,<2024.0 and you require"
-            " lightning==2.0.0, we can conclude that you require fsspec>=2022.5.0,<2024.0. And because"
-            " you require fsspec>=2025, we can conclude that your requirements are unsatisfiable."
+            " lightning==2.0.0, we can conclude that you require fsspec>=2022.5.0,<2024.0."
+            " And because you require fsspec>=2025, we can conclude that your requirements"
+            " are unsatisfiable."
         ),
         (
-            "lightning==2.0.0 needs fsspec>=2022.5.0,<2024.0, but fsspec>=2025 is required: change one"
-            " of the two"
+            "lightning==2.0.0 needs fsspec>=2022.5.0,<2024.0, but fsspec>=2025 is required:"
+            " change one of the two"
         ),
     ),
     (
         (
-            "Because you require rich==13.0 and rich==14.0, we can conclude that your requirements are"
-            " unsatisfiable."
+            "Because you require rich==13.0 and rich==14.0, we can conclude that your"
+            " requirements are unsatisfiable."
         ),
         "rich==13.0 and rich==14.0 are both required: keep one of them",
     ),

@@ -159,7 +159,7 @@ PROJECT = '[project]\nname = "x"\n'
             f"{PROJECT}[dependency-groups]\na = [{{ include = 'b' }}]\n",
             [],
             ["a"],
-            ": dependency-groups.0.include: unknown key",
+            ": dependency-groups.a.0.include: unknown key",
             "include-group",
         ),
         (

@@ -1,0 +1,93 @@
+"""Make the page of `docs/reference` on the keys of envbuilder.yaml."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from envbuilder.core import project_file, settings
+from tools.project_schema import EXAMPLE, examples
+from tools.struct_tables import kind, structures, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tools.struct_tables import Key, Structure
+
+HEAD = f"""\
+# envbuilder.yaml
+
+The folder with this file is the project. Every key is optional. Unknown keys, wrong types and names
+that do not exist are refused (exit 2) with file, line, key and a suggestion. The file is plain
+data: anchors, aliases and tags are not supported, text that looks like a number or like `true` must
+be in quotes, and a key without a value is an error.
+
+```yaml
+{EXAMPLE}```
+
+The keys of [Project](#project) and [Environment](#environment) say what the project needs. Those of
+[Configuration](#configuration) say how envbuilder works here, and may also stand in your own
+[`config.yaml`](configuration.md).
+
+## In an editor
+
+`share/envbuilder.schema.json` of the Python environment or prefix that envbuilder is installed into
+is a JSON schema of this file: editors with
+[yaml-language-server](https://github.com/redhat-developer/yaml-language-server), such as VS Code
+with its YAML extension, then check the file, complete its keys and explain them. This prints its
+path, if `PYTHON` is the interpreter that envbuilder is installed for:
+
+```sh
+PYTHON -c 'import sysconfig; print(sysconfig.get_path("data") + "/share/envbuilder.schema.json")'
+```
+
+Name it in the settings of the editor, for VS Code:
+
+```json
+{{ "yaml.schemas": {{ "/PATH/share/envbuilder.schema.json": "envbuilder.yaml" }} }}
+```
+
+or in the file's first line. There, the path must be right on each machine: use one relative to
+envbuilder.yaml, and put a copy of the schema into the project.
+
+```yaml
+# yaml-language-server: $schema=envbuilder.schema.json
+```
+
+What depends on more than the file, such as whether a profile or a file exists, is checked by
+`envbuilder check` alone.
+"""
+_TITLES = {"Definition": "Project"}
+_EMPTY = {"()": "`[]`", "{}": "`{}`", "Signatures()": "`{}`", "None": "none", "": "must be stated"}
+
+
+def page() -> str:
+    """Return the page."""
+    found = {s.name: s for module in (project_file, settings) for s in structures(module)}
+    names = ("Definition", "Environment", "RequirementFile", "Configuration", "Signatures")
+    return HEAD + "".join(_section(found[name]) for name in names)
+
+
+def _section(structure: Structure) -> str:
+    rows = list(_rows(structure))
+    table = "\n".join(table_of(("key", "value", "default", "example", "meaning"), rows))
+    title = _TITLES.get(structure.name, structure.name)
+    return f"\n## {title}\n\n{structure.about}\n\n{table}\n"
+
+
+def _rows(structure: Structure) -> Iterator[tuple[str, ...]]:
+    for key in structure.keys:
+        example = _flow(examples()[structure.name][key.name])
+        value = kind(key.annotation).removesuffix(" or nothing")
+        yield f"`{key.name}`", value, _default(key), f"`{example}`", key.meaning
+
+
+def _default(key: Key) -> str:
+    return _EMPTY.get(key.default) or f"`{key.shown_default}`"
+
+
+def _flow(value: Any) -> str:
+    """Return a value as YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=1000, sort_keys=False)
+    return text.removesuffix("...\n").strip()

@@ -1,0 +1,148 @@
+"""Make the JSON schema of envbuilder.yaml, with which editors check, complete and explain it.
+
+    make docs
+
+It says what the structures say that read the file, in the draft that editors support. What no
+schema can say (that files exist, that names are known) is checked by envbuilder alone.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+
+from envbuilder.core import project_file, resources, settings
+from envbuilder.profiles import profile
+from tools.matrix import REPOSITORY
+from tools.struct_tables import structures
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FILE = REPOSITORY / "share" / "envbuilder.schema.json"
+EXAMPLE = """\
+# The project: what it needs in addition to what the hardware needs.
+profiles: [cpu, cuda, mps]
+python: "3.12"
+requirements:
+  - einops
+  - rich>=13
+requirements_from:
+  - requirements.txt
+  - file: pyproject.toml
+    extras: [train]
+    groups: [dev]
+system_packages: [git, ffmpeg]
+environment:
+  WANDB_MODE: offline
+environments:
+  notebook:
+    requirements: [jupyterlab]
+
+# Configuration: what this place has in addition to what envbuilder knows.
+profile: cpu
+indexes:
+  pytorch-cpu: https://mirror.example/whl/cpu
+base_images:
+  python:3.12-slim-bookworm: registry.example/python:3.12
+mirrors:
+  docker.io: mirror.example:5000/hub
+plain_http: [registry.example:5000]
+shared_store: /srv/envbuilder
+signatures:
+  locks: [keys/release.pub]
+  bundles: [keys/release.pub]
+  images: [keys/release.pub]
+"""
+"""A file that has every key."""
+_DRAFT = "http://json-schema.org/draft-07/schema#"
+_UNREADABLE = ((r"\Z", "$"), (r"\"", '"'), (r"\'", "'"))
+"""What Python's regular expressions have and JavaScript's have not → the same in both."""
+
+
+def examples() -> dict[str, dict[str, Any]]:
+    """Return structure → key → its value in the example."""
+    data = yaml.safe_load(EXAMPLE)
+    (file,) = (entry for entry in data["requirements_from"] if isinstance(entry, dict))
+    return {
+        "Definition": data,
+        "Environment": data,
+        "Configuration": data,
+        "RequirementFile": file,
+        "Signatures": data["signatures"],
+    }
+
+
+def schema() -> str:
+    """Return the schema as the text of its file."""
+    kinds = (project_file.Definition, settings.Configuration)
+    _, made = msgspec.json.schema_components(kinds, ref_template="#/definitions/{name}")
+    components: dict[str, Any] = _plain(made)
+    _describe(components)
+    definition, configuration = (components.pop(kind.__name__) for kind in kinds)
+    properties = {**definition["properties"], **configuration["properties"]}
+    names = profile.names([resources.profiles_dir()])
+    properties["profiles"] |= {"uniqueItems": True}
+    properties["profiles"]["items"] |= {"examples": names}
+    properties["profile"] |= {"examples": names}
+    _refuse_default(properties["environments"]["propertyNames"])
+    whole = {
+        "$schema": _DRAFT,
+        "title": "envbuilder.yaml",
+        "description": "What a project needs, and how envbuilder is configured for it.",
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "definitions": components,
+    }
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _refuse_default(names: dict[str, str]) -> None:
+    """Add that an environment cannot have the name of the one at the top level."""
+    pattern = names["pattern"].removeprefix("^")
+    default = project_file.DEFAULT
+    names["pattern"] = f"^(?!{default}$){pattern}"
+    names["patternErrorMessage"] = (
+        f"Expected {names['description']}; '{default}' is what the top level describes."
+    )
+
+
+def _describe(components: Mapping[str, Any]) -> None:
+    """Add the docstrings of keys, and examples."""
+    found = [s for module in (project_file, settings) for s in structures(module)]
+    described = [s for s in found if s.name in components]
+    # The keys of an environment may also stand at the top level.
+    pairs = [(s.name, key) for s in described for key in s.keys]
+    pairs += [("Definition", key) for name, key in pairs if name == "Environment"]
+    for name, key in pairs:
+        node = components[name]["properties"][key.name]
+        node |= {"description": key.meaning, "examples": [examples()[name][key.name]]}
+        if "`" in key.meaning:
+            node["markdownDescription"] = key.meaning
+
+
+def _plain(node: Any) -> Any:
+    """Return a schema without what editors cannot read, and with messages instead of patterns.
+
+    Without nothing as a value, too: a key that is left out is not written.
+    """
+    if isinstance(node, list):
+        return [_plain(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    plain = {key: _plain(value) for key, value in node.items()}
+    if "pattern" in plain:
+        for python, both in _UNREADABLE:
+            plain["pattern"] = plain["pattern"].replace(python, both)
+        if "description" in plain:
+            plain["patternErrorMessage"] = f"Expected {plain['description']}."
+    values = [item for item in plain.get("anyOf", ()) if item != {"type": "null"}]
+    if len(values) == 1:
+        plain = {key: value for key, value in plain.items() if key != "anyOf"} | values[0]
+    # Editors insert defaults; titles are the names of classes.
+    dropped = {"default", "title"} | ({"required"} if plain.get("required") == [] else set())
+    return {key: value for key, value in plain.items() if key not in dropped}
