@@ -103,8 +103,12 @@ def command(
         if check:
             raise click.UsageError("--backend conda cannot be combined with --check")
         return _lock_conda(profile, folders, settings, output_dir, upgrade=upgrade)
+    if check and settings.definition is not None and not online:
+        raise InvalidError("these are a project's locks", "Run: envbuilder check")
     if check:
-        availability = _ask(names, folders, settings, bundles) if online else None
+        availability = _ask(profile, names, folders, settings, bundles) if online else None
+        if settings.definition is not None:
+            names = ()
         return _check(names, folders, availability, as_json)
     entries = list(locking.entries(profile, settings, output_dir))
     locking.require_locked(packages, entries)
@@ -199,20 +203,25 @@ def _state_of_conda(name: str, lock: CondaLock, folders: tuple[Path, ...]) -> di
 
 
 def _ask(
+    profile: str | None,
     names: tuple[str, ...],
     folders: tuple[Path, ...],
     settings: Settings,
     bundles: tuple[Path, ...],
 ) -> Summary:
-    """Return the availability of every file and base image in some locks."""
+    """Return the availability of every file and base image in some locks, or a project's own."""
     from envbuilder.bundle.read import opened
+    from envbuilder.locks import projects
     from envbuilder.locks.availability import base_images, files
 
     bundled = {}
     for path in bundles:
         with opened(path) as reader:
             bundled[path.name] = frozenset(m.sha256 for m in reader.manifest.members)
-    paths = filter(None, (profile_lock.path_for(name, folders) for name in names))
+    if settings.definition is None:
+        paths = [p for name in names if (p := profile_lock.path_for(name, folders))]
+    else:
+        paths = [e.path for e in projects.entries(settings, profile) if e.path.is_file()]
     locks = [profile_lock.load(path) for path in paths]
     progress = console.progress()
     conda_locks = [lock for _, lock in _conda_locks(names, folders)]
