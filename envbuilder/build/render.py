@@ -159,7 +159,7 @@ def render(
         image = _image(profile, context, stated, private)
         if target != "dockerfile":
             yield from _services(target, image)
-        yield from _dockerfile(image, IMAGE_TARGETS[target])
+        yield from _dockerfile(context, image, IMAGE_TARGETS[target])
         return
     context["indexes"] = _index_urls(profile, stated)
     context["private"] = sorted(private.intersection(profile.indexes.values()))
@@ -252,12 +252,14 @@ def _image(
     }
 
 
-def _dockerfile(image: Mapping[str, Any], folder: str) -> Iterator[RenderedFile]:
+def _dockerfile(
+    context: Mapping[str, Any], image: Mapping[str, Any], folder: str
+) -> Iterator[RenderedFile]:
     """Yield a Dockerfile and the files that it takes in, below a folder."""
     from envbuilder.build.payload import payload_pyz
 
     yield _rendered("Dockerfile", "docker/Dockerfile.j2", image, folder)
-    yield _rendered("requirements.txt", "requirements.txt.j2", image, folder)
+    yield _rendered("requirements.txt", "requirements.txt.j2", context, folder)
     yield RenderedFile(name=f"{folder}payload.pyz", content=payload_pyz())
 
 
