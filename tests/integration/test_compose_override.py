@@ -37,7 +37,7 @@ class Machine:
     """A project with a profile's script, a tree to look at, and an engine that says something."""
 
     def __init__(self, folder: Path, profile: str, target: str = "compose") -> None:
-        self.root, self.project = folder / "the machine's $root", folder / "my project: 'x' $y"
+        self.root, self.project = folder / r"the machine's $root \t", folder / r"my project: 'x' $y \n"
         self.programs = folder / "programs"
         for path in (self.root, self.project, self.programs):
             path.mkdir()
@@ -313,7 +313,7 @@ def test_a_user_writes_as_that_user(open_folder: Path) -> None:
 
 def test_a_proxys_bundle_is_a_secret_of_the_build(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "cpu")
-    bundle = tmp_path / "the company's.pem"
+    bundle = tmp_path / r"the company's \c.pem"
     bundle.write_text("x")
     machine.variables["SSL_CERT_FILE"] = str(bundle)
     assert machine.service() == {"build": {"secrets": ["ca"]}}

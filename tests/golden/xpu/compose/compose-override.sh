@@ -115,9 +115,9 @@ nodes() {
     add device /dev/dri
     add folder /dev/dri/by-path
     join "$root"/dev/dri/renderD*
-    if [ -n "$devices" ]; then echo "    devices:$devices"; fi
+    if [ -n "$devices" ]; then printf '    devices:%s\n' "$devices"; fi
     if [ -n "$groups" ]; then echo "    group_add:$groups"; fi
-    if [ -n "$folders" ]; then echo "    volumes:$folders"; fi
+    if [ -n "$folders" ]; then printf '    volumes:%s\n' "$folders"; fi
 }
 
 override() {
@@ -140,6 +140,6 @@ body=$(override)
     else
         echo "services: {}"
     fi
-    if [ -n "$ca" ]; then echo "secrets: {ca: {file: $(quoted "$ca")}}"; fi
+    if [ -n "$ca" ]; then printf 'secrets: {ca: {file: %s}}\n' "$(quoted "$ca")"; fi
 } >"$part" || fail "$output: cannot be written"
 mv -f -- "$part" "$output"

@@ -91,9 +91,9 @@ nodes() {
     add device /dev/dri
     join "$root"/dev/kfd
     join "$root"/dev/dri/renderD*
-    if [ -n "$devices" ]; then echo "    devices:$devices"; fi
+    if [ -n "$devices" ]; then printf '    devices:%s\n' "$devices"; fi
     if [ -n "$groups" ]; then echo "    group_add:$groups"; fi
-    if [ -n "$folders" ]; then echo "    volumes:$folders"; fi
+    if [ -n "$folders" ]; then printf '    volumes:%s\n' "$folders"; fi
 }
 
 override() {
@@ -115,6 +115,6 @@ body=$(override)
     else
         echo "services: {}"
     fi
-    if [ -n "$ca" ]; then echo "secrets: {ca: {file: $(quoted "$ca")}}"; fi
+    if [ -n "$ca" ]; then printf 'secrets: {ca: {file: %s}}\n' "$(quoted "$ca")"; fi
 } >"$part" || fail "$output: cannot be written"
 mv -f -- "$part" "$output"

@@ -76,6 +76,6 @@ body=$(override)
     else
         echo "services: {}"
     fi
-    if [ -n "$ca" ]; then echo "secrets: {ca: {file: $(quoted "$ca")}}"; fi
+    if [ -n "$ca" ]; then printf 'secrets: {ca: {file: %s}}\n' "$(quoted "$ca")"; fi
 } >"$part" || fail "$output: cannot be written"
 mv -f -- "$part" "$output"
