@@ -37,7 +37,8 @@ class Machine:
     """A project with a profile's script, a tree to look at, and an engine that says something."""
 
     def __init__(self, folder: Path, profile: str, target: str = "compose") -> None:
-        self.root, self.project = folder / r"the machine's $root \t", folder / r"my project: 'x' $y \n"
+        self.root = folder / r"the machine's $root \t"
+        self.project = folder / r"my project: 'x' $y \n"
         self.programs = folder / "programs"
         for path in (self.root, self.project, self.programs):
             path.mkdir()
@@ -69,19 +70,19 @@ class Machine:
             **options,
         )
 
-    def service(self, said: str = "") -> dict[str, Any]:
-        """What the override says of the service, less the user; `said` is on stderr."""
+    def service(self, note: str = "") -> dict[str, Any]:
+        """What the override says of the service, less the user; `note` is in stderr."""
         done = self.run()
         assert (done.returncode, done.stdout) == (0, "")
-        assert said in done.stderr
-        assert bool(said) == bool(done.stderr)
+        assert note in done.stderr
+        assert bool(note) == bool(done.stderr)
         read = yaml.safe_load((self.project / NAME).read_text())
         assert not list(self.project.glob(f"{NAME}.*"))
         service = dict(read["services"].get("env", {}))
         service.pop("user", None)
         return service
 
-    def own(self, path: str) -> str:
+    def yaml_path(self, path: str) -> str:
         """A path of the tree as compose is to read it."""
         return str(self.root).replace("$", "$$") + path
 
@@ -116,14 +117,14 @@ def test_there_are_scripts() -> None:
 
 @pytest.mark.parametrize("target", ["compose", "devcontainer"])
 @pytest.mark.parametrize(
-    ("profile", "said"),
+    ("profile", "note"),
     [("cuda", "no NVIDIA GPU"), ("rocm", "no AMD GPU"), ("xpu", "no Intel GPU"), ("cpu", "")],
 )
 def test_a_machine_without_the_device_has_none_in_its_override(
-    profile: str, said: str, target: str, tmp_path: Path
+    profile: str, note: str, target: str, tmp_path: Path
 ) -> None:
     machine = Machine(tmp_path, profile, target).lay({"dev/null": ""})
-    assert machine.service(said) == {}
+    assert machine.service(note) == {}
 
 
 def test_amd_has_its_nodes_and_their_groups(tmp_path: Path) -> None:
@@ -136,7 +137,10 @@ def test_amd_has_its_nodes_and_their_groups(tmp_path: Path) -> None:
         }
     )
     assert machine.service() == {
-        "devices": [f"{machine.own('/dev/kfd')}:/dev/kfd", f"{machine.own('/dev/dri')}:/dev/dri"],
+        "devices": [
+            f"{machine.yaml_path('/dev/kfd')}:/dev/kfd",
+            f"{machine.yaml_path('/dev/dri')}:/dev/dri",
+        ],
         "group_add": [GROUP],
     }
 
@@ -167,10 +171,10 @@ def test_intel_has_its_render_nodes_and_their_names_by_path(tmp_path: Path) -> N
     machine = Machine(tmp_path, "xpu").lay(INTEL)
     place = "/dev/dri/by-path"
     assert machine.service() == {
-        "devices": [f"{machine.own('/dev/dri')}:/dev/dri"],
+        "devices": [f"{machine.yaml_path('/dev/dri')}:/dev/dri"],
         "group_add": [GROUP],
         "volumes": [
-            {"type": "bind", "source": machine.own(place), "target": place, "read_only": True}
+            {"type": "bind", "source": machine.yaml_path(place), "target": place, "read_only": True}
         ],
     }
 
@@ -204,8 +208,10 @@ def test_wsl_has_one_node_for_intel_and_the_drivers_of_windows(tmp_path: Path) -
     wsl = "/usr/lib/wsl"
     assert machine.service() == {
         "environment": {"LD_LIBRARY_PATH": "/usr/lib/wsl/lib"},
-        "devices": [f"{machine.own('/dev/dxg')}:/dev/dxg"],
-        "volumes": [{"type": "bind", "source": machine.own(wsl), "target": wsl, "read_only": True}],
+        "devices": [f"{machine.yaml_path('/dev/dxg')}:/dev/dxg"],
+        "volumes": [
+            {"type": "bind", "source": machine.yaml_path(wsl), "target": wsl, "read_only": True}
+        ],
     }
 
 

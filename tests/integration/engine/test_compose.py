@@ -90,12 +90,14 @@ class Project:
         self.render("compose")
         shutil.copy(GOLDEN / profile / "compose" / "compose-override.sh", self.folder)
         self.run("sh", "compose-override.sh", str(root))
-        return told(self.run("docker", "compose", "run", "--rm", "env", "python", "train.py"))
+        return printed_by_train(
+            self.run("docker", "compose", "run", "--rm", "env", "python", "train.py")
+        )
 
     def _without_network(self) -> None:
         for path in (self.folder / "compose.yaml", self.folder / ".devcontainer" / "compose.yaml"):
-            if path.exists():
-                text = path.read_text()
+            text = path.read_text() if path.exists() else ""
+            if text and "network_mode" not in text:
                 assert text.count("    build:\n") == 1
                 lines = "    network_mode: none\n    build:\n      network: host\n"
                 path.write_text(text.replace("    build:\n", lines))
@@ -115,7 +117,7 @@ class Project:
     def look_at(self, root: Path) -> None:
         """Make the dev container's script look at this root."""
         path = self.folder / ".devcontainer" / "devcontainer.json"
-        command = '"compose-override.sh"]'.replace('"', "", 1)
+        command = 'compose-override.sh"]'
         text = path.read_text()
         assert text.count(command) == 1
         path.write_text(text.replace(command, f'compose-override.sh", {json.dumps(str(root))}]'))
@@ -129,13 +131,13 @@ class Project:
                 check=False, capture_output=True,
             )  # fmt: skip
         listed = self.run("docker", "image", "ls", "--format", "{{.Repository}}").split()
-        own = [i for i in listed if i.startswith((f"{name}-", f"{name}_", f"vsc-{name}-"))]
-        if own:
-            self.run("docker", "image", "rm", "--force", *own)
+        images = [i for i in listed if i.startswith((f"{name}-", f"{name}_", f"vsc-{name}-"))]
+        if images:
+            self.run("docker", "image", "rm", "--force", *images)
 
 
-@pytest.fixture(scope="module")
-def project(
+@pytest.fixture(scope="module", name="project")
+def laid_project(
     base_image: str,
     docker_client: Any,
     session_environment: dict[str, str],
@@ -160,9 +162,9 @@ def project(
     }
     locked(folder, "mine", environment)
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    made = Project(folder, {**os.environ, **environment, "PATH": path})
-    yield made
-    made.remove()
+    project = Project(folder, {**os.environ, **environment, "PATH": path})
+    yield project
+    project.remove()
 
 
 def need_compose() -> None:
@@ -177,10 +179,10 @@ def need_devcontainer() -> None:
         missing("devcontainer", "@devcontainers/cli is not installed")
 
 
-def told(output: str) -> dict[str, Any]:
+def printed_by_train(output: str) -> dict[str, Any]:
     """What `train.py` printed."""
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return found
+    report: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return report
 
 
 def test_the_guides_commands_run(project: Project, repository: Path) -> None:
@@ -193,7 +195,7 @@ def test_the_guides_commands_run(project: Project, repository: Path) -> None:
     for line in lines:
         output = project.run(*line.split())
         if line.endswith("train.py"):
-            printed.append(told(output))
+            printed.append(printed_by_train(output))
             written = (project.folder / "written").stat()
             assert (written.st_uid, written.st_gid) == (OWNER, OWNER)
             (project.folder / "written").unlink()
@@ -217,7 +219,7 @@ def test_a_dev_container_is_given_amds_nodes(project: Project) -> None:
     project.run("devcontainer", "up", "--workspace-folder", ".", "--remove-existing-container")
     train = ("devcontainer", "exec", "--workspace-folder", ".", "python", "train.py")
     expected = {"groups": [OWNER, 4240, 4242], "written": ["kfd", "dri/renderD128"]}
-    assert told(project.run(*train)) == PLAIN | expected
+    assert printed_by_train(project.run(*train)) == PLAIN | expected
 
 
 def test_compose_passes_intels_nodes_on(project: Project) -> None:
