@@ -83,7 +83,7 @@ class Project:
         return done.stdout
 
     def render(self, target: str) -> None:
-        self.run("envbuilder", "render", "--profile", "mine", "--target", target, "-o", ".")
+        self.run("envbuilder", "render", "--profile", "rocm", "--target", target, "-o", ".")
 
     def train_with_compose(self, profile: str, root: Path) -> dict[str, Any]:
         """What `train.py` sees of a device for which the script is: nothing else differs."""
@@ -147,7 +147,7 @@ def laid_project(
     if os.getuid() != 0:
         missing("root", "only root makes device nodes")
     folder = tmp_path_factory.mktemp("envbuilder-test-compose")
-    lay_profile(folder, "mine", PROFILE)
+    lay_profile(folder, "rocm", PROFILE)  # hides the shipped one, which has 6 GB
     (folder / "train.py").write_text(TRAIN)
     os.chown(folder, OWNER, OWNER)
     (folder / "bin").mkdir()
@@ -160,7 +160,7 @@ def laid_project(
         "BASE_IMAGE": base_image,
         "PYTHONPATH": str(Path(__file__).parents[3]),
     }
-    locked(folder, "mine", environment)
+    locked(folder, "rocm", environment)
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     project = Project(folder, {**os.environ, **environment, "PATH": path})
     yield project
