@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
@@ -24,9 +25,21 @@ if TYPE_CHECKING:
 
 
 RenderTarget = Literal[
-    "dockerfile", "script", "requirements", "pylock", "conda", "conda-explicit", "pixi"
+    "dockerfile",
+    "compose",
+    "devcontainer",
+    "script",
+    "requirements",
+    "pylock",
+    "conda",
+    "conda-explicit",
+    "pixi",
 ]
 TARGETS: tuple[RenderTarget, ...] = get_args(RenderTarget)
+IMAGE_TARGETS: Mapping[RenderTarget, str] = MappingProxyType(
+    {"dockerfile": "", "compose": "image/", "devcontainer": ".devcontainer/image/"}
+)
+"""Targets for profiles that have images → the Dockerfile's folder below the output folder."""
 CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit", "pixi")
 """Targets for conda, mamba, micromamba and pixi; all but the first require a conda lock."""
 
@@ -142,14 +155,11 @@ def render(
     context = _context(profile, lock, targets_for(lock, python) if wheels else (), python)
     stated = {name: public(url) for name, url in urls.items()}
     private = {name for name, url in urls.items() if not is_public(url)}
-    if target == "dockerfile":
-        yield _rendered(
-            "Dockerfile", "docker/Dockerfile.j2", _image(profile, context, stated, private)
-        )
-        yield _rendered("requirements.txt", "requirements.txt.j2", context)
-        from envbuilder.build.payload import payload_pyz
-
-        yield RenderedFile(name="payload.pyz", content=payload_pyz())
+    if target in IMAGE_TARGETS:
+        image = _image(profile, context, stated, private)
+        if target != "dockerfile":
+            yield from _services(target, image)
+        yield from _dockerfile(context, image, IMAGE_TARGETS[target])
         return
     context["indexes"] = _index_urls(profile, stated)
     context["private"] = sorted(private.intersection(profile.indexes.values()))
@@ -242,6 +252,38 @@ def _image(
     }
 
 
+def _dockerfile(
+    context: Mapping[str, Any], image: Mapping[str, Any], folder: str
+) -> Iterator[RenderedFile]:
+    """Yield a Dockerfile and the files that it takes in, below a folder."""
+    from envbuilder.build.payload import payload_pyz
+
+    yield _rendered("Dockerfile", "docker/Dockerfile.j2", image, folder)
+    yield _rendered("requirements.txt", "requirements.txt.j2", context, folder)
+    yield RenderedFile(name=f"{folder}payload.pyz", content=payload_pyz())
+
+
+def _services(target: RenderTarget, image: Mapping[str, Any]) -> Iterator[RenderedFile]:
+    """Yield the files that start a container with the project's folder in it."""
+    folder = ".devcontainer/" if target == "devcontainer" else ""
+    archives = {file.source for files in image["debs"].values() for file in files}
+    sources = [
+        *(f"{name}_INDEX" for name in image["indexes"]),
+        *(f"{name}_MIRROR" for name in sorted(archives)),
+    ]
+    context = {
+        **image,
+        "target": target,
+        "service": "env",
+        "project": ".." if folder else ".",
+        "build_arguments": ["BASE_IMAGE", "PIP_INDEX_URL"]
+        + [name.upper().replace("-", "_") for name in sources],
+    }
+    names = ("compose.yaml", "compose-override.sh")
+    for name in ("devcontainer.json", *names) if folder else names:
+        yield _rendered(name, f"compose/{name}.j2", context, folder)
+
+
 def _context(
     profile: Profile, lock: Lock, targets: tuple[Target, ...], python: str
 ) -> dict[str, Any]:
@@ -262,8 +304,10 @@ def _index_urls(profile: Profile, urls: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(urls[name] for name in sorted(set(profile.indexes.values())) if name in urls)
 
 
-def _rendered(name: str, template: str, context: Mapping[str, Any]) -> RenderedFile:
-    return RenderedFile(name=name, content=_file(name, template, context).encode())
+def _rendered(
+    name: str, template: str, context: Mapping[str, Any], folder: str = ""
+) -> RenderedFile:
+    return RenderedFile(name=folder + name, content=_file(name, template, context).encode())
 
 
 def _file(name: str, template: str, context: Mapping[str, Any]) -> str:

@@ -57,6 +57,7 @@ def command(
     \b
     Examples:
       envbuilder render --profile cpu -o image && docker build image
+      envbuilder render --profile rocm --target devcontainer -o .
       envbuilder render --profile cuda --target requirements > requirements.txt
       envbuilder render --profile mps --target script -o mac
       envbuilder render --profile zendnn --target conda -o env
@@ -68,7 +69,7 @@ def command(
     backend = "conda" if target in render.CONDA_TARGETS else ""
     chosen, lock = choice.locked(library, settings, profile, target_host, backend)
     kind = target or render.default_target(chosen)
-    default = chosen.image_python if kind == "dockerfile" else chosen.python.default
+    default = chosen.image_python if kind in render.IMAGE_TARGETS else chosen.python.default
     urls = locations.rendered_urls(lock, settings)
     conda_lock = None
     if kind in render.CONDA_TARGETS:

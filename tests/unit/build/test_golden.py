@@ -31,7 +31,7 @@ def rendered(
     profile = profiles.load(name, FOLDERS)
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
     image = profile.image_python
-    python = image if target == "dockerfile" else profile.python.default
+    python = image if target in render.IMAGE_TARGETS else profile.python.default
     urls = origins.rendered_urls(lock, found)
     urls |= exports.channel_urls(profile.conda.channels, found)
     return tuple(render.render(profile, lock, target, python, urls))
@@ -52,19 +52,25 @@ def test_rendered_files_are_the_golden_ones(
     except InvalidError:
         if target in {"conda-explicit", "pixi"}:
             return  # no shipped profile has a conda lock
-        backend = {"dockerfile": "docker", "conda": "conda"}[target]
+        backend = "conda" if target == "conda" else "docker"
         assert backend not in profiles.load(name, FOLDERS).backends
         return
     # The payload changes with its sources; its own tests look at it.
-    files = tuple(f for f in files if f.name != "payload.pyz")
+    files = tuple(f for f in files if not f.name.endswith("payload.pyz"))
+    assert all(resources.MARK.encode() in f.content for f in files)
+    if place := render.IMAGE_TARGETS.get(target):
+        # Beside these files stands all that the target `dockerfile` has.
+        image = {f.name: f.content for f in files if f.name.startswith(place)}
+        alone = rendered(name, "dockerfile", found)
+        assert image == {place + f.name: f.content for f in alone if f.name != "payload.pyz"}
+        files = tuple(f for f in files if f.name not in image)
     if rewrite_golden:
-        folder.mkdir(parents=True, exist_ok=True)
         for file in files:
+            (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
             (folder / file.name).write_bytes(file.content)
     assert {f.name: f.content.decode() for f in files} == {
-        p.name: p.read_text() for p in folder.iterdir()
+        p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()
     }
-    assert all(resources.MARK.encode() in f.content for f in files)
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(LOCKED)))

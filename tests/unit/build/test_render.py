@@ -7,6 +7,7 @@ as files are, and rendered; the results are read with the parsers of those who w
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shlex
 import tomllib
@@ -189,7 +190,7 @@ def urls_of(profile: profiles.Profile, lock: Lock) -> dict[str, str]:
 def rendered(case: tuple[profiles.Profile, Lock], target: render.RenderTarget) -> dict[str, str]:
     profile, lock = case
     found = render.render(profile, lock, target, PYTHON, urls_of(profile, lock))
-    return {f.name: f.content.decode() for f in found if f.name != "payload.pyz"}
+    return {f.name: f.content.decode() for f in found if not f.name.endswith("payload.pyz")}
 
 
 def used(lock: Lock) -> tuple[Target, ...]:
@@ -453,6 +454,47 @@ def test_markers_stand_where_platforms_differ(
         (line.version, line.marker, "".join(h[0] for h in line.hashes)) for line in two(amd, arm)
     ]
     assert found == expected
+
+
+# ---- compose and dev containers
+
+
+SCRIPT = "compose-override.sh"
+
+
+@given(cases(LINUX))
+@COMMON
+def test_compose_says_the_same_whatever_the_data(case: tuple[profiles.Profile, Lock]) -> None:
+    files = rendered(case, "compose")
+    assert set(files) == {"compose.yaml", SCRIPT, "image/Dockerfile", "image/requirements.txt"}
+    service = yaml.safe_load(files["compose.yaml"])["services"]["env"]
+    arguments = service["build"].pop("args")
+    declared = re.findall(r"^ARG ([A-Z0-9_]+)(?:=|$)", files["image/Dockerfile"], re.MULTILINE)
+    assert set(arguments) == set(declared) - {"SOURCE_DATE_EPOCH"}
+    plain = rendered((CPU, case[1]), "compose")
+    other = yaml.safe_load(plain["compose.yaml"])["services"]["env"]
+    del other["build"]["args"]
+    assert service == other
+    assert code(files[SCRIPT]) == code(plain[SCRIPT])
+
+
+@given(cases(LINUX))
+@COMMON
+def test_a_dev_container_is_json_with_comments(case: tuple[profiles.Profile, Lock]) -> None:
+    files = rendered(case, "devcontainer")
+    text = files[".devcontainer/devcontainer.json"]
+    read = json.loads("\n".join(code(text, "//")))
+    assert read.pop("name") == case[0].name
+    assert read["dockerComposeFile"] == ["compose.yaml", "compose.override.yaml"]
+    service = yaml.safe_load(files[".devcontainer/compose.yaml"])["services"][read["service"]]
+    assert service["working_dir"] == read["workspaceFolder"] == "/work"
+    assert service["volumes"] == [{"type": "bind", "source": "..", "target": "/work"}]
+    assert read["initializeCommand"][1] in files
+
+
+def code(shown: str, comment: str = "#") -> list[str]:
+    """The lines that are no comments."""
+    return [line for line in shown.split("\n") if not line.strip().startswith(comment)]
 
 
 # ---- pylock

@@ -175,6 +175,21 @@ def test_render_writes_only_over_its_own(
     assert not (folder / "requirements.txt").exists()
 
 
+def test_a_compose_file_that_is_not_ours_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "compose.yaml").write_text("services: {mine: {}}\n")
+    (tmp_path / "requirements.txt").write_text("mine\n")
+    render = ("render", "--profile", "cuda", "-o", ".", "--target")
+    assert run(*render, "compose") == 2
+    assert "compose.yaml: exists and was not made by envbuilder" in capsys.readouterr().err
+    assert {p.name for p in tmp_path.iterdir()} == {"compose.yaml", "requirements.txt"}
+    assert run(*render, "devcontainer") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 6
+    assert (tmp_path / ".devcontainer" / "image" / "Dockerfile").exists()
+    assert (tmp_path / "requirements.txt").read_text() == "mine\n"
+
+
 def test_detect_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("detect", "--json") == 0
     data = json.loads(capsys.readouterr().out)
