@@ -9,7 +9,7 @@ same run, medians of ROUNDS (1). "Peak" is the largest resident set of a process
 started, without the engine's; "own CPU" is what those processes used, "other CPU" what everything
 else on the machine used meanwhile, which is the engine on a machine that does nothing else. For
 `layers` it also prints when each layer was complete, and its size: a gap is where the time goes.
-Needs an engine with the base image and some 25 GB of its disk. Its images are removed.
+Needs an engine with the base image and some 25 GB of its disk. Each image is removed at once.
 """
 
 from __future__ import annotations
@@ -98,6 +98,11 @@ def ours(folder: Path, profile: str, builder: str, python: str) -> None:
     (folder / f"{builder}.json").write_text(done.stdout)
 
 
+def remove(ref: str) -> None:
+    """Remove an image by all of its names."""
+    run("docker", "rmi", "--force", *names([ref]))
+
+
 def layers(folder: Path, began: float) -> str:
     """Return when each layer in the cache was complete."""
     blobs = (folder / "cache" / "layers" / "blobs" / "sha256").glob("*")
@@ -123,16 +128,16 @@ def main(profile: str, python: str, rounds: int) -> None:
             wheels.mkdir()
             for file in (*target.of_kind("wheel"), lock.tool(target.platform)):
                 store.link(file, wheels)
-            made = ["envbuilder-benchmark/naive:1"]
             rows["naive"].append(measured(partial(naive_image, wheels, folder / "naive")))
+            # Each result goes before the next one: few disks have room for all.
+            remove("envbuilder-benchmark/naive:1")
+            forget("--find-links /wheels torch")
             for builder in ("buildkit", "layers"):
                 began = time.time()
                 rows[builder].append(measured(partial(ours, folder, profile, builder, python)))
                 loads.append(os.getloadavg()[0])
-                made.append(json.loads((folder / f"{builder}.json").read_text())["artifact"]["ref"])
+                remove(json.loads((folder / f"{builder}.json").read_text())["artifact"]["ref"])
             timeline = layers(folder, began)
-            run("docker", "rmi", "--force", "--no-prune", *names(made))
-    forget("--find-links /wheels torch")
     middle = {name: statistics.median(r.seconds for r in of) for name, of in rows.items()}
     for name, of in rows.items():
         print(
