@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.sabotages import EVERY, FORGED, PLANTED
+from tests.support.sabotages import DEVICES, EVERY, FORGED, PLANTED, Device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ HELPERS = {"starter.py", "forged_report.py"}
 
 
 def test_there_are_at_least_fifty_and_each_class_is_tried_in_ci() -> None:
-    names = [sabotage.name for sabotage in EVERY]
+    names = [(s.name, s.profile, s.node) if isinstance(s, Device) else s.name for s in EVERY]
     assert len(names) == len(set(names)) >= 50
     assert {sabotage.kind for sabotage in EVERY} == CLASSES
     assert {sabotage.kind for sabotage in EVERY if sabotage.in_ci} == CLASSES
@@ -30,5 +30,6 @@ def test_every_fault_is_tried_and_every_name_is_one(repository: Path) -> None:
     tests = "".join(path.read_text() for path in folder.glob("test_*.py"))
     modules = {path.stem for path in (folder / "sabotage").glob("*.py") if path.name not in HELPERS}
     listed = {s.name for s in EVERY if s not in (*FORGED, *PLANTED) and s.name}
+    listed |= {s.node for s in DEVICES if s.node}
     assert listed <= modules
     assert {name for name in modules - listed if f'"{name}"' not in tests} == set()

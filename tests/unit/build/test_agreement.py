@@ -21,6 +21,7 @@ from envbuilder.host import probe
 from envbuilder.host.model import Containers, Engine, Host
 from envbuilder.profiles import choice, selection, ways
 from envbuilder.profiles.library import Library
+from envbuilder.project import catalog
 from tests.support import host_trees
 from tests.support.engines import FakeEngine
 from tests.support.workflow import prepare
@@ -45,7 +46,7 @@ class Planned(Exception):  # noqa: N818 (it is no error)
 @pytest.fixture(autouse=True)
 def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read twice, and the engine is what the host says."""
-    monkeypatch.setattr(Library, "of", lambda settings: LIBRARY)
+    monkeypatch.setattr(catalog, "library", lambda settings: LIBRARY)
 
     def prepare(backend: str) -> Any:
         raise Planned(backend)

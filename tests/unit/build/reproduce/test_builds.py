@@ -116,7 +116,7 @@ def builds(found: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Seen]
 
     monkeypatch.setattr(workflow, "prepare_to_build", prepare)
     monkeypatch.setattr(workflow, "build", build)
-    monkeypatch.setattr(configuration, "load", lambda: found)
+    monkeypatch.setattr(configuration, "load", lambda **_: found)
     return seen, writes
 
 
