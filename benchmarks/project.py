@@ -99,6 +99,8 @@ def main(rounds: int) -> None:
     """Print the medians."""
     if not BASE:
         sys.exit("set ENVBUILDER_BASE_IMAGE to a base image with Python 3.11")
+    # An installed package has its bytecode; a checkout shall have it, too.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     taken: Taken = {}
     tags = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -132,7 +134,8 @@ def main(rounds: int) -> None:
                 if number == 0 and rounds:
                     taken.clear()
         finally:
-            subprocess.run(["docker", "rmi", "--force", "--no-prune", *names(tags)], check=False)
+            removal = ["docker", "rmi", "--force", "--no-prune", *names(tags)]
+            subprocess.run(removal, stdout=subprocess.DEVNULL, check=False)
     for name, values in taken.items():
         listed = ", ".join(f"{v:.2f}" for v in values)
         print(f"{name:<22}{statistics.median(values):7.2f} s   rounds: {listed}")
