@@ -1,0 +1,148 @@
+"""A project's daily commands: locking and building one package more, and `run` against none.
+
+    ENVBUILDER_BASE_IMAGE=REF python benchmarks/project.py [ROUNDS]
+
+The project is `examples/script`. Each round adds one small package of pure Python that nobody has
+ever seen: `lock` for `cpu` and for all profiles, then the image by `layers`, all with a warm cache,
+and says which layers of the image differ. Then `run -- true` on both backends, each time after the
+same without envbuilder: `true` itself, and `docker run` of the same image. Wall time; medians of
+ROUNDS (5) after one that is not counted. Needs an engine with the base image and what `examples`
+needs from the package index. Its images are removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+from build import BASE, names, run
+
+NAME = "envbuilder_benchmark"
+PROJECT = Path(__file__).resolve().parents[1] / "examples" / "script"
+ENVBUILDER = str(Path(sys.executable).with_name("envbuilder"))
+CPU = ("--profile", "cpu")
+IMAGE = (*CPU, "--backend", "docker", "--base-image", BASE)
+Taken = dict[str, list[float]]
+
+
+def write_wheel(folder: Path, version: str) -> None:
+    """A package with one module."""
+    info = f"{NAME}-{version}.dist-info"
+    members = {
+        f"{NAME}.py": f"version = '{version}'\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    members[f"{info}/RECORD"] = "".join(f"{n},,\n" for n in [*members, f"{info}/RECORD"])
+    with zipfile.ZipFile(folder / f"{NAME}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in members.items():
+            archive.writestr(path, text)
+
+
+def timed(taken: Taken, name: str, *argv: str, cwd: Path) -> str:
+    """Run a command to its end, note its wall time, and return its output."""
+    started = time.perf_counter()
+    output = run(*argv, cwd=cwd).stdout
+    taken.setdefault(name, []).append(time.perf_counter() - started)
+    return output
+
+
+def image(output: str) -> str:
+    """The reference that `build --json` printed."""
+    ref: str = json.loads(output)["artifact"]["ref"]
+    return ref
+
+
+def layers(ref: str) -> list[str]:
+    """The layers of an image in the engine, bottom first."""
+    shown = run("docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", ref).stdout
+    found: list[str] = json.loads(shown)
+    return found
+
+
+def torch_files(project: Path) -> set[str]:
+    """The digests of PyTorch's wheels in all locks."""
+    locks = [json.loads(p.read_text()) for p in (project / "envbuilder.lock").glob("*.json")]
+    files = (f for lock in locks for target in lock["targets"] for f in target["files"])
+    return {f["sha256"] for f in files if f["name"] == "torch"}
+
+
+def one_more(taken: Taken, folder: Path, wheels: Path, version: str, before: list[str]) -> str:
+    """Lock and build with one package more; return the image's reference."""
+    project = folder / version
+    shutil.copytree(PROJECT, project, ignore=shutil.ignore_patterns(".envbuilder"))
+    torch = torch_files(project)
+    write_wheel(wheels, version)
+    with (project / "requirements.txt").open("a") as stream:
+        stream.write(f"{NAME}=={version}\n")
+    timed(taken, "lock --profile cpu", ENVBUILDER, "lock", *CPU, cwd=project)
+    timed(taken, "lock, all profiles", ENVBUILDER, "lock", cwd=project)
+    command = (ENVBUILDER, "build", *IMAGE, "--builder", "layers", "--json")
+    ref = image(timed(taken, "image by layers", *command, cwd=project))
+    after = layers(ref)
+    changed = [n for n, (a, b) in enumerate(zip(before, after, strict=True), 1) if a != b]
+    kept = "unchanged" if torch_files(project) == torch else "CHANGED"
+    print(f"torch in the locks: {kept}; of {len(after)} layers differ: {changed}")
+    return ref
+
+
+def main(rounds: int) -> None:
+    """Print the medians."""
+    if not BASE:
+        sys.exit("set ENVBUILDER_BASE_IMAGE to a base image with Python 3.11")
+    # An installed package has its bytecode; a checkout shall have it, too.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    taken: Taken = {}
+    tags = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        wheels = folder / "wheels"
+        wheels.mkdir()
+        links = filter(None, (os.environ.get("PIP_FIND_LINKS"), str(wheels)))
+        os.environ["PIP_FIND_LINKS"] = " ".join(links)
+        plain = folder / "plain"
+        shutil.copytree(PROJECT, plain, ignore=shutil.ignore_patterns(".envbuilder"))
+        run(ENVBUILDER, "build", *CPU, "--backend", "venv", cwd=plain)
+        ref = image(
+            run(ENVBUILDER, "build", *IMAGE, "--builder", "layers", "--json", cwd=plain).stdout
+        )
+        tags.append(ref)
+        before = layers(ref)
+        mounted = ("--volume", f"{plain}:/work", ref)
+        try:
+            for number in range(rounds + 1):
+                version = f"1.{int(time.time())}.{number}"
+                tags.append(one_more(taken, folder, wheels, version, before))
+                timed(taken, "true", "true", cwd=plain)
+                native = (ENVBUILDER, "run", *CPU, "--backend", "venv", "--", "true")
+                timed(taken, "run -- true, venv", *native, cwd=plain)
+                timed(
+                    taken, "docker run … true", "docker", "run", "--rm", *mounted, "true", cwd=plain
+                )
+                timed(
+                    taken, "run -- true, docker", ENVBUILDER, "run", *IMAGE, "--", "true", cwd=plain
+                )
+                if number == 0 and rounds:
+                    taken.clear()
+        finally:
+            removal = ["docker", "rmi", "--force", "--no-prune", *names(tags)]
+            subprocess.run(removal, stdout=subprocess.DEVNULL, check=False)
+    for name, values in taken.items():
+        listed = ", ".join(f"{v:.2f}" for v in values)
+        print(f"{name:<22}{statistics.median(values):7.2f} s   rounds: {listed}")
+    print(f"load of the machine at the end: {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description="A project's daily commands")
+    arguments.add_argument("rounds", metavar="ROUNDS", type=int, nargs="?", default=5)
+    main(arguments.parse_args().rounds)

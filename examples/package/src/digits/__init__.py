@@ -1,0 +1,1 @@
+"""Digits of 8×8 pixels, and a net that reads them."""

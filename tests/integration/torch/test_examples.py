@@ -1,0 +1,74 @@
+"""The projects in `examples/` train in native environments, and can be locked everywhere."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import examples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.conftest import Cli
+
+NATIVE = ("--profile", "cpu", "--backend", "venv")
+OTHERS = sorted({*examples.COMMANDS} - {examples.LOCKED})
+IN_ENVIRONMENTS = {"package": "dev", "uv": "test"}
+"""Projects with tests of their own → the environment to run them in."""
+
+
+def train(cli: Cli, name: str) -> None:
+    examples.require_learned(
+        cli("run", *NATIVE, "--", *examples.ONE_THREAD, *examples.COMMANDS[name])
+    )
+
+
+@pytest.mark.slow
+def test_a_project_with_committed_locks_trains_at_once(
+    cli: Cli, torch_prefix: Path, tmp_path: Path
+) -> None:
+    examples.copy(examples.LOCKED, tmp_path)
+    train(cli, examples.LOCKED)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_others_train_once_they_are_locked(
+    cli: Cli, torch_prefix: Path, tmp_path: Path, name: str
+) -> None:
+    examples.copy(name, tmp_path)
+    done = cli("lock", "--profile", "cpu")
+    assert done.returncode == 0, done.stderr
+    train(cli, name)
+    if environment := IN_ENVIRONMENTS.get(name):
+        tests = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+        ran = cli("run", *NATIVE, "--environment", environment, "--", *examples.ONE_THREAD, *tests)
+        assert (ran.returncode, "1 passed" in ran.stdout) == (0, True), ran.stdout + ran.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", examples.COMMANDS)
+def test_locked_for_every_profile_and_rendered_for_each(
+    cli: Cli, tmp_path: Path, name: str
+) -> None:
+    examples.copy(name, tmp_path)
+    done = cli("lock")
+    assert done.returncode == 0, done.stderr
+    assert "cannot be locked" not in done.stdout
+    checked = cli("check")
+    assert checked.returncode == 0, checked.stdout
+    profiles = re.findall(r"^✓ default\.(\S+)", checked.stdout, re.MULTILINE)
+    assert set(profiles) == {"cpu", "cuda", "cuda-legacy", "mps", "rocm", "xpu", "zendnn"}
+    for profile in profiles:
+        rendered = cli("render", "--profile", profile, "-o", profile)
+        assert rendered.returncode == 0, rendered.stderr
+        requirements = (tmp_path / profile / "requirements.txt").read_text()
+        assert "scikit-learn==" in requirements or "scikit_learn==" in requirements
+    again = cli("lock")
+    assert again.stdout.count(", unchanged,") == done.stdout.count(" targets, ")
+    refused = cli("lock", "--profile", "xpu-ipex")
+    assert refused.returncode == 2
+    assert "xpu-ipex: cannot be locked: torch==2.8.0+xpu: " in refused.stdout

@@ -1,0 +1,58 @@
+"""The projects in `examples/` can be read, and what is committed of them is current."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.locks import own_build, projects, resolve
+from envbuilder.packages import configuration
+from envbuilder.profiles import lock as profile_lock
+from tests.support import examples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def entries(name: str, folder: Path) -> list[projects.Entry]:
+    examples.copy(name, folder)
+    settings = configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
+    return [*projects.entries(settings)]
+
+
+def test_every_folder_is_a_project_that_is_run() -> None:
+    assert {p.name for p in examples.ROOT.iterdir() if p.is_dir()} == {*examples.COMMANDS}
+
+
+@pytest.mark.parametrize("name", examples.COMMANDS)
+def test_every_project_fits_every_profile(name: str, tmp_path: Path) -> None:
+    assert {e.label: e.problem for e in entries(name, tmp_path) if e.problem} == {}
+
+
+@pytest.mark.parametrize("name", examples.COMMANDS)
+def test_the_readme_is_short_and_has_the_command(name: str) -> None:
+    text = (examples.ROOT / name / "README.md").read_text()
+    assert len(text.splitlines()) <= 15
+    commands = re.findall(r"^    (.*)$", text, re.MULTILINE)
+    assert f"envbuilder run -- {' '.join(examples.COMMANDS[name])}" in commands
+    assert ("envbuilder lock" in commands) == (name != examples.LOCKED)
+
+
+def test_the_committed_locks_are_fresh_and_complete(tmp_path: Path) -> None:
+    """If a profile changed: `envbuilder lock` in that project's folder."""
+    locked = entries(examples.LOCKED, tmp_path)
+    folder = tmp_path / "envbuilder.lock"
+    assert {e.path for e in locked} == {*folder.iterdir()}
+    for entry in locked:
+        assert entry.variant is not None
+        lock = profile_lock.load(entry.path)
+        assert resolve.check(entry.variant, lock) == ()
+        assert [*own_build.objections(entry.variant, lock, entry.origin_lock)] == []
+
+
+def test_the_lock_of_uv_names_no_index_but_pypi() -> None:
+    text = (examples.ROOT / "uv" / "uv.lock").read_text()
+    hosts = set(re.findall(r"[a-z]+://[^/\"]*", text))
+    assert hosts == {"https://index.example", "https://files.example"}
