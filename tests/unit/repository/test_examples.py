@@ -52,7 +52,7 @@ def test_the_committed_locks_are_fresh_and_complete(tmp_path: Path) -> None:
         assert [*own_build.objections(entry.variant, lock, entry.origin_lock)] == []
 
 
-def test_the_lock_of_uv_names_no_index_but_pypi() -> None:
+def test_the_lock_of_uv_names_no_real_index() -> None:
     text = (examples.ROOT / "uv" / "uv.lock").read_text()
     hosts = set(re.findall(r"[a-z]+://[^/\"]*", text))
     assert hosts == {"https://index.example", "https://files.example"}

@@ -112,7 +112,10 @@ def test_packages_of_a_workspace_count_if_they_are_reached(tmp_path: Path) -> No
         ("forks", "requires-dist = [", "requires = [", ": does not state what my-trainer requires"),
         (
             "forks",
-            'name = "mdurl"\nversion = "0.1.2"\nsource = { registry = "https://index.example/simple" }',
+            (
+                'name = "mdurl"\nversion = "0.1.2"\n'
+                'source = { registry = "https://index.example/simple" }'
+            ),
             'name = "mdurl"\nversion = "0.1.2"\nsource = { git = "https://example.org/m?rev=1" }',
             ": mdurl: the lock states another source for it (git)",
         ),
