@@ -39,8 +39,13 @@ _NONE = "no mutant has this name"
 
 def run(names: list[str]) -> None:
     """Have mutmut make all mutants and run those with the given names, all if there are none."""
+    subprocess.run(["mutmut", "run", *names], env=environment(), check=not names)
+
+
+def environment() -> dict[str, str]:
+    """Return variables with which mutmut and mypy are found."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    subprocess.run(["mutmut", "run", *names], env={**os.environ, "PATH": path}, check=not names)
+    return {**os.environ, "PATH": path}
 
 
 def results() -> dict[str, str]:
@@ -76,7 +81,8 @@ def noticed_percent(statuses: dict[str, str]) -> float:
 
 def difference(name: str) -> str:
     """Return a mutant as a diff."""
-    shown = subprocess.run(["mutmut", "show", name], capture_output=True, text=True, check=True)
+    command = ["mutmut", "show", name]
+    shown = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
     return shown.stdout
 
 
@@ -103,6 +109,8 @@ def main() -> int:
     else:
         run([])
         statuses = results()
+    if pending := [name for name, status in statuses.items() if status not in _COLUMN]:
+        sys.exit(f"{len(pending)} of {len(statuses)} mutants were not run: mutmut says why, above")
     print(*table(statuses), sep="\n")
     left = [n for n, status in statuses.items() if _COLUMN.get(status) not in {"killed", "refused"}]
     SURVIVORS.parent.mkdir(exist_ok=True)
