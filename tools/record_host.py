@@ -24,7 +24,7 @@ import msgspec
 from envbuilder.host import fetch, probe, record, system
 from envbuilder.packages import configuration
 from envbuilder.profiles import selection
-from envbuilder.profiles.library import Library
+from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from envbuilder.host.model import Host
@@ -73,7 +73,7 @@ def judged(host: Host) -> tuple[Choice, dict[str, Any]]:
 
     What only the live machine has (the numbers of groups) is not in a recording.
     """
-    library = Library.of(configuration.load())
+    library = catalog.library(configuration.load())
     candidates = library.profiles()
     choice = selection.choose(candidates, host, locks=library.locks(candidates))
     facts = {"host": msgspec.to_builtins(host), "choice": msgspec.to_builtins(choice)}
