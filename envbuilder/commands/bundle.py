@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder.commands.options import (
-    base_image_option,
-    json_option,
-    profile_option,
-)
+from envbuilder.commands.options import base_image_option, json_option, profile_option
 from envbuilder.core import console, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import counted

@@ -23,7 +23,7 @@ class State(Struct, frozen=True, kw_only=True):
     environment: str
     profile: str
     state: str
-    """`locked`, `claimed`, `unlocked`, `missing`, or `impossible`."""
+    """`locked`, `claimed`, `unlocked`, `missing`, `damaged`, or `impossible`."""
     problems: tuple[str, ...]
     failed: bool
     """Whether that fails the check; a profile that the project does not list may be impossible."""
@@ -63,11 +63,13 @@ def command(as_json: bool) -> int:
 def _state(entry: Entry) -> State:
     from envbuilder.locks import own_build, resolve
 
-    environment, _, profile = entry.label.partition(".")
-
     def state(name: str, problems: tuple[str, ...], *, failed: bool) -> State:
         return State(
-            environment=environment, profile=profile, state=name, problems=problems, failed=failed
+            environment=entry.environment,
+            profile=entry.origin.name,
+            state=name,
+            problems=problems,
+            failed=failed,
         )
 
     if entry.variant is None:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 class Entry(Struct, frozen=True, kw_only=True):
     """An environment of a project on one profile."""
 
-    label: str
-    """ENVIRONMENT.PROFILE."""
+    environment: str
     origin: Profile
     """The profile itself."""
     origin_lock: Lock | None
@@ -36,6 +35,11 @@ class Entry(Struct, frozen=True, kw_only=True):
     """Where its lock is, or would be."""
     required: bool
     """Whether the user named the profile."""
+
+    @property
+    def label(self) -> str:
+        """ENVIRONMENT.PROFILE, as the lock's file is named."""
+        return f"{self.environment}.{self.origin.name}"
 
 
 def entries(settings: Settings, name: str | None = None) -> Iterator[Entry]:
@@ -79,7 +83,7 @@ def _entry(
         problem = error
     shipped = profile_lock.path_for(name, folders)
     return Entry(
-        label=f"{variants.environment}.{name}",
+        environment=variants.environment,
         origin=origin,
         origin_lock=profile_lock.load(shipped) if shipped else None,
         variant=variant,

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from envbuilder.project.environments import Contents
     from envbuilder.project.requirement_files.listed import Line
 
-_NEVER = "Remove the line: the profile decides which build of PyTorch is installed."
-
 
 def adapt(profile: Profile, contents: Contents) -> Profile:
     """Return the profile with an environment's packages, Python, variables and system packages.

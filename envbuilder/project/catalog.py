@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.schema import dotted, place, read_text
+from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.strict_yaml import shown
 from envbuilder.profiles import profile as profile_files
 from envbuilder.profiles.library import Library
@@ -48,7 +49,7 @@ class ProjectProfiles:
         if listed is not None and profile.name not in listed:
             raise InvalidError(
                 f"the project does not support profile '{profile.name}'",
-                f"Add it to profiles: in {environments.FILE}, which has {', '.join(listed)}.",
+                f"Add it to profiles: in {PROJECT_FILE}, which has {', '.join(listed)}.",
             )
         return adapt(profile, self.contents)
 
@@ -83,7 +84,7 @@ def variants(settings: Settings) -> ProjectProfiles | None:
         if settings.environment != DEFAULT:
             raise InvalidError(
                 f"there is no environment '{settings.environment}'",
-                f"Environments are defined in {environments.FILE}; this folder has none.",
+                f"Environments are defined in {PROJECT_FILE}; this folder has none.",
             )
         return None
     _require_known(settings.definition, settings.project, settings.config_dir)
@@ -96,7 +97,7 @@ def _require_known(definition: Definition, project: Path, config_dir: Path) -> N
     for number, name in enumerate(definition.profiles or ()):
         if name not in available:
             path = ["profiles", str(number)]
-            where = place(environments.FILE, read_text(project / environments.FILE), path)
+            where = place(PROJECT_FILE, read_text(project / PROJECT_FILE), path)
             raise InvalidError(
                 f"{where}: {dotted(path)}unknown profile {shown(name)}", suggestion(name, available)
             )

@@ -11,6 +11,7 @@ from msgspec import Struct
 from envbuilder.core import settings, yaml_edit
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementLine
+from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.strict_yaml import shown
 from envbuilder.project import environments
 from envbuilder.project.requirement_files import requirement as requirements
@@ -58,7 +59,7 @@ class _File:
     def where(self) -> str:
         """The list that is changed, for messages."""
         below = "" if self.environment == DEFAULT else f": environment '{self.environment}'"
-        return f"{environments.FILE}{below}"
+        return f"{PROJECT_FILE}{below}"
 
     def change(self, edit: Callable[[tuple[str, ...]], str], line: str) -> None:
         """Make a change of the list at a path, and read the result as strictly as any file."""
@@ -160,7 +161,7 @@ def _refuse_missing(file: _File, name: str, project: Path, read: Read) -> NoRetu
         for line in read(project, source.file, source.extras, source.groups).requirements:
             if name in _names([line.text]):
                 raise InvalidError(
-                    f"{name} is listed in {line.where}, not in {environments.FILE}",
+                    f"{name} is listed in {line.where}, not in {PROJECT_FILE}",
                     "Remove it there, then: envbuilder lock",
                 )
     listed = list(_names(file.listed))

@@ -10,6 +10,7 @@ from msgspec import Struct
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementFile
 from envbuilder.core.schema import place, read_text
+from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.strict_yaml import shown
 from envbuilder.project.requirement_files import requirement
 from envbuilder.project.requirement_files.listed import Line
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from envbuilder.project.requirement_files.listed import Listed
 
     Read = Callable[[Path, str, Sequence[str], Sequence[str]], Listed]
-
-FILE = "envbuilder.yaml"
 
 
 class Contents(Struct, frozen=True, kw_only=True):
@@ -54,7 +53,7 @@ def stated(definition: Definition, name: str) -> Environment:
     more = definition.environments.get(name)
     if more is None:
         raise InvalidError(
-            f"{FILE} has no environment {shown(name)}",
+            f"{PROJECT_FILE} has no environment {shown(name)}",
             f"It has: {', '.join(names(definition))}.",
         )
     return Environment(
@@ -98,12 +97,12 @@ def _entries(
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
         parts.append((["environments", name], definition.environments[name]))
-    path = project / FILE  # which `init` has not written yet
+    path = project / PROJECT_FILE  # which `init` has not written yet
     stated = path.is_file() and any(getattr(part, key) for _, part in parts)
     text = read_text(path) if stated else ""
     for above, part in parts:
         for number, item in enumerate(getattr(part, key)):
-            yield item, place(FILE, text, [*above, key, str(number)])
+            yield item, place(PROJECT_FILE, text, [*above, key, str(number)])
 
 
 def named_file(item: str | RequirementFile) -> RequirementFile:
