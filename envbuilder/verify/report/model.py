@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 MOST_LOSSES = 200
 MOST_TIMED = 200
+_TOO_LARGE = 2**64
+"""No count, size or seed in a report is as large."""
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -221,9 +223,8 @@ def check(data: Any) -> Report:
     an accuracy, and contain no failed check. Everything that keeps, compares or shows a report
     takes it from here; the payload's part alone is valid, too.
     """
-    place = _not_finite(data)
-    if place:
-        raise VerifyError(f"the payload's report is malformed: a number at {place} is not finite")
+    if problem := _unusable_number(data):
+        raise VerifyError(f"the payload's report is malformed: {problem}")
     try:
         measured = msgspec.convert(data, Report)
     except msgspec.ValidationError as error:
@@ -239,9 +240,8 @@ def check(data: Any) -> Report:
 
 def check_scaling(data: Any) -> Scaling:
     """Return the payload's report on several devices; raise `VerifyError` if it is not valid."""
-    place = _not_finite(data)
-    if place:
-        raise VerifyError(f"the scaling report is malformed: a number at {place} is not finite")
+    if problem := _unusable_number(data):
+        raise VerifyError(f"the scaling report is malformed: {problem}")
     try:
         scaling = msgspec.convert(data, Scaling)
     except msgspec.ValidationError as error:
@@ -294,16 +294,19 @@ def _epochs_contradiction(epochs: tuple[Epoch, ...]) -> str:
     return ""
 
 
-def _not_finite(data: Any) -> str:
-    """Return the path of a NaN or infinite number, such as `$.training.losses[3]`; "" if none.
+def _unusable_number(data: Any) -> str:
+    """Return which number is NaN, infinite or too large, such as `$.training.losses[3]`; else "".
 
-    Python's JSON parser accepts NaN, and NaN passes every check for a violated limit.
+    Python's JSON parser accepts NaN, and NaN passes every check for a violated limit. It accepts
+    integers of any size, too, with which arithmetic on floats ends in an exception.
     """
     waiting = [("$", data)]
     while waiting:
         place, value = waiting.pop()
         if isinstance(value, float) and not math.isfinite(value):
-            return place
+            return f"a number at {place} is not finite"
+        if isinstance(value, int) and abs(value) >= _TOO_LARGE:
+            return f"a number at {place} is too large"
         if isinstance(value, dict):
             waiting += [(f"{place}.{key}", item) for key, item in value.items()]
         elif isinstance(value, list | tuple):

@@ -31,6 +31,9 @@ LEAST_CPU, MOST_SWITCHES = 0.75, 100
 involuntary switches a second. Quiet: at least 0.97; threads that wait for each other asleep use
 less, but are seldom interrupted. Other jobs: mostly 0.1 to 0.7, and 109 to 2,400 switches."""
 
+SHORTEST_SECONDS = 1e-6
+"""Work that is shorter cannot be judged: no clock here measures it."""
+
 _NAMED = 3
 """Most pieces of work that a reason names."""
 
@@ -63,7 +66,7 @@ def busy(facts: Contention) -> str:
     Waiting counts unless the environment's own limits explain it: then, and without pressure, the
     CPU time decides, if the work is the CPU's.
     """
-    if not facts.seconds > 0:
+    if facts.seconds < SHORTEST_SECONDS:
         return ""
     stolen = (facts.steal_seconds or 0.0) / (facts.seconds * facts.cpus)
     if stolen >= MOST_STOLEN:

@@ -116,6 +116,8 @@ def two_epochs(**earlier: Any) -> dict[str, Any]:
         (spoil("training.epochs.0.accuracy", float("nan")), "accuracy is not finite"),
         (spoil("training.epochs.0.loss", float("inf")), r"epochs\[0\].loss is not finite"),
         (spoil("device.memory_bytes", float("nan")), "memory_bytes is not finite"),
+        (spoil("device.memory_bytes", 10**400), "memory_bytes is too large"),
+        (spoil("training.epochs.0.index", -(2**64)), r"epochs\[0\].index is too large"),
         (spoil("anything", {"deep": [1, {"er": float("nan")}]}), r"deep\[1\].er is not finite"),
         ([], "malformed"),
         (None, "malformed"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from envbuilder.core.errors import VerifyError
@@ -249,6 +249,7 @@ def test_more_contention_never_makes_a_busy_machine_quiet(found: Contention, mor
 
 
 @given(some_facts)
+@example(facts(seconds=5e-324, cpu_seconds=0.0, quota=0.5, pressure_seconds=None))
 def test_a_machine_on_which_nothing_waits_is_quiet(found: Contention) -> None:
     calm = msgspec.structs.replace(
         found,
