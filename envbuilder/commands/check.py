@@ -14,7 +14,7 @@ from envbuilder.packages import configuration
 from envbuilder.profiles import lock as profile_lock
 
 if TYPE_CHECKING:
-    from envbuilder.locks.projects import Entry
+    from envbuilder.locks.entries import Entry
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -42,9 +42,9 @@ def command(as_json: bool) -> int:
       envbuilder check
       envbuilder check --json
     """
-    from envbuilder.locks import projects
+    from envbuilder.locks.entries import of_project
 
-    states = [_state(entry) for entry in projects.entries(configuration.load())]
+    states = [_state(entry) for entry in of_project(configuration.load())]
     failed = any(state.failed for state in states)
     if as_json:
         console.data({"schema": 1, "failed": failed, "locks": states})

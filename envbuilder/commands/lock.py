@@ -211,7 +211,7 @@ def _ask(
 ) -> Summary:
     """Return the availability of every file and base image in some locks, or a project's own."""
     from envbuilder.bundle.read import opened
-    from envbuilder.locks import projects
+    from envbuilder.locks import entries
     from envbuilder.locks.availability import base_images, files
 
     bundled = {}
@@ -221,7 +221,7 @@ def _ask(
     if settings.definition is None:
         paths = [p for name in names if (p := profile_lock.path_for(name, folders))]
     else:
-        paths = [e.path for e in projects.entries(settings, profile) if e.path.is_file()]
+        paths = [e.path for e in entries.of_project(settings, profile) if e.path.is_file()]
     locks = [profile_lock.load(path) for path in paths]
     progress = console.progress()
     conda_locks = [lock for _, lock in _conda_locks(names, folders)]

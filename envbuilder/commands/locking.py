@@ -74,9 +74,9 @@ def entries(name: str | None, settings: Settings, output_dir: Path | None) -> It
             path = place(each, settings, output_dir)
             yield Entry(each, load_profile(each, folders), None, earlier, path, bool(name))
         return
-    from envbuilder.locks import projects
+    from envbuilder.locks.entries import of_project
 
-    for entry in projects.entries(settings, name):
+    for entry in of_project(settings, name):
         yield Entry(
             label=entry.label,
             profile=entry.variant or cast("InvalidError", entry.problem),

@@ -42,7 +42,7 @@ class Entry(Struct, frozen=True, kw_only=True):
         return f"{self.environment}.{self.origin.name}"
 
 
-def entries(settings: Settings, name: str | None = None) -> Iterator[Entry]:
+def of_project(settings: Settings, name: str | None = None) -> Iterator[Entry]:
     """Yield what a project has to lock, or only what concerns one profile.
 
     Opt-in profiles count only if the project lists them. Raise `InvalidError` outside of a project,

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.locks import projects
+from envbuilder.locks.entries import Entry, of_project
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def entries(folder: Path, text: str, name: str | None = None) -> list[projects.Entry]:
+def entries(folder: Path, text: str, name: str | None = None) -> list[Entry]:
     (folder / "envbuilder.yaml").write_text(text)
     settings = configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
-    return [*projects.entries(settings, name)]
+    return [*of_project(settings, name)]
 
 
 def test_every_environment_on_every_profile_that_is_not_opt_in(tmp_path: Path) -> None:
