@@ -66,23 +66,23 @@ def _state(entry: Entry) -> State:
     def state(name: str, problems: tuple[str, ...], *, failed: bool) -> State:
         return State(
             environment=entry.environment,
-            profile=entry.origin.name,
+            profile=entry.name,
             state=name,
             problems=problems,
             failed=failed,
         )
 
-    if entry.variant is None:
-        assert entry.problem is not None, "either it or a variant"
-        return state("impossible", (entry.problem.message,), failed=entry.required)
-    if not entry.path.is_file():
+    if isinstance(entry.profile, InvalidError):
+        return state("impossible", (entry.profile.message,), failed=entry.required)
+    if entry.earlier is None:
         return state("missing", ("it is not locked",), failed=True)
     try:
         lock = profile_lock.load(entry.path)
     except InvalidError as error:
         return state("damaged", (error.message,), failed=True)
-    stale = resolve.check(entry.variant, lock)
-    foreign = tuple(own_build.objections(entry.variant, lock, entry.origin_lock))
+    stale = resolve.check(entry.profile, lock)
+    origin = entry.origin[1] if entry.origin else None
+    foreign = tuple(own_build.objections(entry.profile, lock, origin))
     problems = (*stale, *foreign)
     if lock.state == "unlocked" and not problems:
         return state("unlocked", (lock.reason,), failed=entry.required)

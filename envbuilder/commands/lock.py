@@ -85,6 +85,8 @@ def command(
       envbuilder lock --upgrade-package rich
       envbuilder lock --profile cuda --backend conda
     """
+    from envbuilder.locks import entries
+
     settings = configuration.load()
     folders = search_path(settings.project, settings.config_dir)
     names = (profile,) if profile else profile_names(folders)
@@ -110,9 +112,9 @@ def command(
         if settings.definition is not None:
             names = ()
         return _check(names, folders, availability, as_json)
-    entries = list(locking.entries(profile, settings, output_dir))
-    locking.require_locked(packages, entries)
-    outcomes = locking.resolved(entries, settings, upgrade=upgrade, packages=packages)
+    chosen = list(entries.entries(settings, profile, output_dir))
+    locking.require_locked(packages, chosen)
+    outcomes = locking.resolved(chosen, settings, upgrade=upgrade, packages=packages)
     return locking.settle(outcomes)
 
 
@@ -125,6 +127,7 @@ def _lock_conda(
     upgrade: bool,
 ) -> int:
     """Solve and lock a profile's conda packages; without a name, those of every profile."""
+    from envbuilder.locks import entries
     from envbuilder.packages.conda import lock as conda_lock
     from envbuilder.packages.conda import solve
 
@@ -136,7 +139,7 @@ def _lock_conda(
         previous = None if upgrade else conda_lock.find(profile.name, folders)
         with progress.task(f"solve {profile.name}"):
             lock = solve.lock(profile, settings, previous, progress.note)
-        path = locking.place(profile.name, settings, output_dir).with_suffix(".conda.json")
+        path = entries.place(profile.name, settings, output_dir).with_suffix(".conda.json")
         locking.write(path, conda_lock.dump(lock))
         count = sum(len(t.packages) for t in lock.targets)
         console.result(

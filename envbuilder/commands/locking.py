@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from envbuilder.core import console, strict_yaml
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.core.files import save
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.profile import load as load_profile
-from envbuilder.profiles.profile import names as profile_names
-from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
+    from envbuilder.locks.entries import Entry
     from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.profile import Profile
 
 
 _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
 """What begins the reason of a lock if one target decided it."""
-
-
-class Entry(NamedTuple):
-    """A lock to make."""
-
-    label: str
-    profile: Profile | InvalidError
-    """The error if the profile cannot be combined with the project."""
-    origin: tuple[Profile, Lock] | None
-    """Of a project's variant, the profile itself and its lock."""
-    earlier: Path | None
-    """The lock so far."""
-    path: Path
-    required: bool
-    """Whether it was requested by name."""
 
 
 class Outcome(NamedTuple):
@@ -63,28 +45,6 @@ class Outcome(NamedTuple):
     def hint(self) -> str:
         """What to do about a profile that cannot be combined with the project."""
         return self.entry.profile.hint if isinstance(self.entry.profile, InvalidError) else ""
-
-
-def entries(name: str | None, settings: Settings, output_dir: Path | None) -> Iterator[Entry]:
-    """Yield the locks to make: of one profile or all; in a project, of each of its environments."""
-    folders = search_path(settings.project, settings.config_dir)
-    if settings.definition is None:
-        for each in (name,) if name else profile_names(folders):
-            earlier = profile_lock.path_for(each, folders)
-            path = place(each, settings, output_dir)
-            yield Entry(each, load_profile(each, folders), None, earlier, path, bool(name))
-        return
-    from envbuilder.locks.entries import of_project
-
-    for entry in of_project(settings, name):
-        yield Entry(
-            label=entry.label,
-            profile=entry.variant or cast("InvalidError", entry.problem),
-            origin=(entry.origin, entry.origin_lock) if entry.origin_lock else None,
-            earlier=entry.path if entry.path.is_file() else None,
-            path=output_dir / entry.path.name if output_dir else entry.path,
-            required=entry.required,
-        )
 
 
 def require_locked(names: Iterable[str], entries: Iterable[Entry]) -> None:
@@ -181,12 +141,6 @@ def _report(outcome: Outcome, lock: Lock, *, same: bool) -> None:
     lines += [f"not for {target}: {why}" for target, why in lock.missing.items()]
     for line in (*lines, *filter(None, [lock.reason])):
         console.result(f"  {line}")
-
-
-def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
-    """Return where the lock of a profile is written."""
-    folder = output_dir or (settings.project or settings.config_dir) / "profiles" / "locks"
-    return folder / f"{name}.json"
 
 
 def write(path: Path, text: str) -> None:

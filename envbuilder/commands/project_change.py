@@ -56,14 +56,16 @@ def apply(change: Change, path: Path, settings: Settings, *, lock: bool) -> int:
 
 def _resolved(change: Change, settings: Settings) -> Sequence[Outcome]:
     """Return the locks of the environments that a change concerns."""
+    from envbuilder.locks.entries import of_project
+
     changed = replace(settings, definition=change.definition)
     try:
-        entries = [
+        concerned = [
             entry
-            for entry in locking.entries(None, changed, None)
-            if settings.environment == DEFAULT or entry.label.startswith(f"{settings.environment}.")
+            for entry in of_project(changed)
+            if settings.environment in {DEFAULT, entry.environment}
         ]
-        outcomes = tuple(locking.resolved(entries, changed, upgrade=False))
+        outcomes = tuple(locking.resolved(concerned, changed, upgrade=False))
     except EnvbuilderError as error:
         error.hint = f"{error.hint} {_LEFT}".strip()
         raise

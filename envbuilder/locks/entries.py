@@ -1,4 +1,4 @@
-"""The locks of a project: one for each of its environments on each profile that it supports."""
+"""The locks there are to make: of profiles, or of a project's environments on each of them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,52 @@ if TYPE_CHECKING:
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """An environment of a project on one profile."""
+    """What one lock is of, and where it is."""
 
-    environment: str
-    origin: Profile
-    """The profile itself."""
-    origin_lock: Lock | None
-    variant: Profile | None
-    problem: InvalidError | None
-    """Why there is no variant; None if there is one."""
+    environment: str = ""
+    """Of the project; empty for the lock of a profile itself."""
+    name: str
+    """Of the profile."""
+    profile: Profile | InvalidError
+    """What is locked: the profile, or the project's variant of it; the error if there is none."""
+    origin: tuple[Profile, Lock] | None = None
+    """Of a project's variant, the profile itself and its lock."""
+    earlier: Path | None
+    """The lock so far."""
     path: Path
-    """Where its lock is, or would be."""
+    """Where the lock is written."""
     required: bool
     """Whether the user named the profile."""
 
     @property
     def label(self) -> str:
-        """ENVIRONMENT.PROFILE, as the lock's file is named."""
-        return f"{self.environment}.{self.origin.name}"
+        """PROFILE or ENVIRONMENT.PROFILE, as the lock's file is named."""
+        return ".".join(filter(None, (self.environment, self.name)))
+
+
+def entries(
+    settings: Settings, name: str | None = None, output_dir: Path | None = None
+) -> Iterator[Entry]:
+    """Yield the locks to make: of one profile or all; in a project, of each of its environments."""
+    if settings.definition is not None:
+        for entry in of_project(settings, name):
+            yield replace(entry, path=output_dir / entry.path.name) if output_dir else entry
+        return
+    folders = profile_files.search_path(settings.project, settings.config_dir)
+    for each in (name,) if name else profile_files.names(folders):
+        yield Entry(
+            name=each,
+            profile=profile_files.load(each, folders),
+            earlier=profile_lock.path_for(each, folders),
+            path=place(each, settings, output_dir),
+            required=bool(name),
+        )
+
+
+def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
+    """Return where the lock of a profile is written."""
+    folder = output_dir or (settings.project or settings.config_dir) / "profiles" / "locks"
+    return folder / f"{name}.json"
 
 
 def of_project(settings: Settings, name: str | None = None) -> Iterator[Entry]:
@@ -62,9 +90,13 @@ def of_project(settings: Settings, name: str | None = None) -> Iterator[Entry]:
         variants.require_readable()
         names = (name,) if name else variants.names(folders)
         required = bool(name or definition.profiles)
-        combined = [_entry(variants, each, folders, required=required) for each in names]
-        combined = [entry for entry in combined if required or not entry.origin.opt_in]
-        problems = [entry.problem for entry in combined if entry.problem is not None]
+        origins = [profile_files.load(each, folders) for each in names]
+        combined = [
+            _entry(variants, origin, folders, required=required)
+            for origin in origins
+            if required or not origin.opt_in
+        ]
+        problems = [e.profile for e in combined if isinstance(e.profile, InvalidError)]
         if len(problems) == len(combined) and not required:
             raise InvalidError(
                 f"{problems[0].message}; nor does any other profile fit", problems[0].hint
@@ -73,21 +105,20 @@ def of_project(settings: Settings, name: str | None = None) -> Iterator[Entry]:
 
 
 def _entry(
-    variants: catalog.ProjectProfiles, name: str, folders: Sequence[Path], *, required: bool
+    variants: catalog.ProjectProfiles, origin: Profile, folders: Sequence[Path], *, required: bool
 ) -> Entry:
-    origin = profile_files.load(name, folders)
-    variant, problem = None, None
     try:
-        variant = variants.of(origin)
+        variant: Profile | InvalidError = variants.of(origin)
     except InvalidError as error:
-        problem = error
-    shipped = profile_lock.path_for(name, folders)
+        variant = error
+    own = profile_lock.path_for(origin.name, folders)
+    path = variants.lock_path(origin.name)
     return Entry(
         environment=variants.environment,
-        origin=origin,
-        origin_lock=profile_lock.load(shipped) if shipped else None,
-        variant=variant,
-        problem=problem,
-        path=variants.lock_path(name),
+        name=origin.name,
+        profile=variant,
+        origin=(origin, profile_lock.load(own)) if own else None,
+        earlier=path if path.is_file() else None,
+        path=path,
         required=required,
     )

@@ -9,6 +9,7 @@ import pytest
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks.entries import Entry, of_project
 from envbuilder.packages import configuration
+from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ def test_every_environment_on_every_profile_that_is_not_opt_in(tmp_path: Path) -
     labels = [e.label for e in found]
     assert {"default.cpu", "default.mps", "test.cpu", "test.rocm"} <= {*labels}
     assert not [label for label in labels if label.endswith("xpu-ipex")]
-    assert all(e.variant and e.origin_lock and not e.required for e in found)
+    assert all(isinstance(e.profile, Profile) and e.origin and not e.required for e in found)
     assert {e.path for e in found} == {tmp_path / "envbuilder.lock" / f"{n}.json" for n in labels}
 
 
@@ -41,11 +42,10 @@ def test_listed_profiles_are_required_opt_in_or_not(tmp_path: Path) -> None:
 
 def test_a_profile_that_does_not_fit_says_why(tmp_path: Path) -> None:
     found = {e.label: e for e in entries(tmp_path, "requirements: ['torch==2.13.0']\n")}
-    assert found["default.cpu"].problem is None
-    problem = found["default.cuda"].problem
-    assert problem is not None
+    assert isinstance(found["default.cpu"].profile, Profile)
+    problem = found["default.cuda"].profile
+    assert isinstance(problem, InvalidError)
     assert "torch==2.13.0: profile 'cuda' has torch" in problem.message
-    assert found["default.cuda"].variant is None
 
 
 def test_a_folder_that_is_no_project(tmp_path: Path) -> None:
