@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.locks.entries import Entry
+    from envbuilder.packages.python.uv import Uv
     from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
 
 
 _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
@@ -30,8 +32,8 @@ class Outcome(NamedTuple):
     previous: Lock | None
     lock: Lock | None
     """None if the profile cannot be combined with the project."""
-    packages: tuple[str, ...]
-    """Those that were to be upgraded."""
+    unmoved: tuple[str, ...] = ()
+    """A line for each package that was to be upgraded and is not the newest."""
 
     @property
     def obstacle(self) -> str:
@@ -68,26 +70,44 @@ def resolved(
     entries: Iterable[Entry], settings: Settings, *, upgrade: bool, packages: Sequence[str] = ()
 ) -> Iterator[Outcome]:
     """Resolve locks one by one; one that cannot be made does not stop the others."""
-    from envbuilder.locks import resolve
+    for entry in entries:
+        previous = profile_lock.previous(entry.earlier) if entry.earlier else None
+        if isinstance(entry.profile, InvalidError):
+            yield Outcome(entry, previous, None)
+        else:
+            yield _resolved(entry, entry.profile, previous, settings, upgrade, packages)
+
+
+def _resolved(
+    entry: Entry,
+    profile: Profile,
+    previous: Lock | None,
+    settings: Settings,
+    upgrade: bool,
+    packages: Sequence[str],
+) -> Outcome:
+    from envbuilder.locks import newer, resolve
     from envbuilder.packages.python import wheel_conflicts
     from envbuilder.packages.store import Store
 
     progress = console.progress()
-    for entry in entries:
-        previous = profile_lock.previous(entry.earlier) if entry.earlier else None
-        if isinstance(entry.profile, InvalidError):
-            yield Outcome(entry, previous, None, ())
-            continue
-        with progress.task(f"resolve {entry.label}"):
-            lock = resolve.resolve(
-                *(entry.profile, settings, previous, upgrade, progress.note),
-                origin=entry.origin,
-                upgrade_packages=packages,
-            )
-        for target in lock.targets:
-            # Only wheels that are in the store already; the others are checked before use.
-            wheel_conflicts.require_compatible(target.files, target.python, Store.of(settings))
-        yield Outcome(entry, previous, lock, tuple(packages))
+    unmoved: list[str] = []
+
+    def inspect(lock: Lock, uv: Uv) -> None:
+        if upgrade or packages:
+            unmoved.extend(newer.unmoved(profile, lock, uv, entry.places, packages))
+
+    with progress.task(f"resolve {entry.label}"):
+        lock = resolve.resolve(
+            *(profile, settings, previous, upgrade, progress.note),
+            origin=entry.origin,
+            upgrade_packages=packages,
+            inspect=inspect,
+        )
+    for target in lock.targets:
+        # Only wheels that are in the store already; the others are checked before use.
+        wheel_conflicts.require_compatible(target.files, target.python, Store.of(settings))
+    return Outcome(entry, previous, lock, tuple(unmoved))
 
 
 def settle(outcomes: Iterable[Outcome]) -> int:
@@ -135,9 +155,7 @@ def _report(outcome: Outcome, lock: Lock, *, same: bool) -> None:
     state = f"{lock.state}, unchanged" if same else lock.state
     counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
     console.result(f"{entry.label}: {state}, {counts} → {entry.path}")
-    lines = changes.lines(outcome.previous, lock)
-    if not isinstance(entry.profile, InvalidError):
-        lines += changes.unmoved(outcome.previous, lock, entry.profile, outcome.packages)
+    lines = [*changes.lines(outcome.previous, lock), *outcome.unmoved]
     lines += [f"not for {target}: {why}" for target, why in lock.missing.items()]
     for line in (*lines, *filter(None, [lock.reason])):
         console.result(f"  {line}")

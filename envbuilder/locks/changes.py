@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.profile import Profile
 
 
 def lines(before: Lock | None, after: Lock) -> list[str]:
@@ -25,31 +22,6 @@ def lines(before: Lock | None, after: Lock) -> list[str]:
         elif old[name] != new[name]:
             result.append(f"{name} {old[name]} → {new[name]}")
     return result
-
-
-def unmoved(before: Lock | None, after: Lock, profile: Profile, names: Iterable[str]) -> list[str]:
-    """Return a line for each package that was to be upgraded and was not, with the reason."""
-    from packaging.utils import canonicalize_name
-
-    old, new = _versions(before) if before else {}, _versions(after)
-    fixed = dict(_fixed(profile))
-    result = []
-    for name in sorted({canonicalize_name(name) for name in names} & old.keys()):
-        if old[name] == new.get(name):
-            pin = fixed.get(name)
-            why = f"{pin} is required" if pin else "it is the newest that fits the others"
-            result.append(f"{name} {old[name]} stays: {why}")
-    return result
-
-
-def _fixed(profile: Profile) -> Iterator[tuple[str, str]]:
-    """Yield the packages of which a profile states the version, and how."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    for requirement in map(Requirement, (*profile.constraints, *profile.requirements)):
-        if any(s.operator in {"==", "==="} for s in requirement.specifier):
-            yield canonicalize_name(requirement.name), str(requirement)
 
 
 def _versions(lock: Lock) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     """What is locked: the profile, or the project's variant of it; the error if there is none."""
     origin: tuple[Profile, Lock] | None = None
     """Of a project's variant, the profile itself and its lock."""
+    places: Mapping[str, str] = {}
+    """Requirement of the project → where it stands, such as "requirements.txt:3"."""
     earlier: Path | None
     """The lock so far."""
     path: Path
@@ -118,6 +121,7 @@ def _entry(
         name=origin.name,
         profile=variant,
         origin=(origin, profile_lock.load(own)) if own else None,
+        places=variants.contents.places,
         earlier=path if path.is_file() else None,
         path=path,
         required=required,

@@ -48,6 +48,7 @@ def resolve(
     *,
     origin: tuple[Profile, Lock] | None = None,
     upgrade_packages: Iterable[str] = (),
+    inspect: Callable[[Lock, Uv], None] = lambda *_: None,
     run: Runner = process.run,
     measure: Measure = queries.measure,
     environ: Mapping[str, str] | None = None,
@@ -56,10 +57,11 @@ def resolve(
 
     Versions in `previous` are kept if they still fit, unless `upgrade`, and except for
     `upgrade_packages`, which move to the newest version that fits the others. `origin`: the profile
-    that this one is a project's variant of, and its lock; what is the same is taken from it. If
-    neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
-    reason. Raise `BuildError` if an index fails, `ToolError` without uv, `InvalidError` if the
-    bytes of a local wheel differ from what its index or a claim states.
+    that this one is a project's variant of, and its lock; what is the same is taken from it.
+    `inspect` may question the resolver about the new lock. If neither an index nor a claim provides
+    a distribution, the lock is `unlocked` and gives the reason. Raise `BuildError` if an index
+    fails, `ToolError` without uv, `InvalidError` if the bytes of a local wheel differ from what its
+    index or a claim states.
     """
     environ = os.environ if environ is None else environ
     sources = pip_settings.sources(environ)
@@ -97,6 +99,7 @@ def resolve(
                 missing=solution.missing,
             )
             lock = _sized(listed, urls, previous, measure, on_progress)
+            inspect(lock, uv)
     except UnresolvableError as reason:
         return _unlocked(profile, str(reason))
     return _judged(lock)

@@ -37,6 +37,12 @@ class Contents(Struct, frozen=True, kw_only=True):
     channels: tuple[str, ...]
     notes: tuple[str, ...]
 
+    @property
+    def places(self) -> dict[str, str]:
+        """Requirement, spelt as in an adapted profile → where it stands."""
+        lines = (*self.constraints, *self.requirements)
+        return {str(requirement.parse(line.text, line.where)): line.where for line in lines}
+
 
 def names(definition: Definition) -> tuple[str, ...]:
     """Return the names of a project's environments, `default` first."""

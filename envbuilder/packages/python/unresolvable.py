@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 400
 _PACKAGE = r"`?([A-Za-z0-9][A-Za-z0-9._-]*(?:\[[^\]]*\])?)((?:[<>=!~][^\s`]*)?)`?"
-_DEPENDS = re.compile(rf"{_PACKAGE} depends on {_PACKAGE}")
+_DEPENDS = re.compile(rf"{_PACKAGE} depends? on {_PACKAGE}")
 _REQUIRES = re.compile(r"you require (.+?)(?:, we can|\. And| we can|$)")
 _UNKNOWN = re.compile(rf"{_PACKAGE} was not found in the package registry")
 _NO_WHEEL = re.compile(rf"{_PACKAGE} ha(?:s|ve) no usable wheels")
@@ -23,10 +23,22 @@ _TOO_NEW = re.compile(rf"only (\S+) (?:is|are) available and you require {_PACKA
 
 def explained(stderr: str) -> str:
     """Return the sentence for what uv printed, without URLs; uv's own words if they are new."""
+    proof = _proof(stderr)
+    return next(_sentences(proof), proof[:_LONGEST].strip())
+
+
+def holder(stderr: str, name: str) -> str:
+    """Return which package limits another one (normalised name); empty if none is named."""
+    for match in _DEPENDS.finditer(_proof(stderr)):
+        if match[3] == name and match[4]:
+            return f"held by {match[1]}, which requires {name}{match[4].rstrip(',')}"
+    return ""
+
+
+def _proof(stderr: str) -> str:
     text = stderr.partition("No solution found")[2] or stderr
     text = re.split(r"╰─▶|cause:", text, maxsplit=1)[-1].partition("hint:")[0]
-    proof = " ".join(text.split())
-    return next(_sentences(proof), proof[:_LONGEST].strip())
+    return " ".join(text.split())
 
 
 def _sentences(proof: str) -> Iterator[str]:

@@ -32,6 +32,11 @@ SECONDS = 600.0
 class UnresolvableError(Exception):
     """No choice of files satisfies a target; the message is suitable as a lock's `reason`."""
 
+    def __init__(self, message: str, proof: str = "") -> None:
+        """`proof`: what uv printed, without URLs."""
+        super().__init__(message)
+        self.proof = proof
+
 
 class Found(Struct, frozen=True, kw_only=True):
     """A file for a lock, and its current URL."""
@@ -80,6 +85,32 @@ class Uv(Struct, frozen=True, kw_only=True):
                 continue
         return self._attempt("free", requirements, platform, python, preferred, constraints)
 
+    def newest(
+        self,
+        names: Sequence[str],
+        platform: types.Platform,
+        python: str,
+        *,
+        from_first_index: bool,
+    ) -> tuple[Found, ...]:
+        """Return the newest wheel of each package, whatever it requires.
+
+        `from_first_index`: of the indexes that have a package, look into the first alone.
+        """
+        strategy = ("--index-strategy", "first-index") if from_first_index else ()
+        return self._attempt("free", names, platform, python, {}, (), ("--no-deps", *strategy))
+
+    def require_together(
+        self,
+        requirements: Sequence[str],
+        platform: types.Platform,
+        python: str,
+        pins: Mapping[str, str],
+        constraints: Sequence[str],
+    ) -> None:
+        """Raise `UnresolvableError` if these exact versions do not satisfy all requirements."""
+        self._attempt("fix", requirements, platform, python, pins, constraints)
+
     def _attempt(
         self,
         how: str,
@@ -88,6 +119,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         python: str,
         preferred: Mapping[str, str],
         constraints: Sequence[str],
+        options: Sequence[str] = (),
     ) -> tuple[Found, ...]:
         source = self.folder / "requirements.in"
         source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
@@ -105,7 +137,7 @@ class Uv(Struct, frozen=True, kw_only=True):
                 "--format", "pylock.toml", "--only-binary", ":all:", "--no-header", "--no-annotate",
                 "--python-platform", indexes.UV_PLATFORM[platform], "--python-version", python,
                 "--python", sys.executable, "--no-python-downloads", "--no-progress",
-                "--color", "never", "--cache-dir", str(self.cache),
+                "--color", "never", "--cache-dir", str(self.cache), *options,
             ],
             env={
                 **self.environment,
@@ -117,8 +149,9 @@ class Uv(Struct, frozen=True, kw_only=True):
             timeout=SECONDS,
         )  # fmt: skip
         if done.returncode == 1 and "No solution found" in done.stderr:
+            proof = _scrub(done.stderr)
             raise UnresolvableError(
-                f"{platform} with Python {python}: {unresolvable.explained(_scrub(done.stderr))}"
+                f"{platform} with Python {python}: {unresolvable.explained(proof)}", proof
             )
         if done.returncode != 0:
             why = printed_reason(done.stderr)

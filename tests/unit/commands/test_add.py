@@ -9,7 +9,7 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.core.errors import BuildError
-from envbuilder.locks import resolve
+from envbuilder.locks import newer, resolve
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock, Target
 from envbuilder.profiles.locked_file import File
@@ -223,13 +223,20 @@ def test_only_the_named_package_is_upgraded(
 
     def resolved(profile: Any, *_: Any, **options: Any) -> Lock:
         names.append(options["upgrade_packages"])
+        options["inspect"](locked(profile), None)
         return locked(profile)
 
+    def unmoved(*arguments: Any) -> list[str]:
+        return [f"{name} does not move" for name in arguments[-1]]
+
     monkeypatch.setattr(resolve, "resolve", resolved)
+    monkeypatch.setattr(newer, "unmoved", unmoved)
     capsys.readouterr()
     assert run("lock", "--profile", "tiny", "--upgrade-package", "torch") == 0
     assert names == [("torch",)] * 2
-    assert "torch 1.0 stays: torch==2.13.0 is required" in capsys.readouterr().out
+    assert "  torch does not move\n" in capsys.readouterr().out
+    assert run("lock", "--profile", "tiny") == 0
+    assert "does not move" not in capsys.readouterr().out
     assert run("lock", "--upgrade-package", "leav") == 2
     assert "Did you mean 'leaf'?" in capsys.readouterr().err
 

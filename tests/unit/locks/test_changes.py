@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import resources
 from envbuilder.locks import changes
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.profile import load as load_profile
 
 CPU = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
 
@@ -46,22 +44,3 @@ def test_nothing_to_say_of_a_first_lock_the_same_or_none() -> None:
     assert changes.lines(None, CPU) == changes.lines(CPU, CPU) == []
     unlocked = replace(CPU, state="unlocked", targets=())
     assert changes.lines(unlocked, CPU) == changes.lines(CPU, unlocked) == []
-
-
-@pytest.mark.parametrize(
-    ("constraints", "why"),
-    [
-        ((), "it is the newest that fits the others"),
-        (("Jinja2==3.0",), "Jinja2==3.0 is required"),
-    ],
-)
-def test_why_a_package_did_not_move(constraints: tuple[str, ...], why: str) -> None:
-    profile = load_profile("cpu", (resources.profiles_dir(),))
-    profile = replace(profile, constraints=constraints)
-    before, after = with_versions(jinja2="3.0", sympy="1"), with_versions(jinja2="3.0")
-    names = ["Torch", "sympy", "Jinja2", "none"]
-    assert changes.unmoved(before, after, profile, names) == [
-        f"jinja2 3.0 stays: {why}",
-        "torch 2.13.0+cpu stays: torch==2.13.0+cpu is required",
-    ]
-    assert changes.unmoved(None, after, profile, names) == []

@@ -30,6 +30,15 @@ def test_every_environment_on_every_profile_that_is_not_opt_in(tmp_path: Path) -
     assert {e.path for e in found} == {tmp_path / "envbuilder.lock" / f"{n}.json" for n in labels}
 
 
+def test_each_requirement_has_its_place(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("Rich <14\n")
+    text = "requirements: [einops]\nrequirements_from: [requirements.txt]\n"
+    (entry,) = entries(tmp_path, text, "cpu")
+    assert entry.places == {"einops": "envbuilder.yaml:1", "rich<14": "requirements.txt:1"}
+    assert isinstance(entry.profile, Profile)
+    assert {*entry.places} < {*entry.profile.requirements}
+
+
 def test_listed_profiles_are_required_opt_in_or_not(tmp_path: Path) -> None:
     found = entries(tmp_path, "profiles: [xpu-ipex, cpu]\n")
     assert [(e.label, e.required) for e in found] == [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.packages.python.unresolvable import explained
+from envbuilder.packages.python.unresolvable import explained, holder
 
 SOURCE = (
     "packages are never built from their source: require a version that has one, or put a wheel"
@@ -86,6 +86,15 @@ PROOFS = [
     ),
     (
         (
+            "Because all versions of holder depend on leaf<1.1 and you require leaf==1.1, we can"
+            " conclude that your requirements and all versions of holder are incompatible. And"
+            " because you require holder==1.0, we can conclude that your requirements are"
+            " unsatisfiable."
+        ),
+        "holder needs leaf<1.1, but leaf==1.1 is required: change one of the two",
+    ),
+    (
+        (
             "Because you require rich==13.0 and rich==14.0, we can conclude that your"
             " requirements are unsatisfiable."
         ),
@@ -119,3 +128,12 @@ def test_any_text_gives_one_line(text: str) -> None:
 )))  # fmt: skip
 def test_any_order_of_its_words_gives_one_line(words: list[str]) -> None:
     assert "\n" not in explained("No solution found " + "".join(words))
+
+
+def test_the_package_that_limits_another() -> None:
+    proof = (
+        "No solution found ╰─▶ Because lightning==2.0.0 depends on fsspec>=2022.5.0,<2024.0 and you"
+        " require fsspec==2026, we can conclude that your requirements are unsatisfiable."
+    )
+    assert holder(proof, "fsspec") == "held by lightning, which requires fsspec>=2022.5.0,<2024.0"
+    assert holder(proof, "rich") == holder("", "rich") == ""
