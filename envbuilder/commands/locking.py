@@ -11,7 +11,7 @@ from envbuilder.core.files import save
 from envbuilder.profiles import lock as profile_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
@@ -118,6 +118,7 @@ def settle(outcomes: Iterable[Outcome]) -> int:
     worst, usable = 0, False
     failures: dict[str, list[str]] = {}
     hints: list[str] = []
+    details: dict[str, list[str]] = {}
     for outcome in outcomes:
         entry, previous, lock, _ = outcome
         usable = usable or not outcome.obstacle
@@ -138,8 +139,10 @@ def settle(outcomes: Iterable[Outcome]) -> int:
         if lock.state == "unlocked" and entry.origin:
             failures.setdefault(outcome.obstacle, []).append(entry.label)
         else:
-            _report(outcome, lock, same=same)
+            _report(entry, lock, same=same)
+            details[entry.label] = _details(outcome, lock)
         worst = INVALID if lock.state == "unlocked" and entry.required else worst
+    _print_grouped(details)
     for reason, labels in failures.items():
         console.result(f"{', '.join(labels)}: cannot be locked: {reason}")
     for hint in dict.fromkeys(hints):
@@ -147,18 +150,32 @@ def settle(outcomes: Iterable[Outcome]) -> int:
     return INVALID if failures and not usable else worst
 
 
-def _report(outcome: Outcome, lock: Lock, *, same: bool) -> None:
-    """Print what a lock holds now, what moved in it, and what it has not."""
-    from envbuilder.locks import changes
-
-    entry = outcome.entry
+def _report(entry: Entry, lock: Lock, *, same: bool) -> None:
+    """Print what a lock holds now."""
     state = f"{lock.state}, unchanged" if same else lock.state
     counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
     console.result(f"{entry.label}: {state}, {counts} → {entry.path}")
-    lines = [*changes.lines(outcome.previous, lock), *outcome.unmoved]
-    lines += [f"not for {target}: {why}" for target, why in lock.missing.items()]
-    for line in (*lines, *filter(None, [lock.reason])):
-        console.result(f"  {line}")
+    if lock.reason:
+        console.result(f"  {lock.reason}")
+
+
+def _details(outcome: Outcome, lock: Lock) -> list[str]:
+    """Return what moved in a lock, what did not, and which targets it lacks."""
+    from envbuilder.locks import changes
+
+    missing = [f"not for {target}: {why}" for target, why in lock.missing.items()]
+    return [*changes.lines(outcome.previous, lock), *outcome.unmoved, *missing]
+
+
+def _print_grouped(details: Mapping[str, Sequence[str]]) -> None:
+    """Print each line once, with the locks that it holds for."""
+    from envbuilder.locks import changes
+
+    for heading, lines in changes.grouped(details).items():
+        if heading:
+            console.result(heading)
+        for line in lines:
+            console.result(f"  {line}")
 
 
 def write(path: Path, text: str) -> None:

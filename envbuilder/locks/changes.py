@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from envbuilder.profiles.lock import Lock
 
 
@@ -22,6 +24,32 @@ def lines(before: Lock | None, after: Lock) -> list[str]:
         elif old[name] != new[name]:
             result.append(f"{name} {old[name]} → {new[name]}")
     return result
+
+
+def grouped(lines: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Return each line once, by a heading that names the locks (the keys) that it holds for.
+
+    Those for most locks come first. There is no heading if there is one lock alone.
+    """
+    holders: dict[str, list[str]] = {}
+    for label, each in lines.items():
+        for line in dict.fromkeys(each):
+            holders.setdefault(line, []).append(label)
+    result: dict[str, list[str]] = {}
+    for line, labels in sorted(holders.items(), key=lambda item: -len(item[1])):
+        result.setdefault(_heading(labels, lines), []).append(line)
+    return result
+
+
+def _heading(labels: Sequence[str], every: Iterable[str]) -> str:
+    others = [label for label in every if label not in labels]
+    if len(others) + len(labels) == 1:
+        return ""
+    if not others:
+        return "every lock:"
+    if len(others) < len(labels):
+        return f"every lock but {', '.join(others)}:"
+    return f"{', '.join(labels)}:"
 
 
 def _versions(lock: Lock) -> dict[str, str]:

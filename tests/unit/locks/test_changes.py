@@ -44,3 +44,20 @@ def test_nothing_to_say_of_a_first_lock_the_same_or_none() -> None:
     assert changes.lines(None, CPU) == changes.lines(CPU, CPU) == []
     unlocked = replace(CPU, state="unlocked", targets=())
     assert changes.lines(unlocked, CPU) == changes.lines(CPU, unlocked) == []
+
+
+def test_each_line_once_with_the_locks_that_it_holds_for() -> None:
+    lines = {
+        "a.cpu": ["+ x 1", "y 1 → 2"],
+        "a.cuda": ["+ x 1", "y 1 → 3", "z"],
+        "a.mps": ["+ x 1", "y 1 → 2"],
+        "a.xpu": ["+ x 1", "y 1 → 2"],
+    }
+    assert changes.grouped(lines) == {
+        "every lock:": ["+ x 1"],
+        "every lock but a.cuda:": ["y 1 → 2"],
+        "a.cuda:": ["y 1 → 3", "z"],
+    }
+    assert changes.grouped({"cpu": ["+ x 1"]}) == {"": ["+ x 1"]}
+    assert changes.grouped({"a.cpu": ["+ x 1"], "a.mps": []}) == {"a.cpu:": ["+ x 1"]}
+    assert changes.grouped({}) == changes.grouped({"cpu": []}) == {}
