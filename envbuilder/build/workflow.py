@@ -148,8 +148,8 @@ def _decide(
         for reason in fit.reasons if fit.verdict == "warnings" else ():
             progress.note(f"warning: {reason}")
     usable = library.usable_lock(profile, name)
-    for warning in profile.warnings:
-        progress.note(f"note: {warning}")
+    for note in (*profile.warnings, *library.notes):
+        progress.note(f"note: {note}")
     return _Decision(
         profile=profile,
         backend=name,

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
 """What begins the reason of a lock if one target decided it."""
 
+_INSTEAD = (
+    "it is used instead of the lock that came with envbuilder; to return to that one,"
+    " remove the file"
+)
+
 
 class Outcome(NamedTuple):
     """What came of an entry; nothing is written yet."""
@@ -133,14 +138,15 @@ def settle(outcomes: Iterable[Outcome]) -> int:
             worst = INVALID
             continue
         text = profile_lock.dump(lock)
-        same = entry.earlier == entry.path and entry.path.read_text(encoding="utf-8") == text
-        if not same:
+        present = _present(entry, text)
+        if present is None:
             write(entry.path, text)
         if lock.state == "unlocked" and entry.origin:
             failures.setdefault(outcome.obstacle, []).append(entry.label)
         else:
-            _report(entry, lock, same=same)
-            details[entry.label] = _details(outcome, lock)
+            _report(entry, lock, present)
+            hides = [_INSTEAD] if entry.shipped and entry.shipped != present else []
+            details[entry.label] = [*_details(outcome, lock), *hides]
         worst = INVALID if lock.state == "unlocked" and entry.required else worst
     _print_grouped(details)
     for reason, labels in failures.items():
@@ -150,11 +156,19 @@ def settle(outcomes: Iterable[Outcome]) -> int:
     return INVALID if failures and not usable else worst
 
 
-def _report(entry: Entry, lock: Lock, *, same: bool) -> None:
-    """Print what a lock holds now."""
-    state = f"{lock.state}, unchanged" if same else lock.state
+def _present(entry: Entry, text: str) -> Path | None:
+    """Return the file that has this text already; a shipped lock is not copied."""
+    path = entry.earlier
+    if path is None or path not in {entry.path, entry.shipped}:
+        return None
+    return path if path.read_text(encoding="utf-8") == text else None
+
+
+def _report(entry: Entry, lock: Lock, present: Path | None) -> None:
+    """Print what a lock holds now, and where it is."""
+    state = f"{lock.state}, unchanged" if present else lock.state
     counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
-    console.result(f"{entry.label}: {state}, {counts} → {entry.path}")
+    console.result(f"{entry.label}: {state}, {counts} → {present or entry.path}")
     if lock.reason:
         console.result(f"  {lock.reason}")
 
@@ -182,3 +196,18 @@ def write(path: Path, text: str) -> None:
     """Write a lock. Raises `InvalidError`."""
     hint = "Name another folder with --output-dir."
     save(path, text.encode(), InvalidError, hint, "the lock")
+
+
+def remove_needless(settings: Settings) -> None:
+    """Remove the locks that the project's file rules out."""
+    from envbuilder.locks.needless import needless
+
+    for each in needless(settings):
+        if each.excluded:
+            try:
+                each.path.unlink()
+            except OSError as error:
+                raise InvalidError(
+                    f"{each.path}: cannot be removed: {error.strerror or error}"
+                ) from error
+            console.result(f"removed {each.path}: {each.why}")

@@ -13,7 +13,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.host import probe
 from envbuilder.packages import configuration
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import selection
+from envbuilder.profiles import selection, shipped_lock
 from envbuilder.profiles.profile import canonical, names, search_path
 from envbuilder.profiles.profile import load as load_profile
 
@@ -84,6 +84,7 @@ def show(name: str, as_json: bool) -> None:
         ("backends", ", ".join(profile.backends)),
         ("requirements", ", ".join(profile.requirements)),
         ("lock", f"{row['lock']}{': ' + row['lock_reason'] if row['lock_reason'] else ''}"),
+        *([("", row["lock_instead"])] if row["lock_instead"] else []),
         ("fits here", {"fits": "yes", "warnings": "yes, with warnings", "no": "no"}[row["fits"]]),
     ):
         _print(f"  {label:<12} ", value)
@@ -107,7 +108,9 @@ def _print(label: str, text: str) -> None:
 
 
 def _without_name(row: dict[str, Any]) -> dict[str, Any]:
-    return {k: row[k] for k in ("lock", "lock_reason", "fits", "reasons", "way_out")}
+    return {
+        k: row[k] for k in ("lock", "lock_reason", "lock_instead", "fits", "reasons", "way_out")
+    }
 
 
 def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
@@ -121,6 +124,7 @@ def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
             state, reason = ("stale" if stale else lock.state), lock.reason
         except InvalidError as error:
             state, reason = "damaged", error.message
+    hidden = shipped_lock.hidden(profile, folders)
     fit = selection.fit(profile, host, lock=lock)
     return {
         "name": name,
@@ -130,6 +134,7 @@ def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
         "backends": profile.backends,
         "lock": state,
         "lock_reason": reason,
+        "lock_instead": hidden.sentence(lock) if hidden else "",
         "fits": fit.verdict,
         "reasons": fit.reasons,
         "way_out": fit.way_out,

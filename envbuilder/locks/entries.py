@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profile_files
+from envbuilder.profiles import shipped_lock
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import catalog, environments
@@ -39,6 +40,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     """The lock so far."""
     path: Path
     """Where the lock is written."""
+    shipped: Path | None = None
+    """The lock that came with envbuilder, if this one would be used instead of it."""
     required: bool
     """Whether the user named the profile."""
 
@@ -58,11 +61,14 @@ def entries(
         return
     folders = profile_files.search_path(settings.project, settings.config_dir)
     for each in (name,) if name else profile_files.names(folders):
+        profile, path = profile_files.load(each, folders), place(each, settings, output_dir)
+        shipped = None if output_dir else shipped_lock.fitting(profile, folders)
         yield Entry(
             name=each,
-            profile=profile_files.load(each, folders),
+            profile=profile,
             earlier=profile_lock.path_for(each, folders),
-            path=place(each, settings, output_dir),
+            path=path,
+            shipped=shipped[0] if shipped and shipped[0] != path else None,
             required=bool(name),
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import signed_lock
+from envbuilder.profiles import shipped_lock, signed_lock
 from envbuilder.profiles.profile import load as load_profile
 from envbuilder.profiles.profile import names
 
@@ -51,6 +51,8 @@ class Library:
         self._contents: dict[str, tuple[Path, bytes]] = {}
         self.signed: tuple[Signed, ...] = ()
         """The accepted signatures of locks that `usable_lock` returned."""
+        self.notes: tuple[str, ...] = ()
+        """What a user should know of locks that `usable_lock` returned."""
 
     def profile(self, name: str) -> Profile:
         """Return a profile. Raises `InvalidError` if there is none or it is wrong."""
@@ -117,9 +119,18 @@ class Library:
         if not profile.takes_lock(backend):
             return profile_lock.nothing(profile)
         lock = self._read(profile.name)
-        if isinstance(lock, InvalidError):
-            raise lock
-        usable = profile_lock.require_usable(profile, lock)
+        hidden = None if self._variants else shipped_lock.hidden(profile, self.folders)
+        try:
+            if isinstance(lock, InvalidError):
+                raise lock
+            usable = profile_lock.require_usable(profile, lock)
+        except InvalidError as error:
+            if hidden is None:
+                raise
+            way_back = f"to return to the lock that came with envbuilder, remove {hidden.instead}"
+            raise InvalidError(error.message, f"{error.hint}; {way_back}") from error
+        if hidden is not None and shipped_lock.is_preferable(hidden.lock, usable):
+            self.notes = (hidden.sentence(usable),)
         path, content = self._contents[profile.name]
         signed = signed_lock.require(path, content, self.folders, self.trusted)
         self.signed = tuple(dict.fromkeys((*self.signed, *signed)))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder import cli
+from envbuilder.core import resources
 from envbuilder.locks import resolve
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock, Target
 from envbuilder.profiles.locked_file import File
 from envbuilder.profiles.profile import load as load_profile
 from tests.support.tools import tools
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROFILE = """\
 name: tiny
@@ -101,6 +101,45 @@ def test_the_way_out_keeps_the_versions(
     assert [t.files for t in seen[0].targets] == [(LEAF,)]
     path = project / "profiles" / "locks" / "tiny.json"
     assert profile_lock.load(path) == new_lock(project)
+
+
+@pytest.fixture
+def shipped(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The lock that came with envbuilder for a profile of its own, outside of any project."""
+    (project / "envbuilder.yaml").unlink()
+    lock = new_lock(project)
+    folder = (project / "profiles").rename(project / "shipped")
+    monkeypatch.setattr(resources, "profiles_dir", lambda: folder)
+    path = folder / "locks" / "tiny.json"
+    path.write_text(profile_lock.dump(lock))
+    return path
+
+
+def test_a_shipped_lock_that_stays_is_not_copied(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = profile_lock.load(shipped)
+    monkeypatch.setattr(resolve, "resolve", lambda *_, **__: lock)
+    assert run(["lock", "--profile", "tiny"]) == 0
+    assert capsys.readouterr().out == f"tiny: locked, unchanged, 1 targets, 4 files → {shipped}\n"
+    assert run(["lock", "--profile", "tiny", "--output-dir", "copy"]) == 0
+    assert profile_lock.load(Path("copy/tiny.json")) == lock
+
+
+def test_a_lock_that_hides_a_shipped_one_says_so(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = profile_lock.load(shipped)
+    older = replace(LEAF, version="0.9", file="leaf-0.9-py3-none-any.whl")
+    other = replace(lock, targets=(replace(lock.targets[0], files=(older,)),))
+    monkeypatch.setattr(resolve, "resolve", lambda *_, **__: other)
+    assert run(["lock", "--profile", "tiny"]) == 0
+    own = Path("config/profiles/locks/tiny.json").absolute()
+    assert profile_lock.load(own) == other
+    out = capsys.readouterr().out
+    assert "  leaf 1.0 → 0.9\n  it is used instead of the lock that came with envbuilder" in out
+    assert run(["profiles", "show", "tiny"]) == 0
+    assert f"{own} is used instead of the lock that came" in capsys.readouterr().out
 
 
 def test_the_audit_that_was_is_2_and_names_what_to_use(
