@@ -12,8 +12,13 @@ from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.packages import configuration
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import shipped_lock
+from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from envbuilder.core.settings import Settings
     from envbuilder.locks.entries import Entry
 
 
@@ -25,6 +30,8 @@ class State(Struct, frozen=True, kw_only=True):
     state: str
     """`locked`, `claimed`, `unlocked`, `missing`, `damaged`, or `impossible`."""
     problems: tuple[str, ...]
+    hint: str = ""
+    """What to do about it, other than `envbuilder lock`."""
     failed: bool
     """Whether that fails the check; a profile that the project does not list may be impossible."""
 
@@ -43,37 +50,67 @@ def command(as_json: bool) -> int:
       envbuilder check --json
     """
     from envbuilder.locks.entries import of_project
+    from envbuilder.locks.needless import needless
 
-    states = [_state(entry) for entry in of_project(configuration.load())]
+    settings = configuration.load()
+    entries = tuple(of_project(settings))
+    states = [_state(entry) for entry in entries]
     failed = any(state.failed for state in states)
+    extra = tuple(needless(settings))
+    notes = tuple(_notes(entries, settings))
     if as_json:
-        console.data({"schema": 1, "failed": failed, "locks": states})
-    else:
-        for state in states:
-            label = f"{state.environment}.{state.profile}"
-            mark = "✗" if state.failed else "✓" if not state.problems else "–"
-            console.result(f"{mark} {label:<24} {state.state}")
-            for problem in state.problems:
-                console.result(f"    {problem}")
-        if failed:
-            console.result("Run: envbuilder lock")
+        files = [{"file": each.path.name, "why": each.why} for each in extra]
+        console.data(
+            {"schema": 1, "failed": failed, "locks": states, "needless": files, "notes": notes}
+        )
+        return INVALID if failed else 0
+    for state in states:
+        _print(state)
+    for each in extra:
+        removal = "envbuilder lock removes it" if each.excluded else "remove it if nobody has one"
+        console.result(f"– {each.path.parent.name}/{each.path.name} is needless")
+        console.result(f"    {each.why}: {removal}")
+    for note in notes:
+        console.result(f"note: {note}")
+    if failed:
+        console.result("Run: envbuilder lock")
     return INVALID if failed else 0
+
+
+def _print(state: State) -> None:
+    label = f"{state.environment}.{state.profile}"
+    mark = "✗" if state.failed else "✓" if not state.problems else "–"
+    console.result(f"{mark} {label:<24} {state.state}")
+    for line in (*state.problems, *filter(None, [state.hint])):
+        console.result(f"    {line}")
+
+
+def _notes(entries: Iterable[Entry], settings: Settings) -> Iterator[str]:
+    """Yield which locks of profiles, on which the project's are based, are not the shipped ones."""
+    folders = search_path(settings.project, settings.config_dir)
+    origins = {entry.name: entry.origin for entry in entries if entry.origin}
+    for profile, lock in origins.values():
+        hidden = shipped_lock.hidden(profile, folders)
+        if hidden is not None and hidden.lock != lock:
+            yield hidden.sentence(lock)
 
 
 def _state(entry: Entry) -> State:
     from envbuilder.locks import own_build, resolve
 
-    def state(name: str, problems: tuple[str, ...], *, failed: bool) -> State:
+    def state(name: str, problems: tuple[str, ...], *, failed: bool, hint: str = "") -> State:
         return State(
             environment=entry.environment,
             profile=entry.name,
             state=name,
             problems=problems,
+            hint=hint,
             failed=failed,
         )
 
     if isinstance(entry.profile, InvalidError):
-        return state("impossible", (entry.profile.message,), failed=entry.required)
+        problem = entry.profile
+        return state("impossible", (problem.message,), failed=entry.required, hint=problem.hint)
     if entry.earlier is None:
         return state("missing", ("it is not locked",), failed=True)
     try:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     type=click.Choice(["conda"]),
     help="Lock the packages of this backend's channels instead of the wheels.",
 )
-@click.option("--upgrade", is_flag=True, help="Move to the newest versions the profile allows.")
+@click.option("--upgrade", is_flag=True, help="Move to the newest versions that fit.")
 @click.option(
     "--upgrade-package",
     "packages",
@@ -72,9 +72,13 @@ def command(
 ) -> int:
     """Resolve a profile to exact files with sha256, for each of its platforms and Pythons.
 
-    Without --profile, resolves every profile. Locks that came with envbuilder are not changed: a
-    new one is written next to your envbuilder.yaml or into your configuration folder, which is
-    searched first.
+    Without --profile, resolves every profile. Locks that came with envbuilder are not changed: one
+    that differs is written next to your envbuilder.yaml or into your configuration folder, which is
+    searched first; remove it to return to the other.
+
+    Versions stay while they fit. With --upgrade they move, and what does not says why, and which
+    version exists. In a project, locks of environments and profiles that it no longer has are
+    removed.
 
     \b
     Examples:
@@ -115,7 +119,10 @@ def command(
     chosen = list(entries.entries(settings, profile, output_dir))
     locking.require_locked(packages, chosen)
     outcomes = locking.resolved(chosen, settings, upgrade=upgrade, packages=packages)
-    return locking.settle(outcomes)
+    code = locking.settle(outcomes)
+    if profile is None and output_dir is None:
+        locking.remove_needless(settings)
+    return code
 
 
 def _lock_conda(

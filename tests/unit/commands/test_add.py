@@ -161,6 +161,23 @@ def test_a_broken_index_changes_nothing(
     assert "Try again later. envbuilder.yaml is left as it was." in capsys.readouterr().err
 
 
+def test_locks_that_the_project_rules_out_are_removed(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("lock") == 0
+    (project / "envbuilder.yaml").write_text("profiles: [small]\nrequirements: [leaf]\n")
+    (project / "envbuilder.lock" / "notes.tiny.json").write_text("{}")
+    assert run("lock", "--profile", "small") == 0
+    assert len(locks(project)) == 5
+    capsys.readouterr()
+    assert run("lock") == 0
+    assert locks(project) == {"default.small.json", "notes.tiny.json"}
+    out = capsys.readouterr().out
+    path = project / "envbuilder.lock"
+    assert f"removed {path / 'default.tiny.json'}: profiles: in envbuilder.yaml does not" in out
+    assert f"removed {path / 'notebooks.small.json'}: envbuilder.yaml has no environment" in out
+
+
 def test_without_locking_only_the_file_changes(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,8 +74,10 @@ def test_a_fresh_lock(project: Path, check: Check) -> None:
         "failed": False,
         "locks": [
             {"environment": "default", "profile": "cpu", "state": "claimed", "problems": [],
-             "failed": False}
+             "hint": "", "failed": False}
         ],
+        "needless": [],
+        "notes": [],
     }  # fmt: skip
 
 
@@ -117,6 +120,40 @@ def test_a_profile_that_is_not_listed_may_be_impossible(project: Path, check: Ch
     _, printed = check()
     assert "✓ default.cpu " in printed
     assert "– default.cuda             impossible" in printed
+
+
+def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Check) -> None:
+    folder = project / "envbuilder.lock"
+    shutil.copy(folder / "default.cpu.json", folder / "gone.cpu.json")
+    assert check() == (
+        0,
+        (
+            "✓ default.cpu              claimed\n"
+            "– envbuilder.lock/gone.cpu.json is needless\n"
+            "    envbuilder.yaml has no environment 'gone': envbuilder lock removes it\n"
+        ),
+    )
+    _, printed = check("--json")
+    assert json.loads(printed)["needless"] == [
+        {"file": "gone.cpu.json", "why": "envbuilder.yaml has no environment 'gone'"}
+    ]
+
+
+def test_what_to_do_about_a_profile_that_does_not_fit(project: Path, check: Check) -> None:
+    (project / "envbuilder.yaml").write_text("profiles: [cpu]\nrequirements: ['torch==1.0']\n")
+    _, printed = check()
+    assert "list them: profiles: [NAME, …]\n" in printed
+
+
+def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: Check) -> None:
+    own = project / "config" / "profiles" / "locks" / "cpu.json"
+    own.parent.mkdir(parents=True)
+    shutil.copy(resources.profiles_dir() / "locks" / "cpu.json", own)
+    assert check() == (0, "✓ default.cpu              claimed\n")
+    own.write_text(profile_lock.dump(replace(LOCK, reason="made by hand")))
+    code, printed = check()
+    assert code == 0
+    assert f"note: {own} is used instead of the lock that came with envbuilder" in printed
 
 
 def test_an_environment_that_fits_no_profile(project: Path, check: Check) -> None:
