@@ -37,8 +37,8 @@ class Outcome(NamedTuple):
     previous: Lock | None
     lock: Lock | None
     """None if the profile cannot be combined with the project."""
-    unmoved: tuple[str, ...] = ()
-    """A line for each package that was to be upgraded and is not the newest."""
+    notes: tuple[str, ...] = ()
+    """A line for each package that is older than a user may expect."""
 
     @property
     def obstacle(self) -> str:
@@ -96,11 +96,13 @@ def _resolved(
     from envbuilder.packages.store import Store
 
     progress = console.progress()
-    unmoved: list[str] = []
+    notes: list[str] = []
 
     def inspect(lock: Lock, uv: Uv) -> None:
         if upgrade or packages:
-            unmoved.extend(newer.unmoved(profile, lock, uv, entry.places, packages))
+            notes.extend(newer.unmoved(profile, lock, uv, entry.places, packages))
+        else:
+            notes.extend(newer.unexpected(profile, lock, uv, previous))
 
     with progress.task(f"resolve {entry.label}"):
         lock = resolve.resolve(
@@ -112,7 +114,7 @@ def _resolved(
     for target in lock.targets:
         # Only wheels that are in the store already; the others are checked before use.
         wheel_conflicts.require_compatible(target.files, target.python, Store.of(settings))
-    return Outcome(entry, previous, lock, tuple(unmoved))
+    return Outcome(entry, previous, lock, tuple(notes))
 
 
 def settle(outcomes: Iterable[Outcome]) -> int:
@@ -178,7 +180,7 @@ def _details(outcome: Outcome, lock: Lock) -> list[str]:
     from envbuilder.locks import changes
 
     missing = [f"not for {target}: {why}" for target, why in lock.missing.items()]
-    return [*changes.lines(outcome.previous, lock), *outcome.unmoved, *missing]
+    return [*changes.lines(outcome.previous, lock), *outcome.notes, *missing]
 
 
 def _print_grouped(details: Mapping[str, Sequence[str]]) -> None:

@@ -158,7 +158,7 @@ def _require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
         ):
             raise UnresolvableError(
                 f"{need}: the index {sources[name]} did not answer, and no public source "
-                "states the hash of its wheels"
+                f"states the hash of its wheels: {_elsewhere(sources[name])}"
             )
 
 
@@ -197,8 +197,13 @@ def _compiled(
     raise UnresolvableError(
         f"{platform} with Python {python}: {name} is required, but no source states the hash of a"
         f" build for this hardware (index {sources[canonical(name)]}) that fits, and PyPI's builds"
-        " are for other hardware"
+        f" are for other hardware: {_elsewhere(sources[canonical(name)])}"
     )
+
+
+def _elsewhere(source: str) -> str:
+    """Return what to do if a named index cannot be reached."""
+    return f"lock on a machine that reaches it, or name a mirror ({indexes.mirror_setting(source)})"
 
 
 class _Solution(NamedTuple):

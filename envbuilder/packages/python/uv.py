@@ -56,6 +56,8 @@ class Uv(Struct, frozen=True, kw_only=True):
     find_links: tuple[str, ...]
     index: StaticIndex
     """Written into `folder`, so that uv reads its uv.toml."""
+    options: tuple[str, ...] = ()
+    """More options of uv, for each run."""
 
     def compile(
         self,
@@ -83,7 +85,22 @@ class Uv(Struct, frozen=True, kw_only=True):
                 )
             except UnresolvableError:
                 continue
-        return self._attempt("free", requirements, platform, python, preferred, constraints)
+        try:
+            return self._attempt("free", requirements, platform, python, preferred, constraints)
+        except UnresolvableError as error:
+            version = self._with_wheel(unresolvable.without_wheel(error.proof), platform, python)
+            raise _unresolvable(platform, python, error.proof, version) from None
+
+    def _with_wheel(self, name: str, platform: types.Platform, python: str) -> str:
+        """Return the newest version of a package that has a wheel, if uv's cache knows one."""
+        offline = msgspec.structs.replace(self, options=("--offline",))
+        try:
+            wheels = (
+                offline.newest([name], platform, python, from_first_index=False) if name else ()
+            )
+        except (BuildError, UnresolvableError):
+            return ""
+        return next((wheel.file.version for wheel in wheels), "")
 
     def newest(
         self,
@@ -137,7 +154,7 @@ class Uv(Struct, frozen=True, kw_only=True):
                 "--format", "pylock.toml", "--only-binary", ":all:", "--no-header", "--no-annotate",
                 "--python-platform", indexes.UV_PLATFORM[platform], "--python-version", python,
                 "--python", sys.executable, "--no-python-downloads", "--no-progress",
-                "--color", "never", "--cache-dir", str(self.cache), *options,
+                "--color", "never", "--cache-dir", str(self.cache), *options, *self.options,
             ],
             env={
                 **self.environment,
@@ -149,10 +166,7 @@ class Uv(Struct, frozen=True, kw_only=True):
             timeout=SECONDS,
         )  # fmt: skip
         if done.returncode == 1 and "No solution found" in done.stderr:
-            proof = _scrub(done.stderr)
-            raise UnresolvableError(
-                f"{platform} with Python {python}: {unresolvable.explained(proof)}", proof
-            )
+            raise _unresolvable(platform, python, _scrub(done.stderr))
         if done.returncode != 0:
             why = printed_reason(done.stderr)
             raise BuildError(
@@ -205,6 +219,13 @@ class Uv(Struct, frozen=True, kw_only=True):
             by="the package index",
         )
         return Found(file=file, url=url)
+
+
+def _unresolvable(
+    platform: types.Platform, python: str, proof: str, version: str = ""
+) -> UnresolvableError:
+    why = unresolvable.explained(proof, version)
+    return UnresolvableError(f"{platform} with Python {python}: {why}", proof)
 
 
 def _checked(**fields: object) -> File:

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.packages.python.unresolvable import explained, holder
+from envbuilder.packages.python.unresolvable import explained, holder, without_wheel
 
-SOURCE = (
-    "packages are never built from their source: require a version that has one, or put a wheel"
-    " that you built into a find-links folder"
+BUILD = (
+    "build the wheel (pip wheel --no-deps --wheel-dir wheels {}) and set PIP_FIND_LINKS=$PWD/wheels"
+    " to lock and to build"
 )
+SOURCE = "and nothing is built from source"
 PROOFS = [
     (
         (
@@ -33,7 +34,10 @@ PROOFS = [
             "Because all versions of openai-whisper have no usable wheels and you require"
             " openai-whisper, we can conclude that your requirements are unsatisfiable."
         ),
-        f"openai-whisper has no wheel, and {SOURCE}",
+        (
+            f"openai-whisper has no wheel, {SOURCE}: leave it out, or"
+            f" {BUILD.format('openai-whisper')}"
+        ),
     ),
     (
         (
@@ -45,7 +49,11 @@ PROOFS = [
             " depends on antlr4-python3-runtime==4.9.* and you require hydra-core==1.3.2, we"
             " can conclude that your requirements are unsatisfiable."
         ),
-        "hydra-core==1.3.2 needs antlr4-python3-runtime==4.9.*, which has no wheel, and " + SOURCE,
+        (
+            "hydra-core==1.3.2 needs antlr4-python3-runtime==4.9.*, which has no wheel,"
+            f" {SOURCE}: require another version of hydra-core, or"
+            f" {BUILD.format(chr(39) + 'antlr4-python3-runtime==4.9.*' + chr(39))}"
+        ),
     ),
     (
         (
@@ -101,6 +109,32 @@ PROOFS = [
         "rich==13.0 and rich==14.0 are both required: keep one of them",
     ),
 ]
+
+
+def test_which_version_has_a_wheel() -> None:
+    whisper, hydra = PROOFS[2][0], PROOFS[3][0]
+    assert without_wheel(f"No solution found ╰─▶ {hydra}") == "antlr4-python3-runtime"
+    assert without_wheel("No solution found ╰─▶ It is raining.") == ""
+    assert "require a version that has one, such as 2.0, or" in explained(whisper, "2.0")
+    assert "which has no wheel (4.13.2 has one), and nothing" in explained(hydra, "4.13.2")
+
+
+def test_markers_in_the_proof_are_no_part_of_a_name() -> None:
+    marked = "llguidance{platform_machine == 'aarch64' or platform_machine == 'x86_64'}"
+    proof = (
+        f"No solution found ╰─▶ Because {marked}>=1.7.0,<=1.7.6 has no usable wheels and only the"
+        f" following versions of {marked} are available: {marked}<=1.7.6 {marked}>=1.8.0 we can"
+        f" conclude that {marked}>=1.7.0,<1.8.0 cannot be used. And because vllm>=0.30.0 depends on"
+        f" {marked}>=1.7.0,<1.8.0 and you require vllm>=0.30, we can conclude that your"
+        " requirements are unsatisfiable."
+    )
+    assert without_wheel(proof) == "llguidance"
+    assert explained(proof).startswith(
+        "vllm>=0.30.0 needs llguidance>=1.7.0,<1.8.0, which has no wheel"
+    )
+    assert holder(proof, "vllm") == (
+        "a newer one requires llguidance>=1.7.0,<1.8.0, which has no wheel"
+    )
 
 
 @pytest.mark.parametrize(("proof", "sentence"), PROOFS, ids=[s[:30] for _, s in PROOFS])
