@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
 """What begins the reason of a lock if one target decided it."""
 
+_NAME = re.compile(r"[\w.-]+")
+_MOST_PLACES = 4
 _INSTEAD = (
     "it is used instead of the lock that came with envbuilder; to return to that one,"
     " remove the file"
@@ -125,6 +127,7 @@ def settle(outcomes: Iterable[Outcome]) -> int:
     worst, usable = 0, False
     failures: dict[str, list[str]] = {}
     hints: list[str] = []
+    places: dict[str, list[str]] = {}
     details: dict[str, list[str]] = {}
     for outcome in outcomes:
         entry, previous, lock, _ = outcome
@@ -136,15 +139,18 @@ def settle(outcomes: Iterable[Outcome]) -> int:
             continue
         if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
             stays = f"the lock in {entry.earlier} is kept"
-            console.result(f"{entry.label}: cannot be locked now; {stays}: {lock.reason}")
+            console.result(f"{entry.label}: cannot be locked now; {stays}: {outcome.obstacle}")
+            for place in _places(entry, outcome.obstacle):
+                console.result(f"  {place}")
             worst = INVALID
             continue
         text = profile_lock.dump(lock)
         present = _present(entry, text)
         if present is None:
             write(entry.path, text)
-        if lock.state == "unlocked" and entry.origin:
+        if lock.state == "unlocked" and entry.environment:
             failures.setdefault(outcome.obstacle, []).append(entry.label)
+            places[outcome.obstacle] = _places(entry, outcome.obstacle)
         else:
             _report(entry, lock, present)
             hides = [_INSTEAD] if entry.shipped and entry.shipped != present else []
@@ -153,9 +159,21 @@ def settle(outcomes: Iterable[Outcome]) -> int:
     _print_grouped(details)
     for reason, labels in failures.items():
         console.result(f"{', '.join(labels)}: cannot be locked: {reason}")
+        for place in places.get(reason, ()):
+            console.result(f"  {place}")
     for hint in dict.fromkeys(hints):
         console.result(hint)
     return INVALID if failures and not usable else worst
+
+
+def _places(entry: Entry, reason: str) -> list[str]:
+    """Return where the user wrote the requirements whose packages a reason names."""
+    return [
+        f"{where}: {requirement}"
+        for requirement, where in entry.places.items()
+        if (name := _NAME.match(requirement))
+        and re.search(rf"(?<![\w.-]){re.escape(name[0])}(?![\w.-])", reason)
+    ][:_MOST_PLACES]
 
 
 def _present(entry: Entry, text: str) -> Path | None:

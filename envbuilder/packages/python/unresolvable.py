@@ -77,10 +77,11 @@ def _sentences(proof: str, version: str) -> Iterator[str]:
     if match := _TOO_NEW.search(proof):
         yield f"{match[2]}{match[3].rstrip(',')} is required, but only {match[1]} is available"
     for match in _DEPENDS.finditer(proof):
-        if match[3] == "torch" and any(name == "torch" for name, _ in required):
+        torch = next((limit for name, limit in required if name == match[3] == "torch"), None)
+        if torch is not None:
             yield (
-                f"{_needs(match)}, and this profile has another PyTorch: require another version of"
-                f" {match[1]}, or leave the profile out of profiles:"
+                f"{_needs(match)}, but this profile has torch{torch}: require another version of"
+                f" {match[1]}, or leave the profile out (profiles: in envbuilder.yaml)"
             )
         for name, limit in required:
             if name == match[3] and limit != match[4]:

@@ -55,7 +55,7 @@ def locked(profile: Any) -> Lock:
     return Lock(
         schema=profile_lock.SCHEMA, profile=profile.name,
         inputs=profile_lock.inputs_digest(profile), state="unlocked" if fails else "locked",
-        reason="linux/amd64 with Python 3.11: it does not exist" if fails else "",
+        reason="linux/amd64 with Python 3.11: seldom does not exist" if fails else "",
         tools={} if fails else tools(), targets=() if fails else (target,),
     )  # fmt: skip
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_locked_at_all_changes_nothing(
     assert (project / "envbuilder.yaml").read_text() == TEXT
     assert locks(project) == set()
     err = capsys.readouterr().err
-    assert "default.small cannot be locked (and for 3 more): it does not exist" in err
+    assert "default.small cannot be locked (and for 3 more): seldom does not exist" in err
     assert "envbuilder.yaml is left as it was." in err
 
 
@@ -138,7 +138,24 @@ def test_what_can_be_locked_for_some_profiles_is_added(
     assert run("add", "seldom") == 2
     assert "seldom" in (project / "envbuilder.yaml").read_text()
     assert "seldom" in packages(project, "default.small")
-    assert "it does not exist" in capsys.readouterr().out
+    assert capsys.readouterr().out.endswith(
+        "default.tiny, notebooks.tiny: cannot be locked: seldom does not exist\n"
+        "  envbuilder.yaml:3: seldom\n"
+    )
+
+
+def test_a_lock_that_can_no_longer_be_made_is_kept(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("lock", "--profile", "tiny") == 0
+    (project / "envbuilder.yaml").write_text(TEXT.replace("[leaf]", "[leaf, seldom]"))
+    capsys.readouterr()
+    assert run("lock", "--profile", "tiny") == 2
+    out = capsys.readouterr().out
+    path = project / "envbuilder.lock" / "default.tiny.json"
+    stays = f"cannot be locked now; the lock in {path} is kept: seldom does not exist"
+    assert f"default.tiny: {stays}\n  envbuilder.yaml:3: seldom\n" in out
+    assert packages(project, "default.tiny") == {"torch", "leaf"}
 
 
 @pytest.mark.parametrize(("package", "code"), [("never", 2), ("seldom", 0)])
@@ -249,12 +266,13 @@ def test_only_the_named_package_is_upgraded(
 
     monkeypatch.setattr(resolve, "resolve", resolved)
     monkeypatch.setattr(newer, "unmoved", unmoved)
+    monkeypatch.setattr(newer, "unexpected", lambda *_: ["leaf is old"])
     capsys.readouterr()
     assert run("lock", "--profile", "tiny", "--upgrade-package", "torch") == 0
     assert names == [("torch",)] * 2
     assert "  torch does not move\n" in capsys.readouterr().out
     assert run("lock", "--profile", "tiny") == 0
-    assert "does not move" not in capsys.readouterr().out
+    assert capsys.readouterr().out.endswith("every lock:\n  leaf is old\n")
     assert run("lock", "--upgrade-package", "leav") == 2
     assert "Did you mean 'leaf'?" in capsys.readouterr().err
 

@@ -75,9 +75,9 @@ PROOFS = [
             " unsatisfiable."
         ),
         (
-            "facenet-pytorch>=2.6.0 needs torch>=2.2.0,<2.3.0, and this profile has another"
-            " PyTorch: require another version of facenet-pytorch, or leave the profile out"
-            " of profiles:"
+            "facenet-pytorch>=2.6.0 needs torch>=2.2.0,<2.3.0, but this profile has"
+            " torch==2.13.0+cpu: require another version of facenet-pytorch, or leave the profile"
+            " out (profiles: in envbuilder.yaml)"
         ),
     ),
     (
