@@ -120,13 +120,13 @@ def _entry(
         variant: Profile | InvalidError = variants.of(origin)
     except InvalidError as error:
         variant = error
-    own = profile_lock.path_for(origin.name, folders)
+    origin_path = profile_lock.path_for(origin.name, folders)
     path = variants.lock_path(origin.name)
     return Entry(
         environment=variants.environment,
         name=origin.name,
         profile=variant,
-        origin=(origin, profile_lock.load(own)) if own else None,
+        origin=(origin, profile_lock.load(origin_path)) if origin_path else None,
         places=variants.contents.places,
         earlier=path if path.is_file() else None,
         path=path,
