@@ -120,15 +120,30 @@ def _entry(
         variant: Profile | InvalidError = variants.of(origin)
     except InvalidError as error:
         variant = error
-    origin_path = profile_lock.path_for(origin.name, folders)
+    lock = _lock_of(origin, folders)
     path = variants.lock_path(origin.name)
     return Entry(
         environment=variants.environment,
         name=origin.name,
         profile=variant,
-        origin=(origin, profile_lock.load(origin_path)) if origin_path else None,
+        origin=(origin, lock) if lock else None,
         places=variants.contents.places,
         earlier=path if path.is_file() else None,
         path=path,
         required=required,
     )
+
+
+def _lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
+    """Return the lock of a profile; the shipped one if the user's own is damaged or stale."""
+    path = profile_lock.path_for(profile.name, folders)
+    try:
+        lock = profile_lock.load(path) if path else None
+    except InvalidError:
+        if shipped := shipped_lock.fitting(profile, folders):
+            return shipped[1]
+        raise
+    if lock is None or lock.inputs == profile_lock.inputs_digest(profile):
+        return lock
+    shipped = shipped_lock.fitting(profile, folders)
+    return shipped[1] if shipped else lock

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
+from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks.entries import Entry, of_project
 from envbuilder.packages import configuration
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
@@ -47,6 +50,24 @@ def test_listed_profiles_are_required_opt_in_or_not(tmp_path: Path) -> None:
     ]
     (only,) = entries(tmp_path, "requirements: [einops]\n", "cpu-ipex")
     assert (only.label, only.required) == ("default.cpu-ipex", True)
+
+
+@pytest.mark.parametrize("text", ["{", None])
+def test_an_own_lock_that_is_damaged_or_stale_is_not_built_on(
+    tmp_path: Path, text: str | None
+) -> None:
+    own = tmp_path / "config" / "profiles" / "locks" / "cpu.json"
+    own.parent.mkdir(parents=True)
+    shipped = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
+    own.write_text(text or profile_lock.dump(replace(shipped, inputs="0" * 64)))
+    (entry,) = entries(tmp_path, "requirements: [einops]\n", "cpu")
+    assert entry.origin is not None
+    assert entry.origin[1] == shipped
+    other = replace(shipped, reason="made by hand")
+    own.write_text(profile_lock.dump(other))
+    (entry,) = entries(tmp_path, "requirements: [einops]\n", "cpu")
+    assert entry.origin is not None
+    assert entry.origin[1] == other
 
 
 def test_a_profile_that_does_not_fit_says_why(tmp_path: Path) -> None:
