@@ -189,16 +189,16 @@ def _report(entry: Entry, lock: Lock, present: Path | None) -> None:
     state = f"{lock.state}, unchanged" if present else lock.state
     counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
     console.result(f"{entry.label}: {state}, {counts} → {present or entry.path}")
-    if lock.reason:
+    if lock.state == "unlocked":
         console.result(f"  {lock.reason}")
 
 
 def _details(outcome: Outcome, lock: Lock) -> list[str]:
-    """Return what moved in a lock, what did not, and which targets it lacks."""
+    """Return what moved in a lock, what did not, which targets it lacks, and which hashes."""
     from envbuilder.locks import changes
 
     missing = [f"not for {target}: {why}" for target, why in lock.missing.items()]
-    return [*changes.lines(outcome.previous, lock), *outcome.notes, *missing]
+    return [*changes.lines(outcome.previous, lock), *outcome.notes, *missing, *changes.claims(lock)]
 
 
 def _print_grouped(details: Mapping[str, Sequence[str]]) -> None:

@@ -26,6 +26,14 @@ def lines(before: Lock | None, after: Lock) -> list[str]:
     return result
 
 
+def claims(lock: Lock) -> list[str]:
+    """Return a line if no index stated some hashes; the lock's reason names each file."""
+    names = dict.fromkeys(file.name for file in lock.files if file.provenance != "read")
+    if not names:
+        return []
+    return [f"hashes from public lock files, which the download confirms: {', '.join(names)}"]
+
+
 def grouped(lines: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     """Return each line once, by a heading that names the locks (the keys) that it holds for.
 

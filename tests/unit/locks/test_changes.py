@@ -46,6 +46,17 @@ def test_nothing_to_say_of_a_first_lock_the_same_or_none() -> None:
     assert changes.lines(unlocked, CPU) == changes.lines(CPU, unlocked) == []
 
 
+def test_which_hashes_no_index_stated() -> None:
+    files = tuple(replace(f, provenance="read") for f in CPU.targets[0].files)
+    target = replace(CPU.targets[0], files=files)
+    assert changes.claims(replace(CPU, targets=(target,))) == []
+    torch = tuple(replace(f, provenance="claim") if f.name == "torch" else f for f in files)
+    claimed = replace(target, files=torch)
+    assert changes.claims(replace(CPU, targets=(target, claimed, claimed))) == [
+        "hashes from public lock files, which the download confirms: torch"
+    ]
+
+
 def test_each_line_once_with_the_locks_that_it_holds_for() -> None:
     lines = {
         "a.cpu": ["+ x 1", "y 1 → 2"],
