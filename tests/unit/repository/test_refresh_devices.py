@@ -1,0 +1,325 @@
+"""What brings the data tables in `profiles/devices/` up to date."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.core import resources
+from tools import refresh_devices as refresh
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEVICES = resources.profiles_dir() / "devices"
+INTEL = """
+#ifdef SUPPORT_DG2
+NAMEDDEVICE(0x56A0, Dg2HwConfig, "Intel(R) Arc(TM) A770 Graphics")
+DEVICE(0x56A3, Dg2HwConfig)
+NAMEDDEVICE(0x56C0, Dg2HwConfig, "Intel(R) Data Center GPU Flex 170")
+#endif
+NAMEDDEVICE(0xE20B, BmgHwConfig, "Intel(R) Arc(TM) B580 Graphics")
+NAMEDDEVICE(0x64A0, LnlHwConfig, "Intel(R) Arc(TM) Graphics")
+"""
+INTEL_TABLE = """\
+id,family,torch_xpu,memory,name,source
+56a0,Arc A (DG2),validated,dedicated,Arc A770,a file @1; a remark
+56a3,Arc A (DG2),validated,dedicated,,a file @1; a remark
+56c0,Flex (DG2),unlisted,dedicated,Flex 170,a file @1
+64a0,Lunar Lake,validated,shared,Arc 140V,a file @1
+e20b,Arc B (BMG),validated,dedicated,Arc B580,a file @1; a remark
+"""
+PCI = """\
+#	Version: 2026.10.24
+1002  Advanced Micro Devices
+	1b81  GP104 [of another vendor]
+10de  NVIDIA Corporation
+	0040  NV40 [GeForce 6800 Ultra]
+	10f0  GP104 High Definition Audio Controller
+	1b78  GP102GL
+	1b80  GP104 [GeForce GTX 1080]
+		1043 8591  ROG STRIX [a board]
+# a comment
+	2c18  GB203M / GN22 [GeForce RTX 5090 Max-Q / Mobile]
+	2331  GH100 [H100 PCIe]
+	22a3  GH100 [H100 NVSwitch]
+	29f1  GB10 GEN5 X4 PCIe host
+	2e12  GB20B [GB10]
+10df  Emulex Corporation
+	2684  AD102 [of another vendor]
+"""
+X86 = """
+#define IFM(_fam, _model)	VFM_MAKE(X86_VENDOR_INTEL, _fam, _model)
+#define INTEL_ANY			IFM(X86_FAMILY_ANY, X86_MODEL_ANY)
+#define INTEL_FAM5_START		IFM(5, 0x00) /* a mark */
+#define INTEL_PENTIUM_PRO		IFM(6, 0x01)
+#define INTEL_SKYLAKE_X			IFM(6, 0x55) /* Sky Lake */
+#define INTEL_SAPPHIRERAPIDS_X		IFM(6, 0x8F) /* Golden Cove */
+#define INTEL_ATOM_CRESTMONT_X		IFM(6, 0xAF) /* Sierra Forest */
+#define INTEL_XEON_PHI_KNL		IFM(6, 0x57) /* Knights Landing */
+#define INTEL_NOVALAKE_L		IFM(18, 0x03)
+#define INTEL_FAM6_LAST			IFM(6, 0xFF)
+"""
+ARM = """
+static const struct id_part arm_part[] = {
+    { 0xd0c, "Neoverse-N1" },
+    { -1, "unknown" },
+};
+
+static const struct id_part brcm_part[] = {
+    { 0x0f, "Brahma-B15" },
+    { -1, "unknown" },
+};
+
+static const struct hw_impl hw_implementer[] = {
+    { 0x41, arm_part,     "ARM" },
+    { 0x42, brcm_part,    "Broadcom" },
+    { -1,   unknown_part, "unknown" },
+};
+"""
+EMPTY = {name: ",".join(table.columns) + "\n" for name, table in refresh.TABLES.items()}
+
+
+@pytest.fixture
+def update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Refreshes a table with a text; returns exit code, the table and what was printed."""
+
+    def run(table: str, old: str, text: str | bytes, *options: str) -> tuple[int, str, str]:
+        name = refresh.TABLES[table].file or table
+        path, source = tmp_path / f"{name}.csv", tmp_path / "upstream"
+        path.write_text(old, errors="surrogateescape")
+        source.write_bytes(text.encode() if isinstance(text, str) else text)
+        code = refresh.main([table, str(source), "--version", "2", *options], folder=tmp_path)
+        printed = capsys.readouterr()
+        return code, path.read_text(errors="surrogateescape"), printed.out + printed.err
+
+    return run
+
+
+def test_nothing_new(update: Any) -> None:
+    code, table, told = update("intel-gpus", INTEL_TABLE, INTEL, "--write")
+    assert (code, table) == (0, INTEL_TABLE)
+    assert told == "intel-gpus.csv: 0 added, 0 changed, 0 kept, 0 gone; written\n"
+
+
+def test_a_new_gpu_of_a_known_family_inherits(update: Any) -> None:
+    new = 'NAMEDDEVICE(0xE20C, BmgHwConfig, "Intel(R) Arc(TM) B570 Graphics")\n'
+    code, table, told = update("intel-gpus", INTEL_TABLE, INTEL + new, "--write")
+    row = (
+        "e20c,Arc B (BMG),validated,dedicated,Arc B570,"
+        "intel/compute-runtime devices_base.inl @2; a remark\n"
+    )
+    assert (code, table) == (0, INTEL_TABLE + row)
+    assert "added    e20c: e20c, Arc B (BMG), validated, dedicated, Arc B570\n" in told
+
+
+def test_a_new_gpu_of_an_unknown_family_is_unlisted(update: Any) -> None:
+    _, table, told = update(
+        "intel-gpus", INTEL_TABLE, INTEL + "DEVICE(0xAA00, XyzHwConfig)\n", "--write"
+    )
+    assert "aa00,Xyz,unlisted,,,intel/compute-runtime devices_base.inl @2\n" in table
+    assert "no memory" in told
+
+
+def test_a_new_gpu_of_two_families_takes_what_they_share(update: Any) -> None:
+    _, table, _ = update(
+        "intel-gpus", INTEL_TABLE, INTEL + "DEVICE(0x56B0, Dg2HwConfig)\n", "--write"
+    )
+    assert "56b0,Arc A (DG2) or Flex (DG2),unlisted,dedicated,,intel" in table
+
+
+def test_a_gpu_that_is_gone_is_told_and_kept(update: Any) -> None:
+    less = INTEL.replace("DEVICE(0x56A3, Dg2HwConfig)\n", "")
+    code, table, told = update("intel-gpus", INTEL_TABLE, less, "--write")
+    assert (code, table) == (0, INTEL_TABLE)
+    assert "gone     56a3: " in told
+
+
+def test_a_renamed_gpu_keeps_what_was_written_by_hand(update: Any) -> None:
+    _, table, told = update("intel-gpus", INTEL_TABLE, INTEL.replace("B580", "B585"), "--write")
+    source = "intel/compute-runtime devices_base.inl @2; a remark"
+    assert f"e20b,Arc B (BMG),validated,dedicated,Arc B585,{source}\n" in table
+    assert "changed  e20b: name 'Arc B580', upstream 'Arc B585'\n" in told
+    # The runtime calls it just "Arc", which says less than what was found out by hand.
+    assert "64a0,Lunar Lake,validated,shared,Arc 140V,a file @1\n" in table
+
+
+def test_without_write_nothing_is_written(update: Any) -> None:
+    code, table, told = update("intel-gpus", INTEL_TABLE, INTEL.replace("B580", "B585"))
+    assert (code, table) == (0, INTEL_TABLE)
+    assert "not written: add --write" in told
+
+
+def test_gpus_of_pci_ids(update: Any) -> None:
+    _, table, _ = update("nvidia-gpus", EMPTY["nvidia-gpus"], PCI, "--write")
+    assert table.splitlines()[1:] == [
+        "1b78,GP102,,pci.ids 2",
+        "1b80,GP104,GeForce GTX 1080,pci.ids 2",
+        "2331,GH100,H100 PCIe,pci.ids 2",
+        "2c18,GB203,GeForce RTX 5090 Max-Q / Mobile,pci.ids 2",
+        "2e12,GB20B,GB10,pci.ids 2",
+    ]
+
+
+def test_pci_ids_names_its_version(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-gpus.csv").write_text(EMPTY["nvidia-gpus"])
+    source = tmp_path / "pci.ids"
+    source.write_text(PCI)
+    assert refresh.main(["nvidia-gpus", str(source), "--write"], folder=tmp_path) == 0
+    assert "1b78,GP102,,pci.ids 2026.10.24\n" in (tmp_path / "nvidia-gpus.csv").read_text()
+
+
+def test_models_of_intel_family_h(update: Any) -> None:
+    old = EMPTY["x86-cpus"] + (
+        "AuthenticAMD,25,0,15,Zen 3,Linux\n"
+        "GenuineIntel,6,85,85,Skylake-SP or Cascade Lake,Linux 1\n"
+        "GenuineIntel,6,143,143,Golden Rapids,Linux 1\n"
+    )
+    code, table, told = update("x86-cpus", old, X86, "--write")
+    source = "Linux 2 arch/x86/include/asm/intel-family.h"
+    assert code == 0
+    assert table.splitlines()[1:] == [
+        "AuthenticAMD,25,0,15,Zen 3,Linux",
+        "GenuineIntel,6,85,85,Skylake-SP or Cascade Lake,Linux 1",
+        f"GenuineIntel,6,87,87,Knights Landing,{source}",
+        "GenuineIntel,6,143,143,Golden Rapids,Linux 1",
+        f"GenuineIntel,6,175,175,Crestmont (Sierra Forest),{source}",
+        f"GenuineIntel,18,3,3,Nova Lake,{source}",
+    ]
+    assert "kept     GenuineIntel 6 143: generation 'Golden Rapids', upstream" in told
+    assert "3 added, 0 changed, 1 kept, 0 gone" in told
+
+
+def test_the_older_form_of_intel_family_h() -> None:
+    (found,) = refresh.parse_x86("#define INTEL_FAM6_HASWELL_L\t\t0x45\n")
+    assert found.values["family"] == "6"
+    assert found.values["first_model"] == found.values["last_model"] == "69"
+    assert found.values["generation"] == "Haswell"
+
+
+def test_parts_of_lscpu(update: Any) -> None:
+    _, table, _ = update("arm-cpus", EMPTY["arm-cpus"], ARM, "--write")
+    source = "util-linux 2 sys-utils/lscpu-arm.c"
+    assert table.splitlines()[1:] == [
+        f"0x41,0xd0c,Neoverse-N1,{source}",
+        f"0x42,0x00f,Brahma-B15,{source}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "message"),
+    [
+        ("intel-gpus", "<html>Not found</html>", "no device is in it"),
+        ("intel-gpus", "DEVICE(0xZZZZ, Dg2HwConfig)\n", "line 1 is a device that cannot be read"),
+        ("intel-gpus", "NEWDEVICE(0x56A0, Dg2HwConfig)\n", "line 1 is a device"),
+        ("intel-gpus", "DEVICE(0x56A0, Dg2HwConfig)\n", "4 of the table's 5 rows are not in it"),
+        ("intel-gpus", b"\x7fELF\0\0", "no text file"),
+        ("nvidia-gpus", INTEL, "vendor 10de is not in it"),
+        ("intel-gpus-kernel", "\tMACRO__(0x1912, ## X)\n", "line 1 is a device that cannot"),
+        ("intel-gpus-names", PCI, "vendor 8086 is not in it"),
+        ("nvidia-gpus", "\n10de  NVIDIA\n\t0040  NV40\n", "no device is in it"),
+        ("x86-cpus", PCI, "no device is in it"),
+        ("arm-cpus", X86, "no device is in it"),
+        ("arm-cpus", ARM.replace("brcm_part[]", "other[]"), "list brcm_part of implementer 0x42"),
+    ],
+)
+def test_a_file_that_is_something_else(
+    update: Any, table: str, text: str | bytes, message: str
+) -> None:
+    old = INTEL_TABLE if table == "intel-gpus" else EMPTY[table]
+    code, new, told = update(table, old, text, "--write")
+    assert (code, new) == (2, old)
+    assert message in told
+
+
+KERNEL = """
+#define INTEL_SKL_GT2_IDS(MACRO__, ...) \\
+	MACRO__(0x1912, ## __VA_ARGS__), /* DT  GT2 */ \\
+	MACRO__(0x191B, ## __VA_ARGS__)
+#define INTEL_SKL_IDS(MACRO__, ...) \\
+	INTEL_SKL_GT2_IDS(MACRO__, ## __VA_ARGS__)
+#define INTEL_WCL_IDS(MACRO__, ...) \\
+	MACRO__(0XFD80, ## __VA_ARGS__)
+#define INTEL_BMG_IDS(MACRO__, ...) \\
+	MACRO__(0xE20B, ## __VA_ARGS__), \\
+	MACRO__(0xE20C, ## __VA_ARGS__)
+"""
+
+
+def test_gpus_of_the_kernel_are_at_best_unlisted(update: Any) -> None:
+    old = INTEL_TABLE.splitlines(keepends=True)
+    table = old[0] + next(line for line in old if line.startswith("e20b"))
+    code, new, _ = update("intel-gpus-kernel", EMPTY["intel-gpus"], KERNEL)
+    assert (code, new) == (0, EMPTY["intel-gpus"])
+    (parsed, _) = refresh.merge(
+        refresh.TABLES["intel-gpus-kernel"],
+        list(csv.DictReader(table.splitlines())),
+        refresh.parse_kernel(KERNEL),
+        "6.99",
+    )
+    states = {row["id"]: (row["family"], row["torch_xpu"]) for row in parsed}
+    assert states == {
+        "1912": ("Skylake", "unsupported"),
+        "191b": ("Skylake", "unsupported"),
+        "e20b": ("Arc B (BMG)", "validated"),
+        "e20c": ("Arc B (BMG)", "unlisted"),
+        "fd80": ("Wildcat Lake", "unlisted"),
+    }
+    assert parsed[0]["source"] == "Linux 6.99 drm/intel/pciids.h"
+
+
+def test_names_of_intel_are_filled_in(tmp_path: Path) -> None:
+    pci = (
+        "# Version: 2025.06.09\n8086  Intel Corporation\n"
+        "\t1912  HD Graphics 530\n\t1913  SkyLake [HD Graphics 510]\n\t1914  Graphics\n"
+    )
+    source, table = tmp_path / "pci.ids", tmp_path / "intel-gpus.csv"
+    source.write_text(pci)
+    rows = "".join(f"{n},Skylake,unsupported,shared,,Linux\n" for n in ("1912", "1913", "1914"))
+    table.write_text(EMPTY["intel-gpus"] + rows)
+    assert refresh.main(["intel-gpus-names", str(source), "--write"], folder=tmp_path) == 0
+    named = "1912,Skylake,unsupported,shared,HD Graphics 530,Linux; name: pci.ids 2025.06.09\n"
+    assert named in table.read_text()
+    assert "shared,HD Graphics 510,Linux" in table.read_text()
+    assert "1914,Skylake,unsupported,shared,,Linux\n" in table.read_text()
+
+
+@pytest.mark.parametrize(
+    "old", ["", "id,name\n", INTEL_TABLE + "56a1,Arc A\n", INTEL_TABLE + "," * 9, "\udcff"]
+)
+def test_a_table_that_is_something_else(update: Any, old: str) -> None:
+    code, new, told = update("intel-gpus", old, INTEL, "--write")
+    assert (code, new) == (2, old)
+    assert "intel-gpus.csv does not have the columns" in told or "decode" in told
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refresh.main(["arm-cpus", str(tmp_path / "none")], folder=tmp_path) == 2
+    assert "none" in capsys.readouterr().err
+
+
+@given(st.text())
+def test_no_text_crashes_a_parser(text: str) -> None:
+    for table in refresh.TABLES.values():
+        for candidate in (text, f"\n10de  {text}", f"DEVICE({text}", f"#define INTEL_{text}"):
+            try:
+                rows, _ = refresh.merge(table, [], table.parse(candidate), "2")
+            except refresh.UnexpectedError:
+                continue
+            assert rows
+
+
+def test_the_tables_in_the_repository_are_as_the_script_writes_them(
+    update: Any, tmp_path: Path
+) -> None:
+    for name, table in refresh.TABLES.items():
+        path = DEVICES / f"{table.file or name}.csv"
+        text = path.read_text()
+        old = refresh.read_table(path, table)
+        found = [refresh.Found(values={column: row[column] for column in table.key}) for row in old]
+        assert refresh.merge(table, old, found, "2") == (old, []), name
+        assert text.splitlines()[0] == ",".join(table.columns)
