@@ -1,0 +1,147 @@
+"""A pretended machine for tuning, and settings to try on it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.core import console
+from envbuilder.core.errors import VerifyError
+from envbuilder.profiles.profile import Expects
+from envbuilder.verify.tuning import candidates, measure
+from envbuilder.verify.tuning.rules import Finding, Pair, Rules, Setting, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+RULES = Rules()
+TCMALLOC = "/prefix/lib/envbuilder/libtcmalloc_minimal.so.4"
+SURVEY: dict[str, Any] = {
+    "schema": 1,
+    "threads": {"affinity": 4, "quota": 2.5, "physical": 4, "decided": 2, "used": 2},
+    "allocator": TCMALLOC,
+    "allocators": {"tcmalloc": TCMALLOC},
+    "preload": [],
+    "glibc": True,
+    "wait_policy": None,
+    "start_methods": ["fork", "spawn"],
+}
+PLAIN = Setting(name="plain", group="plain")
+ACTIVE = Setting(
+    name="OMP_WAIT_POLICY=active",
+    group="waiting",
+    variables={"OMP_WAIT_POLICY": "active"},
+    profile={"environment": {"OMP_WAIT_POLICY": "active"}},
+)
+LIBC = Setting(
+    name="libc", group="allocator", variables={"LD_PRELOAD": ""}, profile={"preload": []}
+)
+ONE = Setting(name="1 thread", group="threads", variables={"OMP_NUM_THREADS": "1"})
+KNOWN = {
+    "profile": "cpu",
+    "backend": "venv",
+    "host": {"cpu": {"model_name": "AMD\nEPYC", "threads": 2}},
+}
+
+
+def trial(speed: float, accuracy: float = 0.95, **more: Any) -> Trial:
+    return Trial(samples_per_second=speed, accuracy=accuracy, **{"loss": 0.3, **more})
+
+
+def pairs(*gains: float, accuracy: float = 0.95, **more: Any) -> list[Pair]:
+    return [Pair(baseline=trial(100), candidate=trial(100 * g, accuracy, **more)) for g in gains]
+
+
+def finding(setting: Setting, gain: float, verdict: Any = "helps") -> Finding:
+    return Finding(setting=setting, verdict=verdict, gain=gain, accuracy=0.95)
+
+
+class Machine:
+    """A payload's `trial` whose speed depends on its arguments; it counts what it was asked."""
+
+    def __init__(self, **gains: float) -> None:
+        self.gains = gains
+        self.asked: list[tuple[str, ...]] = []
+        self.fails: dict[str, str] = {}
+        self.accuracies: dict[str, float] = {}
+        self.noise: Iterator[float] = iter(lambda: 1.0, 0.0)
+        self.survey: Any = dict(SURVEY)
+        self.compiler: Any = {"backend": "inductor", "passed": False, "detail": "wrong gradients"}
+
+    def __call__(self, arguments: tuple[str, ...]) -> object:
+        if "--survey" in arguments:
+            return self.survey
+        if "--check-compile" in arguments:
+            return self.compiler
+        text = " ".join(arguments)
+        self.asked.append(arguments)
+        for part, why in self.fails.items():
+            if part in text:
+                raise VerifyError(why)
+        speed, accuracy = 100.0 * next(self.noise), 0.95
+        for part, gain in self.gains.items():
+            if part in text:
+                speed *= gain
+        for part, value in self.accuracies.items():
+            if part in text:
+                accuracy = value
+        return {
+            "samples_per_second": speed,
+            "accuracy": accuracy,
+            "loss": 0.3,
+            "settings": effects(arguments),
+        }
+
+    def times(self, part: str) -> int:
+        return sum(part in " ".join(arguments) for arguments in self.asked)
+
+
+def effects(arguments: tuple[str, ...]) -> dict[str, Any]:
+    """What a machine reports on which everything asked for takes effect."""
+    found: dict[str, Any] = {"dtypes": ["float32"], "allocator": TCMALLOC, "start_method": None}
+    given = dict(pairwise((*arguments, "")))
+    found["flush_denormal"] = "--flush-denormal" in arguments
+    found["dtypes"] += ["bfloat16"] if "--bfloat16" in arguments else []
+    found["compile"] = given.get("--compile")
+    found["memory_format"] = given.get("--layout", "channels_last")
+    found["reordered"] = None if "--order" in given else "max-pool before relu"
+    found["dropout"] = None if "--dropout" in given else "masks drawn as bytes"
+    found["workers"] = int(given["--workers"]) if "--workers" in given else None
+    found["start_method"] = given.get("--start-method")
+    found["batch"] = int(given.get("--batch", "64"))
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name == "OMP_NUM_THREADS":
+            found["threads"] = int(value)
+        if name == "LD_PRELOAD":
+            found["allocator"] = value or "libc"
+    return found
+
+
+EXPECTS = Expects(device="cpu", torch="2.13.0+cpu")
+SILENT = console.PlainProgress(lambda line: None)
+
+
+def run(machine: Machine, *, quick: bool = True) -> measure.Outcome:
+    return measure.run(machine, EXPECTS, SILENT, quick=quick)
+
+
+def verdicts(outcome: measure.Outcome) -> dict[str, str]:
+    return {f.setting.name: f.verdict for f in outcome.findings}
+
+
+def settings(device: str = "cpu", **changes: Any) -> dict[str, Setting]:
+    survey = candidates.read({**SURVEY, **changes})
+    return {s.name: s for s in candidates.candidates(survey, device)}
+
+
+def outcome_with(*found: Finding, combined: tuple[Finding, ...] = ()) -> measure.Outcome:
+    return measure.Outcome(
+        survey=candidates.read(SURVEY),
+        defaults=trial(100),
+        noise=0.01,
+        findings=found,
+        combined=combined,
+        compilers=(measure.Compiler(backend="inductor", passed=False, detail="wrong"),),
+    )
