@@ -1,16 +1,57 @@
-"""Prepare a request as the commands do that run something, or only build."""
+"""Prepare and build a request as the commands do, with profiles of the user's own."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
 
 from envbuilder.build import workflow
+from envbuilder.build.request import Request
+from envbuilder.core import resources
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import EnvbuilderError
+from envbuilder.host import interpreters
+from envbuilder.host import model as host
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
-    from envbuilder.build.request import Request
     from envbuilder.build.workflow import Prepared
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+
+SHIPPED = (resources.profiles_dir(),)
+FITS = "extends: cpu\n"
+PLAIN = host.Host(
+    os="linux",
+    machine="x86_64",
+    platform="linux/amd64",
+    libc="glibc 2.39",
+    cpu=host.Cpu(flags=("avx2",), threads=2),
+)
+ZEN5 = msgspec.structs.replace(
+    PLAIN, cpu=host.Cpu(flags=tuple(sorted(host.TRACKED_FLAGS)), threads=2)
+)
+RISCV = host.Host(os="linux", machine="riscv64")
+PYTHON = interpreters.Interpreter(
+    path=Path("/usr/bin/python3.11"),
+    version="3.11.9",
+)
+
+
+class Said:
+    """Progress that keeps what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        plain = PlainProgress(self.lines.append)
+        self.note, self.task = plain.note, plain.task
+
+    def __contains__(self, text: str) -> bool:
+        return any(text in line for line in self.lines)
 
 
 def prepare(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Prepared:
@@ -18,3 +59,37 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, running
     if running:
         return workflow.prepare_to_run(request, settings, progress)[0]
     return workflow.prepare_to_build(request, settings, progress)
+
+
+def add(found: Settings, text: str, lock: str | None = "fresh", name: str = "mine") -> None:
+    """A profile of the user's, with a lock made from that of `cpu`: fresh, stale, unlocked."""
+    folder = found.config_dir / "profiles"
+    (folder / "locks").mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.yaml").write_text(f"description: Mine\n{text}")
+    if lock is None:
+        return
+    profile = profiles.load(name, (folder, *SHIPPED))
+    made = msgspec.structs.replace(
+        lockfile.load(SHIPPED[0] / "locks" / "cpu.json"),
+        profile=name,
+        inputs="0" * 64 if lock == "stale" else lockfile.inputs_digest(profile),
+        **({"state": "unlocked", "reason": "nobody did", "targets": ()} if lock == "none" else {}),
+    )
+    if lock == "3.12 only":
+        targets = tuple(t for t in made.targets if t.python == "3.12")
+        made = msgspec.structs.replace(made, targets=targets)
+    (folder / "locks" / f"{name}.json").write_text(lockfile.dump(made))
+
+
+def go(found: Settings, running: bool = True, said: Said | None = None, **asked: Any) -> Any:
+    """Prepare and build, as the commands do."""
+    request, progress = Request(**asked), said or Said()
+    environment = prepare(request, found, progress, running=running).product
+    return workflow.build(environment, request, found, progress)
+
+
+def fails(found: Settings, kind: type[EnvbuilderError], running: bool = True, **asked: Any) -> str:
+    with pytest.raises(EnvbuilderError) as caught:
+        go(found, running, **asked)
+    assert type(caught.value) is kind, caught.value.message
+    return f"{caught.value.message} {caught.value.hint}"

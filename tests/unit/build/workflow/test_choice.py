@@ -1,0 +1,183 @@
+"""Which profile and which backend a request gets, and how that is explained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from envbuilder.build import workflow
+from envbuilder.build.backends import docker
+from envbuilder.build.request import Request
+from envbuilder.containers.engine import connection
+from envbuilder.core.errors import HostError, InvalidError, ToolError
+from envbuilder.core.settings import Configuration
+from envbuilder.profiles import profile as profiles
+from tests.support.engines import FakeEngine
+from tests.support.workflow import (
+    FITS,
+    PLAIN,
+    RISCV,
+    SHIPPED,
+    ZEN5,
+    Said,
+    add,
+    fails,
+    prepare,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from envbuilder.core import types
+    from envbuilder.core.settings import Settings
+    from envbuilder.host import model as host
+
+
+# ---- which profile
+
+
+def test_the_host_decides_and_the_reason_is_noted(
+    found: Settings, said: Said, machine: Callable[[host.Host], None]
+) -> None:
+    prepared = prepare(Request(), found, said, running=True)
+    profile, here = prepared.profile, prepared.host
+    assert (profile.name, here) == ("cpu", PLAIN)
+    assert "profile cpu: no accelerator fits this host" in said
+    machine(ZEN5)
+    prepare(Request(), found, said, running=True)
+    assert "zendnn fits too" in said
+
+
+def test_a_profile_that_was_asked_for_needs_no_reason(found: Settings, said: Said) -> None:
+    prepare(Request(profile="cpu"), found, said, running=True)
+    assert "profile cpu" not in said
+
+
+def test_where_nothing_fits_that_is_said(
+    found: Settings, machine: Callable[[host.Host], None]
+) -> None:
+    machine(RISCV)
+    assert "no profile fits this machine" in fails(found, HostError)
+    assert "envbuilder detect" in fails(found, HostError)
+
+
+def configured(found: Settings, **options: Any) -> Settings:
+    return msgspec.structs.replace(found, configuration=Configuration(**options))
+
+
+def test_the_configuration_names_the_profile(found: Settings, said: Said) -> None:
+    add(found, FITS)
+    mine = configured(found, profile="mine")
+    profile = prepare(Request(), mine, said, running=True).profile
+    assert profile.name == "mine"
+    assert "profile mine: set in the configuration" in said
+    asked = prepare(Request(profile="cpu"), mine, said, running=True).profile
+    assert asked.name == "cpu"
+
+
+def test_a_configured_profile_must_exist_and_fit(found: Settings) -> None:
+    assert "unknown profile" in fails(configured(found, profile="nope"), InvalidError)
+    assert "NVIDIA" in fails(configured(found, profile="cuda"), HostError)
+
+
+# ---- which backend
+
+CPU = profiles.load("cpu", SHIPPED)
+BASE = CPU.base["3.11"]
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    """One that answers, and has no image."""
+    return FakeEngine().serve(monkeypatch)
+
+
+def chosen(found: Settings, profile: profiles.Profile = CPU, **asked: Any) -> tuple[str, str]:
+    return workflow.choose_backend(profile, Request(**asked), found)
+
+
+def test_without_an_engine_it_is_venv(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect() -> Any:
+        raise AssertionError("nothing suggests an engine: none is looked for")
+
+    monkeypatch.setattr(connection, "connect", connect)
+    assert chosen(found) == ("venv", "no container engine was found")
+    # A base image that is set for good in the environment is no reason to fail where none is.
+    assert chosen(found, base_image="site/python:3.11")[0] == "venv"
+
+
+def test_an_engine_that_does_not_answer_is_told(
+    found: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect() -> Any:
+        raise ToolError("no container engine answers: permission denied")
+
+    monkeypatch.setattr(connection, "connect", connect)
+    assert chosen(found) == ("venv", "no container engine answers: permission denied")
+
+
+def test_an_engine_without_the_base_image_is_not_used(found: Settings, engine: FakeEngine) -> None:
+    backend, reason = chosen(found)
+    assert backend == "venv"
+    assert reason == f"the base image {BASE.ref} is not in the engine"
+
+
+def test_an_engine_with_the_base_image_is_used(found: Settings, engine: FakeEngine) -> None:
+    engine.add(f"{BASE.ref}@{BASE.digest}")
+    assert chosen(found) == ("docker", "an engine answers and has the base image")
+    # The image of one Python does not do for another.
+    assert chosen(found, python="3.12")[0] == "venv"
+
+
+def test_a_given_or_configured_base_image_means_docker(found: Settings, engine: FakeEngine) -> None:
+    assert chosen(found, base_image="site/python:3.11")[0] == "docker"
+    mirrored = configured(found, base_images={BASE.ref: "mirror/python:3.11"})
+    assert chosen(mirrored)[0] == "docker"
+    other = configured(found, base_images={"python:3.12-slim-bookworm": "mirror/python:3.12"})
+    assert chosen(other)[0] == "venv"
+
+
+def test_a_python_without_a_base_image_is_told(found: Settings, engine: FakeEngine) -> None:
+    assert chosen(found, python="3.13")[1] == "the profile has no base image for Python 3.13"
+
+
+@pytest.mark.parametrize(
+    ("backends", "expected"),
+    [(("venv",), "venv"), (("conda", "venv"), "venv"), (("docker",), "docker")],
+)
+def test_a_profile_that_leaves_no_choice(
+    found: Settings, backends: tuple[Any, ...], expected: str
+) -> None:
+    profile = msgspec.structs.replace(CPU, backends=backends)
+    assert chosen(found, profile) == (expected, "the only one that 'cpu' has")
+
+
+@pytest.mark.parametrize(
+    ("has", "expected"),
+    [(("conda",), "conda"), (("venv", "conda"), "venv"), (("docker", "conda"), "docker")],
+)
+def test_conda_is_chosen_only_where_there_is_nothing_else(
+    found: Settings, has: tuple[types.Backend, ...], expected: str
+) -> None:
+    profile = msgspec.structs.replace(CPU, backends=has)
+    assert chosen(found, profile) == (expected, "the only one that 'cpu' has")
+
+
+def test_the_choice_of_a_backend_is_noted(
+    found: Settings, said: Said, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = prepare(Request(profile="cpu"), found, said, running=True).product
+    assert first.plan.backend == "venv"
+    assert f"backend venv: the base image {BASE.ref} is not in the engine" in said
+    engine.add(f"{BASE.ref}@{BASE.digest}")
+    monkeypatch.setattr(docker, "prepare", lambda *args: first)
+    second = prepare(Request(profile="cpu"), found, said, running=True).product
+    assert second is first
+    assert "backend docker: an engine answers" in said
+
+
+def test_a_backend_that_was_asked_for_is_not_explained(found: Settings, said: Said) -> None:
+    prepare(Request(profile="cpu", backend="venv"), found, said, running=True)
+    assert "backend venv:" not in said

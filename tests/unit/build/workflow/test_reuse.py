@@ -1,0 +1,215 @@
+"""What is said of a lock, and what is built or reused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from envbuilder.build import execute, plan, workflow
+from envbuilder.build.backends import docker, integrity
+from envbuilder.build.request import Request
+from envbuilder.core.errors import BuildError
+from envbuilder.host import model as host
+from tests.support.workflow import (
+    FITS,
+    PLAIN,
+    Said,
+    add,
+    go,
+    prepare,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from envbuilder.core.settings import Settings
+
+
+# ---- what is said about the profile and its lock
+
+
+def relocked(found: Settings, provenance: str) -> None:
+    """`mine`, whose torch has a hash of this provenance and everything else a read one."""
+    add(found, FITS + "warnings: [It is slow]\n")
+    path = found.config_dir / "profiles" / "locks" / "mine.json"
+    data = json.loads(path.read_text())
+    for target in data["targets"]:
+        for file in target["files"]:
+            torch = file["name"] == "torch"
+            changed = {"provenance": provenance, "by": "a stranger"}
+            file.update(changed if torch else {"provenance": "read"})
+    path.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize("provenance", ["claim", "assumed"])
+def test_claimed_hashes_are_noted(found: Settings, said: Said, provenance: str) -> None:
+    relocked(found, provenance)
+    prepare(Request(profile="mine", backend="venv"), found, said, running=True)
+    (note,) = [line for line in said.lines if "claimed" in line]
+    assert note.endswith("confirms: torch 2.13.0+cpu (a stranger)")
+    assert "note: It is slow" in said
+
+
+def test_hashes_that_were_read_need_no_note(found: Settings, said: Said) -> None:
+    relocked(found, "read")
+    prepare(Request(profile="mine", backend="venv"), found, said, running=True)
+    assert "claimed" not in said
+
+
+# ---- built or reused
+
+
+def finish(made: Any) -> None:
+    """What an execution of the plan leaves."""
+    prefix = Path(made.artifact.ref)
+    prefix.mkdir(parents=True)
+    integrity.close(prefix, {"fingerprint": made.fingerprint})
+
+
+def test_what_is_missing_is_built_and_what_exists_is_reused(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def performed(made: Any, *rest: Any) -> None:
+        doings.append("execute")
+        finish(made)
+
+    clock = iter([100.0, 112.34567])  # from before the fetch until after the attestations
+    monkeypatch.setattr(workflow, "time", SimpleNamespace(monotonic=lambda: next(clock, 0.0)))
+    monkeypatch.setattr(execute, "execute", performed)
+    first = go(found, profile="cpu", backend="venv")
+    assert doings == ["fetch", "execute"]
+    assert (first.status, first.seconds) == ("built", 12.346)
+    assert Path(first.artifact.ref).is_dir()
+    second = go(found, profile="cpu", backend="venv")
+    assert doings == ["fetch", "execute"]
+    assert (second.status, second.seconds) == ("reused", 0.0)
+    assert second.artifact == first.artifact
+    assert second.fingerprint == first.fingerprint
+    data = msgspec.to_builtins(second)
+    assert data["schema"] == 1
+    assert set(data) >= {"status", "profile", "backend", "builder", "artifact", "fingerprint"}
+
+
+def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> None:
+    request = Request(profile="cpu", backend="venv")
+    environment = prepare(request, found, Said(), running=False).product
+    folder = found.cache_dir / "bases" / "debian"
+    folder.mkdir(parents=True)
+    (folder / "made-by.json").write_text('{"mmdebstrap": "1.3.5"}')
+    base = plan.MakeBase(
+        what="make", identity="0" * 64, ref="debian", suite="bookworm", platform="linux/amd64",
+        files=(), epoch=0, unpacked=False, layout=str(folder),
+    )  # fmt: skip
+    finish(environment.plan)
+    environment.plan = msgspec.structs.replace(environment.plan, steps=(base,))
+    result = workflow.build(environment, request, found, Said())
+    assert result.made_by == environment.made_by() | {"mmdebstrap": "1.3.5"}
+    told = json.loads(Path(result.documents["provenance"]).read_text())
+    assert told["predicate"]["runDetails"]["builder"]["version"]["mmdebstrap"] == "1.3.5"
+
+
+def test_rebuild_builds_although_it_exists(found: Settings, doings: list[str]) -> None:
+    environment = prepare(
+        Request(profile="cpu", backend="venv"), found, Said(), running=False
+    ).product
+    finish(environment.plan)
+    assert go(found, profile="cpu", backend="venv").status == "reused"
+    assert doings == []
+    assert go(found, profile="cpu", backend="venv", rebuild=True).status == "built"
+    assert doings == ["fetch", "execute"]
+
+
+@pytest.mark.parametrize(
+    "marker", ["", "{", "[]", '{"fingerprint": "other"}', '{"made_by": "envbuilder"}']
+)
+def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch, marker: str
+) -> None:
+    environment = prepare(
+        Request(profile="cpu", backend="venv"), found, Said(), running=False
+    ).product
+    finish(environment.plan)
+    path = Path(environment.plan.artifact.ref) / integrity.MARKER
+    path.write_text(marker)
+
+    def performed(made: Any, *rest: Any) -> float:
+        doings.append("execute")
+        integrity.close(path.parent, {"fingerprint": made.fingerprint})
+        return 0.0
+
+    monkeypatch.setattr(execute, "execute", performed)
+    assert go(found, profile="cpu", backend="venv").status == "built"
+    assert doings == ["fetch", "execute"]
+
+
+def test_a_plan_changes_nothing(found: Settings, doings: list[str]) -> None:
+    prepare(Request(profile="cpu"), found, Said(), running=False)
+    assert doings == []
+    assert not found.cache_dir.exists()
+    assert not found.data_dir.exists()
+
+
+@pytest.mark.parametrize("base_image", [None, "mine:1"])
+def test_a_base_that_cannot_be_had_names_the_profile_that_needs_none(
+    found: Settings, monkeypatch: pytest.MonkeyPatch, base_image: str | None
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise BuildError("docker.io does not answer", "Name another.")
+
+    monkeypatch.setattr(docker, "prepare", fail)
+    request = Request(profile="cpu", backend="docker", python="3.11", base_image=base_image)
+    own = found.config_dir / "profiles"
+    own.mkdir(parents=True)
+    (own / "broken.yaml").write_text("extends: nothing\n")  # the reason given stays the first one
+    with pytest.raises(BuildError) as caught:
+        prepare(request, found, Said(), running=False)
+    assert ("--profile cpu-debian" in caught.value.hint) == (base_image is None)
+    assert caught.value.hint.startswith("Name another.")
+    assert caught.value.exit_code == 1
+
+
+# ---- GPUs that do not work are hidden from what runs
+
+OLD = host.Gpu(
+    vendor="nvidia", name="GTX 1080", state="usable", bus="0000:01:00.0", sm="6.1",
+    driver_version="580.95.05",
+)  # fmt: skip
+NEW = msgspec.structs.replace(OLD, name="RTX 5090", bus="0000:41:00.0", sm="12.0")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "own", "expected", "note"),
+    [
+        ((NEW,), "", {}, ""),
+        (
+            (OLD, NEW),
+            "",
+            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"},
+            "GPUs: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1 hides those",
+        ),
+        ((OLD, NEW), "0", {"CUDA_VISIBLE_DEVICES": "0"}, "CUDA_VISIBLE_DEVICES=0 is set"),
+    ],
+)
+def test_gpus_that_do_not_work_are_hidden_from_what_runs(
+    found: Settings,
+    machine: Callable[[host.Host], None],
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: tuple[host.Gpu, ...],
+    own: str,
+    expected: dict[str, str],
+    note: str,
+) -> None:
+    machine(msgspec.structs.replace(PLAIN, gpus=gpus))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if own:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
+    request = Request(profile="cuda", backend="venv", python="3.11")
+    _, environment = workflow.prepare_to_run(request, found, said)
+    assert environment.device_variables == expected
+    assert not note or note in said
