@@ -84,7 +84,7 @@ def show(name: str, as_json: bool) -> None:
         ("backends", ", ".join(profile.backends)),
         ("requirements", ", ".join(profile.requirements)),
         ("lock", f"{row['lock']}{': ' + row['lock_reason'] if row['lock_reason'] else ''}"),
-        *([("", row["lock_instead"])] if row["lock_instead"] else []),
+        *([("", row["lock_note"])] if row["lock_note"] else []),
         ("fits here", {"fits": "yes", "warnings": "yes, with warnings", "no": "no"}[row["fits"]]),
     ):
         _print(f"  {label:<12} ", value)
@@ -109,7 +109,7 @@ def _print(label: str, text: str) -> None:
 
 def _without_name(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        k: row[k] for k in ("lock", "lock_reason", "lock_instead", "fits", "reasons", "way_out")
+        k: row[k] for k in ("lock", "lock_reason", "lock_note", "fits", "reasons", "way_out")
     }
 
 
@@ -134,7 +134,7 @@ def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
         "backends": profile.backends,
         "lock": state,
         "lock_reason": reason,
-        "lock_instead": hidden.sentence(lock) if hidden else "",
+        "lock_note": hidden.sentence(lock) if hidden else "",
         "fits": fit.verdict,
         "reasons": fit.reasons,
         "way_out": fit.way_out,
