@@ -99,7 +99,7 @@ def _conda(
     Raise `InvalidError` if the lock is stale, `SignatureError` if a required signature is missing
     or not accepted.
     """
-    stored, _ = conda_lock.find_signed(profile.name, library.folders, library.trusted)
+    stored, _ = conda_lock.find_signed(profile.name, library)
     if stored is None:
         return ()
     lock = conda_lock.require_usable(profile, stored)

@@ -15,6 +15,7 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.library import Library
 from envbuilder.signatures import beside
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
         needed.add(f"locks/{name}.json")
         locked |= {f.sha256: f for f in lock.files}
         _require_target(manifest, lock)
-        conda = conda_lock.find(name, [folder])
+        conda = conda_lock.find(name, Library([folder]))
         if conda is not None:
             conda_lock.require_usable(profile, conda)
             needed.add(f"locks/{name}.conda.json")

@@ -61,7 +61,7 @@ def command(as_json: bool) -> int:
 
 
 def _state(entry: Entry) -> State:
-    from envbuilder.locks import own_build, resolve
+    from envbuilder.locks import conda, own_build, resolve
 
     def state(name: str, problems: tuple[str, ...], *, failed: bool) -> State:
         return State(
@@ -83,7 +83,7 @@ def _state(entry: Entry) -> State:
         return state("damaged", (error.message,), failed=True)
     stale = resolve.check(entry.variant, lock)
     foreign = tuple(own_build.objections(entry.variant, lock, entry.origin_lock))
-    problems = (*stale, *foreign)
+    problems = (*stale, *foreign, *conda.problems(entry.variant, entry.path))
     if lock.state == "unlocked" and not problems:
         return state("unlocked", (lock.reason,), failed=entry.required)
     return state(lock.state, problems, failed=bool(problems))
