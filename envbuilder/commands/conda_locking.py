@@ -44,6 +44,8 @@ def needed(
     packages: Sequence[str],
 ) -> int:
     """Solve what a project's environments need from conda channels; return the exit code."""
+    if settings.definition is None:
+        return 0
     entries = conda.of_project(settings, name, output_dir, requested=False)
     return _settle(entries, settings, upgrade=upgrade, packages=packages)
 

@@ -108,7 +108,8 @@ async def _targets(
                         platform, python, _of(previous, platform, python)
                     )
                 except UnsolvableError as problem:
-                    failures.append(InvalidError(f"{where}: cannot be solved: {problem}", problem.hint))
+                    message = f"{where}: cannot be solved: {problem}"
+                    failures.append(InvalidError(message, problem.hint))
                     missing[f"{platform} {python}"] = str(problem)
                     if origin is None:
                         raise failures[0] from problem
