@@ -73,14 +73,15 @@ def _hint(text: str, profile: Profile, platform: types.Platform, origin: Profile
 
 def require_no_pytorch(profile: Profile, packages: Sequence[Package]) -> None:
     """Raise `UnsolvableError` if conda packages bring a PyTorch beside that of the profile."""
-    by_name = {package.name: package for package in packages}
-    name = next((name for name in sorted(_PYTORCH) if name in by_name), None)
-    if name is None or profile.conda.torch == "conda":
+    present = {package.name: package for package in packages if package.name in _PYTORCH}
+    if not present or profile.conda.torch == "conda":
         return
-    dependents = [p for p in packages if name in p.dependencies and p.name not in _PYTORCH]
-    who = f"{dependents[0].name} {dependents[0].version} requires" if dependents else "lists"
+    others = [package for package in packages if package.name not in _PYTORCH]
+    pairs = ((p, name) for name in sorted(present) for p in others if name in p.dependencies)
+    dependent, name = next(pairs, (None, min(present)))
+    what = f"{name} {present[name].version} of {present[name].channel}"
+    says = f"{dependent.name} {dependent.version} requires {what}" if dependent else what
     raise UnsolvableError(
-        f"{who} {name} {by_name[name].version} from {by_name[name].channel}, but PyTorch comes from"
-        " the profile's wheels",
-        f"List {dependents[0].name if dependents else name} under pip: in environment.yml instead.",
+        f"{says}, but PyTorch comes from the profile's wheels",
+        f"List {dependent.name if dependent else name} under pip: in environment.yml instead.",
     )

@@ -118,7 +118,7 @@ def test_a_package_that_one_platform_lacks(run: Run, tmp_path: Path) -> None:
         (
             ["needs-pytorch"],
             [],
-            ["needs-pytorch 1.0 requires pytorch 1.0 from conda-forge, but PyTorch comes from",
+            ["needs-pytorch 1.0 requires pytorch 1.0 of conda-forge, but PyTorch comes from",
              "List needs-pytorch under pip:"],
         ),
     ],

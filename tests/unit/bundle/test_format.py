@@ -86,6 +86,27 @@ def test_paths_that_lead_elsewhere_are_refused(path: str, kind: Any) -> None:
     assert form.problem(made_of((part(path, b"x", kind),)))
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["../x", "/x", ".", "..", "a/../b", "./a", "a//b", "a/", "a/.", "a/..", "a\nb", "C:\\x", "$x",
+     "a" * 300, ""],
+)  # fmt: skip
+def test_a_file_of_a_project_stays_in_it(path: str) -> None:
+    named = part(f"project/{path}", b"x", "project")
+    assert "not a valid path" in form.problem(of_project(named))
+
+
+def of_project(*parts: Part) -> form.Manifest:
+    return made_of(parts, schema=form.WITH_PROJECT, environment="default")
+
+
+def test_files_of_a_project_have_any_other_name() -> None:
+    names = ("envbuilder.yaml", "a b/données.txt", ".hidden", "..a", "a..", "reqs/x.in")
+    assert form.problem(of_project(*(part(f"project/{n}", b"x", "project") for n in names))) == ""
+    both = (part("project/a", b"x", "project"), part("project/a/b", b"x", "project"))
+    assert "'project/a' is a file and a folder" in form.problem(of_project(*both))
+
+
 def test_what_types_cannot_say() -> None:
     good = part(f"files/{sha(b'x')}", b"x", "file")
     other = part(f"files/{sha(b'y')}", b"y", "file")
