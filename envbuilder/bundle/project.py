@@ -118,10 +118,10 @@ def differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[Differe
         relative = path.removeprefix(f"{FOLDER}/")
         if path.startswith(f"{FOLDER}/{LOCKS}/") and path.endswith(".json"):
             try:
-                own = text_file.read_bytes(settings.project, relative, LARGEST_TEXT)
+                present = text_file.read_bytes(settings.project, relative, LARGEST_TEXT)
             except InvalidError:
                 result.append(Difference(path=relative, state="missing"))
                 continue
-            if own != content:
+            if present != content:
                 result.append(Difference(path=relative, state="different"))
     return tuple(result)

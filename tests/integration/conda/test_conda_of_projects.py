@@ -9,7 +9,8 @@ import pytest
 
 from tests.support import conda_channel as conda
 from tests.support import conda_packages as packages
-from tests.support.conda_project import CHANNEL, VIRTUAL
+from tests.support.conda_project import CHANNEL, PLATFORMS, VIRTUAL
+from tests.support.conda_project import lay_listed as lay
 from tests.support.conda_server import serve
 
 if TYPE_CHECKING:
@@ -21,35 +22,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
-PLATFORMS: dict[str, dict[str, str]] = {
-    "linux/amd64": VIRTUAL,
-    "linux/arm64": {"__glibc": "2.28"},
-    "macos/arm64": {"__osx": "14.0"},
-}
 LOCK = "envbuilder.lock/default.little.conda.json"
-
-
-def lay(folder: Path, *listed: str, channels: str = "conda-forge", **changes: Any) -> None:
-    """A project of conda packages on a profile whose only wheel is a small one."""
-    profile = {
-        "description": "One small wheel",
-        "accelerator": "cpu",
-        "backends": ["venv", "conda"],
-        "platforms": list(PLATFORMS),
-        "python": {"default": "3.11", "supported": ["3.11"]},
-        "tools": {"uv": "0.13.8"},
-        "requirements": ["setuptools==80.9.0"],
-        "expects": {"device": "cpu", "torch": "2.13.0"},
-        "conda": {"virtual_packages": PLATFORMS, "packages": changes.pop("of_profile", [])},
-    }
-    (folder / "profiles").mkdir(exist_ok=True)
-    (folder / "profiles" / "little.yaml").write_text(json.dumps(profile | changes))
-    (folder / "envbuilder.yaml").write_text(
-        "profiles: [little]\nrequirements_from: [environment.yml]\n"
-    )
-    lines = [f"  - {each}\n" for each in listed]
-    text = f"channels: [{channels}]\ndependencies:\n{''.join(lines)}"
-    (folder / "environment.yml").write_text(text)
 
 
 @pytest.fixture
