@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import posixpath
 import tarfile
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,15 @@ def test_paths_that_lead_elsewhere_are_refused(path: str, kind: Any) -> None:
 def test_a_file_of_a_project_stays_in_it(path: str) -> None:
     named = part(f"project/{path}", b"x", "project")
     assert "not a valid path" in form.problem(of_project(named))
+
+
+@given(st.text("./\\ab\n~é :", max_size=12))
+def test_no_path_that_is_accepted_leads_out_of_the_project(path: str) -> None:
+    if form.problem(of_project(part(f"project/{path}", b"x", "project"))) == "":
+        normal = posixpath.normpath(f"/root/project/{path}")
+        assert normal == f"/root/project/{path}"
+        assert "\\" not in path
+        assert path.isprintable()
 
 
 def of_project(*parts: Part) -> form.Manifest:
