@@ -61,7 +61,7 @@ def texts(
         locks += [conda_lock.beside(variants.lock_path(name))] if selection.conda else []
         below = f"{FOLDER}/{LOCKS}"
         parts += contents.of_locks(locks, library.folders, below, "project")
-    for file in (PROJECT_FILE, *variants.contents.files):
+    for file in (PROJECT_FILE, *variants.contents.read_from):
         content = text_file.read_bytes(folder, file, LARGEST_TEXT)
         parts.append(contents.of_bytes(f"{FOLDER}/{file}", content, "project", "project's file"))
     return tuple({part.member.path: part for part in parts}.values())
@@ -103,7 +103,7 @@ def unpacked(folder: Path, environment: str) -> ProjectProfiles:
 
 def members(variants: ProjectProfiles) -> frozenset[str]:
     """Return the paths in a bundle that a project's files have, without locks."""
-    return frozenset(f"{FOLDER}/{file}" for file in (PROJECT_FILE, *variants.contents.files))
+    return frozenset(f"{FOLDER}/{file}" for file in (PROJECT_FILE, *variants.contents.read_from))
 
 
 def differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[Difference, ...]:

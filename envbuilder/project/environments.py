@@ -37,7 +37,7 @@ class Contents(Struct, frozen=True, kw_only=True):
     conda: tuple[Line, ...]
     channels: tuple[str, ...]
     notes: tuple[str, ...]
-    files: tuple[str, ...] = ()
+    read_from: tuple[str, ...] = ()
     """The files that all of this was read from, by their paths in the project."""
 
 
@@ -83,11 +83,11 @@ def contents(definition: Definition, name: str, project: Path, read: Read) -> Co
         conda=tuple(line for f in every for line in f.conda),
         channels=tuple(dict.fromkeys(c for f in every for c in f.channels)),
         notes=tuple(dict.fromkeys(n for f in every for n in f.notes)),
-        files=_files((f.file for f, _ in named), every),
+        read_from=_read_from((f.file for f, _ in named), every),
     )
 
 
-def _files(named: Iterable[str], listed: Iterable[Listed]) -> tuple[str, ...]:
+def _read_from(named: Iterable[str], listed: Iterable[Listed]) -> tuple[str, ...]:
     """Return the files that an environment names and those that they include, each once."""
     every = (*named, *(file for each in listed for file in each.included))
     return tuple(sorted({posixpath.normpath(file) for file in every}))

@@ -95,4 +95,4 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
     assert found.pythons == (Line(">=3.10", "pyproject.toml"),)
     assert (len(found.constraints), len(found.conda)) == (2, 2)
     assert (found.channels, found.notes) == (("conda-forge",), ("a note",))
-    assert found.files == ("more.txt", "pyproject.toml", "requirements.txt")
+    assert found.read_from == ("more.txt", "pyproject.toml", "requirements.txt")
