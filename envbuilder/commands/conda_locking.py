@@ -68,36 +68,44 @@ def _settle(
     again: bool = False,
 ) -> int:
     """Solve and write locks one by one; a profile that nobody requires by name may fail."""
+    from envbuilder.packages.conda import solve
+
     progress = console.progress()
     worst, total = 0, 0
     failures: dict[tuple[str, str], list[str]] = {}
-    for entry in entries:
-        total += 1
-        try:
-            with progress.task(f"solve {entry.label}"):
-                before, lock = conda.solved(
-                    *(entry, settings, progress.note),
-                    upgrade=upgrade, packages=packages, again=again,
-                )  # fmt: skip
-        except InvalidError as error:
-            if entry.origin is None:
-                raise
-            reason = error.message.removeprefix(f"{entry.profile.name}: ")
-            failures.setdefault((reason, error.hint), []).append(entry.label)
-            worst = INVALID if entry.required else worst
-            continue
-        text = conda_lock.dump(lock)
-        same = entry.earlier == entry.path and entry.path.read_text(encoding="utf-8") == text
-        if not same:
-            locking.write(entry.path, text)
-        for line in _lines(entry, before, lock, same=same):
-            console.result(line)
+    with solve.Channels() as channels:
+        for entry in entries:
+            total += 1
+            try:
+                with progress.task(f"solve {entry.label}"):
+                    before, lock = conda.solved(
+                        *(entry, settings, channels, progress.note),
+                        upgrade=upgrade, packages=packages, again=again,
+                    )  # fmt: skip
+            except InvalidError as error:
+                if entry.origin is None:
+                    raise
+                reason = error.message.removeprefix(f"{entry.profile.name}: ")
+                failures.setdefault((reason, error.hint), []).append(entry.label)
+                worst = INVALID if entry.required else worst
+                continue
+            _write(entry, before, lock)
     for (reason, _), labels in failures.items():
         console.result(f"{', '.join(labels)}: conda packages cannot be locked: {reason}")
     for hint in dict.fromkeys(hint for _, hint in failures if hint):
         console.result(hint)
     failed = sum(map(len, failures.values()))
     return INVALID if failed and failed == total else worst
+
+
+def _write(entry: Entry, before: Lock | None, lock: Lock) -> None:
+    """Write a lock if it changed, and print what it holds."""
+    text = conda_lock.dump(lock)
+    same = entry.earlier == entry.path and entry.path.read_text(encoding="utf-8") == text
+    if not same:
+        locking.write(entry.path, text)
+    for line in _lines(entry, before, lock, same=same):
+        console.result(line)
 
 
 def _lines(entry: Entry, before: Lock | None, lock: Lock, *, same: bool) -> Iterator[str]:

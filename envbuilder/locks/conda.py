@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.packages.conda.lock import Lock
+    from envbuilder.packages.conda.solve import Channels
     from envbuilder.profiles.library import Library
 
 
@@ -104,6 +105,7 @@ def problems(variant: Profile, path: Path) -> tuple[str, ...]:
 def solved(
     entry: Entry,
     settings: Settings,
+    channels: Channels,
     on_progress: Callable[[str], None],
     *,
     upgrade: bool,
@@ -125,7 +127,7 @@ def solved(
         if fresh and free.isdisjoint(_names(before)):
             return before, before
     kept = None if upgrade or before is None else _without(before, free)
-    lock = solve.lock(entry.profile, settings, kept, on_progress, origin=entry.origin)
+    lock = solve.lock(entry.profile, settings, channels, kept, on_progress, origin=entry.origin)
     return before, lock
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import datetime
 import tempfile
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -36,9 +37,30 @@ _CHANNEL_SECONDS = 900
 """The same, with the time to read the channels."""
 
 
+class Channels:
+    """What the channels hold, each of them read once while this is open, when first needed."""
+
+    def __enter__(self) -> Self:
+        # Temporary: py-rattler 0.28 fails if a plain web server answers a later request with "304
+        # Not Modified".
+        self._folder = tempfile.TemporaryDirectory(prefix="envbuilder-conda-")
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._folder.cleanup()
+
+    @cached_property
+    def gateway(self) -> Any:
+        """py-rattler's reader of channels."""
+        import rattler
+
+        return rattler.Gateway(cache_dir=Path(self._folder.name))
+
+
 def lock(
     profile: Profile,
     settings: Settings,
+    channels: Channels,
     previous: Lock | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
     *,
@@ -53,8 +75,9 @@ def lock(
     """
     require_backend(profile, "conda")
     records.require_rattler()
-    channels = {name: indexes.url(name, settings) for name in profile.conda.channels}
-    solution = asyncio.run(_targets(profile, channels, previous, on_progress, origin))
+    urls = {name: indexes.url(name, settings) for name in profile.conda.channels}
+    solver = _Solver(profile, urls, channels.gateway, origin)
+    solution = asyncio.run(_targets(solver, previous, on_progress))
     return Lock(
         schema=SCHEMA,
         profile=profile.name,
@@ -84,46 +107,36 @@ class _Solution(NamedTuple):
 
 
 async def _targets(
-    profile: Profile,
-    channels: Mapping[str, str],
-    previous: Lock | None,
-    on_progress: Callable[[str], None],
-    origin: Profile | None,
+    solver: _Solver, previous: Lock | None, on_progress: Callable[[str], None]
 ) -> _Solution:
-    import rattler
-
+    profile = solver.profile
     targets: list[Target] = []
     failures: list[InvalidError] = []
     missing: dict[str, str] = {}
-    # One gateway, so that a channel is read once. Its cache is temporary: py-rattler 0.28 fails if
-    # a plain web server answers a later request with "304 Not Modified".
-    with tempfile.TemporaryDirectory(prefix="envbuilder-conda-") as cache:
-        solver = _Solver(profile, channels, rattler.Gateway(cache_dir=Path(cache)), origin)
-        for platform in profile.platforms:
-            for python in profile.python.supported:
-                on_progress(f"{profile.name}: solving {platform} with Python {python}")
-                where = f"{profile.name}: {platform} with Python {python}"
-                try:
-                    packages = await solver.packages(
-                        platform, python, _of(previous, platform, python)
-                    )
-                except UnsolvableError as problem:
-                    message = f"{where}: cannot be solved: {problem}"
-                    failures.append(InvalidError(message, problem.hint))
-                    missing[f"{platform} {python}"] = str(problem)
-                    if origin is None:
-                        raise failures[0] from problem
-                    continue
-                except Exception as error:
-                    raise _explained(error, where, channels) from error
-                targets.append(
-                    Target(
-                        platform=platform,
-                        python=python,
-                        virtual_packages=unsolvable.declared(profile, platform),
-                        packages=tuple(sorted(packages, key=lambda p: p.name)),
-                    )
+    for platform in profile.platforms:
+        for python in profile.python.supported:
+            on_progress(f"{profile.name}: solving {platform} with Python {python}")
+            where = f"{profile.name}: {platform} with Python {python}"
+            locked = _of(previous, platform, python)
+            try:
+                packages = await solver.packages(platform, python, locked)
+            except UnsolvableError as problem:
+                message = f"{where}: cannot be solved: {problem}"
+                failures.append(InvalidError(message, problem.hint))
+                missing[f"{platform} {python}"] = str(problem)
+                if solver.origin is None:
+                    raise failures[0] from problem
+                continue
+            except Exception as error:
+                raise _explained(error, where, solver.channels) from error
+            targets.append(
+                Target(
+                    platform=platform,
+                    python=python,
+                    virtual_packages=unsolvable.declared(profile, platform),
+                    packages=tuple(sorted(packages, key=lambda p: p.name)),
                 )
+            )
     if not targets:
         raise failures[0]
     return _Solution(tuple(targets), missing)
@@ -134,6 +147,7 @@ class _Solver(NamedTuple):
 
     profile: Profile
     channels: Mapping[str, str]
+    """Name → URL."""
     gateway: Any
     origin: Profile | None
 

@@ -156,6 +156,20 @@ def test_a_channel_of_the_projects_own_needs_a_url(
     assert '"channel": "lab"' in (tmp_path / LOCK).read_text()
 
 
+def test_a_channel_is_read_once_for_all_profiles(
+    run: Run, conda_matrix: Path, tmp_path: Path
+) -> None:
+    lay(tmp_path, "tiny-lib")
+    (tmp_path / "profiles" / "other.yaml").write_text("extends: little\ndescription: The same\n")
+    text = "profiles: [little, other]\nrequirements_from: [environment.yml]\n"
+    (tmp_path / "envbuilder.yaml").write_text(text)
+    with serve(conda_matrix) as served:
+        done = run("lock", "--backend", "conda", channel=served.url)
+        assert done.returncode == 0, done.stderr
+        assert len(served.requests) == len({*served.requests})
+    assert done.stdout.count("locked, 3 targets") == 2
+
+
 @pytest.mark.slow
 def test_built_and_run_without_a_word_about_the_backend(
     run: Run, conda_channel: Path, tmp_path: Path

@@ -130,14 +130,17 @@ def test_when_the_channels_are_read_and_what_is_kept(
     (entry,) = entries(settings)
     asked: list[list[str]] = []
 
-    def solved(profile: Any, settings: Any, previous: Lock | None, *_: Any, origin: Any) -> Lock:
+    def solved(profile: Any, *others: Any, origin: Any) -> Lock:
+        previous: Lock | None = others[2]
         assert origin == entry.origin
         asked.append([p.name for t in previous.targets for p in t.packages] if previous else [])
         return before
 
     monkeypatch.setattr(solve, "lock", solved)
     choice = {"upgrade": False, "packages": (), "again": False, **options}
-    assert conda.solved(entry, settings, lambda _: None, **choice) == (before, before)
+    with solve.Channels() as channels:
+        result = conda.solved(entry, settings, channels, lambda _: None, **choice)
+    assert result == (before, before)
     assert asked == ([] if basis is None else [basis])
 
 
