@@ -62,8 +62,17 @@ class Requirement(Struct, frozen=True, kw_only=True):
 
 
 def default_target(profile: Profile) -> RenderTarget:
-    """Return `dockerfile` if the profile has images, else `script`, which makes a native venv."""
+    """Return `dockerfile` if the profile has images, else `script`, which makes a native venv.
+
+    `conda` if neither would hold what a project takes from conda channels.
+    """
+    if _needs_conda(profile):
+        return "conda"
     return "dockerfile" if profile.makes_images else "script"
+
+
+def _needs_conda(profile: Profile) -> bool:
+    return profile.backends == ("conda",)
 
 
 def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
@@ -164,6 +173,8 @@ def render(
     context["indexes"] = _index_urls(profile, stated)
     context["private"] = sorted(private.intersection(profile.indexes.values()))
     if target == "script":
+        if _needs_conda(profile):
+            require_backend(profile, "venv")
         yield _rendered("setup-venv.sh", "venv/setup-venv.sh.j2", context)
     if target in CONDA_TARGETS:
         context = {**context, "wheels": wheels}
@@ -225,10 +236,12 @@ def _image(
     `private` are the sources whose URLs held credentials.
     """
     if not profile.makes_images:
+        needs_conda = "its packages come from conda channels"
+        unreachable = "its device cannot be reached from a container"
         raise InvalidError(
-            f"profile '{profile.name}' has no Dockerfile: its device cannot be reached from a"
-            " container",
-            f"Use: envbuilder render --profile {profile.name} --target script",
+            f"profile '{profile.name}' has no Dockerfile:"
+            f" {needs_conda if _needs_conda(profile) else unreachable}",
+            f"Use: envbuilder render --profile {profile.name} --target {default_target(profile)}",
         )
     targets = tuple(t for t in context["targets"] if t.platform.startswith("linux/"))
     base = targets[0].base if targets else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
@@ -262,6 +261,7 @@ def build(
     """Fetch what is missing and run the plan, unless exactly this result exists."""
     from envbuilder.build.attestation import documents
     from envbuilder.build.backends import base_python
+    from envbuilder.build.backends.native import NativeEnvironment
     from envbuilder.build.execute import execute
     from envbuilder.packages import shared_store, space
     from envbuilder.packages.debian.members import require_clean
@@ -302,10 +302,11 @@ def build(
         anew=status == "built",
         versions=made_by,
     )
-    if not backends.makes_image(plan.backend):
+    if isinstance(product, NativeEnvironment):
         from envbuilder.build import project_link
 
-        if note := project_link.update(settings, Path(artifact.ref)):
+        # The folder above `bin`: on conda packages, the wheels are in a venv below the prefix.
+        if note := project_link.update(settings, (product.prefix / product.python).parent.parent):
             progress.note(f"note: {note}")
     if request.push:
         from envbuilder.build.attestation import publish

@@ -11,7 +11,7 @@ from msgspec import Struct
 from envbuilder import __version__
 from envbuilder.bundle import self_wheel
 from envbuilder.bundle.base_images import Needed, Packed
-from envbuilder.bundle.format import SCHEMA, Kind, Manifest, Member, order
+from envbuilder.bundle.format import SCHEMA, WITH_PROJECT, Kind, Manifest, Member, order, problem
 from envbuilder.containers.oci.descriptor import encode
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import read_text
@@ -23,17 +23,17 @@ from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import signed_lock
+from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import Lock, Target
 from envbuilder.profiles.locked_file import File
 from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.library import Library
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ def _conda(
     Raise `InvalidError` if the lock is stale, `SignatureError` if a required signature is missing
     or not accepted.
     """
-    stored, _ = conda_lock.find_signed(profile.name, library.folders, library.trusted)
+    stored, _ = conda_lock.find_signed(profile.name, library)
     if stored is None:
         return ()
     lock = conda_lock.require_usable(profile, stored)
@@ -111,20 +111,27 @@ def texts(selections: Iterable[Selection], folders: Sequence[Path]) -> tuple[Par
     """Return parts for the profiles, those they extend, and their locks, as in their files."""
     parts: dict[str, Part] = {}
     for selection in selections:
-        for path in profiles.chain(selection.profile.name, folders):
-            part = _of_bytes(
-                f"profiles/{path.name}", read_text(path).encode(), "profile", "profile"
-            )
+        name = selection.profile.name
+        locks = [profile_lock.path_for(name, folders)]
+        locks += [conda_lock.path_for(name, Library(folders))] if selection.conda else []
+        for part in (*of_profile(name, folders), *of_locks(filter(None, locks), folders)):
             parts[part.member.path] = part
-        locks = [profile_lock.path_for(selection.profile.name, folders)]
-        locks += [conda_lock.path_for(selection.profile.name, folders)] if selection.conda else []
-        for lock in locks:
-            assert lock is not None, "select read it"
-            for text in filter(None, (lock, signed_lock.signature(lock, folders))):
-                content = read_text(text).encode()
-                part = _of_bytes(f"locks/{text.name}", content, "lock", "lock")
-                parts[part.member.path] = part
     return tuple(parts.values())
+
+
+def of_profile(name: str, folders: Sequence[Path]) -> Iterator[Part]:
+    """Yield parts for a profile and those it extends, as in their files."""
+    for path in profiles.chain(name, folders):
+        yield of_bytes(f"profiles/{path.name}", read_text(path).encode(), "profile", "profile")
+
+
+def of_locks(
+    locks: Iterable[Path], folders: Sequence[Path], below: str = "locks", kind: Kind = "lock"
+) -> Iterator[Part]:
+    """Yield parts for locks and their signatures, as in their files."""
+    for lock in locks:
+        for path in filter(None, (lock, signed_lock.signature(lock, folders))):
+            yield of_bytes(f"{below}/{path.name}", read_text(path).encode(), kind, "lock")
 
 
 def files(
@@ -190,7 +197,7 @@ def of_envbuilder(
     with progress.task("pack envbuilder itself"):
         itself = self_wheel.wheel(settings)
     store = Store.of(settings)
-    parts = [_of_bytes(f"wheels/{itself.file}", itself.content, "wheel", "envbuilder itself")]
+    parts = [of_bytes(f"wheels/{itself.file}", itself.content, "wheel", "envbuilder itself")]
     needed: dict[str, File] = {}
     extra = "conda" if any(selection.conda for selection in selections) else ""
     uv = selections[0].tools[0].version
@@ -245,27 +252,38 @@ def of_bases(packed: Iterable[Packed]) -> tuple[Part, ...]:
             source = image.layout.blob(digest)
             parts[path] = _of_path(path, source, sha256, "base", "part of a base image")
         path = f"bases/{image.file}"
-        parts[path] = _of_bytes(path, encode(image.index), "base", "a base image")
+        parts[path] = of_bytes(path, encode(image.index), "base", "a base image")
     return tuple(parts.values())
 
 
 def manifest(
-    selections: Sequence[Selection], parts: Iterable[Part], lacks: Iterable[str]
+    selections: Sequence[Selection],
+    parts: Iterable[Part],
+    lacks: Iterable[str],
+    environment: str | None = None,
 ) -> Manifest:
-    """Return the manifest of a bundle of these parts."""
+    """Return the manifest of a bundle of these parts; `environment`: that of a project.
+
+    Raises `InvalidError` if it could not be read again.
+    """
     targets = [t for selection in selections for t in selection.targets]
-    return Manifest(
-        schema=SCHEMA,
+    result = Manifest(
+        schema=SCHEMA if environment is None else WITH_PROJECT,
         made_by=f"envbuilder {__version__}",
         profiles=tuple(sorted(selection.profile.name for selection in selections)),
         platforms=tuple(sorted({t.platform for t in targets})),
         pythons=tuple(sorted({t.python for t in targets}, key=lambda p: int(p.partition(".")[2]))),
         lacks=tuple(lacks),
         members=order(p.member for p in parts),
+        environment=environment,
     )
+    if wrong := problem(result):
+        raise InvalidError(f"the bundle would be invalid: {wrong}")
+    return result
 
 
-def _of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
+def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
+    """Return a part for some bytes."""
     sha256 = hashlib.sha256(content).hexdigest()
     member = Member(path=path, size=len(content), sha256=sha256, kind=kind, what=what)
     return Part(member=member, content=content)

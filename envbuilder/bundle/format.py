@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import tarfile
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
@@ -20,26 +21,34 @@ from envbuilder.core.strict_yaml import shown
 from envbuilder.payload.training.dataset import MNIST_SHA256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
 SCHEMA = 2
+WITH_PROJECT = 3
+"""The schema of a bundle of a project's environment; one of profiles alone keeps the other, so that
+versions that know no projects read it."""
 SIGNED_TYPE = "urn:envbuilder:bundle:v1"
 """The predicate type of a statement about a bundle: its subjects are the file and its manifest."""
 BLOCK = tarfile.BLOCKSIZE
 END = bytes(2 * BLOCK)
 LARGEST_MANIFEST = 16 << 20
 LARGEST_TEXT = 16 << 20
-"""Maximum bytes of a profile or lock, which is read into memory."""
+"""Maximum bytes of a profile, a lock or a project's file, which is read into memory."""
 LARGEST_TEXTS = 64 << 20
-"""Maximum bytes of all profiles and locks, which are in memory at the same time."""
+"""Maximum bytes of all of these, which are in memory at the same time."""
 LARGEST_MEMBER = 1 << 36
 """Maximum bytes of any member, the same as of a locked file."""
 
-Kind = Literal["profile", "lock", "wheel", "file", "dataset", "base"]
+Kind = Literal["profile", "lock", "project", "wheel", "file", "dataset", "base"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+TEXTS: frozenset[Kind] = frozenset({"profile", "lock", "project"})
+"""Kinds that are checked as a whole before anything is stored."""
 _PATHS: dict[Kind, re.Pattern[str]] = {
     "profile": re.compile(r"profiles/_?[a-z0-9][a-z0-9-]{0,62}\.yaml\Z"),
     "lock": re.compile(r"locks/_?[a-z0-9][a-z0-9-]{0,62}(?:\.conda)?\.json(?:\.intoto\.jsonl)?\Z"),
+    "project": re.compile(
+        r"project/(?!(?:.*/)?\.{0,2}(?:/|\Z))[^\x00-\x1f\x7f\"'\\`$:*?<>|]{1,250}\Z"
+    ),
     "wheel": re.compile(r"wheels/[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl\Z"),
     "file": re.compile(r"files/([0-9a-f]{64})\Z"),
     "dataset": re.compile(r"datasets/mnist/([a-z0-9-]+)\Z"),
@@ -66,7 +75,7 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.path.rpartition("/")[2]
 
 
-class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a bundle holds and for which targets; without a time, so that it is reproducible."""
 
     schema: int
@@ -77,6 +86,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lacks: tuple[types.Sentence, ...]
     """What was unavailable when the bundle was made."""
     members: tuple[Member, ...]
+    environment: types.Name | None = None
+    """The environment of a project that it holds; None for profiles alone."""
 
     def of_kind(self, kind: Kind) -> tuple[Member, ...]:
         """Return the members of one kind, in order."""
@@ -92,22 +103,35 @@ def problem(manifest: Manifest) -> str:
     """Return what is wrong with a manifest beyond its types; empty if nothing is."""
     if manifest.members != order(manifest.members):
         return "its members are not in order"
+    holds_project = bool(manifest.of_kind("project"))
+    stated_project = manifest.environment is not None
+    if not (manifest.schema == WITH_PROJECT) == stated_project == holds_project:
+        return "its schema, environment and project's files do not belong together"
+    return next(_problems_of_members(manifest.members), "")
+
+
+def _problems_of_members(members: Sequence[Member]) -> Iterator[str]:
+    """Yield what is wrong with members, one by one and together."""
     paths: set[str] = set()
-    for member in manifest.members:
+    for member in members:
         matched = _PATHS[member.kind].match(member.path)
         if matched is None or member.path in paths:
-            return f"{shown(member.path)} is not a valid path of a {member.kind}, or appears twice"
+            yield f"{shown(member.path)} is not a valid path of a {member.kind}, or appears twice"
+            return
         paths.add(member.path)
         named = matched[1] if matched.re.groups else None
         stated = MNIST_SHA256.get(named or "") if member.kind == "dataset" else named
         if named is not None and stated != member.sha256:
-            return f"the sha256 of {member.path} is not the one in its name"
-        if member.kind in {"profile", "lock"} and member.size > LARGEST_TEXT:
-            return f"{member.path} is too large: {member.size} bytes"
-    texts = sum(m.size for m in manifest.members if m.kind in {"profile", "lock"})
+            yield f"the sha256 of {member.path} is not the one in its name"
+        if member.kind in TEXTS and member.size > LARGEST_TEXT:
+            yield f"{member.path} is too large: {member.size} bytes"
+    for path in paths:
+        above = next((str(p) for p in PurePosixPath(path).parents if str(p) in paths), None)
+        if above is not None:
+            yield f"{shown(above)} is a file and a folder"
+    texts = sum(m.size for m in members if m.kind in TEXTS)
     if texts > LARGEST_TEXTS:
-        return f"its profiles and locks have {texts} bytes together"
-    return ""
+        yield f"its profiles, locks and project's files have {texts} bytes together"
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from envbuilder.bundle import project
 from envbuilder.core import files, resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.library import Library
+from envbuilder.project.catalog import LOCKS
 from envbuilder.signatures import beside
 
 if TYPE_CHECKING:
@@ -41,8 +44,9 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
     """Raise `InvalidError` if a bundle's profiles, locks and files are inconsistent.
 
     Every profile must be loadable, and be listed in the manifest or extended by one that is. Every
-    lock must belong to such a profile and match it. Every locked file must be named by a lock, and
-    each profile must have all files of a target. `texts`: path in the bundle → content.
+    lock must belong to such a profile, or to a project's variant of it, and match it. Every file of
+    a project must be one that its environment is read from. Every locked file must be named by a
+    lock, and each profile must have all files of a target. `texts`: path in the bundle → content.
     """
     with TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
         folder = Path(scratch)
@@ -71,6 +75,7 @@ def _naming_the_bundle(folder: Path) -> Iterator[None]:
         yield
     except InvalidError as error:
         message = error.message.replace(f"{folder}/locks/", "the bundle's locks/")
+        message = message.replace(f"{folder}/{project.FOLDER}/", "the bundle's project/")
         message = message.replace(f"{folder}/", "the bundle's profiles/")
         raise InvalidError(message, error.hint) from error
 
@@ -79,25 +84,43 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
     """Return the paths that a manifest's profiles need, and their locked files by sha256."""
     needed: set[str] = set()
     locked: dict[str, File] = {}
+    variants = None
+    if manifest.environment is not None:
+        variants = project.unpacked(folder / project.FOLDER, manifest.environment)
+        needed |= project.members(variants)
+        needed |= _locks_of_profiles(manifest, folder)
+    library = Library([folder], variants=variants)
     for name in manifest.profiles:
-        profile = profiles.load(name, [folder])
-        lock = profile_lock.usable(profile, [folder])
+        profile = library.profile(name)
+        lock = library.usable_lock(profile)
+        (path,) = library.lock_places(name)
         needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
-        needed.add(f"locks/{name}.json")
+        needed.add(str(path.relative_to(folder)))
         locked |= {f.sha256: f for f in lock.files}
         _require_target(manifest, lock)
-        conda = conda_lock.find(name, [folder])
+        conda = conda_lock.find(name, library)
         if conda is not None:
             conda_lock.require_usable(profile, conda)
-            needed.add(f"locks/{name}.conda.json")
+            needed.add(str(conda_lock.beside(path).relative_to(folder)))
             packages = (p for t in conda.targets for p in t.packages)
             locked |= {p.sha256: p.as_file for p in packages}
     return needed, locked
 
 
+def _locks_of_profiles(manifest: Manifest, folder: Path) -> set[str]:
+    """Return the paths of the locks of profiles themselves, of which a project has variants."""
+    library = Library([folder])
+    paths = {name: f"locks/{name}.json" for name in manifest.profiles}
+    present = {name: path for name, path in paths.items() if (folder / path).is_file()}
+    for name in present:
+        library.usable_lock(library.profile(name))
+    return set(present.values())
+
+
 def _signatures(needed: Iterable[str], folder: Path) -> set[str]:
     """Return the paths that signatures of needed locks have; `InvalidError` if one is malformed."""
-    paths = {f"{path}{beside.SUFFIX}" for path in needed if path.startswith("locks/")}
+    locks = (path for path in needed if path.startswith(("locks/", f"{project.FOLDER}/{LOCKS}/")))
+    paths = {f"{path}{beside.SUFFIX}" for path in locks}
     for path in paths:
         beside.read(folder / path)
     return paths
@@ -125,6 +148,8 @@ def drafts(
     user = settings.config_dir / "profiles"
     changes, refused = [], []
     for path, content in texts.items():
+        if path.startswith(f"{project.FOLDER}/"):
+            continue
         below = _below(path)
         used = next((f / below for f in folders if (f / below).is_file()), None)
         old = used.read_bytes() if used else None

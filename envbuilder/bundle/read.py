@@ -139,10 +139,11 @@ def parse(text: bytes, where: str) -> Manifest:
     except ValueError as error:
         raise InvalidError(f"{where}: its manifest is not valid JSON: {error}") from error
     schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != bundle_format.SCHEMA:
+    schemas = (bundle_format.SCHEMA, bundle_format.WITH_PROJECT)
+    if schema not in schemas:
         raise InvalidError(
             f"{where}: bundle schema {str(schema)[:20]} is not known to this envbuilder (it knows"
-            f" {bundle_format.SCHEMA})",
+            f" {' and '.join(map(str, schemas))})",
             "Install the envbuilder that is in the bundle: tar -xf FILE wheels, then"
             " pip install --no-index --find-links wheels envbuilder-ml",
         )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.bundle import base_images, install, read
-from envbuilder.bundle.format import SIGNED_TYPE, Manifest
+from envbuilder.bundle import base_images, install, project, read
+from envbuilder.bundle.format import SIGNED_TYPE, TEXTS, Manifest
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
 from envbuilder.packages import mnist, space
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from envbuilder.bundle.read import Content
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-
-
-_TEXTS = frozenset({"profile", "lock"})
 
 
 class Taken(Struct, frozen=True, kw_only=True):
@@ -42,6 +39,8 @@ class Taken(Struct, frozen=True, kw_only=True):
     """Base images for this machine."""
     signed: Signed | None
     """The accepted signature, if one is required."""
+    differences: tuple[project.Difference, ...]
+    """Locks of the project that are not the bundle's; builds use the project's."""
 
 
 def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -> Taken:
@@ -84,10 +83,11 @@ def _unpack(
     incoming = _Incoming(settings)
     total = sum(m.size for m in manifest.members)
     space.require_rooms([incoming.room(manifest)])
-    drafts = _checked(reader, settings, progress, force=force)
+    texts = _checked(reader)
+    drafts = install.drafts(texts, settings, progress.note, force=force)
     with progress.task(f"unpack {len(manifest.members)} members", total, unit="bytes") as task:
         for member, content in reader.members(task.advance):
-            if member.kind in _TEXTS:
+            if member.kind in TEXTS:
                 content.skip()
             else:
                 incoming.take(member, content)
@@ -102,23 +102,22 @@ def _unpack(
         written=drafts,
         bases=bases,
         signed=signed,
+        differences=project.differences(texts, settings),
     )
 
 
-def _checked(
-    reader: read.Reader, settings: Settings, progress: Progress, *, force: bool
-) -> tuple[install.Draft, ...]:
-    """Check profiles, locks and indexes before anything is stored; return what must be written."""
+def _checked(reader: read.Reader) -> dict[str, bytes]:
+    """Check profiles, locks and indexes before anything is stored; return texts by path."""
     texts: dict[str, bytes] = {}
     for member, content in reader.members(lambda count: None):
-        if member.kind in _TEXTS:
+        if member.kind in TEXTS:
             texts[member.path] = b"".join(content.checked())
         elif base_images.is_index(member):
             base_images.read_index(member, content)
         else:
             content.skip()
     install.check(reader.manifest, texts)
-    return install.drafts(texts, settings, progress.note, force=force)
+    return texts
 
 
 class _Incoming:

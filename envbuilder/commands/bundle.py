@@ -7,19 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder.commands.options import base_image_option, json_option, profile_option
+from envbuilder.commands.options import (
+    base_image_option,
+    environment_option,
+    json_option,
+    load_settings,
+    profile_option,
+)
 from envbuilder.core import console, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import counted
 from envbuilder.host import probe
-from envbuilder.packages import configuration
 from envbuilder.profiles import choice
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
-_NOUNS = {"dataset": "dataset file", "base": "base image file"}
+_NOUNS = {"project": "project file", "dataset": "dataset file", "base": "base image file"}
 """What a member is called if not by its kind."""
 
 
@@ -35,6 +40,7 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 @click.command("bundle", short_help="Pack all that profiles need into one file, to use offline.")
 @profile_option
+@environment_option
 @click.option(
     "--platform",
     "platforms",
@@ -73,28 +79,32 @@ def command(
     first. On a machine without any network, `unbundle` puts everything in its place; the file is a
     plain tar, so that pip can install envbuilder from it.
 
+    In a project, it is the project's environment on these profiles that is packed, with
+    envbuilder.yaml, the files of requirements that it names, and its locks; not the project's code.
+
     \b
     Examples:
       envbuilder bundle --profile cpu -o cpu.tar
+      envbuilder bundle --profile cuda --environment test -o test.tar
       envbuilder bundle --profile cpu,cuda --platform linux/amd64,linux/arm64 -o all.tar
       envbuilder bundle --profile cpu --platform linux/amd64,macos/arm64 -o for-a-mac.tar
       tar -xf cpu.tar wheels && pip install --no-index --find-links wheels envbuilder-ml
     """
-    from envbuilder.bundle import base_images, contents, write
+    from envbuilder.bundle import base_images, contents, project, write
     from envbuilder.bundle.format import KINDS
 
-    settings = configuration.load()
-    if settings.definition is not None:
-        raise InvalidError(
-            "a project's own environments cannot be bundled yet, only profiles",
-            "To bundle a profile as it is, run the command outside of the project's folder.",
-        )
+    settings = load_settings()
     progress = console.progress()
     library = catalog.library(settings)
     names = tuple(filter(None, (profile or "").split(","))) or (_fitting(settings),)
     platforms = platforms or _this_platform()
     selection = contents.select(names, platforms, pythons, library)
-    parts = [*contents.texts(selection, library.folders)]
+    variants, environment = catalog.variants(settings), None
+    if variants is None or settings.project is None:
+        parts = [*contents.texts(selection, library.folders)]
+    else:
+        environment = settings.environment
+        parts = [*project.texts(selection, library, variants, settings.project)]
     locked = contents.files(selection, settings, progress)
     itself = contents.of_envbuilder(selection, platforms, settings, progress)
     parts += itself
@@ -107,7 +117,7 @@ def command(
     )
     parts += contents.of_bases(packed)
     lacks += missing
-    manifest = contents.manifest(selection, parts, lacks)
+    manifest = contents.manifest(selection, parts, lacks, environment)
     digest = write.write(output, manifest, parts, progress)
     result: dict[str, Any] = {
         "schema": 1,
@@ -115,6 +125,7 @@ def command(
         "bytes": output.stat().st_size,
         "manifest": digest,
         "profiles": manifest.profiles,
+        "environment": manifest.environment,
         "platforms": manifest.platforms,
         "pythons": manifest.pythons,
         "members": {kind: len(manifest.of_kind(kind)) for kind in KINDS},
@@ -127,7 +138,8 @@ def command(
     console.result(f"manifest sha256 {digest}")
     for lack in lacks:
         console.result(f"not in the bundle: {lack}")
-    console.result(f"On the machine without a network: envbuilder unbundle {output.name}")
+    where = ", in the project's folder" if environment else ""
+    console.result(f"On the machine without a network{where}: envbuilder unbundle {output.name}")
 
 
 def _counts(members: dict[str, int]) -> str:

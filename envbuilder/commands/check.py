@@ -96,7 +96,7 @@ def _notes(entries: Iterable[Entry], settings: Settings) -> Iterator[str]:
 
 
 def _state(entry: Entry) -> State:
-    from envbuilder.locks import own_build, resolve
+    from envbuilder.locks import conda, own_build, resolve
 
     def state(name: str, problems: tuple[str, ...], *, failed: bool, hint: str = "") -> State:
         return State(
@@ -120,7 +120,7 @@ def _state(entry: Entry) -> State:
     stale = resolve.check(entry.profile, lock)
     origin = entry.origin[1] if entry.origin else None
     foreign = tuple(own_build.objections(entry.profile, lock, origin))
-    problems = (*stale, *foreign)
+    problems = (*stale, *foreign, *conda.problems(entry.profile, entry.path))
     if lock.state == "unlocked" and not problems:
         return state("unlocked", (lock.reason,), failed=entry.required)
     return state(lock.state, problems, failed=bool(problems))

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder.commands import locking
+from envbuilder.commands import conda_locking, locking
 from envbuilder.commands.options import json_option, profile_option
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.packages import configuration
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import load as load_profile
 from envbuilder.profiles.profile import names as profile_names
 from envbuilder.profiles.profile import search_path
@@ -108,7 +109,7 @@ def command(
     if backend:
         if check:
             raise click.UsageError("--backend conda cannot be combined with --check")
-        return _lock_conda(profile, folders, settings, output_dir, upgrade=upgrade)
+        return conda_locking.requested(profile, settings, output_dir, upgrade=upgrade)
     if check and settings.definition is not None and not online:
         raise InvalidError("these are a project's locks", "Run: envbuilder check")
     if check:
@@ -117,42 +118,15 @@ def command(
             names = ()
         return _check(names, folders, availability, as_json)
     chosen = list(entries.entries(settings, profile, output_dir))
-    locking.require_locked(packages, chosen)
+    locking.require_locked(conda_locking.not_locked(packages, profile, settings), chosen)
     outcomes = locking.resolved(chosen, settings, upgrade=upgrade, packages=packages)
-    code = locking.settle(outcomes)
+    code = max(
+        locking.settle(outcomes),
+        conda_locking.needed(profile, settings, output_dir, upgrade=upgrade, packages=packages),
+    )
     if profile is None and output_dir is None:
         locking.remove_needless(settings)
     return code
-
-
-def _lock_conda(
-    name: str | None,
-    folders: tuple[Path, ...],
-    settings: Settings,
-    output_dir: Path | None,
-    *,
-    upgrade: bool,
-) -> int:
-    """Solve and lock a profile's conda packages; without a name, those of every profile."""
-    from envbuilder.locks import entries
-    from envbuilder.packages.conda import lock as conda_lock
-    from envbuilder.packages.conda import solve
-
-    progress = console.progress()
-    names = (name,) if name else profile_names(folders)
-    for profile in (load_profile(n, folders) for n in names):
-        if name is None and "conda" not in profile.backends:
-            continue
-        previous = None if upgrade else conda_lock.find(profile.name, folders)
-        with progress.task(f"solve {profile.name}"):
-            lock = solve.lock(profile, settings, previous, progress.note)
-        path = entries.place(profile.name, settings, output_dir).with_suffix(".conda.json")
-        locking.write(path, conda_lock.dump(lock))
-        count = sum(len(t.packages) for t in lock.targets)
-        console.result(
-            f"{profile.name}: locked, {len(lock.targets)} targets, {count} conda packages → {path}"
-        )
-    return 0
 
 
 def _check(
@@ -200,7 +174,8 @@ def _conda_locks(names: tuple[str, ...], folders: tuple[Path, ...]) -> list[tupl
     """Return the conda locks that exist; shipped profiles have none."""
     from envbuilder.packages.conda import lock as conda_lock
 
-    pairs = ((name, conda_lock.find(name, folders)) for name in names)
+    library = Library(folders)
+    pairs = ((name, conda_lock.find(name, library)) for name in names)
     return [(name, lock) for name, lock in pairs if lock is not None]
 
 
@@ -223,6 +198,7 @@ def _ask(
     from envbuilder.bundle.read import opened
     from envbuilder.locks import entries
     from envbuilder.locks.availability import base_images, files
+    from envbuilder.packages.conda import lock as conda_lock
 
     bundled = {}
     for path in bundles:
@@ -230,11 +206,13 @@ def _ask(
             bundled[path.name] = frozenset(m.sha256 for m in reader.manifest.members)
     if settings.definition is None:
         paths = [p for name in names if (p := profile_lock.path_for(name, folders))]
+        conda_locks = [lock for _, lock in _conda_locks(names, folders)]
     else:
         paths = [e.path for e in entries.of_project(settings, profile) if e.path.is_file()]
+        beside = filter(Path.is_file, map(conda_lock.beside, paths))
+        conda_locks = [conda_lock.load(path) for path in beside]
     locks = [profile_lock.load(path) for path in paths]
     progress = console.progress()
-    conda_locks = [lock for _, lock in _conda_locks(names, folders)]
     return files.summary(
         (
             *files.check(files.pins(locks, conda_locks), settings, progress, bundled),

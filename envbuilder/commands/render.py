@@ -75,7 +75,7 @@ def command(
     if kind in render.CONDA_TARGETS:
         from envbuilder.packages.conda.lock import find
 
-        conda_lock = None if kind == "conda" else find(chosen.name, library.folders)
+        conda_lock = None if kind == "conda" else find(chosen.name, library)
         urls |= _channels(chosen, conda_lock, settings)
     files = render.render(chosen, lock, kind, python or default, urls, conda_lock)
     if output is None:

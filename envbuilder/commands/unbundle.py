@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,15 @@ import click
 
 from envbuilder.commands.options import json_option, require_signature_option, requiring
 from envbuilder.core import console
+from envbuilder.core.project_file import DEFAULT
 from envbuilder.packages import configuration
+from envbuilder.project.catalog import LOCKS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from envbuilder.bundle.unpack import Taken
+    from envbuilder.core.settings import Settings
 
 
 @click.command("unbundle", short_help="Unpack what `bundle` packed; needs no network.")
@@ -26,6 +32,9 @@ def command(file: Path, force: bool, require_signature: tuple[Path, ...], as_jso
     Every member is checked by its hash. Locked files go into the store, MNIST into its cache, base
     images into the engine if one answers, profiles and locks into your configuration folder. What
     is present already is not written again: after an interruption, run the same command again.
+
+    A bundle of a project belongs to a copy of that project: run the command there. No file of the
+    project is changed; a lock that is not the bundle's is named.
 
     \b
     Examples:
@@ -47,6 +56,7 @@ def command(file: Path, force: bool, require_signature: tuple[Path, ...], as_jso
             "bundle": {"sha256": taken.digest, "made_by": manifest.made_by},
             "profiles": manifest.profiles,
             "platforms": manifest.platforms,
+            "environment": manifest.environment,
             "pythons": manifest.pythons,
             "lacks": manifest.lacks,
             "new": taken.new,
@@ -54,6 +64,7 @@ def command(file: Path, force: bool, require_signature: tuple[Path, ...], as_jso
             "written": [str(d.path) for d in taken.written],
             "bases": [msgspec.to_builtins(image) for image in taken.bases],
             "signed": msgspec.to_builtins(taken.signed),
+            "differences": msgspec.to_builtins(taken.differences),
             "next": commands,
         }
         console.data(result)
@@ -69,7 +80,9 @@ def command(file: Path, force: bool, require_signature: tuple[Path, ...], as_jso
         console.result(f"base image {image.name or '(without a name)'}: {place}")
     for lack in manifest.lacks:
         console.result(f"not in the bundle: {lack}")
-    console.result("Next:")
+    for line in _differences(taken, file, settings):
+        console.result(line)
+    console.result("Next:" if manifest.environment is None else "Next, in the project's folder:")
     for line in commands:
         console.result(f"  {line}")
 
@@ -78,7 +91,13 @@ def _next(taken: Taken) -> tuple[str, ...]:
     """Return commands that build or verify what the bundle contains."""
     commands = []
     locks = {member.path for member in taken.manifest.of_kind("lock")}
+    environment = taken.manifest.environment
     for name in taken.manifest.profiles:
+        if environment is not None:
+            other = "" if environment == DEFAULT else f" --environment {environment}"
+            commands.append(f"envbuilder verify --profile {name}{other}")
+            commands.append(f"envbuilder run --profile {name}{other} -- COMMAND")
+            continue
         commands.append(f"envbuilder verify --profile {name} --backend venv")
         if f"locks/{name}.conda.json" in locks:
             commands.append(f"envbuilder verify --profile {name} --backend conda")
@@ -90,3 +109,17 @@ def _next(taken: Taken) -> tuple[str, ...]:
             for image in taken.bases
         ]
     return tuple(commands)
+
+
+def _differences(taken: Taken, file: Path, settings: Settings) -> Iterator[str]:
+    """Yield what to know about locks of the project that are not the bundle's."""
+    words = {
+        "missing": "is not in this project: it cannot be built",
+        "different": "is not this project's, which builds use",
+    }
+    for difference in taken.differences:
+        yield f"the bundle's {difference.path} {words[difference.state]}"
+    if taken.differences:
+        source, target = shlex.quote(str(file)), shlex.quote(str(settings.project))
+        yield "To use the bundle's:"
+        yield f"  tar -xf {source} -C {target} --strip-components=1 project/{LOCKS}"

@@ -25,29 +25,41 @@ if TYPE_CHECKING:
 
 _PREFIX = "ENVBUILDER_INDEX_"
 _PYPI = "For PyPI use pip's index-url or UV_INDEX_URL."
-_OWN_INDEX = "An index of your own must be named by a profile (indexes: or conda: channels:)."
+_OWN_INDEX = (
+    "An index of your own must be named by a profile (indexes: or conda: channels:), a channel of a"
+    " project by its environment.yml."
+)
 _DOCKER_HUB = frozenset(
     {"hub.docker.com", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"}
 )
 """Hosts in common use for Docker Hub, which image references call docker.io."""
 
 
-def require(files: Sequence[File], environ: Mapping[str, str], folders: Sequence[Path]) -> None:
+def require(
+    files: Sequence[File],
+    environ: Mapping[str, str],
+    folders: Sequence[Path],
+    channels: Callable[[], set[str]] = set,
+) -> None:
     """Raise `InvalidError` for an unknown name in a file or an environment variable.
 
-    `folders` hold all profiles and their locks.
+    `folders` hold all profiles and their locks, `channels` returns the conda channels of a project.
     """
+
+    def of_user() -> set[str]:
+        return _of_profiles(folders, _index_names) | channels()
+
     for file in files:
-        _require_indexes(file, folders)
+        _require_indexes(file, of_user)
         _require_base_images(file, folders)
         _require_registries(file)
         _require_profile(file, folders)
-    _require_variables(environ, folders)
+    _require_variables(environ, of_user)
 
 
-def _require_indexes(file: File, folders: Sequence[Path]) -> None:
+def _require_indexes(file: File, of_user: Callable[[], set[str]]) -> None:
     for name in file.read.indexes:
-        names = _unless_known(name.__eq__, folders)
+        names = _unless_known(name.__eq__, of_user)
         if names:
             spot = place(file.where, file.text, ["indexes", name])
             raise InvalidError(
@@ -73,11 +85,11 @@ def _require_profile(file: File, folders: Sequence[Path]) -> None:
         raise InvalidError(f"{spot}: profile: unknown profile {_shown(name)}", hint)
 
 
-def _require_variables(environ: Mapping[str, str], folders: Sequence[Path]) -> None:
+def _require_variables(environ: Mapping[str, str], of_user: Callable[[], set[str]]) -> None:
     from envbuilder.packages.python.indexes import variable
 
     for stated in sorted(v for v in environ if v.startswith(_PREFIX) and environ[v]):
-        names = [*map(variable, _unless_known(partial(_sets, stated), folders))]
+        names = [*map(variable, _unless_known(partial(_sets, stated), of_user))]
         if names:
             name = stated.removeprefix(_PREFIX).lower().replace("_", "-")
             raise InvalidError(
@@ -94,16 +106,16 @@ def _sets(stated: str, name: str) -> bool:
     return variable(name) == stated
 
 
-def _unless_known(is_meant: Callable[[str], bool], folders: Sequence[Path]) -> set[str]:
+def _unless_known(is_meant: Callable[[str], bool], of_user: Callable[[], set[str]]) -> set[str]:
     """Return the names of all indexes; an empty set if `is_meant` matches one of them.
 
-    The user's profiles are read only if no built-in name matches.
+    The user's files are read (by `of_user`) only if no built-in name matches.
     """
     from envbuilder.packages.python import indexes
 
     names = {*indexes.upstreams(), locked_file.MAIN, locked_file.SECURITY}
     if not any(map(is_meant, names)):
-        names |= _of_profiles(folders, _index_names)
+        names |= of_user()
     return set() if any(map(is_meant, names)) else names
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from envbuilder.core.errors import InvalidError
@@ -13,7 +14,6 @@ from envbuilder.profiles.profile import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
@@ -94,6 +94,12 @@ class Library:
                     return other
         return None
 
+    def lock_places(self, name: str) -> tuple[Path, ...]:
+        """Return the paths that a profile's lock may have; the first one that exists is used."""
+        if self._variants:
+            return (self._variants.lock_path(name),)
+        return tuple(folder / "locks" / f"{name}.json" for folder in self.folders)
+
     def lock(self, name: str) -> Lock | None:
         """Return the lock of a profile, for judging hosts by it; None if it has no readable one.
 
@@ -138,18 +144,12 @@ class Library:
 
     def _read(self, name: str) -> Lock | InvalidError | None:
         if name not in self._locks:
-            path = self._lock_path(name)
+            path = next(filter(Path.is_file, self.lock_places(name)), None)
             try:
                 self._locks[name] = self._load(name, path) if path else None
             except InvalidError as error:
                 self._locks[name] = error
         return self._locks[name]
-
-    def _lock_path(self, name: str) -> Path | None:
-        if self._variants is None:
-            return profile_lock.path_for(name, self.folders)
-        path = self._variants.lock_path(name)
-        return path if path.is_file() else None
 
     def _load(self, name: str, path: Path) -> Lock:
         content = profile_lock.content(path, "envbuilder lock")

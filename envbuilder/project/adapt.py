@@ -6,6 +6,8 @@ a project's files say of them is checked, and never decides.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -15,6 +17,7 @@ from envbuilder.core.strict_yaml import shown
 from envbuilder.profiles import backends
 from envbuilder.profiles.profile import Python
 from envbuilder.project import framework
+from envbuilder.project.requirement_files import conda_spec
 from envbuilder.project.requirement_files.requirement import parse
 
 if TYPE_CHECKING:
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Conda, Profile
     from envbuilder.project.environments import Contents
     from envbuilder.project.requirement_files.listed import Line
+
+
+_LIKE_PYPI = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?[=<>!~][0-9.*,=<>!~]+")
+"""A conda package and versions that may mean the same on PyPI; not so `tzdata==2024a`."""
 
 
 def adapt(profile: Profile, contents: Contents) -> Profile:
@@ -36,13 +43,17 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
     result = replace(
         profile,
         requirements=tuple(_requirements(profile, contents.requirements)),
-        constraints=(*profile.constraints, *_constraints(contents.constraints)),
+        constraints=(
+            *profile.constraints,
+            *_constraints(contents.constraints),
+            *_conda_versions(contents.conda),
+        ),
         indexes={**profile.indexes, **_indexes(profile)},
         python=python,
         base={v: base for v, base in profile.base.items() if v in python.supported},
         debian_base={v: base for v, base in profile.debian_base.items() if v in python.supported},
         environment={**profile.environment, **stated.environment},
-        warnings=(*profile.warnings, *contents.notes),
+        warnings=(*profile.warnings, *(note.removesuffix(".") for note in contents.notes)),
     )
     if new := [p for p in stated.system_packages if p not in profile.system_packages]:
         # Those of the profile are known to be nothing but files.
@@ -90,6 +101,19 @@ def _constraints(lines: Iterable[Line]) -> Iterator[str]:
             yield str(requirement)
 
 
+def _conda_versions(lines: Iterable[Line]) -> Iterator[str]:
+    """Yield the versions that are stated for conda packages, as constraints on wheels.
+
+    Wheels are found first, so another version of the same library would hide conda's.
+    """
+    for line in lines:
+        spec = conda_spec.parse(line.text, line.where)
+        versions = spec.specifier() or ""
+        if _LIKE_PYPI.fullmatch(spec.name + versions) and not framework.is_runtime(spec.name):
+            with contextlib.suppress(InvalidError):  # a range that only conda understands
+                yield str(parse(f"{spec.name}{versions}", line.where))
+
+
 def _indexes(profile: Profile) -> dict[str, str]:
     """Return the index of PyTorch's companions: the one that has the profile's build of PyTorch.
 
@@ -135,26 +159,36 @@ def _fits(version: str, limit: Line) -> bool:
 
 
 def _conda(conda: Conda, contents: Contents) -> Conda:
+    packages = (*conda.packages, *(line.text for line in contents.conda))
     return replace(
         conda,
         channels=tuple(dict.fromkeys((*contents.channels, *conda.channels))),
-        packages=(*conda.packages, *(line.text for line in contents.conda)),
+        packages=tuple(dict.fromkeys(packages)),
     )
 
 
 def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]:
     """Return the backends that can hold the environment."""
-    possible: list[types.Backend]
-    if contents.conda:
-        possible = [b for b in profile.backends if b == "conda"]
-        reason = f"{contents.conda[0].where} needs conda packages"
-    else:
-        has_image = bool(profile.image_pythons)
-        possible = [b for b in profile.backends if has_image or not backends.makes_image(b)]
-        reason = f"no base image with Python {profile.python.default} is known"
+    objections = {backend: _objection(profile, contents, backend) for backend in profile.backends}
+    possible = tuple(backend for backend, objection in objections.items() if not objection)
     if not possible:
+        reasons = dict.fromkeys(objections.values())
         raise InvalidError(
-            f"profile '{profile.name}' has no backend for this project: {reason}",
+            f"profile '{profile.name}' has no backend for this project: {'; '.join(reasons)}",
             "Leave the profile out of profiles:.",
         )
-    return tuple(possible)
+    return possible
+
+
+def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> str:
+    """Return why a backend cannot hold the environment; empty if it can."""
+    if contents.conda and backend != "conda":
+        return f"{contents.conda[0].where} needs conda packages"
+    if backends.makes_image(backend) and not profile.image_pythons:
+        return f"no base image with Python {profile.python.default} is known"
+    if not profile.torch_from_wheels(backend):
+        for line in contents.requirements:
+            name = parse(line.text, line.where).name
+            if name not in framework.TORCH:
+                return f"its {backend} environments hold no wheels, and {line.where} needs {name}"
+    return ""

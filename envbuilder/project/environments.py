@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from envbuilder.project.requirement_files import requirement
 from envbuilder.project.requirement_files.listed import Line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from envbuilder.project.requirement_files.listed import Listed
@@ -36,6 +37,8 @@ class Contents(Struct, frozen=True, kw_only=True):
     conda: tuple[Line, ...]
     channels: tuple[str, ...]
     notes: tuple[str, ...]
+    read_from: tuple[str, ...] = ()
+    """The files that all of this was read from, by their paths in the project."""
 
     @property
     def places(self) -> dict[str, str]:
@@ -86,7 +89,14 @@ def contents(definition: Definition, name: str, project: Path, read: Read) -> Co
         conda=tuple(line for f in every for line in f.conda),
         channels=tuple(dict.fromkeys(c for f in every for c in f.channels)),
         notes=tuple(dict.fromkeys(n for f in every for n in f.notes)),
+        read_from=_read_from((f.file for f, _ in named), every),
     )
+
+
+def _read_from(named: Iterable[str], listed: Iterable[Listed]) -> tuple[str, ...]:
+    """Return the files that an environment names and those that they include, each once."""
+    every = (*named, *(file for each in listed for file in each.included))
+    return tuple(sorted({posixpath.normpath(file) for file in every}))
 
 
 def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:

@@ -404,11 +404,22 @@ def _bundle_texts() -> dict[str, bytes]:
     return texts | {"locks/cpu.json": (folder / "locks/cpu.json").read_bytes()}
 
 
+@cache
+def _project_texts() -> dict[str, bytes]:
+    names = ("envbuilder.yaml", "requirements.txt", "envbuilder.lock/default.cpu.json")
+    return {f"project/{n}": (ROOT / "examples" / "script" / n).read_bytes() for n in names}
+
+
 def make_bundle(random: Random, work: Path) -> Path:
-    texts = {k: mutated(random, v, random.choice((0, 0, 1))) for k, v in _bundle_texts().items()}
+    of_project = random.random() < 0.5
+    plain = _bundle_texts() | (_project_texts() if of_project else {})
+    texts = {k: mutated(random, v, random.choice((0, 0, 1))) for k, v in plain.items()}
     texts["wheels/left-1.0-py3-none-any.whl"] = b"wheel"
     texts["files/" + hashlib.sha256(b"f").hexdigest()] = b"f"
-    kinds = {"profiles": "profile", "locks": "lock", "wheels": "wheel", "files": "file"}
+    kinds = {
+        "profiles": "profile", "locks": "lock", "project": "project", "wheels": "wheel",
+        "files": "file",
+    }  # fmt: skip
     listed = bundle_format.order(
         bundle_format.Member(
             path=random.choice((path, path, path, path, path, path, random.choice(NAMES))),
@@ -418,8 +429,9 @@ def make_bundle(random: Random, work: Path) -> Path:
         for path, data in texts.items()
     )  # fmt: skip
     manifest = bundle_format.Manifest(
-        schema=2, made_by="a test", profiles=("cpu",), platforms=("linux/amd64",),
-        pythons=("3.12",), lacks=(), members=listed,
+        schema=3 if of_project else 2, made_by="a test", profiles=("cpu",),
+        platforms=("linux/amd64",), pythons=("3.12",), lacks=(), members=listed,
+        environment="default" if of_project else None,
     )  # fmt: skip
     text = bundle_format.encode(manifest) if _encodable(manifest) else b"{}"
     text = mutated(random, text, random.choice((0, 0, 1, 3)))

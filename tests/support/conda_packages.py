@@ -79,6 +79,9 @@ LEVELS = tuple(
     )
     for name in ("x86_64_v3", "zen4")
 )
+PYTORCH = _plain("pytorch")
+NEEDS_PYTORCH = _plain("needs-pytorch", "pytorch >=1")
+"""As the channel's packages on top of PyTorch do."""
 TINY_LIB = library(
     "tiny-lib",
     '"""A library that says where it is, by a command of its own."""\n'
@@ -145,6 +148,17 @@ PYTHON_STUB = _stub("linux-64", "__glibc >=2.17")
 """Of channels without a Python that works."""
 MATRIX = (
     *(GPU_ONLY, GPU_LIB_CUDA, GPU_LIB_CPU, NEW_GLIBC, NEEDS_V3, FAST_V3, FAST_V1, *LEVELS),
-    *(TINY_LIB, PLACED, OWNER_A, OWNER_B, ACTIVATED, SCRIPTED, PYTHON_OSX, PYTHON_AARCH64),
+    *(
+        PYTORCH,
+        NEEDS_PYTORCH,
+        TINY_LIB,
+        PLACED,
+        OWNER_A,
+        OWNER_B,
+        ACTIVATED,
+        SCRIPTED,
+        PYTHON_OSX,
+        PYTHON_AARCH64,
+    ),
 )
 """All but a Python for linux-64."""

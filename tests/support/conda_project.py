@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 PLAIN = ("tiny-lib", "placed", "activated", "scripted")
 VIRTUAL = {"__unix": "0", "__linux": "4.18", "__glibc": "2.36", "__archspec": "1=x86_64"}
+PLATFORMS: dict[str, dict[str, str]] = {
+    "linux/amd64": VIRTUAL,
+    "linux/arm64": {"__glibc": "2.28"},
+    "macos/arm64": {"__osx": "14.0"},
+}
 CHANNEL = "ENVBUILDER_INDEX_CONDA_FORGE"
 
 
@@ -38,6 +43,29 @@ def lay_little(project: Path, *wanted: str, torch: str = "wheels", virtual: Any 
         },
     }
     lay_profile(project, "little", json.dumps(stated))
+
+
+def lay_listed(folder: Path, *listed: str, channels: str = "conda-forge", **changes: Any) -> None:
+    """A project whose environment.yml lists packages, on a profile with one small wheel."""
+    profile = {
+        "description": "One small wheel",
+        "accelerator": "cpu",
+        "backends": ["venv", "conda"],
+        "platforms": list(PLATFORMS),
+        "python": {"default": "3.11", "supported": ["3.11"]},
+        "tools": {"uv": "0.13.8"},
+        "requirements": ["setuptools==80.9.0"],
+        "expects": {"device": "cpu", "torch": "2.13.0"},
+        "conda": {"virtual_packages": PLATFORMS, "packages": changes.pop("of_profile", [])},
+    }
+    (folder / "profiles").mkdir(exist_ok=True)
+    (folder / "profiles" / "little.yaml").write_text(json.dumps(profile | changes))
+    (folder / "envbuilder.yaml").write_text(
+        "profiles: [little]\nrequirements_from: [environment.yml]\n"
+    )
+    lines = [f"  - {each}\n" for each in listed]
+    text = f"channels: [{channels}]\ndependencies:\n{''.join(lines)}"
+    (folder / "environment.yml").write_text(text)
 
 
 class Project:

@@ -40,7 +40,7 @@ from envbuilder.packages.conda import prefix as prefix_records
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import Target, lock_digest, select
-from envbuilder.profiles.profile import search_path
+from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -271,9 +271,7 @@ def prepare(
     Raises `InvalidError` (exit 2) without a usable lock, `HostError` (3) if the host lacks what the
     lock assumes, `ToolError` (4) if py-rattler, bash or a compiler is missing.
     """
-    folders = search_path(settings.project, settings.config_dir)
-    trusted = settings.configuration.signatures.locks
-    stored, signed = conda_locks.find_signed(profile.name, folders, trusted)
+    stored, signed = conda_locks.find_signed(profile.name, catalog.library(settings))
     conda_lock = conda_locks.require_usable(profile, stored)
     platform, python = str(host.platform), request.python or profile.python.default
     conda = conda_locks.select(conda_lock, platform, python)

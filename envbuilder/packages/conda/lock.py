@@ -1,8 +1,9 @@
 """Conda locks: the conda packages that a profile's wheels are installed on, in a separate file.
 
 `NAME.conda.json` is stored beside `NAME.json`. Shipped profiles have none, since the contents of
-channels are only known where they can be read: `lock --backend conda` makes the file there. Like
-every lock it names files by sha256 and symbolic source, so it is valid behind any mirror.
+channels are only known where they can be read: `lock --backend conda` makes the file there, and
+`lock` does in projects that need conda packages. Like every lock it names files by sha256 and
+symbolic source, so it is valid behind any mirror.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -22,9 +24,9 @@ from envbuilder.profiles.lock import content, decoded, text
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable
 
+    from envbuilder.profiles.library import Library
     from envbuilder.profiles.profile import Profile
     from envbuilder.signatures.statement import Signed
 
@@ -96,7 +98,7 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return SUBDIRS[self.platform]
 
 
-class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The conda lock of one profile."""
 
     schema: int
@@ -105,6 +107,9 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Digest of everything in the profile that determines the solution."""
     channels: tuple[types.Source, ...]
     targets: tuple[Target, ...]
+    missing: dict[str, types.Sentence] = {}
+    """Targets of a project (such as "linux/arm64 3.12") that cannot be solved, and why; the lock is
+    used for the others."""
 
 
 def inputs_digest(profile: Profile) -> str:
@@ -117,10 +122,14 @@ def inputs_digest(profile: Profile) -> str:
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
 
 
-def path_for(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the path of the first conda lock of profile `name` in the given profile folders."""
-    paths = (f / "locks" / f"{name}.conda.json" for f in folders)
-    return next((p for p in paths if p.is_file()), None)
+def beside(path: Path) -> Path:
+    """Return the path of the conda lock that belongs to the lock in `path`."""
+    return path.with_suffix(".conda.json")
+
+
+def path_for(name: str, library: Library) -> Path | None:
+    """Return the path of the conda lock of a profile, or of a project's variant, if it has one."""
+    return next(filter(Path.is_file, map(beside, library.lock_places(name))), None)
 
 
 def load(path: Path) -> Lock:
@@ -128,21 +137,19 @@ def load(path: Path) -> Lock:
     return _parse(content(path, _COMMAND), path)
 
 
-def find(name: str, folders: Sequence[Path]) -> Lock | None:
-    """Read the conda lock of profile `name` in the given profile folders, if it has one."""
-    path = path_for(name, folders)
+def find(name: str, library: Library) -> Lock | None:
+    """Return the conda lock of a profile, or of a project's variant of it, if it has one."""
+    path = path_for(name, library)
     return load(path) if path else None
 
 
-def find_signed(
-    name: str, folders: Sequence[Path], trusted: Sequence[str] | None
-) -> tuple[Lock | None, tuple[Signed, ...]]:
+def find_signed(name: str, library: Library) -> tuple[Lock | None, tuple[Signed, ...]]:
     """Return what `find` returns, and its signature if one by a trusted key is required."""
-    path = path_for(name, folders)
+    path = path_for(name, library)
     if path is None:
         return None, ()
     read = content(path, _COMMAND)
-    signed = signed_lock.require(path, read, folders, trusted)
+    signed = signed_lock.require(path, read, library.folders, library.trusted)
     return _parse(read, path), signed
 
 
@@ -184,8 +191,10 @@ def select(lock: Lock, platform: str, python: str) -> Target:
         if (target.platform, target.python) == (platform, python):
             return target
     covered = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
+    why = lock.missing.get(f"{platform} {python}")
     raise InvalidError(
-        f"the conda lock of '{lock.profile}' has no packages for {platform} with Python {python}",
+        f"the conda lock of '{lock.profile}' has no packages for {platform} with Python {python}"
+        + (f": {why}" if why else ""),
         f"It covers: {covered}. Make it again: {again(lock.profile)}",
     )
 

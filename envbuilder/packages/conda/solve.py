@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import datetime
 import tempfile
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
-from envbuilder.packages.conda import records
+from envbuilder.packages.conda import records, unsolvable
 from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
+from envbuilder.packages.conda.unsolvable import UnsolvableError
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.profile import require_backend
 
@@ -35,27 +37,54 @@ _CHANNEL_SECONDS = 900
 """The same, with the time to read the channels."""
 
 
+class Channels:
+    """What the channels hold, each of them read once while this is open, when first needed."""
+
+    def __enter__(self) -> Self:
+        # Temporary: py-rattler 0.28 fails if a plain web server answers a later request with "304
+        # Not Modified".
+        self._folder = tempfile.TemporaryDirectory(prefix="envbuilder-conda-")
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._folder.cleanup()
+
+    @cached_property
+    def gateway(self) -> Any:
+        """py-rattler's reader of channels."""
+        import rattler
+
+        return rattler.Gateway(cache_dir=Path(self._folder.name))
+
+
 def lock(
     profile: Profile,
     settings: Settings,
+    channels: Channels,
     previous: Lock | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
+    *,
+    origin: Profile | None = None,
 ) -> Lock:
     """Make the conda lock of a profile; packages in `previous` are kept if they still fit.
 
-    Raise `InvalidError` if the profile does not use conda or its requirements are unsatisfiable,
-    `BuildError` if a channel cannot be read or states no hash, `ToolError` without py-rattler.
+    `origin`: the profile that this one is a project's variant of; a target of a variant that cannot
+    be solved may be missing, unless all are. Raise `InvalidError` if the profile does not use conda
+    or its requirements are unsatisfiable, `BuildError` if a channel cannot be read or states no
+    hash, `ToolError` without py-rattler.
     """
     require_backend(profile, "conda")
     records.require_rattler()
-    channels = {name: indexes.url(name, settings) for name in profile.conda.channels}
-    targets = asyncio.run(_targets(profile, channels, previous, on_progress))
+    urls = {name: indexes.url(name, settings) for name in profile.conda.channels}
+    solver = _Solver(profile, urls, channels.gateway, origin)
+    solution = asyncio.run(_targets(solver, previous, on_progress))
     return Lock(
         schema=SCHEMA,
         profile=profile.name,
         inputs=inputs_digest(profile),
         channels=profile.conda.channels,
-        targets=tuple(targets),
+        targets=solution.targets,
+        missing=solution.missing,
     )
 
 
@@ -70,68 +99,85 @@ def _of(previous: Lock | None, platform: str, python: str) -> tuple[Package, ...
     return next((t.packages for t in found if (t.platform, t.python) == pair), ())
 
 
+class _Solution(NamedTuple):
+    """The targets of a profile."""
+
+    targets: tuple[Target, ...]
+    missing: dict[str, str]
+
+
 async def _targets(
-    profile: Profile,
-    channels: Mapping[str, str],
-    previous: Lock | None,
-    on_progress: Callable[[str], None],
-) -> list[Target]:
-    import rattler
-
-    targets = []
-    # One gateway, so that a channel is read once. Its cache is temporary: py-rattler 0.28 fails if
-    # a plain web server answers a later request with "304 Not Modified".
-    with tempfile.TemporaryDirectory(prefix="envbuilder-conda-") as cache:
-        gateway = rattler.Gateway(cache_dir=Path(cache))
-        for platform in profile.platforms:
-            for python in profile.python.supported:
-                on_progress(f"{profile.name}: solving {platform} with Python {python}")
-                locked = _of(previous, platform, python)
-                try:
-                    async with asyncio.timeout(_CHANNEL_SECONDS):
-                        solution = await _solve(
-                            profile, platform, python, channels, locked, gateway
-                        )
-                except Exception as error:
-                    raise _explained(error, profile, platform, python) from error
-                packages = (_package(record, channels, SUBDIRS[platform]) for record in solution)
-                targets.append(
-                    Target(
-                        platform=platform,
-                        python=python,
-                        virtual_packages=_declared(profile, platform),
-                        packages=tuple(sorted(packages, key=lambda p: p.name)),
-                    )
+    solver: _Solver, previous: Lock | None, on_progress: Callable[[str], None]
+) -> _Solution:
+    profile = solver.profile
+    targets: list[Target] = []
+    failures: list[InvalidError] = []
+    missing: dict[str, str] = {}
+    for platform in profile.platforms:
+        for python in profile.python.supported:
+            on_progress(f"{profile.name}: solving {platform} with Python {python}")
+            where = f"{profile.name}: {platform} with Python {python}"
+            locked = _of(previous, platform, python)
+            try:
+                packages = await solver.packages(platform, python, locked)
+            except UnsolvableError as problem:
+                message = f"{where}: cannot be solved: {problem}"
+                failures.append(InvalidError(message, problem.hint))
+                missing[f"{platform} {python}"] = str(problem)
+                if solver.origin is None:
+                    raise failures[0] from problem
+                continue
+            except Exception as error:
+                raise _explained(error, where, solver.channels) from error
+            targets.append(
+                Target(
+                    platform=platform,
+                    python=python,
+                    virtual_packages=unsolvable.declared(profile, platform),
+                    packages=tuple(sorted(packages, key=lambda p: p.name)),
                 )
-    return targets
+            )
+    if not targets:
+        raise failures[0]
+    return _Solution(tuple(targets), missing)
 
 
-def _declared(profile: Profile, platform: types.Platform) -> dict[str, str]:
-    return profile.conda.virtual_packages.get(platform, {})
+class _Solver(NamedTuple):
+    """What is the same for all targets of a profile."""
 
+    profile: Profile
+    channels: Mapping[str, str]
+    """Name → URL."""
+    gateway: Any
+    origin: Profile | None
 
-async def _solve(
-    profile: Profile,
-    platform: types.Platform,
-    python: str,
-    channels: Mapping[str, str],
-    locked: Iterable[Package],
-    gateway: Any,
-) -> list[Any]:
-    import rattler
+    async def packages(
+        self, platform: types.Platform, python: str, locked: Iterable[Package]
+    ) -> list[Package]:
+        """Return the packages of a target. Raises `UnsolvableError`, and what py-rattler raises."""
+        import rattler
+        from rattler.exceptions import SolverError
 
-    sources = [rattler.Channel(url) for url in channels.values()]
-    subdirs: list[Any] = [SUBDIRS[platform], "noarch"]
-    return await rattler.solve(
-        sources,
-        # Not strict: conda's users write `python 3.11.*`; types.CondaSpec is the check.
-        [rattler.MatchSpec(spec, strict=False) for spec in specs(profile, python)],
-        gateway=gateway,
-        platforms=subdirs,
-        locked_packages=await _still_offered(locked, gateway, sources, subdirs),
-        virtual_packages=[_virtual(*v) for v in sorted(_declared(profile, platform).items())],
-        timeout=datetime.timedelta(seconds=_SECONDS),
-    )
+        sources = [rattler.Channel(url) for url in self.channels.values()]
+        subdirs: list[Any] = [SUBDIRS[platform], "noarch"]
+        virtual = unsolvable.declared(self.profile, platform)
+        try:
+            async with asyncio.timeout(_CHANNEL_SECONDS):
+                solution = await rattler.solve(
+                    sources,
+                    # Not strict: conda's users write `python 3.11.*`; types.CondaSpec is the check.
+                    [rattler.MatchSpec(spec, strict=False) for spec in specs(self.profile, python)],
+                    gateway=self.gateway,
+                    platforms=subdirs,
+                    locked_packages=await _still_offered(locked, self.gateway, sources, subdirs),
+                    virtual_packages=[_virtual(*v) for v in sorted(virtual.items())],
+                    timeout=datetime.timedelta(seconds=_SECONDS),
+                )
+        except SolverError as error:
+            raise unsolvable.explained(str(error), self.profile, platform, self.origin) from error
+        packages = [_package(record, self.channels, SUBDIRS[platform]) for record in solution]
+        unsolvable.require_no_pytorch(self.profile, packages)
+        return packages
 
 
 async def _still_offered(
@@ -207,34 +253,15 @@ def _hash(url: str, stated: str, shown: str) -> str:
     return actual
 
 
-def _explained(
-    error: Exception, profile: Profile, platform: types.Platform, python: str
-) -> Exception:
+def _explained(error: Exception, where: str, channels: Iterable[str]) -> Exception:
     """Return py-rattler's failures as errors of envbuilder; any other error unchanged."""
-    from rattler.exceptions import GatewayError, SolverError
+    from rattler.exceptions import GatewayError
 
-    where = f"{profile.name}: {platform} with Python {python}"
-    variables = ", ".join(indexes.variable(n) for n in profile.conda.channels)
+    variables = ", ".join(indexes.variable(name) for name in channels)
     hint = f"Check the network. A mirror can be set with {variables}."
     if isinstance(error, TimeoutError):
         seconds = f"{_CHANNEL_SECONDS:g} s"
         return BuildError(f"{where}: the channels could not be read within {seconds}", hint)
-    text, virtual = str(error), _declared(profile, platform)
-    if isinstance(error, SolverError):
-        missing = sorted({w for w in text.replace(",", " ").split() if w.startswith("__")})
-        change = "Change the profile's conda.packages."
-        if missing:
-            says = ", ".join(f"{n} {virtual[n]}" if n in virtual else f"no {n}" for n in missing)
-            change = (
-                f"The profile declares {says} for {platform} (conda.virtual_packages): what the"
-                " machine has is said there, and never taken from the one that locks."
-            )
-        return InvalidError(f"{where}: cannot be solved: {_plain(text)}", change)
     if isinstance(error, GatewayError):
-        return BuildError(f"{where}: a channel cannot be read: {_plain(text)}", hint)
+        return BuildError(f"{where}: a channel cannot be read: {str(error).strip()}", hint)
     return error
-
-
-def _plain(text: str) -> str:
-    """Return a failure without its preamble."""
-    return text.strip().removeprefix("Cannot solve the request because of: ")

@@ -14,6 +14,7 @@ from envbuilder.core import strict_yaml, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place
 from envbuilder.core.text import escaped
+from envbuilder.project import framework
 from envbuilder.project.requirement_files import (
     conda_spec,
     requirement,
@@ -28,22 +29,9 @@ if TYPE_CHECKING:
 
 _IGNORED = frozenset({"name", "prefix"})
 _KEYS = frozenset({"channels", "dependencies", "variables", *_IGNORED})
-_TORCH = {
-    "pytorch": "torch",
-    "pytorch-cpu": "torch",
-    "pytorch-gpu": "torch",
-    "torchvision": "torchvision",
-    "torchaudio": "torchaudio",
-}
-"""PyTorch's packages as conda names them → as PyPI does."""
-_CUDA = frozenset(
-    {
-        *("pytorch-cuda", "cudatoolkit", "cuda-toolkit", "cuda-version", "cudnn", "cpuonly"),
-        "pytorch-mutex",
-    }
-)
-"""Packages that choose a build of PyTorch, or that its wheels bring along."""
 _TORCH_CHANNELS = ("pytorch", "nvidia")
+_DEFAULTS = "defaults"
+"""Anaconda's own channels, for which larger organizations need a licence."""
 _NO_CHANNEL = "nodefaults"
 
 
@@ -74,20 +62,26 @@ class _Reader:
     def listed(self) -> Listed:
         self._require_keys()
         listed_channels = self._channels()
-        channels = tuple(
-            c for c in listed_channels if c not in _TORCH_CHANNELS and c != _NO_CHANNEL
-        )
+        others = (*_TORCH_CHANNELS, _DEFAULTS, _NO_CHANNEL)
+        channels = tuple(c for c in listed_channels if c not in others)
         for spec, where in self._specs():
             self._take(spec, where, channels)
         from_pip = requirements_txt.read_lines(self._project, self._file, self._pip)
         dropped = [c for c in listed_channels if c in _TORCH_CHANNELS]
+        notes = [*self._notes(dropped)]
+        if _DEFAULTS in listed_channels and self._conda:
+            notes.append(
+                f"{self._where}: left out, since it takes a licence of Anaconda's: the channel"
+                f" defaults. Its packages come from {_joined([*channels]) or 'conda-forge'}."
+            )
         return Listed(
             requirements=(*self._requirements, *from_pip.requirements),
             constraints=from_pip.constraints,
             python=",".join(self._python),
             conda=tuple(self._conda),
             channels=channels,
-            notes=tuple(self._notes(dropped)),
+            included=from_pip.included,
+            notes=tuple(notes),
         )
 
     def _place(self, *path: object) -> str:
@@ -155,10 +149,10 @@ class _Reader:
             self._pip.append((where, line))
 
     def _take(self, spec: conda_spec.Spec, where: str, channels: tuple[str, ...]) -> None:
-        if spec.name in _CUDA:
+        if framework.is_conda_runtime(spec.name):
             self._left_out.append(spec.name)
-        elif spec.name in _TORCH:
-            self._requirements.append(self._of_pypi(spec, _TORCH[spec.name], where))
+        elif name := framework.CONDA_TORCH.get(spec.name):
+            self._requirements.append(self._of_pypi(spec, name, where))
             self._renamed.append(spec.name)
         elif spec.name == "python":
             if spec.versions:

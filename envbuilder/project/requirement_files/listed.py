@@ -31,5 +31,7 @@ class Listed(Struct, frozen=True, kw_only=True):
     """Packages from conda channels, without Python itself."""
     channels: tuple[str, ...] = ()
     """The channels that they come from, in order."""
+    included: tuple[str, ...] = ()
+    """Other files of the project that it names, and that were read with it."""
     notes: tuple[str, ...] = ()
     """Sentences for the user: what was left out, and why."""

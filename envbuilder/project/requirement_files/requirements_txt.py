@@ -11,6 +11,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING, NoReturn
 
+from msgspec.structs import replace
+
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.project.requirement_files import requirement, text_file
@@ -48,7 +50,8 @@ def read(project: Path, file: str) -> Listed:
     """Return what a file lists; `file` is its path in the project. Raises `InvalidError`."""
     reader = _Reader(project)
     reader.include(file, "", constrains=False)
-    return reader.listed()
+    listed = reader.listed()
+    return replace(listed, included=tuple(name for name in listed.included if name != file))
 
 
 def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Listed:
@@ -69,7 +72,11 @@ class _Reader:
         self._constraints: list[Line] = []
 
     def listed(self) -> Listed:
-        return Listed(requirements=tuple(self._requirements), constraints=tuple(self._constraints))
+        return Listed(
+            requirements=tuple(self._requirements),
+            constraints=tuple(self._constraints),
+            included=tuple(sorted({file for file, _ in self._finished})),
+        )
 
     def include(self, file: str, where: str, *, constrains: bool) -> None:
         if file in self._open:

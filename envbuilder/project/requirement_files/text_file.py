@@ -28,6 +28,11 @@ def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -
     `where` is the line that names the file, for messages. Raises `InvalidError`, of a file that
     does not exist with an `OSError` as its cause.
     """
+    return _decoded(read_bytes(project, file, limit, where), escaped(file))
+
+
+def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
+    """Return the content of a file of a project, like `read_text`."""
     name = f"{where}: {escaped(file)}" if where else escaped(file)
     try:
         path = (project / file).resolve(strict=True)
@@ -43,7 +48,7 @@ def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -
         raise InvalidError(
             f"{name}: leads out of the project", "Copy the file into the project and name the copy."
         )
-    return _decoded(content, escaped(file))
+    return content
 
 
 def _decoded(content: bytes, name: str) -> str:

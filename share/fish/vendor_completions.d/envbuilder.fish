@@ -209,6 +209,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from reproduce' -s v -l verbos
 complete -c envbuilder -n '__fish_seen_subcommand_from reproduce' -l debug -d 'Show tracebacks.'
 complete -c envbuilder -n '__fish_seen_subcommand_from reproduce' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from bundle' -l profile -x -a '(__envbuilder_profiles)' -d 'Profile to use. Without it, this machine\'s hardware decides.'
+complete -c envbuilder -n '__fish_seen_subcommand_from bundle' -l environment -x -d 'Environment of the project, as envbuilder.yaml names it. Without it: default.'
 complete -c envbuilder -n '__fish_seen_subcommand_from bundle' -l platform -x -d 'Platforms of environments, and of machines that build images for others. Without it, this machine\'s.'
 complete -c envbuilder -n '__fish_seen_subcommand_from bundle' -l python-version -x -d 'Pythons of environments. Without it, the profile\'s default.'
 complete -c envbuilder -n '__fish_seen_subcommand_from bundle' -l base-image -x -d 'Base image to use instead of the locked one: a reference, oci:DIR or FILE.tar.'

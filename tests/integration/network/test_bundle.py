@@ -36,7 +36,8 @@ from envbuilder.packages import configuration, space
 from envbuilder.packages import locations as origins
 from tests.conftest import missing
 from tests.integration.conftest import lay_tiny, start
-from tests.support.conda_project import CHANNEL, lay_little
+from tests.support import examples
+from tests.support.conda_project import CHANNEL, lay_listed, lay_little
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,7 @@ class Machine:
     """Another machine: empty folders, no network, and what is needed to run programs there."""
 
     def __init__(self, home: Path, *before: str) -> None:
-        self.home = home
+        self.home = self.cwd = home
         home.mkdir()
         self.before = before
         self.environment = {
@@ -74,7 +75,7 @@ class Machine:
         return subprocess.Popen(
             [*self.before, *map(str, argv)],
             env=self.environment,
-            cwd=self.home,
+            cwd=self.cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -90,6 +91,12 @@ class Machine:
         """This envbuilder, there."""
         self.environment["PYTHONPATH"] = str(Path(__file__).parents[3])
         return self.run(sys.executable, "-m", "envbuilder", *argv, code=code)
+
+    def completed(self, *argv: str | Path) -> subprocess.CompletedProcess[str]:
+        """What came of this envbuilder, there."""
+        process = self.start(sys.executable, "-m", "envbuilder", *argv)
+        out, err = process.communicate()
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
 @pytest.fixture
@@ -319,6 +326,58 @@ def test_cpu_is_built_and_verified_without_network(
     arguments = ("verify", "--profile", "cpu", "--backend", "venv", "--quick", "--json")
     report = json.loads(there.envbuilder(*arguments))
     assert report["status"] == "passed"
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_project_trains_in_its_clone_without_network(
+    cli: Cli, torch_prefix: Path, tmp_path: Path, there: Machine
+) -> None:
+    """As docs/guides/offline.md has it."""
+    examples.copy("script", tmp_path)
+    done = cli(*("bundle", "--profile", "cpu", *BUNDLE[3:]), "-o", "script.tar")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["environment"], told["members"]["project"]) == ("default", 3)
+    there.cwd = there.home / "clone"
+    examples.copy("script", there.cwd)
+    told = json.loads(there.envbuilder("unbundle", tmp_path / "script.tar", "--json"))
+    assert (told["environment"], told["differences"]) == ("default", [])
+    assert told["next"] == [
+        "envbuilder verify --profile cpu", "envbuilder run --profile cpu -- COMMAND",
+    ]  # fmt: skip
+    command = (*examples.ONE_THREAD, *examples.COMMANDS["script"])
+    examples.require_learned(there.completed("run", "--profile", "cpu", "--", *command))
+    # A lock that is not the bundle's is named, and left; the bundle's can be had.
+    lock = there.cwd / "envbuilder.lock" / "default.cpu.json"
+    locked = lock.read_bytes()
+    lock.unlink()
+    said = there.envbuilder("unbundle", tmp_path / "script.tar")
+    assert "the bundle's envbuilder.lock/default.cpu.json is not in this project" in said
+    assert not lock.exists()
+    (extract,) = [line for line in said.splitlines() if line.startswith("  tar -xf ")]
+    there.run("sh", "-c", extract)
+    assert lock.read_bytes() == locked
+
+
+@pytest.mark.slow
+def test_conda_packages_of_a_project_go_along(
+    there: Machine,
+    conda_channel: Path,
+    session_environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    lay_listed(project, "python=3.11", "tiny-lib")
+    environment = {**session_environment, CHANNEL: conda_channel.as_uri()}
+    for arguments in (("lock",), ("bundle", "--profile", "little", "-o", "../little.tar")):
+        done = start(arguments, environment, cwd=project)
+        assert done.returncode == 0, done.stderr
+    there.cwd = there.home / "clone"
+    shutil.copytree(project, there.cwd)
+    there.envbuilder("unbundle", tmp_path / "little.tar")
+    assert there.envbuilder("run", "--", "tiny").startswith("tiny-lib 1.0 of ")
 
 
 @pytest.mark.slow

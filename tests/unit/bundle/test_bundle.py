@@ -145,7 +145,7 @@ def left_over(settings: Settings) -> list[Path]:
     return [p for p in folder.iterdir() if p.suffix != ".lock"] if folder.is_dir() else []
 
 
-@pytest.mark.parametrize("schema", [1, 3, None, "1", "x" * 9_999, [1] * 9_999])
+@pytest.mark.parametrize("schema", [1, 4, None, "1", "x" * 9_999, [1] * 9_999])
 def test_another_schema_is_2(schema: Any, bundle: Path, there: Settings) -> None:
     text = msgspec.json.encode({"schema": schema})
     head = form.header(form.manifest_name(sha(text)), len(text))

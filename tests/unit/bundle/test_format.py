@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import posixpath
 import tarfile
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,36 @@ def test_the_same_content_gives_the_same_bytes(
 )
 def test_paths_that_lead_elsewhere_are_refused(path: str, kind: Any) -> None:
     assert form.problem(made_of((part(path, b"x", kind),)))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../x", "/x", ".", "..", "a/../b", "./a", "a//b", "a/", "a/.", "a/..", "a\nb", "C:\\x", "$x",
+     "a" * 300, ""],
+)  # fmt: skip
+def test_a_file_of_a_project_stays_in_it(path: str) -> None:
+    named = part(f"project/{path}", b"x", "project")
+    assert "not a valid path" in form.problem(of_project(named))
+
+
+@given(st.text("./\\ab\n~é :", max_size=12))
+def test_no_path_that_is_accepted_leads_out_of_the_project(path: str) -> None:
+    if form.problem(of_project(part(f"project/{path}", b"x", "project"))) == "":
+        normal = posixpath.normpath(f"/root/project/{path}")
+        assert normal == f"/root/project/{path}"
+        assert "\\" not in path
+        assert path.isprintable()
+
+
+def of_project(*parts: Part) -> form.Manifest:
+    return made_of(parts, schema=form.WITH_PROJECT, environment="default")
+
+
+def test_files_of_a_project_have_any_other_name() -> None:
+    names = ("envbuilder.yaml", "a b/données.txt", ".hidden", "..a", "a..", "reqs/x.in")
+    assert form.problem(of_project(*(part(f"project/{n}", b"x", "project") for n in names))) == ""
+    both = (part("project/a", b"x", "project"), part("project/a/b", b"x", "project"))
+    assert "'project/a' is a file and a folder" in form.problem(of_project(*both))
 
 
 def test_what_types_cannot_say() -> None:

@@ -143,7 +143,10 @@ def test_paths_that_lead_elsewhere_are_refused_when_a_manifest_is_read(
         (b"{", "x.tar: its manifest is not valid JSON: "),
         (b"[]", "x.tar: bundle schema None is not known"),
         (b"1", "x.tar: bundle schema None is not known"),
-        (b'{"schema": 99}', "x.tar: bundle schema 99 is not known to this envbuilder (it knows 2)"),
+        (
+            b'{"schema": 99}',
+            "x.tar: bundle schema 99 is not known to this envbuilder (it knows 2 and 3)",
+        ),
         (b'{"schema": 2}', "x.tar: "),
     ],
 )

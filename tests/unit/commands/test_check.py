@@ -99,6 +99,16 @@ def test_what_changed_since(project: Path, check: Check, text: str, words: str) 
     assert printed.endswith("Run: envbuilder lock\n")
 
 
+def test_conda_packages_without_a_lock(project: Path, check: Check) -> None:
+    text = "profiles: [cpu]\nrequirements_from: [environment.yml]\n"
+    (project / "envbuilder.yaml").write_text(text)
+    (project / "environment.yml").write_text("dependencies: [python=3.11, ffmpeg]\n")
+    write(project)
+    code, printed = check()
+    assert code == 2
+    assert "its conda packages are not locked" in printed
+
+
 def test_pytorch_that_was_swapped(project: Path, check: Check) -> None:
     write(project, source="default", version="2.13.0",
           file="torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl")  # fmt: skip

@@ -118,6 +118,14 @@ def test_a_name_of_a_profile_of_the_user_can_be_set(
     assert load(tmp_path, text, ENVBUILDER_INDEX_LAB_WHEELS=URL).configuration.indexes
 
 
+def test_a_channel_of_a_project_can_be_set(tmp_path: Path) -> None:
+    text = f"requirements_from: [environment.yml]\nindexes:\n  lab: {URL}\n"
+    (tmp_path / "environment.yml").write_text("channels: [lab]\ndependencies: [python")
+    assert "there is no index 'lab'" in refused(tmp_path, text).message
+    (tmp_path / "environment.yml").write_text("channels: [lab]\ndependencies: [tiny]\n")
+    assert load(tmp_path, text, ENVBUILDER_INDEX_LAB=URL).configuration.indexes
+
+
 @pytest.mark.parametrize(
     "profile", ["indexes: [a]", "indexes: 1", "conda: 1", "conda: {channels: lab}", "base: 1"]
 )

@@ -197,3 +197,37 @@ def test_conda_packages_leave_the_conda_backend_alone() -> None:
     no_conda = msgspec.structs.replace(CPU, backends=("docker", "venv"))
     with pytest.raises(InvalidError, match=r"requirements.txt:1 needs conda packages"):
         adapt(no_conda, contents(conda=lines("ffmpeg")))
+
+
+def test_versions_of_conda_packages_hold_for_wheels() -> None:
+    listed = lines("numpy 1.26.*", "scipy >=1.10,<2", "tzdata ==2024a", "_libgcc_mutex ==0.1",
+                   "mkl 2024.*", "pillow", "x265 1.*|2.*", file="environment.yml")  # fmt: skip
+    variant = adapt(CPU, contents("rich", conda=listed))
+    assert variant.constraints == (*CPU.constraints, "numpy==1.26.*", "scipy<2,>=1.10")
+    assert profile_lock.inputs_digest(variant) != profile_lock.inputs_digest(
+        adapt(CPU, contents("rich"))
+    )
+
+
+def test_a_package_of_both_is_requested_once() -> None:
+    zendnn = profiles.load("zendnn", FOLDERS)
+    variant = adapt(zendnn, contents(conda=lines("gxx", "cmake")))
+    assert variant.conda.packages == ("gxx", "cmake")
+
+
+def test_an_environment_without_wheels_has_no_packages_for_pip() -> None:
+    conda = msgspec.structs.replace(CPU.conda, torch="conda", packages=("pytorch 2.13.*",))
+    no_wheels = msgspec.structs.replace(CPU, conda=conda)
+    # It would lack them without a word.
+    assert adapt(no_wheels, contents("rich")).backends == ("docker", "venv")
+    assert adapt(no_wheels, contents("torch", conda=lines("ffmpeg"))).backends == ("conda",)
+    with pytest.raises(InvalidError) as raised:
+        adapt(no_wheels, contents("rich", conda=lines("ffmpeg", file="environment.yml")))
+    assert raised.value.message == (
+        "profile 'cpu' has no backend for this project: environment.yml:1 needs conda packages; its"
+        " conda environments hold no wheels, and requirements.txt:1 needs rich"
+    )
+
+
+def test_notes_end_as_warnings_of_profiles_do() -> None:
+    assert adapt(CPU, contents(notes=("a: left out.",))).warnings[-1] == "a: left out"

@@ -76,6 +76,7 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
             python=">=3.10" if file == "pyproject.toml" else "",
             conda=(Line("ffmpeg", f"{file}:2"),),
             channels=("conda-forge",),
+            included=("./more.txt", "pyproject.toml"),
             notes=("a note",),
         )
 
@@ -94,3 +95,4 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
     assert found.pythons == (Line(">=3.10", "pyproject.toml"),)
     assert (len(found.constraints), len(found.conda)) == (2, 2)
     assert (found.channels, found.notes) == (("conda-forge",), ("a note",))
+    assert found.read_from == ("more.txt", "pyproject.toml", "requirements.txt")

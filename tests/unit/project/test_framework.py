@@ -44,3 +44,19 @@ def test_what_shipped_locks_pin_for_pytorch_is_known() -> None:
         "intel-extension-for-pytorch",
         "pyelftools",
     }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pytorch-cuda", "pytorch-mutex", "cpuonly", "cudatoolkit", "cuda", "cuda-version",
+     "cuda-cudart", "libcublas", "libcusparse", "cudnn", "nccl", "torchtriton"],
+)  # fmt: skip
+def test_conda_packages_that_are_the_hardwares(name: str) -> None:
+    assert framework.is_conda_runtime(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["cuda-nvcc", "cuda-python", "cupy", "libcurl", "numpy", "pytorch", "nccl-tests"]
+)
+def test_conda_packages_of_users(name: str) -> None:
+    assert not framework.is_conda_runtime(name)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.locks import own_build, projects, resolve
+from envbuilder.core.errors import InvalidError
+from envbuilder.locks import own_build, resolve
+from envbuilder.locks.entries import Entry, of_project
 from envbuilder.packages import configuration
 from envbuilder.profiles import lock as profile_lock
 from tests.support import examples
@@ -16,10 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def entries(name: str, folder: Path) -> list[projects.Entry]:
+def entries(name: str, folder: Path) -> list[Entry]:
     examples.copy(name, folder)
     settings = configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
-    return [*projects.entries(settings)]
+    return [*of_project(settings)]
 
 
 def test_every_folder_is_a_project_that_is_run() -> None:
@@ -28,7 +30,8 @@ def test_every_folder_is_a_project_that_is_run() -> None:
 
 @pytest.mark.parametrize("name", examples.COMMANDS)
 def test_every_project_fits_every_profile(name: str, tmp_path: Path) -> None:
-    assert {e.label: e.problem for e in entries(name, tmp_path) if e.problem} == {}
+    locked = entries(name, tmp_path)
+    assert {e.label for e in locked if isinstance(e.profile, InvalidError)} == set()
 
 
 @pytest.mark.parametrize("name", examples.COMMANDS)
@@ -46,10 +49,11 @@ def test_the_committed_locks_are_fresh_and_complete(tmp_path: Path) -> None:
     folder = tmp_path / "envbuilder.lock"
     assert {e.path for e in locked} == {*folder.iterdir()}
     for entry in locked:
-        assert entry.variant is not None
+        assert not isinstance(entry.profile, InvalidError)
         lock = profile_lock.load(entry.path)
-        assert resolve.check(entry.variant, lock) == ()
-        assert [*own_build.objections(entry.variant, lock, entry.origin_lock)] == []
+        assert resolve.check(entry.profile, lock) == ()
+        origin = entry.origin[1] if entry.origin else None
+        assert [*own_build.objections(entry.profile, lock, origin)] == []
 
 
 def test_the_lock_of_uv_names_no_real_index() -> None:

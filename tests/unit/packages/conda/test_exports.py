@@ -433,3 +433,15 @@ def test_torch_from_conda_is_rendered_without_a_lock_of_wheels(
             cli.main(["render", "--profile", "mine", "--target", target])
         assert caught.value.code == code
         assert said in "".join(capsys.readouterr())
+
+
+def test_what_needs_conda_packages_is_rendered_for_conda_alone() -> None:
+    """A script or an image would lack the packages without a word."""
+    profile = msgspec.structs.replace(PROFILE, backends=("conda",))
+    assert render.default_target(profile) == "conda"
+    assert render.default_target(PROFILE) == "dockerfile"
+    with pytest.raises(InvalidError, match="has no venv backend"):
+        rendered("script", conda_lock(profile), profile=profile)
+    with pytest.raises(InvalidError, match="its packages come from conda channels") as raised:
+        rendered("dockerfile", conda_lock(profile), profile=profile)
+    assert raised.value.hint.endswith("--target conda")

@@ -16,6 +16,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.packages.conda import lock as lockfile
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.library import Library
 from envbuilder.profiles.locked_file import File
 from envbuilder.signatures.refusals import UnsignedError
 from tests.support import signing
@@ -223,17 +224,18 @@ def test_the_lock_of_the_first_folder_counts(tmp_path: Path) -> None:
         (folder / "locks").mkdir(parents=True)
         made = lock(inputs=("1" if folder.name == "mine" else "2") * 64)
         (folder / "locks" / "cpu.conda.json").write_text(lockfile.dump(made))
-    assert lockfile.path_for("cpu", folders) == folders[1] / "locks" / "cpu.conda.json"
-    found = lockfile.find("cpu", folders)
+    library = Library(folders)
+    assert lockfile.path_for("cpu", library) == folders[1] / "locks" / "cpu.conda.json"
+    found = lockfile.find("cpu", library)
     assert found is not None
     assert found.inputs == "1" * 64
-    assert lockfile.find_signed("cpu", folders, None) == (found, ())
+    assert lockfile.find_signed("cpu", library) == (found, ())
     (folders[1] / "locks" / "cpu.conda.json").unlink()
     (folders[1] / "locks" / "cpu.conda.json").mkdir()  # no file
-    assert lockfile.path_for("cpu", folders) == folders[2] / "locks" / "cpu.conda.json"
-    assert lockfile.path_for("other", folders) is None
-    assert lockfile.find("other", folders) is None
-    assert lockfile.find_signed("other", folders, ("a.pub",)) == (None, ())
+    assert lockfile.path_for("cpu", library) == folders[2] / "locks" / "cpu.conda.json"
+    assert lockfile.path_for("other", library) is None
+    assert lockfile.find("other", library) is None
+    assert lockfile.find_signed("other", Library(folders, ("a.pub",))) == (None, ())
 
 
 def test_a_lock_that_must_be_signed_is_refused_without_a_signature(tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_a_lock_that_must_be_signed_is_refused_without_a_signature(tmp_path: Pat
     path.write_text("garbage")  # which is not even read
     public = signing.lay_key(tmp_path / "key.pem").with_suffix(".pub")
     with pytest.raises(UnsignedError, match=r"cpu\.conda\.json: not signed"):
-        lockfile.find_signed("cpu", [tmp_path], (str(public),))
+        lockfile.find_signed("cpu", Library([tmp_path], (str(public),)))
 
 
 @pytest.mark.parametrize(

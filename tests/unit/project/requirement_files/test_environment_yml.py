@@ -77,6 +77,29 @@ def test_a_typical_pytorch_environment(tmp_path: Path) -> None:
     assert channels.endswith("the channels pytorch, nvidia.")
 
 
+def test_anacondas_own_channels_are_left_out(tmp_path: Path) -> None:
+    text = "channels: [{}defaults]\ndependencies: [numpy, libcublas=12.4, cuda=12]\n"
+    for first, instead in (("", "conda-forge"), ("bioconda, ", "bioconda")):
+        write(tmp_path, {"environment.yml": text.format(first)})
+        listed = environment_yml.read(tmp_path, "environment.yml")
+        assert "defaults" not in listed.channels
+        assert texts(listed.conda) == ["numpy"]
+        assert listed.notes[-1] == (
+            "environment.yml: left out, since it takes a licence of Anaconda's: the channel"
+            f" defaults. Its packages come from {instead}."
+        )
+    write(tmp_path, {"environment.yml": "channels: [defaults]\ndependencies: [python=3.12]\n"})
+    assert environment_yml.read(tmp_path, "environment.yml").notes == ()
+
+
+def test_files_that_are_read_with_it_are_named(tmp_path: Path) -> None:
+    write(tmp_path, {"envs/e.yml": "dependencies:\n- pip:\n  - -r ../a.txt\n", "a.txt": "-r b.txt"})
+    write(tmp_path, {"b.txt": "-c c.txt\nrich\n", "c.txt": "rich<14\n"})
+    assert read(tmp_path, "envs/e.yml").included == ("a.txt", "b.txt", "c.txt")
+    assert read(tmp_path, "a.txt").included == ("b.txt", "c.txt")
+    assert read(tmp_path, "c.txt").included == ()
+
+
 def test_an_exported_environment(tmp_path: Path) -> None:
     write(tmp_path, {"env.yaml": EXPORTED})
     listed = read(tmp_path, "env.yaml")
