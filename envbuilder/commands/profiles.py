@@ -108,9 +108,7 @@ def _print(label: str, text: str) -> None:
 
 
 def _without_name(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        k: row[k] for k in ("lock", "lock_reason", "lock_note", "fits", "reasons", "way_out")
-    }
+    return {k: row[k] for k in ("lock", "lock_reason", "lock_note", "fits", "reasons", "way_out")}
 
 
 def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
