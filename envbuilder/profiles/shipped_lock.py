@@ -81,15 +81,20 @@ def is_preferable(shipped: Lock, other: Lock) -> bool:
 
 def _moves(shipped: Lock, other: Lock) -> tuple[list[str], list[str]]:
     """Return the packages that a shipped lock has in newer versions, and those in older ones."""
-    from packaging.version import Version
+    from packaging.version import InvalidVersion, Version
+
+    def is_newer(version: str, than: str) -> bool:
+        try:
+            return Version(version) > Version(than)
+        except InvalidVersion:
+            return True  # the user's lock alone can have one: the shipped ones are checked
 
     versions = _versions(other)
     newer: dict[str, None] = {}
     older: dict[str, None] = {}
     for key, version in _versions(shipped).items():
         if key in versions and version != versions[key]:
-            is_newer = Version(version) > Version(versions[key])
-            (newer if is_newer else older)[f"{key[-1]} {version}"] = None
+            (newer if is_newer(version, versions[key]) else older)[f"{key[-1]} {version}"] = None
     return [*newer], [*older]
 
 

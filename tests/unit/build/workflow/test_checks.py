@@ -24,15 +24,7 @@ from envbuilder.signatures import beside
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.refusals import UnsignedError
 from tests.support import signing
-from tests.support.workflow import (
-    FITS,
-    PLAIN,
-    Said,
-    add,
-    fails,
-    go,
-    prepare,
-)
+from tests.support.workflow import FITS, PLAIN, Said, add, fails, go, prepare
 
 if TYPE_CHECKING:
     from pathlib import Path

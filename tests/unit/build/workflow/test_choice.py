@@ -15,17 +15,7 @@ from envbuilder.core.errors import HostError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration
 from envbuilder.profiles import profile as profiles
 from tests.support.engines import FakeEngine
-from tests.support.workflow import (
-    FITS,
-    PLAIN,
-    RISCV,
-    SHIPPED,
-    ZEN5,
-    Said,
-    add,
-    fails,
-    prepare,
-)
+from tests.support.workflow import FITS, PLAIN, RISCV, SHIPPED, ZEN5, Said, add, fails, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable

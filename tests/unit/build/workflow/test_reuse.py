@@ -15,14 +15,7 @@ from envbuilder.build.backends import docker, integrity
 from envbuilder.build.request import Request
 from envbuilder.core.errors import BuildError
 from envbuilder.host import model as host
-from tests.support.workflow import (
-    FITS,
-    PLAIN,
-    Said,
-    add,
-    go,
-    prepare,
-)
+from tests.support.workflow import FITS, PLAIN, SHIPPED, Said, add, go, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +52,25 @@ def test_hashes_that_were_read_need_no_note(found: Settings, said: Said) -> None
     relocked(found, "read")
     prepare(Request(profile="mine", backend="venv"), found, said, running=True)
     assert "claimed" not in said
+
+
+def test_a_shipped_lock_that_is_newer_than_the_users_own_is_noted(
+    found: Settings, said: Said
+) -> None:
+    own = found.config_dir / "profiles" / "locks" / "cpu.json"
+    own.parent.mkdir(parents=True)
+    data = json.loads((SHIPPED[0] / "locks" / "cpu.json").read_text())
+    own.write_text(json.dumps(data))
+    prepare(Request(profile="cpu", backend="venv"), found, said, running=True)
+    assert "is used instead of" not in said
+    for file in (f for target in data["targets"] for f in target["files"]):
+        if file["name"] == "jinja2":
+            file.update(version="1.0", file="jinja2-1.0-py3-none-any.whl")
+    own.write_text(json.dumps(data))
+    prepare(Request(profile="cpu", backend="venv"), found, said, running=True)
+    (note,) = [line for line in said.lines if "is used instead of" in line]
+    assert note.startswith(f"note: {own} is used")
+    assert "which is newer: jinja2" in note
 
 
 # ---- built or reused

@@ -9,10 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.verify.tuning import candidates
-from tests.support.tuning import (
-    SURVEY,
-    settings,
-)
+from tests.support.tuning import SURVEY, settings
 
 
 @pytest.mark.parametrize(("device", "name"), [("cuda", "cuda"), ("rocm", "cuda"), ("cpu", "cpu")])

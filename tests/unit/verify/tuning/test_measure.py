@@ -14,12 +14,7 @@ from envbuilder.core.errors import VerifyError
 from envbuilder.profiles.profile import Expects
 from envbuilder.verify.tuning import measure, rules
 from tests.support import tuning
-from tests.support.tuning import (
-    EXPECTS,
-    Machine,
-    run,
-    verdicts,
-)
+from tests.support.tuning import EXPECTS, Machine, run, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
