@@ -131,11 +131,12 @@ class DockerEnvironment:
 
     def _devices(self) -> Devices:
         access = devices.devices(self.profile, devices.host_nodes(self.profile))
-        if access.nodes and not self._force:
+        without_runtime = bool(access.gpus) and not self._engine.knows_gpus()
+        if without_runtime or (access.nodes and not self._force):
             access = devices.by_cdi(access, self.profile, self._engine.cdi_devices())
-        if self._force and access.gpus and not self._engine.knows_gpus():
-            return msgspec.structs.replace(access, gpus="")
-        return access
+        return (
+            msgspec.structs.replace(access, gpus="") if self._force and without_runtime else access
+        )
 
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         """Replace this process with the client's `run`: as the user, with the working folder."""

@@ -23,8 +23,8 @@ _OTHERS = {
     "HIP_VISIBLE_DEVICES": ("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 }
 """Variable that hides GPUs → others by which users choose among the same."""
-_CDI: dict[types.Accelerator, str] = {"rocm": "amd.com/gpu=all"}
-"""Accelerator → the CDI device that stands for all of its nodes, where an engine has it."""
+_CDI: dict[types.Accelerator, str] = {"rocm": "amd.com/gpu=all", "cuda": "nvidia.com/gpu=all"}
+"""Accelerator → the CDI device that stands for all of its GPUs, where an engine has it."""
 
 
 def visible(variables: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -72,11 +72,11 @@ def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
 
 
 def by_cdi(access: Devices, profile: Profile, offered: Collection[str]) -> Devices:
-    """Return the access with a CDI device in place of nodes, if the engine offers that device.
+    """Return the access with a CDI device instead, if the engine offers that device.
 
     The groups stay: what opens the nodes is not root.
     """
     name = _CDI.get(profile.accelerator)
     if name is None or name not in offered:
         return access
-    return msgspec.structs.replace(access, nodes=(), cdi=(name,))
+    return msgspec.structs.replace(access, gpus="", nodes=(), cdi=(name,))

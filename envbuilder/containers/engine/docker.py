@@ -6,13 +6,14 @@ import contextlib
 import io
 import weakref
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest, Mount, Ulimit
 from requests import RequestException
 
-from envbuilder.containers.engine import docker_run
+from envbuilder.containers.engine import cdi, docker_run
 from envbuilder.containers.engine.client_flags import NO_LABELS
 from envbuilder.containers.engine.container import limits
 from envbuilder.containers.engine.interface import BuildCommand, Engine, short
@@ -24,7 +25,6 @@ from envbuilder.core.tars import Tar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-    from pathlib import Path
 
     from docker import DockerClient
 
@@ -241,9 +241,12 @@ class DockerEngine(Engine):
         return "nvidia" in (self._info().get("Runtimes") or {})
 
     def cdi_devices(self) -> frozenset[str]:
-        """Return the CDI devices that Docker lists; earlier versions list none."""
-        listed = self._info().get("DiscoveredDevices") or ()
-        return frozenset(str(d.get("ID")) for d in listed if d.get("Source") == "cdi")
+        """Return the CDI devices that Docker lists, or its files if that version lists none."""
+        info = self._info()
+        listed = info.get("DiscoveredDevices")
+        if listed is None and self.socket:  # else its files are on another machine
+            return cdi.devices(Path(folder) for folder in info.get("CDISpecDirs") or ())
+        return frozenset(str(d.get("ID")) for d in listed or () if d.get("Source") == "cdi")
 
     @cached_property
     def limits(self) -> Limits:

@@ -6,7 +6,6 @@ runs use the `podman` command; `--url` points it at the configured engine.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import tempfile
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from envbuilder.containers.engine import podman_run
+from envbuilder.containers.engine import cdi, podman_run
 from envbuilder.containers.engine.client_flags import NO_LABELS
 from envbuilder.containers.engine.container import Limits, limits
 from envbuilder.containers.engine.endpoint import Endpoint
@@ -24,7 +23,7 @@ from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.descriptor import INDEX, Index
 from envbuilder.containers.oci.layout import MARK, Layout
 from envbuilder.containers.oci.reference import qualified
-from envbuilder.core import bounded, process
+from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
 
 if TYPE_CHECKING:
@@ -40,11 +39,6 @@ OLDEST = (4, 8)
 heredocs and `ADD --checksum` with 4.8 (Buildah 1.33)."""
 _GPU = "nvidia.com/gpu"
 """The device kind in the Container Device Interface (CDI) files of NVIDIA's toolkit."""
-_KIND = re.compile(rb"""(?<![\w.-])kind["']?\s*:\s*["']?([\w.-]{1,80}/[\w-]{1,80})""")
-_NAME = re.compile(rb"""(?<![\w.-])name["']?\s*:\s*["']?([\w.:-]{1,80})""")
-"""Of CDI files, which are JSON or YAML. Podman itself reads them: a wrong guess is its error."""
-_SPECIFICATIONS = (Path("/etc/cdi"), Path("/var/run/cdi"))
-_SPECIFICATION_BYTES = 1 << 20
 _UNLIMITED = Limits()
 _SECONDS = 60.0
 _TRANSFER_SECONDS = 1800.0
@@ -170,12 +164,11 @@ class PodmanEngine(Engine):
 
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's toolkit has described the GPUs to podman."""
-        return any(_GPU.encode() in text for text in _specifications())
+        return any(_GPU.encode() in text for text in cdi.specifications(cdi.FOLDERS))
 
     def cdi_devices(self) -> frozenset[str]:
         """Return the devices that the files of this machine describe; none for a remote podman."""
-        texts = [] if self._remote else _specifications()
-        return frozenset(name for text in texts for name in _devices(text))
+        return frozenset() if self._remote else cdi.devices(cdi.FOLDERS)
 
     @property
     def limits(self) -> Limits:
@@ -254,18 +247,3 @@ def _nameless(layout: Layout, image: Descriptor, folder: Path) -> Layout:
     entry = replace(image, annotations={})
     single.write_index(Index(schema_version=2, media_type=INDEX, manifests=(entry,)))
     return single
-
-
-def _specifications() -> list[bytes]:
-    """Return the contents of the CDI files that can be read."""
-    texts = []
-    for file in [f for folder in _SPECIFICATIONS if folder.is_dir() for f in folder.iterdir()]:
-        with contextlib.suppress(OSError):
-            texts.append(bounded.read(file, _SPECIFICATION_BYTES))
-    return texts
-
-
-def _devices(specification: bytes) -> set[str]:
-    """Return the names of the devices in a CDI file."""
-    kind, names = _KIND.search(specification), _NAME.findall(specification)
-    return {f"{kind[1].decode()}={name.decode()}" for name in names} if kind else set()

@@ -279,20 +279,36 @@ def test_devices_are_those_that_the_host_has(
 
 
 @pytest.mark.parametrize(
-    ("force", "knows", "gpus"), [(False, False, "all"), (True, True, "all"), (True, False, "")]
+    ("force", "knows", "described", "gpus", "cdi"),
+    [
+        (False, False, (), "all", ()),
+        (True, True, (), "all", ()),
+        (True, False, (), "", ()),
+        (False, True, ("nvidia.com/gpu=all",), "all", ()),
+        (False, False, ("nvidia.com/gpu=all",), "", ("nvidia.com/gpu=all",)),
+        (True, False, ("nvidia.com/gpu=all",), "", ("nvidia.com/gpu=all",)),
+        (False, False, ("nvidia.com/gpu=0",), "all", ()),
+    ],
 )
-def test_force_leaves_out_gpus_that_the_engine_does_not_know(
-    force: bool, knows: bool, gpus: str, found: Settings, monkeypatch: pytest.MonkeyPatch
+def test_nvidias_gpus_come_by_the_runtime_or_cdi_and_force_leaves_out_what_neither_has(
+    force: bool,
+    knows: bool,
+    described: tuple[str, ...],
+    gpus: str,
+    cdi: tuple[str, ...],
+    found: Settings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, (profile, lock) = FakeEngine("trial:1"), shipped("cuda")
     monkeypatch.setattr(engine, "knows_gpus", lambda: knows)
+    engine.described = frozenset(described)
     target = lockfile.select(lock, "linux/amd64", "3.11")
     made = docker_plan("cuda", found, only_tag="trial:1")
     environment = container.DockerEnvironment(profile, target, made, engine, found, force=force)
     environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
     (started,) = engine.containers
     assert started.devices is not None
-    assert started.devices.gpus == gpus
+    assert (started.devices.gpus, started.devices.cdi) == (gpus, cdi)
     assert (started.image, started.user) == ("sha256:trial:1", "1000:1000")
     assert started.limits == engine.limits
     assert (started.network, started.project) == (False, None)

@@ -88,6 +88,7 @@ def test_the_groups_of_kfd_and_of_the_render_nodes_may_differ() -> None:
         ("rocm", {"nvidia.com/gpu=all", "amd.com/gpu=0"}, ACCESS),
         ("rocm", {"amd.com/gpu=all", "amd.com/gpu=0"}, BY_CDI),
         ("xpu", {"amd.com/gpu=all"}, ACCESS),
+        ("cuda", {"amd.com/gpu=all"}, ACCESS),
     ],
 )
 def test_a_cdi_device_replaces_the_nodes_where_the_engine_has_it(

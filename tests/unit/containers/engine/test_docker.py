@@ -229,6 +229,16 @@ def test_docker_lists_its_cdi_devices(info: dict[str, Any], names: set[str]) -> 
     assert engine(info=lambda: info).cdi_devices() == names
 
 
+def test_earlier_versions_of_docker_only_name_their_folders(tmp_path: Path) -> None:
+    (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\ndevices:\n- name: all\n")
+    info = {"CDISpecDirs": [str(tmp_path), "/nonexistent"]}
+    assert engine(info=lambda: info).cdi_devices() == {"nvidia.com/gpu=all"}
+    listed = info | {"DiscoveredDevices": []}
+    assert engine(info=lambda: listed).cdi_devices() == set()
+    remote = engine(info=lambda: info, url="tcp://there:2375")
+    assert remote.cdi_devices() == set(), "its files are on another machine"
+
+
 def test_the_sdk_gets_everything_that_confines_a_container() -> None:
     bare = docker._options(Container(image="sha256:1", user="1000:1000", limits=Limits()))
     assert bare == {
