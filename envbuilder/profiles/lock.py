@@ -129,7 +129,8 @@ def inputs_digest(profile: Profile) -> str:
         "python": profile.python.supported,
         "platforms": profile.platforms,
         "base": profile.base,
-        "debian_suite": profile.debian_suite,
+        # Without packages the suite decides nothing.
+        "debian_suite": profile.debian_suite if _has_debs(profile) else "",
         "system_packages": profile.system_packages,
         "tools": profile.tools,
     }
@@ -139,6 +140,10 @@ def inputs_digest(profile: Profile) -> str:
     if profile.constraints:
         decides["constraints"] = profile.constraints
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
+
+
+def _has_debs(profile: Profile) -> bool:
+    return bool(profile.system_packages or profile.debian_base)
 
 
 def lock_digest(lock: Struct) -> str:

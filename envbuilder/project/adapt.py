@@ -56,6 +56,12 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
         warnings=(*profile.warnings, *(note.removesuffix(".") for note in contents.notes)),
     )
     if new := [p for p in stated.system_packages if p not in profile.system_packages]:
+        if profile.base and not profile.debian_suite:
+            raise InvalidError(
+                f"system_packages: profile '{profile.name}' does not say which Debian suite its"
+                " base images are",
+                "Set debian_suite in the profile.",
+            )
         # Those of the profile are known to be nothing but files.
         every = (*profile.system_packages, *new)
         result = replace(result, system_packages=every, unpack_packages=False)

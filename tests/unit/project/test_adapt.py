@@ -189,6 +189,17 @@ def test_variables_and_system_packages_are_added() -> None:
     assert adapt(CPU, contents()).unpack_packages == CPU.unpack_packages
 
 
+@pytest.mark.parametrize("profile", SHIPPED, ids=lambda p: p.name)
+def test_every_profile_with_images_can_have_system_packages(profile: profiles.Profile) -> None:
+    variant = adapt(profile, contents(system_packages=("sqlite3",)))
+    assert "sqlite3" in variant.system_packages
+    assert bool(variant.debian_suite) == bool(profile.base or profile.debian_base)
+    nameless = msgspec.structs.replace(profile, debian_suite="")
+    if profile.base:
+        with pytest.raises(InvalidError, match="does not say which Debian suite"):
+            adapt(nameless, contents(system_packages=("sqlite3",)))
+
+
 def test_conda_packages_leave_the_conda_backend_alone() -> None:
     variant = adapt(CPU, contents(conda=lines("ffmpeg 6.*"), channels=("bioconda", "conda-forge")))
     assert variant.backends == ("conda",)
