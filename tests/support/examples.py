@@ -20,6 +20,8 @@ COMMANDS = {
     "uv": ("python", "train.py"),
     "conda-pip": ("python", "train.py"),
     "lightning": ("python", "train.py"),
+    "pixi": ("python", "train.py"),
+    "dockerfile": ("python", "train.py"),
 }
 """Each project's own command, as its README has it."""
 ONE_THREAD = ("env", "OMP_NUM_THREADS=1")
@@ -28,7 +30,7 @@ ONE_THREAD = ("env", "OMP_NUM_THREADS=1")
 
 def copy(name: str, folder: Path) -> None:
     """Fill a folder with what the repository holds of a project."""
-    made = (".envbuilder", "__pycache__", "logs", *(() if name == LOCKED else (LOCKS,)))
+    made = (".envbuilder", "__pycache__", "logs", "runs.db", *(() if name == LOCKED else (LOCKS,)))
     shutil.copytree(ROOT / name, folder, ignore=shutil.ignore_patterns(*made), dirs_exist_ok=True)
 
 

@@ -1,0 +1,59 @@
+"""The commands of guides run as the guides say, one after the other, and print what they show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import guides
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.guides import Guide
+
+TESTED = [
+    pytest.param(guide, id=guide.name, marks=[getattr(pytest.mark, n) for n in guide.needs.split()])
+    for guide in guides.tested()
+]
+OF_HARDWARE = {"arc-laptop", "epyc", "mac", "pascal", "radeon", "two-gpus"}
+HONEST = "Run here with `--target-host`; no such machine was at hand."
+
+
+@pytest.mark.parametrize("guide", TESTED)
+def test_its_commands_run(
+    guide: Guide, session_environment: dict[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "project"
+    guides.lay(guide, folder)
+    variables = guides.environment(tmp_path / "home", session_environment)
+    for step in guide.steps:
+        guides.run(step, folder, variables)
+
+
+@pytest.mark.parametrize("guide", TESTED)
+def test_it_is_short(guide: Guide) -> None:
+    assert len((guides.FOLDER / f"{guide.name}.md").read_text().splitlines()) <= 120
+    assert guide.steps
+
+
+def test_guides_about_hardware_say_that_it_was_not_here() -> None:
+    found = {guide.name for guide in guides.tested() if guide.hosts}
+    assert found >= OF_HARDWARE
+    for name in found:
+        assert HONEST in (guides.FOLDER / f"{name}.md").read_text(), name
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "missing"),
+    [
+        ("", "anything", ""),
+        ("a b\nc", "x a  b c\nd", ""),
+        ("a …\n… c", "a b c", ""),
+        ("c … a", "a b c", "a"),
+        ("…", "", ""),
+    ],
+)
+def test_what_is_shown_is_compared_part_by_part(shown: str, printed: str, missing: str) -> None:
+    assert guides.first_missing(shown, printed) == missing
