@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -45,6 +46,20 @@ def engine_of_podman(base_image: str, tmp_path_factory: pytest.TempPathFactory) 
     if tried.returncode != 0:
         missing("podman", f"it cannot run a container here: {tried.stderr[-300:]}")
     return found
+
+
+@pytest.fixture(scope="session")
+def no_network(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A client whose `run` gives containers no network: not every machine can make a bridge."""
+    folder = tmp_path_factory.mktemp("client")
+    client = shlex.quote(shutil.which("docker") or "docker")
+    program = folder / "docker"
+    program.write_text(
+        '#!/bin/sh\nif [ "$1" = run ]; then shift; set -- run --network none "$@"; fi\n'
+        f'exec {client} "$@"\n'
+    )
+    program.chmod(0o755)
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
 @pytest.fixture

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,20 +16,6 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Cli
 
 OTHERS = sorted({*examples.COMMANDS} - {examples.LOCKED})
-
-
-@pytest.fixture
-def no_network(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A client whose `run` gives containers no network: not every machine can make a bridge."""
-    folder = tmp_path_factory.mktemp("client")
-    client = shlex.quote(shutil.which("docker") or "docker")
-    program = folder / "docker"
-    program.write_text(
-        '#!/bin/sh\nif [ "$1" = run ]; then shift; set -- run --network none "$@"; fi\n'
-        f'exec {client} "$@"\n'
-    )
-    program.chmod(0o755)
-    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
 @pytest.fixture
