@@ -116,6 +116,7 @@ def environment(home: Path, variables: Mapping[str, str]) -> dict[str, str]:
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "DOCKER_HOST": "unix:///nonexistent",
         "COLUMNS": "80",
+        "OMP_NUM_THREADS": "1",  # threads that wait for each other take minutes on a busy machine
     }
 
 
