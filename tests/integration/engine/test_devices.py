@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import missing
 from tests.integration.conftest import start
+from tests.integration.engine.conftest import PODMAN_BASE
 from tests.support import constructed_machine, make_wheels
 from tests.support.constructed_machine import Machine
 from tests.support.projects import lay_profile
@@ -80,6 +81,15 @@ PLAIN = {
     "nodes": {}, "by_path": False, "user": OWNER, "groups": [OWNER], "shared_gib": 1,
     "variables": {},
 }  # fmt: skip
+ON_RADEON = PLAIN | {
+    "torch": TORCH["rocm"],
+    "nodes": {
+        "kfd": ["0o660", KFD, True],
+        "dri/card0": ["0o660", CARD, False],
+        "dri/renderD128": ["0o660", RENDER, True],
+    },
+    "groups": [OWNER, KFD, RENDER],
+}
 
 
 class Project:
@@ -88,10 +98,13 @@ class Project:
     def __init__(self, folder: Path, base: str, environment: dict[str, str]) -> None:
         self.folder, self.base, self.environment = folder, base, environment
 
-    def ask(self, machine: Machine, *options: str) -> dict[str, Any]:
+    def ask(
+        self, machine: Machine, *options: str, base: str = "", **variables: str
+    ) -> dict[str, Any]:
         """What a command finds in a container, started on a machine."""
-        command = [sys.executable, "-m", "envbuilder", "run", *options, "--base-image", self.base]
-        done = machine.run([*command, "--", "python", "-m", "asked"], self.folder, self.environment)
+        started = [sys.executable, "-m", "envbuilder", "run", "--base-image", base or self.base]
+        command = [*started, *options, "--", "python", "-m", "asked"]
+        done = machine.run(command, self.folder, {**self.environment, **variables})
         if "cannot be reached" in done.stderr:
             missing("network", f"uv cannot be had here: {done.stderr[-400:]}")
         assert done.returncode == 0, done.stderr
@@ -136,15 +149,16 @@ def project(
 
 
 def test_a_radeons_nodes_are_given_and_its_groups_joined(project: Project, tmp_path: Path) -> None:
-    assert project.ask(Machine("rx7900", tmp_path, AMD)) == PLAIN | {
-        "torch": TORCH["rocm"],
-        "nodes": {
-            "kfd": ["0o660", KFD, True],
-            "dri/card0": ["0o660", CARD, False],
-            "dri/renderD128": ["0o660", RENDER, True],
-        },
-        "groups": [OWNER, KFD, RENDER],
-    }
+    assert project.ask(Machine("rx7900", tmp_path, AMD)) == ON_RADEON
+
+
+def test_podman_gives_the_same(project: Project, alone: dict[str, str], tmp_path: Path) -> None:
+    own = {**alone, "ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
+    try:
+        found = project.ask(Machine("rx7900", tmp_path, AMD), base=PODMAN_BASE, **own)
+    finally:
+        start(("clean",), {**project.environment, **own}, cwd=project.folder)
+    assert found == ON_RADEON
 
 
 def test_an_arcs_nodes_are_given_and_its_group_joined(project: Project, tmp_path: Path) -> None:
