@@ -17,14 +17,27 @@ TESTED = [
     pytest.param(guide, id=guide.name, marks=[getattr(pytest.mark, n) for n in guide.needs.split()])
     for guide in guides.tested()
 ]
+NEEDED = {"network": "tiny_lock", "torch": "torch_prefix"}
+"""What a guide needs → the fixture that skips where it is missing."""
 OF_HARDWARE = {"arc-laptop", "epyc", "mac", "pascal", "radeon", "two-gpus"}
+OF_PROJECTS = {
+    *("your-own-project", "behind-a-proxy", "from-uv", "from-pixi", "from-dockerfile"),
+}  # fmt: skip
+LONGEST = 135
+"""Lines of a guide: two screens, and its test."""
 HONEST = "Run here with `--target-host`; no such machine was at hand."
 
 
 @pytest.mark.parametrize("guide", TESTED)
 def test_its_commands_run(
-    guide: Guide, session_environment: dict[str, str], tmp_path: Path
+    guide: Guide,
+    session_environment: dict[str, str],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
 ) -> None:
+    for need in guide.needs.split():
+        if need in NEEDED:
+            request.getfixturevalue(NEEDED[need])
     folder = tmp_path / "project"
     guides.lay(guide, folder)
     variables = guides.environment(tmp_path / "home", session_environment)
@@ -32,16 +45,19 @@ def test_its_commands_run(
         guides.run(step, folder, variables)
 
 
-@pytest.mark.parametrize("guide", TESTED)
-def test_it_is_short(guide: Guide) -> None:
-    assert len((guides.FOLDER / f"{guide.name}.md").read_text().splitlines()) <= 135
-    assert guide.steps
+def test_guides_are_tested_and_short() -> None:
+    tested = guides.tested()
+    assert {guide.name for guide in tested} >= OF_HARDWARE | OF_PROJECTS
+    for guide in tested:
+        assert guide.steps, guide.name
+        lines = (guides.FOLDER / f"{guide.name}.md").read_text().splitlines()
+        assert len(lines) <= LONGEST, guide.name
 
 
 def test_guides_about_hardware_say_that_it_was_not_here() -> None:
-    found = {guide.name for guide in guides.tested() if guide.hosts}
-    assert found >= OF_HARDWARE
-    for name in found:
+    with_hosts = {guide.name for guide in guides.tested() if guide.hosts}
+    assert with_hosts >= OF_HARDWARE
+    for name in with_hosts:
         assert HONEST in (guides.FOLDER / f"{name}.md").read_text(), name
 
 

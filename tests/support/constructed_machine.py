@@ -67,7 +67,7 @@ class Machine:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command that takes this machine for the constructed one."""
         covered = ["unshare", "--mount", "sh", "-euc", _COVERED, "machine", str(self._tree)]
-        with self._made():
+        with self._in_dev():
             return subprocess.run(
                 [*covered, *command],
                 cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True,
@@ -75,7 +75,8 @@ class Machine:
             )  # fmt: skip
 
     @contextlib.contextmanager
-    def _made(self) -> Iterator[None]:
+    def _in_dev(self) -> Iterator[None]:
+        """Have the nodes and links in the real /dev."""
         with contextlib.ExitStack() as stack:
             for name in (*self._nodes, *self._links):
                 # What a machine has of its own is never replaced: that fails.

@@ -152,13 +152,21 @@ def test_a_radeons_nodes_are_given_and_its_groups_joined(project: Project, tmp_p
     assert project.ask(Machine("rx7900", tmp_path, AMD)) == ON_RADEON
 
 
+def test_a_gpu_that_nothing_serves_is_hidden_inside_too(project: Project, tmp_path: Path) -> None:
+    both = AMD | {"dri/renderD129": RENDER}
+    found = project.ask(Machine("amd-igpu-and-rx7900", tmp_path, both))
+    nodes = {**ON_RADEON["nodes"], "dri/renderD129": ["0o660", RENDER, True]}
+    variables = {"HIP_VISIBLE_DEVICES": "0"}
+    assert found == ON_RADEON | {"nodes": nodes, "variables": variables}
+
+
 def test_podman_gives_the_same(project: Project, alone: dict[str, str], tmp_path: Path) -> None:
-    own = {**alone, "ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
+    variables = {**alone, "ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
     try:
-        found = project.ask(Machine("rx7900", tmp_path, AMD), base=PODMAN_BASE, **own)
+        inside = project.ask(Machine("rx7900", tmp_path, AMD), base=PODMAN_BASE, **variables)
     finally:
-        start(("clean",), {**project.environment, **own}, cwd=project.folder)
-    assert found == ON_RADEON
+        start(("clean",), {**project.environment, **variables}, cwd=project.folder)
+    assert inside == ON_RADEON
 
 
 def test_an_arcs_nodes_are_given_and_its_group_joined(project: Project, tmp_path: Path) -> None:
@@ -195,10 +203,10 @@ def test_nvidias_gpus_come_through_cdi(
     )
     try:
         # Only NVML could say that the GPU works, and there is none: the profile is named.
-        found = project.ask(Machine("rtx4090", tmp_path, NVIDIA), "--profile", "cuda")
+        inside = project.ask(Machine("rtx4090", tmp_path, NVIDIA), "--profile", "cuda")
     finally:
         file.unlink()
-    assert found == PLAIN | {
+    assert inside == PLAIN | {
         "torch": TORCH["cuda"],
         "nodes": {name: ["0o666", 0, True] for name in NVIDIA},
         "variables": {
