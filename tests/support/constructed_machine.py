@@ -33,6 +33,7 @@ shift
 exec "$@"
 """
 NULL = os.makedev(1, 3)
+_GPUS = ("kfd", "dri", "nvidiactl")
 
 
 def unsupported() -> str:
@@ -42,6 +43,8 @@ def unsupported() -> str:
     tried = ["unshare", "--mount", "mount", "--bind", "/proc/driver", "/proc/driver"]
     if shutil.which("unshare") is None or subprocess.run(tried, check=False).returncode != 0:
         return "nothing can be mounted here"
+    if any(Path("/dev", name).exists() for name in _GPUS):
+        return "this machine has GPUs of its own"
     return ""
 
 
@@ -79,7 +82,6 @@ class Machine:
         """Have the nodes and links in the real /dev."""
         with contextlib.ExitStack() as stack:
             for name in (*self._nodes, *self._links):
-                # What a machine has of its own is never replaced: that fails.
                 path = Path("/dev", name)
                 if not path.parent.exists():
                     path.parent.mkdir()
@@ -88,7 +90,8 @@ class Machine:
                     path.symlink_to(self._links[name])
                 else:
                     os.mknod(path, stat.S_IFCHR | 0o660, NULL)
+                stack.callback(path.unlink)
+                if name in self._nodes:
                     path.chmod(0o660)
                     os.chown(path, 0, self._nodes[name])
-                stack.callback(path.unlink)
             yield

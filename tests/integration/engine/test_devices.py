@@ -121,7 +121,7 @@ def project(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Project]:
     if why := constructed_machine.unsupported():
-        missing("root", why)
+        missing("machine", why)
     folder, wheels = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("wheels")
     make_wheels.write(wheels, "asked", {"asked.py": ASKED})
     for kind, version in TORCH.items():
