@@ -66,7 +66,9 @@ def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
         return [Finding("warning", "this machine's architecture could not be read", "unread")]
     if platform not in platforms:
         needed = " and ".join(platforms or profile.platforms)
-        text = f"it is for {needed}; this host is {platform or named}"
+        # On a Mac they are Linux's.
+        subject = "this host is" if platform in {None, host.platform} else "containers here are"
+        text = f"it is for {needed}; {subject} {platform or named}"
         return [Finding(level, text, "platform")]
     return []
 

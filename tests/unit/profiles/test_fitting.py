@@ -63,7 +63,7 @@ ROSETTA = "this is x86_64 Linux translated by Rosetta, which is slow"
             ("no", "it is for linux/arm64; this host is linux/amd64"),
         ]),
         (MAC, "docker", {"platforms": ("macos/arm64",)}, [
-            ("impossible", "it is for macos/arm64; this host is linux/arm64"),
+            ("impossible", "it is for macos/arm64; containers here are linux/arm64"),
         ]),
         (MAC, "docker", {"platforms": ("linux/arm64",)}, []),
         (MAC, "venv", {"platforms": ON_MACS}, [("note", "macOS 14.5")]),
