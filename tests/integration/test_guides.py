@@ -23,7 +23,7 @@ OF_HARDWARE = {"arc-laptop", "epyc", "mac", "pascal", "radeon", "two-gpus"}
 OF_PROJECTS = {
     *("your-own-project", "behind-a-proxy", "from-uv", "from-pixi", "from-dockerfile"),
 }  # fmt: skip
-LONGEST = 135
+LONGEST = 110
 """Lines of a guide: two screens, and its test."""
 HONEST = "Run here with `--target-host`; no such machine was at hand."
 
@@ -50,8 +50,8 @@ def test_guides_are_tested_and_short() -> None:
     assert {guide.name for guide in tested} >= OF_HARDWARE | OF_PROJECTS
     for guide in tested:
         assert guide.steps, guide.name
-        lines = (guides.FOLDER / f"{guide.name}.md").read_text().splitlines()
-        assert len(lines) <= LONGEST, guide.name
+    for name in OF_HARDWARE | OF_PROJECTS - {"your-own-project"}:
+        assert len((guides.FOLDER / f"{name}.md").read_text().splitlines()) <= LONGEST, name
 
 
 def test_guides_about_hardware_say_that_it_was_not_here() -> None:
