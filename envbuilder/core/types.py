@@ -74,7 +74,8 @@ Requirement = Annotated[
 Distribution = Annotated[
     str,
     Meta(
-        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z", description="the name of a package"
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,198}[A-Za-z0-9])?\Z",
+        description="the name of a package",
     ),
 ]
 DebianPackage = Annotated[
@@ -87,13 +88,13 @@ DebianPackage = Annotated[
 ]
 DebianSuite = Annotated[str, Meta(pattern=r"^[a-z]*\Z", description="the name of a Debian suite")]
 FileVersion = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+:~!_-]*\Z", description="a version")
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+:~!_-]{0,199}\Z", description="a version")
 ]
 # A wheel's file name, or a .deb's path below the archive root. Never absolute, never with `..`.
 FilePath = Annotated[
     str,
     Meta(
-        pattern=r"^(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._+~%:-]*(/[A-Za-z0-9._+~%:-]+)*\Z",
+        pattern=r"^(?!.{1000})(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._+~%:-]*(/[A-Za-z0-9._+~%:-]+)*\Z",
         description="a file name, or a path below an archive's root",
     ),
 ]
@@ -125,7 +126,7 @@ VirtualVersion = Annotated[
 Source = Annotated[
     str,
     Meta(
-        pattern=r"^[a-z0-9][a-z0-9-]*\Z",
+        pattern=r"^[a-z0-9][a-z0-9-]{0,99}\Z",
         description="the name of a source: lower-case letters, digits and hyphens",
     ),
 ]

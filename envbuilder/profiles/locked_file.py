@@ -33,7 +33,7 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """A locked file."""
 
     kind: types.FileKind
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*\Z")]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}\Z")]
     """Distribution, Debian or conda package (a union type would check only its last pattern)."""
     version: types.FileVersion
     file: types.FilePath
