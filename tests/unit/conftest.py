@@ -22,7 +22,7 @@ __all__ = ["server", "source", "there"]  # fixtures: a registry, and what is pus
 
 @pytest.fixture(scope="session")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Folders that no test has used. `mktemp` would look through all of them for the next number."""
+    """New folders: to number the next, pytest's `mktemp` looks through all that there are."""
     above = tmp_path_factory.mktemp("homes")
     return (above / str(number) for number in itertools.count())
 
