@@ -21,6 +21,9 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
+# Threads of torch that wait for each other keep their cores busy. Where two tests train at once, the
+# one then waits for most of the time for what the other wastes. A container gets no such variable.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Machines are shared: how long one example takes says nothing about the code.
 hypothesis.settings.register_profile(
     "shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
