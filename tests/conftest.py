@@ -21,8 +21,8 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
-# Threads of torch that wait for each other keep their cores busy. Where two tests train at once, the
-# one then waits for most of the time for what the other wastes. A container gets no such variable.
+# Threads of torch keep their cores busy while they wait for each other: where two tests train at
+# once, each would wait for what the other wastes. Containers get no such variable.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Machines are shared: how long one example takes says nothing about the code.
 hypothesis.settings.register_profile(

@@ -119,7 +119,7 @@ def test_a_rendered_folder_builds_and_trains(
             *("run", "--rm", "--network", "none", "--volume", f"{mnist_dir}:/data:ro"),
             *("--env", "OMP_WAIT_POLICY", TAG),  # of our own environment
             *("python", "/opt/envbuilder/payload.pyz", "verify", "--device", "cpu"),
-            *("--data", "/data", "--quick"),
+            *("--data", "/data", "--quick", "--epochs", "1"),
         )
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout.splitlines()[-1])["report"]["status"] == "passed"
