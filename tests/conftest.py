@@ -21,6 +21,9 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
+# Threads of torch keep their cores busy while they wait for each other: where two tests train at
+# once, each would wait for what the other wastes. Containers get no such variable.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Machines are shared: how long one example takes says nothing about the code.
 hypothesis.settings.register_profile(
     "shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -29,6 +32,7 @@ hypothesis.settings.register_profile(
     "soak", hypothesis.settings.get_profile("shared"), max_examples=3000
 )
 hypothesis.settings.load_profile("shared")
+LONGEST_ID = 100
 REQUIRED = frozenset(filter(None, os.environ.get("ENVBUILDER_REQUIRE", "").split(",")))
 
 
@@ -51,6 +55,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--all", action="store_true", help="run the tests marked slow, too")
     parser.addoption("--soak", action="store_true", help="run the tests marked soak, too")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name long values by their arguments: what is 16 MB long would be sent to each worker."""
+    return argname if isinstance(val, (str, bytes)) and len(val) > LONGEST_ID else None
 
 
 def left_out(config: pytest.Config) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ class Reader:
         self.absent: set[str] = set()
         self.unreadable: dict[str, str] = {}
         self._left = _ALL
+        self._tops: dict[str, bool] = {}
 
     def file(self, path: str, limit: int = _LIMIT) -> str | None:
         """Read the text of a file, at most `limit` bytes of it."""
@@ -178,11 +179,17 @@ class Reader:
     def _failed(self, path: str, error: OSError | ValueError) -> None:
         top, _, below = path.partition("/")
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
-        if missing and not (below and not (self.root / top).is_dir()):
+        if missing and not (below and not self._is_top(top)):
             self.absent.add(path)
         else:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             self.unreadable[path] = "not there" if missing else reason or type(error).__name__
+
+    def _is_top(self, name: str) -> bool:
+        """Return whether a folder of that name is directly below the root."""
+        if name not in self._tops:
+            self._tops[name] = (self.root / name).is_dir()
+        return self._tops[name]
 
 
 def _kept_out(path: Path) -> bool:

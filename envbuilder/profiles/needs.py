@@ -8,6 +8,7 @@ What a profile states itself (`requires`) takes precedence: its torch may be a c
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from envbuilder.profiles import lock as profile_lock
@@ -47,12 +48,8 @@ def needs(
     target = profile_lock.first(lock, platform)
     if target is None:
         return stated
-    names = [f.basename for f in target.of_kind("wheel")]
-    locked = Needs(
-        macos=_newest(_oldest_macos(name) for name in names),
-        glibc=_newest(_oldest_glibc(name) for name in names),
-    )
-    locked = ACCELERATORS[profile.accelerator].locked(target, locked, wsl)
+    wheels = tuple(f.basename for f in target.of_kind("wheel"))
+    locked = ACCELERATORS[profile.accelerator].locked(target, _system(wheels), wsl)
     return Needs(
         sm=stated.sm or locked.sm,
         sm_ptx=stated.sm_ptx if stated.sm else locked.sm_ptx,
@@ -61,6 +58,15 @@ def needs(
         nvidia_driver=stated.nvidia_driver or locked.nvidia_driver,
         macos=stated.macos or locked.macos,
         glibc=locked.glibc,
+    )
+
+
+@lru_cache(maxsize=64)  # asked for every backend of every profile, several times in one command
+def _system(wheels: tuple[str, ...]) -> Needs:
+    """Return the versions of macOS and the C library that wheels of these file names need."""
+    return Needs(
+        macos=_newest(_oldest_macos(name) for name in wheels),
+        glibc=_newest(_oldest_glibc(name) for name in wheels),
     )
 
 

@@ -61,10 +61,12 @@ def leaked(content: bytes) -> bool:
 
 
 class Arguments:
-    """The arguments of all processes on this machine that ever held a canary."""
+    """The arguments that ever held a canary, of all processes that are started on this machine."""
 
     def __init__(self) -> None:
         self.guilty: set[bytes] = set()
+        # To read them all again every few milliseconds would take half of a core.
+        self._older = set(Path("/proc").glob("[0-9]*"))
         self._stop = threading.Event()
         self._watch = threading.Thread(target=self._look)
 
@@ -78,9 +80,9 @@ class Arguments:
 
     def _look(self) -> None:
         while not self._stop.wait(0.002):
-            for path in Path("/proc").glob("[0-9]*/cmdline"):
+            for process in set(Path("/proc").glob("[0-9]*")) - self._older:
                 try:
-                    content = path.read_bytes()
+                    content = (process / "cmdline").read_bytes()
                 except OSError:
                     continue
                 # A command's own arguments are the test's, or the user's.

@@ -136,6 +136,12 @@ def probed(root: Path, name: str) -> host.Host:
     return probe.host(plant(root, load(name)))
 
 
+@functools.cache
+def recorded(name: str) -> host.Host:
+    """The same, as it was recorded: `test_recorded_hosts` compares it with the tree."""
+    return msgspec.json.decode((FOLDER / f"{name}.json").read_bytes(), type=host.Host)
+
+
 def profile(kind: str, **changes: Any) -> Profile:
     """A profile as the shipped ones are, without what selection does not read."""
     accelerator, platforms, backends, requires, extension = _PROFILES[kind]

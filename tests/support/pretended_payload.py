@@ -20,6 +20,7 @@ LIFE = 10_000.0
 """Seconds that its process lived, so that no sum of a report is too long."""
 
 PIXELS = dataset.SIDE**2
+_COARSE = bytes(value & 0xFC for value in range(256))
 
 
 def quick_report(**changes: Any) -> dict[str, Any]:
@@ -88,4 +89,4 @@ def scores(answered: int) -> list[float]:
 
 def coarse(image: bytes) -> bytes:
     """An image without the two bits of each pixel that a blind test changes."""
-    return image.translate(bytes(value & 0xFC for value in range(256)))
+    return image.translate(_COARSE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,21 @@ from envbuilder.core.settings import SHARED_STORE
 from tests.support.registry_requests import server, source, there
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["server", "source", "there"]  # fixtures: a registry, and what is pushed to it
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New folders: to number the next, pytest's `mktemp` looks through all that there are."""
+    above = tmp_path_factory.mktemp("homes")
+    return (above / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def no_outside(monkeypatch: pytest.MonkeyPatch, homes: Iterator[Path]) -> None:
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise AssertionError(f"a unit test tried to run {args[0] if args else kwargs}")
 
@@ -33,7 +42,8 @@ def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     monkeypatch.setattr(socket.socket, "connect", only_loopback)
-    home = tmp_path_factory.mktemp("home")
+    home = next(homes)
+    home.mkdir()
     for name in ("CONFIG", "CACHE", "DATA"):
         monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(home / name.lower()))
     for name in (SHARED_STORE, "ENVBUILDER_BASE_IMAGE", "PIP_FIND_LINKS", "PIP_INDEX_URL"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from fnmatch import fnmatch
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 STARTERS = {"subprocess", "multiprocessing", "pty"}
@@ -28,10 +28,13 @@ EXECUTORS = {
 }
 
 
-def modules(repository: Path) -> Iterator[tuple[str, ast.Module]]:
+@functools.cache
+def modules(repository: Path) -> tuple[tuple[str, ast.Module], ...]:
     package = repository / "envbuilder"
-    for path in sorted(package.rglob("*.py")):
-        yield path.relative_to(package).as_posix(), ast.parse(path.read_text())
+    return tuple(
+        (path.relative_to(package).as_posix(), ast.parse(path.read_text()))
+        for path in sorted(package.rglob("*.py"))
+    )
 
 
 def imported(tree: ast.AST) -> set[str]:

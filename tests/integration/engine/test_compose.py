@@ -185,6 +185,7 @@ def printed_by_train(output: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_the_guides_commands_run(project: Project, repository: Path) -> None:
     need_devcontainer()
     blocks = re.findall(

@@ -61,6 +61,7 @@ def test_no_credential_gets_into_an_image(
         docker_client.images.remove(TAG, force=True)
 
 
+@pytest.mark.slow
 def test_a_rendered_dockerfile_takes_a_login_as_a_secret(
     machine: Machine, docker_client: Any, base_image: str, tmp_path: Path
 ) -> None:

@@ -121,7 +121,7 @@ def index(locked_wheels: Path, repository: Path, tmp_path: Path) -> Iterator[Ind
         wheel = small_wheels.write(folder / "wheels", name.replace("-", "_"), {}, version=newer)
         made.newer.add(wheel.name)
     made.write_pages()
-    thread = threading.Thread(target=made.server.serve_forever)
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield made

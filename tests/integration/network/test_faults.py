@@ -182,7 +182,7 @@ def slow_index(cli: Cli, tiny: Path, tmp_path: Path) -> Iterator[tuple[str, dict
     path.unlink()
     shutil.rmtree(tmp_path / "data")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{server.server_address[1]}/simple"
     clean = {"UV_DEFAULT_INDEX": url, "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.devnull}

@@ -318,7 +318,11 @@ def test_children_are_isolated_too(
     isolated = [python, "-I", "-X", f"pycache_prefix={bytecode}", pyz, "--promise", start.text()]
     done = subprocess.run(
         [*isolated, *command, "--data", resources.mnist_subset_dir()],
-        env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+        },
         cwd=work,
         capture_output=True,
         text=True,

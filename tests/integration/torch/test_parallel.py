@@ -300,8 +300,9 @@ def test_a_cpu_build_has_no_gpus_to_train_on(parallel: Starter) -> None:
 @pytest.mark.slow
 @needs_two
 def test_verify_reports_two_ranks(cli: Cli, torch_python: Path, tmp_path: Path) -> None:
-    asked = ("--python", str(torch_python), "--profile", "cpu", "--quick", "--devices", "all")
-    done = cli("verify", *asked, "--output", "report.json", environment={"OMP_NUM_THREADS": "2"})
+    asked = ("--python", str(torch_python), "--profile", "cpu", "--devices", "all")
+    quick = ("--quick", "--epochs", "1", "--output", "report.json")
+    done = cli("verify", *asked, *quick, environment={"OMP_NUM_THREADS": "2"})
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads((tmp_path / "report.json").read_text())
     assert found["scaling"]["ranks"] == 2

@@ -54,10 +54,6 @@ def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "prepare", prepare)
 
 
-def recorded(name: str) -> Host:
-    return msgspec.json.decode((host_trees.FOLDER / f"{name}.json").read_bytes(), type=Host)
-
-
 def on(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
     answers = any(e.state == "usable" for e in here.containers.engines)
 
@@ -88,7 +84,7 @@ def outcome(found: Settings, *, running: bool = True, **asked: Any) -> str | Env
 def test_detect_verify_and_build_agree(
     name: str, engines: str, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = recorded(name)
+    here = host_trees.recorded(name)
     if engines == "an engine":
         here = msgspec.structs.replace(here, containers=DOCKER)
     on(monkeypatch, here)
@@ -127,7 +123,7 @@ def test_without_a_profile_it_is_the_one_that_detect_chose(
     name: str, engines: str, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `bootstrap.py` does it, too, which asks for a native environment."""
-    here = recorded(name)
+    here = host_trees.recorded(name)
     if engines == "an engine":
         here = msgspec.structs.replace(here, containers=DOCKER)
     on(monkeypatch, here)
@@ -152,7 +148,7 @@ def test_a_native_environment_is_refused_with_the_way_out(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forky = {"containers": DOCKER, "os_version": "Debian GNU/Linux forky/sid"}
-    on(monkeypatch, msgspec.structs.replace(recorded("lunar-lake"), **forky))
+    on(monkeypatch, msgspec.structs.replace(host_trees.recorded("lunar-lake"), **forky))
     refused = outcome(found, backend="venv")
     assert isinstance(refused, HostError)
     assert refused.message.startswith(
@@ -171,7 +167,7 @@ def test_without_the_engine_the_way_out_is_the_hint(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit 4, and no advice to take the backend that does not work either."""
-    here = recorded("lunar-lake")
+    here = host_trees.recorded("lunar-lake")
     on(monkeypatch, here)
 
     def prepare(backend: str) -> Any:
@@ -195,6 +191,6 @@ def test_an_image_that_was_asked_for_is_of_the_accelerators_profile(
     found: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Who asks for an image has an engine where it will run."""
-    here = recorded("lunar-lake")
+    here = host_trees.recorded("lunar-lake")
     image = choice.choose(LIBRARY, found, here, backend="docker").profile
     assert (image.name, choice.choose(LIBRARY, found, here).profile.name) == ("xpu", "cpu")

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from envbuilder import cli
-from envbuilder.core import process
+from envbuilder.core import process, resources
 from envbuilder.host import describe, probe
 from envbuilder.host.model import Cpu, Gpu, Host, Memory
+from envbuilder.profiles.library import Library
+from envbuilder.project import catalog
 from tests.support import host_trees
 from tests.support.broken_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu
 from tests.support.host_trees import NAMES
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REAL = probe.host
+SHIPPED = Library((resources.profiles_dir(),))
 FAST = changed(ADA, usable_bytes=23 * GIB, bandwidth=1008 * 10**9)
 
 
@@ -166,6 +169,7 @@ def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
 
     monkeypatch.setattr(probe, "host", REAL)
     monkeypatch.setattr(process, "run", never)
+    monkeypatch.setattr(catalog, "library", lambda settings: SHIPPED)  # is read once for all
     root = plant(tmp_path, name)
     out = shown(capsys, "--root", root)
     assert max(map(len, out.splitlines())) <= 80
@@ -174,6 +178,7 @@ def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
     assert f"→ profile {chosen}: " in out or chosen is None
     said = json.loads(shown(capsys, "--root", root, "--json"))
     assert said["profile"] == chosen
+    assert said["host"] == json.loads((host_trees.FOLDER / f"{name}.json").read_bytes())
     assert all(fit["verdict"] for fit in said["fits"])
 
 

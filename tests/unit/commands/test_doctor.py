@@ -123,8 +123,8 @@ def test_nothing_else_about_a_gpu_is_repaired(obstacle: str) -> None:
 
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
-def test_a_recorded_tree_offers_no_repair(name: str, tmp_path: Path) -> None:
-    here = host_trees.probed(tmp_path, name)
+def test_a_recorded_tree_offers_no_repair(name: str) -> None:
+    here = host_trees.recorded(name)
     for asked in (None, *BY_NAME):
         assert all(p.repair is None and p.fix for p in diagnose(here, Around(), asked))
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
-import json
 import re
-import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +14,6 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder import cli
 from envbuilder.core import resources
 from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.surroundings import Around
@@ -222,10 +219,7 @@ def test_every_host_says_what_it_is_and_where_it_comes_from() -> None:
 
 def test_every_kind_of_host_is_there() -> None:
     """What the corpus is for; a host that is taken away leaves a gap here."""
-    hosts = [
-        msgspec.json.decode((host_trees.FOLDER / f"{name}.json").read_bytes(), type=Host)
-        for name in host_trees.NAMES
-    ]
+    hosts = [host_trees.recorded(name) for name in host_trees.NAMES]
     gpus = [gpu for found in hosts for gpu in found.gpus]
     generations = {found.cpu.generation for found in hosts}
     assert {f"Zen {number}" for number in range(1, 7)} <= generations
@@ -264,21 +258,6 @@ def test_the_doctor_and_the_reasons_name_what_is_wrong(name: str, tmp_path: Path
     assert all(problem.text and problem.fix for problem in judged.problems)
     for profile, part in data.get("reasons", {}).items():
         assert part in "; ".join(judged.fits[profile].reasons), profile
-
-
-@pytest.mark.parametrize("name", host_trees.NAMES)
-def test_detect_reads_the_tree(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(signal, "signal", lambda *args: None)
-    root = host_trees.plant(tmp_path / "root", host_trees.load(name))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["detect", "--root", str(root), "--json"])
-    assert not stopped.value.code
-    said = json.loads(capsys.readouterr().out)
-    assert said["profile"] == host_trees.load(name)["chosen"]
-    assert said["host"] == json.loads((host_trees.FOLDER / f"{name}.json").read_bytes())
 
 
 @pytest.mark.parametrize("name", host_trees.NAMES)

@@ -10,8 +10,7 @@ from envbuilder.core.errors import HostError
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles import selection
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.profile import Requires, names
-from envbuilder.profiles.profile import load as load_profile
+from envbuilder.profiles.profile import Requires
 from tests.support import host_trees
 from tests.support.host_trees import PROFILES, profile
 
@@ -42,8 +41,8 @@ def changed(gpu: Gpu, **changes: object) -> Gpu:
 
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
-def test_each_host_has_its_verdicts(name: str, tmp_path: Path) -> None:
-    host = host_trees.probed(tmp_path, name)
+def test_each_host_has_its_verdicts(name: str) -> None:
+    host = host_trees.recorded(name)
     expected = host_trees.load(name)
     choice = selection.choose(PROFILES, host, locks=host_trees.locks())
     assert {f.profile: f.verdict for f in choice.fits} == expected["verdicts"]
@@ -52,12 +51,10 @@ def test_each_host_has_its_verdicts(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
-def test_shipped_profiles_are_chosen_like_those_of_the_tests(name: str, tmp_path: Path) -> None:
-    folders = (resources.profiles_dir(),)
-    everything = [load_profile(n, folders) for n in names(folders)]
-    host = host_trees.probed(tmp_path, name)
-    locks = Library(folders).locks(everything)
-    choice = selection.choose(everything, host, locks=locks)
+def test_shipped_profiles_are_chosen_like_those_of_the_tests(name: str) -> None:
+    everything = SHIPPED.profiles()
+    host = host_trees.recorded(name)
+    choice = selection.choose(everything, host, locks=SHIPPED.locks(everything))
     assert choice.profile == host_trees.load(name)["chosen"]
     # What the lock says of kernels, drivers and systems is what the profiles of the tests state.
     own = {p.name for p in PROFILES}
