@@ -85,6 +85,7 @@ DOWNLOADS = {
         "mnist",
         r"mnist/\.part-\w+",
     ),
+    "interpreters": Names(r"answers\.json|\.answers\.json\.\d+\.part"),
     "locate": Names(r"\w+-\w+-3\.\d+-[a-z0-9_-]+\.txt"),
     "uv-resolve": Names(r"[^/]+", whole=r"[^/]+"),
     "logs": Names(
