@@ -143,6 +143,13 @@ class DockerEngine(Engine):
             ids: list[types.Digest] = self._api.images(quiet=True)
         return ids
 
+    def shares(self) -> dict[str, int]:
+        """Return the ids of images and the bytes that no other image shares, as far as reported."""
+        with _reported("the engine cannot report sizes"):
+            images = self._api.df().get("Images") or ()
+        sizes = {i["Id"]: (i.get("Size", -1), i.get("SharedSize", -1)) for i in images}
+        return {key: size - shared for key, (size, shared) in sizes.items() if 0 <= shared <= size}
+
     def remove(self, ref: str, only: str = "") -> None:
         """Remove an image by tag; its parent images stay."""
         with self._waiting(_REMOVAL_SECONDS):

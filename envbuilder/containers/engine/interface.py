@@ -94,6 +94,10 @@ class Engine(abc.ABC):
         images = {i.id: i for i in map(_described, self._list(f"{LABEL}fingerprint"))}
         return tuple(images[key] for key in sorted(images))
 
+    def shares(self) -> dict[str, int]:
+        """Return the ids of images and the bytes that no other image shares, as far as reported."""
+        return {}
+
     def pull(self, ref: str, platform: str) -> None:
         """Pull an image; raise `BuildError` if that fails."""
         done = process.run([*self.command, "pull", "--quiet", "--platform", platform, ref])

@@ -396,3 +396,14 @@ def test_an_engine_that_fails_to_list_its_ids_is_4() -> None:
 
     with pytest.raises(ToolError, match="the engine cannot list its images: Read timed out"):
         engine(api=SimpleNamespace(images=images)).manifests()
+
+
+def test_an_image_s_own_share_is_what_no_other_image_has() -> None:
+    images = [
+        {"Id": "sha256:a", "Size": 100, "SharedSize": 60},
+        {"Id": "sha256:b", "Size": 100, "SharedSize": -1},
+        {"Id": "sha256:c"},
+    ]
+    api = SimpleNamespace(df=lambda: {"Images": images})
+    assert engine(api=api).shares() == {"sha256:a": 40}
+    assert engine(api=SimpleNamespace(df=lambda: {"Images": None})).shares() == {}
