@@ -67,8 +67,9 @@ _HEX = "[0-9a-f]{64}"
 _BASE = rf"(?:{_HEX}(?:-\w+-\w+)?|debian-{_HEX})"
 DOWNLOADS = {
     "store": Names(
-        rf"sha256/[0-9a-f]{{2}}/{_HEX}|partial/{_HEX}(?:\.lock)?",
-        r"sha256|sha256/[0-9a-f]{2}|partial",
+        rf"sha256/[0-9a-f]{{2}}/{_HEX}|partial/{_HEX}(?:\.lock)?"
+        rf"|derived/(?:{_HEX}\.json|\.{_HEX}\.json\.\d+\.part)",
+        r"sha256|sha256/[0-9a-f]{2}|partial|derived",
     ),
     "bases": Names(
         rf"{_BASE}\.lock|{_HEX}\.signature\.json",
