@@ -64,6 +64,8 @@ class Engine(abc.ABC):
     """The client's command line, pointed at this engine."""
     rootless: bool = False
     """Whether containers' users are mapped: root inside is this user."""
+    receives_layers: bool = True
+    """Whether `load` sends layers, so that it helps to know which of them the engine has."""
     socket: Path | None = None
     """The socket through which the engine is reached; None if it has none on this machine."""
 
