@@ -112,7 +112,7 @@ def command(
 
 def _is_terminal() -> bool:
     """Return whether somebody reads the output and can answer; a program that does is not asked."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _show(entries: Sequence[Entry], progress: Progress) -> None:
