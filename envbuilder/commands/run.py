@@ -14,6 +14,7 @@ from envbuilder.core import console
 
 if TYPE_CHECKING:
     import contextlib
+    from collections.abc import Callable
 
     from envbuilder.core.console import Progress, Task
 
@@ -48,7 +49,7 @@ def command(
     """
     enter(
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
-        argv[1:] if argv[0] == "--" else argv,
+        lambda name: argv[1:] if argv[0] == "--" else argv,
     )
 
 
@@ -81,16 +82,17 @@ class _Brief:
                 self._progress.note(line)
 
 
-def enter(request: Request, argv: tuple[str, ...]) -> None:
+def enter(request: Request, argv: Callable[[str], tuple[str, ...]]) -> None:
     """Build the environment if it is missing, then replace this process by the command.
 
+    `argv` returns the command for the environment's name: its profile, in a project ENV.PROFILE.
     If there is nothing to build, at most one line is printed before the command's own, and
     warnings.
     """
     settings = load_settings()
     progress = _Brief(console.progress())
     try:
-        _, environment = workflow.prepare_to_run(request, settings, progress)
+        prepared, environment = workflow.prepare_to_run(request, settings, progress)
         require_image(environment.plan.backend)
         workflow.build(environment, request, settings, progress)
     except BaseException:
@@ -100,4 +102,7 @@ def enter(request: Request, argv: tuple[str, ...]) -> None:
     if environment.plan.artifact.kind != "image":
         for warning in shadowing.warnings(shadowing.look(os.environ)):
             progress.note(f"warning: {warning}")
-    environment.become(argv, os.environ)
+    name = prepared.profile.name
+    if settings.definition is not None:
+        name = f"{settings.environment}.{name}"
+    environment.become(argv(name), os.environ)
