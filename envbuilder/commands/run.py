@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from envbuilder.build import shadowing, workflow
+from envbuilder.build.access import NOTHING
 from envbuilder.build.request import Request
+from envbuilder.commands.access_options import access_options
 from envbuilder.commands.options import environment_options, load_settings, require_image
 from envbuilder.core import console
 
 if TYPE_CHECKING:
     import contextlib
 
+    from envbuilder.build.access import Access
     from envbuilder.core.console import Progress, Task
 
 
@@ -24,12 +27,14 @@ if TYPE_CHECKING:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @environment_options
+@access_options
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARG]…")
 def command(
     profile: str | None,
     backend: str | None,
     python: str | None,
     base_image: str | None,
+    given: Access,
     argv: tuple[str, ...],
 ) -> None:
     """Run a command inside the environment, with the flags that its device needs.
@@ -39,16 +44,18 @@ def command(
     PATH but not in the environment. Add packages in a profile; a program named by its path is run.
 
     In an image the command runs as you (for root: as the folder's owner), without any capability.
-    It can write this folder and /tmp, and gets the network and its device.
+    It can write this folder, volumes and /tmp, and gets the network and its device.
 
     \b
     Examples:
       envbuilder run --profile cpu -- python train.py
+      envbuilder run -p 8000 -v ./data:/data:ro -e HF_TOKEN -- python serve.py
       envbuilder run -- python -c "import torch; print(torch.__version__)"
     """
     enter(
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
         argv[1:] if argv[0] == "--" else argv,
+        given,
     )
 
 
@@ -81,7 +88,7 @@ class _Brief:
                 self._progress.note(line)
 
 
-def enter(request: Request, argv: tuple[str, ...]) -> None:
+def enter(request: Request, argv: tuple[str, ...], given: Access = NOTHING) -> None:
     """Build the environment if it is missing, then replace this process by the command.
 
     If there is nothing to build, at most one line is printed before the command's own, and
@@ -98,6 +105,9 @@ def enter(request: Request, argv: tuple[str, ...]) -> None:
         raise
     progress.release(briefly=True)
     if environment.plan.artifact.kind != "image":
+        if given.ports:
+            listed = ", ".join(str(port.outside) for port in given.ports)
+            progress.note(f"note: -p {listed}: the command opens ports of this machine itself")
         for warning in shadowing.warnings(shadowing.look(os.environ)):
             progress.note(f"warning: {warning}")
-    environment.become(argv, os.environ)
+    environment.become(argv, os.environ, given)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from envbuilder.build import conventions, isolation
+from envbuilder.build.access import NOTHING
 from envbuilder.build.backends import devices, foreign_programs
 from envbuilder.build.image import records
 from envbuilder.build.payload import TIMEOUT_SECONDS
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
+    from envbuilder.build.access import Access
     from envbuilder.build.plan import Artifact, Plan
-    from envbuilder.containers.engine.container import Devices
+    from envbuilder.containers.engine.container import Devices, Volume
     from envbuilder.containers.engine.interface import Engine, Image
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
@@ -138,13 +140,17 @@ class DockerEnvironment:
             msgspec.structs.replace(access, gpus="") if self._force and without_runtime else access
         )
 
-    def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    def become(
+        self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING
+    ) -> NoReturn:
         """Replace this process with the client's `run`: as the user, with the working folder."""
-        del environ  # a container has its own
+        del environ  # a container has its own; the client passes on what is to be passed
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.in_image(argv, wheels, self.profile.name)
         folder = Path.cwd()
         _require_project(folder, self._engine.socket)
+        for volume in access.volumes:
+            _require_apart(volume, (folder, PurePosixPath(conventions.WORK)), self._engine.socket)
         owner = folder.stat()
         user = _user(owner, os.getuid(), os.getgid())
         container = Container(
@@ -153,8 +159,11 @@ class DockerEnvironment:
             limits=self._engine.limits,
             arguments=tuple(argv),
             network=True,
-            variables={"HOME": _SCRATCH, **self.device_variables},
+            variables={"HOME": _SCRATCH, **self.device_variables, **access.variables},
+            passed=access.passed,
             project=(str(folder), conventions.WORK),
+            ports=access.ports,
+            volumes=access.volumes,
             groups=_groups(owner, user, os.getgroups()),
             devices=self._devices(),
         )
@@ -182,11 +191,38 @@ def _groups(
 
 def _require_project(folder: Path, socket: Path | None) -> None:
     """Raise `InvalidError` for a folder through which a container could use an engine itself."""
-    sockets = (*_SOCKETS, *((socket.resolve(),) if socket else ()))
-    if any(path.is_relative_to(folder) for path in sockets):
+    if _holds_socket(folder, socket):
         raise InvalidError(
             f"{folder} holds a container engine's socket, and cannot be the project",
             "Change to your project's folder, and run it again.",
+        )
+
+
+def _holds_socket(folder: Path, socket: Path | None) -> bool:
+    sockets = (*_SOCKETS, *((socket.resolve(),) if socket else ()))
+    return any(path.is_relative_to(folder) for path in sockets)
+
+
+def _require_apart(
+    volume: Volume, project: tuple[Path, PurePosixPath], socket: Path | None
+) -> None:
+    """Raise `InvalidError` for a volume that holds an engine's socket or covers the project."""
+    if volume.is_folder and _holds_socket(Path(volume.source), socket):
+        raise InvalidError(
+            f"{volume.source} holds a container engine's socket, and cannot be a volume",
+            "Name the folder that the command needs.",
+        )
+    target, (folder, inside) = PurePosixPath(volume.target), project
+    if inside.is_relative_to(target):
+        raise InvalidError(
+            f"{volume.target} would cover the project, which is at {inside} in the container",
+            "Choose a path of its own, such as /data.",
+        )
+    if target.is_relative_to(inside) and not (folder / target.relative_to(inside)).is_dir():
+        # The engine would create it in the project, as root.
+        raise InvalidError(
+            f"{volume.target}: there is no such folder in the project",
+            f"Create it first: mkdir -p {process.quoted([str(target.relative_to(inside))])}",
         )
 
 
@@ -195,10 +231,14 @@ def _restrictions(container: Container) -> str:
     limits = container.limits
     most = [gigabytes(limits.memory) + " of memory"] if limits.memory else []
     most += [f"{limits.processes} processes and threads"] if limits.processes else []
+    writable = [volume.target for volume in container.volumes if volume.writable]
+    places = ", ".join((f"this folder ({conventions.WORK})", *writable))
+    ports = ", ".join(f"{port.address} leads to port {port.inside}" for port in container.ports)
     return "; ".join(
         (
             f"container: user {container.user}, without capabilities or setuid programs",
-            f"only this folder ({conventions.WORK}) and {_SCRATCH} can be written",
+            f"only {places} and {_SCRATCH} can be written",
+            *([ports] if ports else []),
             *([f"at most {' and '.join(most)}"] if most else []),
         )
     )

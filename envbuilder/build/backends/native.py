@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.build import isolation, render
+from envbuilder.build.access import NOTHING
 from envbuilder.build.backends import foreign_programs, integrity
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.build.plan import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
+    from envbuilder.build.access import Access
     from envbuilder.build.plan import Artifact, Plan
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
@@ -301,7 +303,9 @@ class NativeEnvironment:
         (Path(folder) / "work").mkdir()
         return Path(folder)
 
-    def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    def become(
+        self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING
+    ) -> NoReturn:
         """Replace this process with a command, found on the environment's PATH first.
 
         Raises `ToolError` if it is not found or belongs to another Python.
@@ -314,5 +318,6 @@ class NativeEnvironment:
         )
         if program is None:
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
-        command, variables = self.inside([program, *argv[1:]], environ)
-        process.replace(command, {**self.device_variables, **variables})
+        stated = {**{name: environ[name] for name in access.passed}, **access.variables}
+        command, variables = self.inside([program, *argv[1:]], {**environ, **stated})
+        process.replace(command, {**self.device_variables, **variables, **stated})

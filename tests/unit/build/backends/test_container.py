@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envbuilder.build.access import Access
 from envbuilder.build.backends import container, devices
+from envbuilder.containers.engine.container import Port, Volume
 from envbuilder.containers.engine.interface import Image
 from envbuilder.core import console, process
 from envbuilder.core.errors import InvalidError, VerifyError
@@ -71,6 +73,28 @@ def test_a_project_may_not_hold_an_engines_socket(folder: str) -> None:
     container._require_project(Path("/home/me/run"), None)
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        ("/", "/data", "/ holds a container engine's socket, and cannot be a volume"),
+        ("/run", "/data", "/run holds"),
+        ("/home/me/sockets", "/data", "/home/me/sockets holds"),
+        ("/srv", "/work", "/work would cover the project, which is at /work"),
+        ("models", "/work", "/work would cover"),
+        ("models", "/work/none", "/work/none: there is no such folder in the project"),
+    ],
+)
+def test_a_volume_holds_no_socket_and_leaves_the_project_alone(
+    source: str, target: str, words: str, tmp_path: Path
+) -> None:
+    project, socket = (tmp_path, PurePosixPath("/work")), Path("/home/me/sockets/docker.sock")
+    with pytest.raises(InvalidError, match=words):
+        container._require_apart(Volume(source=source, target=target), project, socket)
+    (tmp_path / "data").mkdir()
+    for usual in ("/work/data", "/data"):
+        container._require_apart(Volume(source="/home/me/x", target=usual), project, socket)
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The command lines that replaced this process."""
@@ -113,6 +137,38 @@ def test_a_command_gets_its_folder_and_says_what_it_is_left_with(
     monkeypatch.setattr(console.VERBOSITY, "quiet", True)
     image[0].become(["python"], {})
     assert capsys.readouterr().err == ""
+
+
+def test_a_command_gets_what_the_user_states(
+    image: tuple[container.DockerEnvironment, FakeEngine],
+    started: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = Access(
+        ports=(Port(outside=8080, inside=80),),
+        volumes=(
+            Volume(source="models", target="/models"),
+            Volume(source="/srv", target="/srv", writable=False),
+        ),
+        variables={"A": "b", "HOME": "/models"},
+        passed=("HF_TOKEN",),
+    )
+    image[0].become(["python"], {"HF_TOKEN": "secret"}, given)
+    (argv,) = started
+    assert {"--publish=127.0.0.1:8080:80", "--env=A=b", "--env=HF_TOKEN"} <= set(argv)
+    assert "--env=HOME=/models" in argv
+    assert "--env=HOME=/tmp" not in argv
+    assert "type=volume,source=models,target=/models" in argv
+    assert "secret" not in "".join(argv)
+    line = capsys.readouterr().err
+    assert "only this folder (/work), /models and /tmp can be written" in line
+    assert "127.0.0.1:8080 leads to port 80" in line
+    with pytest.raises(InvalidError, match="/run holds"):
+        image[0].become(["python"], {}, Access(volumes=(Volume(source="/run", target="/r"),)))
+    assert len(started) == 1
 
 
 def test_no_other_image_is_started_under_the_name(
