@@ -25,12 +25,18 @@ _PORT = re.compile(
 )
 _VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _FOLDER_STARTS = (".", "/", "~")
-_OWN_FOLDERS = tuple(map(PurePosixPath, (conventions.PREFIX, "/opt/envbuilder")))
-_KERNEL_FOLDERS = tuple(map(PurePosixPath, ("/proc", "/sys", "/dev", "/etc")))
-_SYSTEM_FOLDERS = tuple(
-    PurePosixPath(f"/{name}")
-    for name in ("bin", "lib", "lib64", "run", "sbin", "tmp", "usr", "var")
+_CLOSED = tuple(
+    map(
+        PurePosixPath,
+        (
+            *(conventions.PREFIX, "/opt/envbuilder", "/proc", "/sys", "/dev", "/etc"),
+            *("/bin", "/lib", "/lib64", "/sbin", "/usr"),
+        ),
+    )
 )
+"""Folders of an image in which nothing else may appear."""
+_KEPT_WHOLE = tuple(map(PurePosixPath, ("/tmp", "/run", "/var", "/root", conventions.HOME)))  # noqa: S108
+"""Folders of an image that others may have a folder in."""
 _ENVIRONMENTS_OWN = frozenset({"PATH", "VIRTUAL_ENV"})
 
 
@@ -139,7 +145,7 @@ def _target(text: str) -> str:
         raise InvalidError(f"{shown(text)}: a path of printable characters is needed")
     if why := covered(path):
         raise InvalidError(
-            f"{shown(text)} would cover {why} of the container",
+            f"{shown(text)} would cover {why}",
             "Choose a path of its own, such as /data.",
         )
     return str(path)
@@ -147,11 +153,11 @@ def _target(text: str) -> str:
 
 def covered(path: PurePosixPath) -> str:
     """Return what of an image would be hidden by something at this path; empty if nothing."""
-    for own in (*_OWN_FOLDERS, *_KERNEL_FOLDERS):
-        if own.is_relative_to(path) or path.is_relative_to(own):
-            return str(own)
-    hidden = next((f for f in _SYSTEM_FOLDERS if f.is_relative_to(path)), None)
-    return str(hidden) if hidden else ""
+    for folder in _CLOSED:
+        if folder.is_relative_to(path) or path.is_relative_to(folder):
+            return f"{folder} of the image"
+    hidden = next((f for f in _KEPT_WHOLE if f.is_relative_to(path)), None)
+    return f"{hidden} of the image" if hidden else ""
 
 
 def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:

@@ -44,7 +44,7 @@ def command(
     PATH but not in the environment. Add packages in a profile; a program named by its path is run.
 
     In an image the command runs as you (for root: as the folder's owner), without any capability.
-    It can write this folder, volumes and /tmp, and gets the network and its device.
+    It can write the project, volumes and /tmp, and gets the network and its device.
 
     \b
     Examples:

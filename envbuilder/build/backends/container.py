@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,12 @@ import msgspec
 
 from envbuilder.build import conventions, isolation
 from envbuilder.build.access import NOTHING
-from envbuilder.build.backends import devices, foreign_programs
+from envbuilder.build.backends import devices, foreign_programs, project_mount
 from envbuilder.build.image import records
 from envbuilder.build.payload import TIMEOUT_SECONDS
 from envbuilder.containers.engine.container import Container
 from envbuilder.core import console, process
-from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 
     from envbuilder.build.access import Access
     from envbuilder.build.plan import Artifact, Plan
-    from envbuilder.containers.engine.container import Devices, Volume
+    from envbuilder.containers.engine.container import Devices
     from envbuilder.containers.engine.interface import Engine, Image
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
     from envbuilder.profiles.profile import Profile
 
 _SCRATCH = "/tmp"  # noqa: S108 (a volume of the container, removed with it)
-_SOCKETS = tuple(map(Path, ("/run/docker.sock", "/run/podman/podman.sock", "/run/user")))
 
 
 class DockerEnvironment:
@@ -55,6 +54,7 @@ class DockerEnvironment:
         self.profile, self.target, self.plan = profile, target, plan
         self._engine, self._force = engine, force
         self._records = settings.records_dir / plan.fingerprint
+        self._project = settings.project
 
     def existing(self) -> Artifact | None:
         """Return the image if an earlier build made exactly this one."""
@@ -143,16 +143,18 @@ class DockerEnvironment:
     def become(
         self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING
     ) -> NoReturn:
-        """Replace this process with the client's `run`: as the user, with the working folder."""
+        """Replace this process with the client's `run`: as the user, with the project."""
         del environ  # a container has its own; the client passes on what is to be passed
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.in_image(argv, wheels, self.profile.name)
-        folder = Path.cwd()
-        _require_project(folder, self._engine.socket)
-        for volume in access.volumes:
-            _require_apart(volume, (folder, PurePosixPath(conventions.WORK)), self._engine.socket)
+        here, socket = Path.cwd(), self._engine.socket
+        folder = project_mount.root(self._project, here)
+        project_mount.require_project(folder, socket)
         owner = folder.stat()
-        user = _user(owner, os.getuid(), os.getgid())
+        user = project_mount.user(owner, os.getuid(), os.getgid())
+        project = project_mount.placed(folder, here, user[0])
+        for volume in access.volumes:
+            project_mount.require_apart(volume, project, socket)
         container = Container(
             image=self._checked_id(),
             user=f"{user[0]}:{user[1]}",
@@ -161,83 +163,32 @@ class DockerEnvironment:
             network=True,
             variables={"HOME": _SCRATCH, **self.device_variables, **access.variables},
             passed=access.passed,
-            project=(str(folder), conventions.WORK),
+            project=(str(folder), str(project.target)),
+            workdir=str(project.workdir),
             ports=access.ports,
             volumes=access.volumes,
-            groups=_groups(owner, user, os.getgroups()),
+            groups=project_mount.groups(owner, user, os.getgroups()),
             devices=self._devices(),
         )
-        console.progress().note(_restrictions(container))
+        console.progress().note(_restrictions(container, project.reason))
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         process.replace(self._engine.run_command(container, terminal=terminal), {})
 
 
-def _user(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
-    """Return the user for a command in a folder: this one, but instead of root the folder's owner.
-
-    A folder that root owns can only be written as root, who has no capability in a container.
-    """
-    return (uid, gid) if uid else (folder.st_uid, folder.st_gid)
-
-
-def _groups(
-    folder: os.stat_result, user: tuple[int, int], groups: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the folder's group if only as its member this user can write the folder."""
-    uid, gid = user
-    shared = uid not in {0, folder.st_uid} and folder.st_gid != gid and folder.st_gid in groups
-    return (folder.st_gid,) if shared else ()
-
-
-def _require_project(folder: Path, socket: Path | None) -> None:
-    """Raise `InvalidError` for a folder through which a container could use an engine itself."""
-    if _holds_socket(folder, socket):
-        raise InvalidError(
-            f"{folder} holds a container engine's socket, and cannot be the project",
-            "Change to your project's folder, and run it again.",
-        )
-
-
-def _holds_socket(folder: Path, socket: Path | None) -> bool:
-    sockets = (*_SOCKETS, *((socket.resolve(),) if socket else ()))
-    return any(path.is_relative_to(folder) for path in sockets)
-
-
-def _require_apart(
-    volume: Volume, project: tuple[Path, PurePosixPath], socket: Path | None
-) -> None:
-    """Raise `InvalidError` for a volume that holds an engine's socket or covers the project."""
-    if volume.is_folder and _holds_socket(Path(volume.source), socket):
-        raise InvalidError(
-            f"{volume.source} holds a container engine's socket, and cannot be a volume",
-            "Name the folder that the command needs.",
-        )
-    target, (folder, inside) = PurePosixPath(volume.target), project
-    if inside.is_relative_to(target):
-        raise InvalidError(
-            f"{volume.target} would cover the project, which is at {inside} in the container",
-            "Choose a path of its own, such as /data.",
-        )
-    if target.is_relative_to(inside) and not (folder / target.relative_to(inside)).is_dir():
-        # The engine would create it in the project, as root.
-        raise InvalidError(
-            f"{volume.target}: there is no such folder in the project",
-            f"Create it first: mkdir -p {process.quoted([str(target.relative_to(inside))])}",
-        )
-
-
-def _restrictions(container: Container) -> str:
+def _restrictions(container: Container, elsewhere: str) -> str:
     """Return the line about what a command in the container is left with."""
     limits = container.limits
     most = [gigabytes(limits.memory) + " of memory"] if limits.memory else []
     most += [f"{limits.processes} processes and threads"] if limits.processes else []
     writable = [volume.target for volume in container.volumes if volume.writable]
-    places = ", ".join((f"this folder ({conventions.WORK})", *writable))
+    folder, target = container.project or ("", "")
+    places = ", ".join((target, *writable))
     ports = ", ".join(f"{port.address} leads to port {port.inside}" for port in container.ports)
     return "; ".join(
         (
             f"container: user {container.user}, without capabilities or setuid programs",
             f"only {places} and {_SCRATCH} can be written",
+            *([f"{folder} is at {target}: {elsewhere}"] if elsewhere else []),
             *([ports] if ports else []),
             *([f"at most {' and '.join(most)}"] if most else []),
         )

@@ -70,7 +70,7 @@ def _folder_flags(container: Container) -> tuple[str, ...]:
         words += ["--workdir", container.home]
     if container.project:
         words += ["--mount", bound(*container.project, writable=True), "--volume", "/tmp"]  # noqa: S108
-        words += ["--workdir", container.project[1]]
+        words += ["--workdir", container.workdir or container.project[1]]
     volumes = container.devices.volumes if container.devices else ()
     for source, target in (*container.mounts.items(), *((v, v) for v in volumes)):
         words += ["--mount", bound(source, target)]

@@ -91,8 +91,10 @@ class Container(Struct, frozen=True, kw_only=True):
     mounts: Mapping[str, str] = {}
     """Folders of the host → paths inside, read-only."""
     project: tuple[str, str] | None = None
-    """A folder of the host and its path inside, which is the working folder: it can be written,
-    and so can /tmp, which is a volume. `user` is then a user of the host."""
+    """A folder of the host and its path inside: it can be written, and so can /tmp, which is a
+    volume. `user` is then a user of the host."""
+    workdir: str = ""
+    """The working folder inside; empty for the project or, without one, the home."""
     ports: tuple[Port, ...] = ()
     volumes: tuple[Volume, ...] = ()
     passed: tuple[str, ...] = ()

@@ -100,6 +100,40 @@ def test_folders_volumes_and_variables_are_there(bench: Bench) -> None:
     assert "and /tmp can be written" in done.stderr
 
 
+def test_the_project_is_at_its_own_path(bench: Bench) -> None:
+    below = bench.folder / "notebooks, 1:2" / "of mine"
+    below.mkdir(parents=True)
+    (bench.folder / "data").mkdir()
+    (bench.folder / "data" / "file").write_text("of the project")
+    code = (
+        "import os; print(os.getcwd()); print(open('../../data/file').read());"
+        "print(os.stat('.').st_uid == os.getuid()); open('written', 'w')"
+    )
+    done = start((*bench.words, "--", "python", "-c", code), bench.variables, cwd=below)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str(below), "of the project", "True"]
+    assert (below / "written").stat().st_uid == os.getuid()
+    assert f"only {bench.folder} and /tmp can be written" in done.stderr
+
+
+def test_a_project_that_would_cover_the_image_is_elsewhere(bench: Bench) -> None:
+    """Such as one below /usr, which a test cannot make."""
+    code = (
+        "import os, sys; from envbuilder.build import access; from envbuilder.cli import main;"
+        "access.covered = lambda path: '/srv'; main(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *bench.words, "--", "pwd"],
+        env={**os.environ, **bench.variables},
+        cwd=bench.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "/work\n"), done.stderr
+    assert f"{bench.folder} is at /work: at its own path it would cover /srv" in done.stderr
+
+
 @contextlib.contextmanager
 def running(bench: Bench, *options: str) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen(

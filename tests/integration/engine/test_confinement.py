@@ -136,7 +136,7 @@ def test_a_command_can_write_its_project_and_is_no_one_else(bench: Bench) -> Non
     own = os.getuid()
     found, note = bench.as_run()
     assert found["uids"] == [own] * 4
-    assert "/work" not in found["read_only"]
+    assert str(bench.project) not in found["read_only"]
     assert found["interfaces"] != ["lo"]
     assert note.startswith(f"container: user {own}:{os.getgid()}, without capabilities")
     _, silence = bench.as_run("--quiet", notes=0)

@@ -114,6 +114,8 @@ def test_a_volume_is_a_folder_or_a_name(
         ("./data:/usr", "would cover /usr "),
         ("./data:/tmp", "would cover /tmp "),
         ("./data:/lib64", "would cover /lib64 "),
+        ("./data:/usr/local/lib/python3.11", "would cover /usr "),
+        ("./data:/home", "would cover /home/user "),
     ],
 )
 def test_other_volumes_are_refused(text: str, words: str, tmp_path: Path) -> None:
