@@ -38,6 +38,7 @@ requirements_from:
 system_packages: [git, ffmpeg]
 environment:
   WANDB_MODE: offline
+python_path: [src]
 environments:
   notebook:
     requirements: [jupyterlab]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -50,9 +51,16 @@ class Access(Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str] = {}
     passed: tuple[str, ...] = ()
     """Variables of the caller's, whose values are in no argument list."""
+    python_path: tuple[PurePath, ...] = ()
+    """Folders of this machine that Python imports from, which are in the project."""
 
 
 NOTHING = Access()
+
+
+def combined(stated: Access, given: Access) -> Access:
+    """Return what a project states for all commands and a user gives one, who takes precedence."""
+    return msgspec.structs.replace(given, python_path=stated.python_path)
 
 
 def require_distinct(access: Access) -> None:
@@ -67,6 +75,12 @@ def _require_once(items: Iterable[str]) -> None:
         if item in seen:
             raise InvalidError(f"{shown(item)} is stated twice", "Leave one of them out.")
         seen.add(item)
+
+
+def imports_from(folders: Iterable[PurePath], *others: str | None) -> dict[str, str]:
+    """Return the variable that lets Python import from folders, before those of other values."""
+    first = [str(folder) for folder in folders]
+    return {"PYTHONPATH": os.pathsep.join([*first, *filter(None, others)])} if first else {}
 
 
 def port(text: str) -> Port:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder.build import shadowing, workflow
-from envbuilder.build.access import NOTHING
+from envbuilder.build import shadowing, stated_access, workflow
+from envbuilder.build.access import NOTHING, combined
 from envbuilder.build.request import Request
 from envbuilder.commands.access_options import access_options
 from envbuilder.commands.options import environment_options, load_settings, require_image
@@ -95,6 +95,7 @@ def enter(request: Request, argv: tuple[str, ...], given: Access = NOTHING) -> N
     warnings.
     """
     settings = load_settings()
+    given = combined(stated_access.of(settings), given)
     progress = _Brief(console.progress())
     try:
         _, environment = workflow.prepare_to_run(request, settings, progress)

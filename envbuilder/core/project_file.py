@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 """The environment that the top-level keys describe."""
 
+_PYTHONPATH = "PYTHONPATH"
+
 ProjectPath = Annotated[
     str,
     Meta(
@@ -75,6 +77,8 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Debian packages to install in images."""
     environment: dict[types.Variable, types.VariableValue] = {}
     """Variables that are set inside."""
+    python_path: tuple[ProjectPath, ...] = ()
+    """Folders of the project that commands import modules from, such as `src`."""
 
 
 class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,6 +102,7 @@ _MEANT = {
     "python": ("python_version", "requires_python", "requires-python", "pythons"),
     "system_packages": ("apt", "apt_packages", "apt-get", "debian", "debs", "os_packages"),
     "environment": ("env", "env_vars", "environment_variables", "variables", "vars"),
+    "python_path": ("pythonpath", "PYTHONPATH", "pythonpaths", "sys_path", "src", "sources"),
 }
 """Key → others that users write for it."""
 _ENVIRONMENT_HINTS = {
@@ -173,6 +178,12 @@ def read(data: dict[str, Any], where: str, text: str, others: Iterable[str]) -> 
         )
     top = {**{key: f"Did you mean '{key}'?" for key in others}, **HINTS[Definition]}
     definition = decode(data, Definition, where, text, {**HINTS, Definition: top})
+    if relative := next(_relative_python_path(definition), None):
+        raise InvalidError(
+            f"{place(where, text, relative)}: {dotted(relative)}has a relative path, which means"
+            " another folder wherever a command is started",
+            "Write folders of the project as python_path: [src]",
+        )
     if DEFAULT in definition.environments:
         path = ["environments", DEFAULT]
         raise InvalidError(
@@ -189,6 +200,15 @@ def read(data: dict[str, Any], where: str, text: str, others: Iterable[str]) -> 
                 "Remove one of them.",
             )
     return definition
+
+
+def _relative_python_path(definition: Definition) -> Iterator[Sequence[str]]:
+    """Yield the keys of variables that hold relative folders for Python to import from."""
+    others = ((["environments", n], e) for n, e in definition.environments.items())
+    for above, environment in (([], definition), *others):
+        value = environment.environment.get(_PYTHONPATH, "")
+        if any(not folder.startswith("/") for folder in value.split(":") if value):
+            yield [*above, "environment", _PYTHONPATH]
 
 
 def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:

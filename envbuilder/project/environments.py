@@ -71,13 +71,14 @@ def stated(definition: Definition, name: str) -> Environment:
         python=more.python or definition.python,
         system_packages=tuple(dict.fromkeys((*definition.system_packages, *more.system_packages))),
         environment={**definition.environment, **more.environment},
+        python_path=tuple(dict.fromkeys((*definition.python_path, *more.python_path))),
     )
 
 
 def contents(definition: Definition, name: str, project: Path, read: Read) -> Contents:
     """Return all that an environment of a project requires. Raise `InvalidError` as `read` does."""
-    entries = [*_entries(definition, name, project, "requirements_from")]
-    named = [(named_file(item), where) for item, where in entries]
+    stated_files = entries(definition, name, project, "requirements_from")
+    named = [(named_file(item), where) for item, where in stated_files]
     files = [(f.file, _read(read, project, f, where)) for f, where in named]
     every = [listed for _, listed in files]
     lines = (*_lines(definition, name, project), *(line for f in every for line in f.requirements))
@@ -101,15 +102,15 @@ def _read_from(named: Iterable[str], listed: Iterable[Listed]) -> tuple[str, ...
 
 def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
     """Yield the requirements in the project's own file, with their places."""
-    for text, where in _entries(definition, name, project, "requirements"):
+    for text, where in entries(definition, name, project, "requirements"):
         requirement.parse(text, where)
         yield Line(text, where)
 
 
-def _entries(
+def entries(
     definition: Definition, name: str, project: Path, key: str
 ) -> Iterator[tuple[Any, str]]:
-    """Yield the items of a list in the project's own file, with their places."""
+    """Yield the items of a list in an environment and the top level, with their places."""
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
         parts.append((["environments", name], definition.environments[name]))

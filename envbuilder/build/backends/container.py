@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder.build import conventions, isolation
-from envbuilder.build.access import NOTHING
+from envbuilder.build.access import NOTHING, imports_from
 from envbuilder.build.backends import devices, foreign_programs, project_mount
 from envbuilder.build.image import records
 from envbuilder.build.payload import TIMEOUT_SECONDS
@@ -161,7 +161,15 @@ class DockerEnvironment:
             limits=self._engine.limits,
             arguments=tuple(argv),
             network=True,
-            variables={"HOME": _SCRATCH, **self.device_variables, **access.variables},
+            variables={
+                "HOME": _SCRATCH,
+                **self.device_variables,
+                **imports_from(
+                    (project.inside(folder) for folder in access.python_path),
+                    self.profile.environment.get("PYTHONPATH"),
+                ),
+                **access.variables,
+            },
             passed=access.passed,
             project=(str(folder), str(project.target)),
             workdir=str(project.workdir),

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.build import isolation, render
-from envbuilder.build.access import NOTHING
+from envbuilder.build.access import NOTHING, imports_from
 from envbuilder.build.backends import foreign_programs, integrity
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.build.plan import (
@@ -320,4 +320,6 @@ class NativeEnvironment:
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
         stated = {**{name: environ[name] for name in access.passed}, **access.variables}
         command, variables = self.inside([program, *argv[1:]], {**environ, **stated})
+        before = variables.get("PYTHONPATH", environ.get("PYTHONPATH"))
+        variables |= imports_from(access.python_path, before)
         process.replace(command, {**self.device_variables, **variables, **stated})

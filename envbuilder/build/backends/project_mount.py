@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -30,6 +30,10 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
     """The path in the container of the folder in which the command was given."""
     reason: str = ""
     """Why it is not at its own path; empty if it is."""
+
+    def inside(self, path: PurePath) -> PurePosixPath:
+        """Return the path in the container of a path below the folder."""
+        return self.target / path.relative_to(self.folder)
 
 
 def root(project: Path | None, here: Path) -> Path:

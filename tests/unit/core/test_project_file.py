@@ -55,6 +55,7 @@ WRONG_KEYS = {
     "enviroments": Mistake("enviroments: {}\n", 1, "enviroments", "mean 'environments'?"),
     "apt": Mistake("apt: [git]\n", 1, "apt", "Did you mean 'system_packages'?"),
     "python_version": Mistake("python_version: '3.11'\n", 1, "python_version", "mean 'python'?"),
+    "PYTHONPATH": Mistake("PYTHONPATH: src\n", 1, "PYTHONPATH", "Did you mean 'python_path'?"),
     "wrong place": Mistake(
         "environments:\n  train:\n    profiles: [cpu]\n",
         3, "environments.train.profiles", "'profiles' belongs at the top level.",
@@ -121,6 +122,15 @@ WRONG_TYPES = {
     "no profile": Mistake("profiles: []\n", 1, "profiles", NO_VALUE),
 }  # fmt: skip
 WRONG_VALUES = {
+    "a relative PYTHONPATH": Mistake(
+        "environment:\n  A: b\n  PYTHONPATH: src\n", 3, "environment.PYTHONPATH",
+        "python_path: [src]",
+    ),
+    "a relative PYTHONPATH below": Mistake(
+        "environments:\n  a:\n    environment: {PYTHONPATH: '/x:'}\n",
+        3, "environments.a.environment.PYTHONPATH", "python_path: [src]",
+    ),
+    "a module outside": Mistake("python_path: [../x]\n", 1, "python_path.0", "without `..`"),
     "Python 3": Mistake("python: '3'\n", 1, "python", "such as \"3.12\""),
     "a patch release": Mistake("python: 3.11.4\n", 1, "python", "its first two numbers only"),
     "a range of Pythons": Mistake("python: '>=3.10'\n", 1, "python", "found '>=3.10'"),

@@ -32,12 +32,14 @@ DEFINITION = Definition(
     requirements_from=("requirements.txt",),
     system_packages=("git",),
     environment={"A": "1", "B": "1"},
+    python_path=("src", "lib"),
     environments={
         "test": Environment(
             requirements=("pytest",),
             requirements_from=(RequirementFile(file="pyproject.toml", groups=("dev",)),),
             system_packages=("git", "curl"),
             environment={"B": "2"},
+            python_path=("tests", "src"),
         ),
         "old": Environment(python="3.11"),
     },
@@ -52,6 +54,7 @@ def test_another_environment_has_what_the_top_level_has_and_its_own() -> None:
         requirements_from=("requirements.txt", *DEFINITION.environments["test"].requirements_from),
         system_packages=("git", "curl"),
         environment={"A": "1", "B": "2"},
+        python_path=("src", "lib", "tests"),
     )
     assert environments.stated(DEFINITION, "old").python == "3.11"
     assert environments.stated(DEFINITION, "default") is DEFINITION

@@ -83,11 +83,13 @@ def test_a_command_gets_what_the_user_states(
         ),
         variables={"A": "b", "HOME": "/models"},
         passed=("HF_TOKEN",),
+        python_path=(tmp_path / "src", tmp_path),
     )
     image[0].become(["python"], {"HF_TOKEN": "secret"}, given)
     (argv,) = started
     assert {"--publish=127.0.0.1:8080:80", "--env=A=b", "--env=HF_TOKEN"} <= set(argv)
     assert "--env=HOME=/models" in argv
+    assert f"--env=PYTHONPATH={tmp_path}/src:{tmp_path}" in argv
     assert "--env=HOME=/tmp" not in argv
     assert "type=volume,source=models,target=/models" in argv
     assert "secret" not in "".join(argv)

@@ -277,6 +277,21 @@ def test_a_native_command_gets_the_variables_that_the_user_states(
     assert started == [{"A": "1", "HIP_VISIBLE_DEVICES": "1", "C": "of the caller"}]
 
 
+def test_a_native_command_imports_from_the_project_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(process, "replace", lambda argv, env: started.append(env))
+    lay(tmp_path / "bin", "python", ELF)
+    given = Access(python_path=(tmp_path / "src", tmp_path / "lib"))
+    for own, others in (("", ""), ("/mine", ":/mine")):
+        Native(tmp_path).become(["python"], {"PATH": "", "PYTHONPATH": own}, given)
+        assert started.pop() == {"PYTHONPATH": f"{tmp_path}/src:{tmp_path}/lib{others}"}
+    stated = Access(python_path=(tmp_path / "src",), variables={"PYTHONPATH": "/only"})
+    Native(tmp_path).become(["python"], {"PATH": ""}, stated)
+    assert started == [{"PYTHONPATH": "/only"}]
+
+
 def test_an_installer_that_is_nowhere_is_explained_too(tmp_path: Path) -> None:
     lay(tmp_path / "bin", "python", ELF)
     with pytest.raises(ToolError) as caught:

@@ -61,6 +61,7 @@ def test_it_is_at_its_own_path_unless_it_would_cover_something(
     mount = project_mount.placed(Path(folder), Path(here), uid)
     assert (str(mount.target), str(mount.workdir)) == (target, workdir)
     assert bool(mount.reason) == (target != folder)
+    assert str(mount.inside(Path(folder) / "src")) == f"{target}/src"
 
 
 class Folder:
