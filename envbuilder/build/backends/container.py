@@ -147,12 +147,12 @@ class DockerEnvironment:
         del environ  # a container has its own; the client passes on what is to be passed
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.in_image(argv, wheels, self.profile.name)
-        here, socket = Path.cwd(), self._engine.socket
-        folder = project_mount.root(self._project, here)
+        cwd, socket = Path.cwd(), self._engine.socket
+        folder = project_mount.root(self._project, cwd)
         project_mount.require_project(folder, socket)
         owner = folder.stat()
         user = project_mount.user(owner, os.getuid(), os.getgid())
-        project = project_mount.placed(folder, here, user[0])
+        project = project_mount.placed(folder, cwd, user[0])
         for volume in access.volumes:
             project_mount.require_apart(volume, project, socket)
         container = Container(

@@ -36,13 +36,13 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
         return self.target / path.relative_to(self.folder)
 
 
-def root(project: Path | None, here: Path) -> Path:
+def root(project: Path | None, cwd: Path) -> Path:
     """Return the folder that a command sees: the project's, else the one where it was given.
 
     A project that is the home folder, which holds more than a project, does not count.
     """
-    inside = project is not None and here.is_relative_to(project) and not _is_home(project)
-    return project if project and inside else here
+    inside = project is not None and cwd.is_relative_to(project) and not _is_home(project)
+    return project if project and inside else cwd
 
 
 def _is_home(folder: Path) -> bool:
@@ -52,10 +52,10 @@ def _is_home(folder: Path) -> bool:
         return False
 
 
-def placed(folder: Path, here: Path, uid: int) -> ProjectMount:
+def placed(folder: Path, cwd: Path, uid: int) -> ProjectMount:
     """Return where a user's container sees a folder: at its own path, unless it cannot be there.
 
-    `here` is the folder below it in which the command was given.
+    `cwd` is the folder below it in which the command was given.
     """
     target, reason = PurePosixPath(folder), ""
     if hidden := access.covered(target):
@@ -66,7 +66,7 @@ def placed(folder: Path, here: Path, uid: int) -> ProjectMount:
         reason = "its path has characters that cannot be printed"
     if reason:
         target = PurePosixPath(conventions.WORK)
-    workdir = target / here.relative_to(folder)
+    workdir = target / cwd.relative_to(folder)
     return ProjectMount(folder=folder, target=target, workdir=workdir, reason=reason)
 
 
