@@ -39,6 +39,11 @@ system_packages: [git, ffmpeg]
 environment:
   WANDB_MODE: offline
 python_path: [src]
+command: [python, serve.py, --port, "8000"]
+ports: [8000]
+volumes:
+  models: /models
+  ./data: /data
 environments:
   notebook:
     requirements: [jupyterlab]

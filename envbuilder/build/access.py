@@ -60,7 +60,16 @@ NOTHING = Access()
 
 def combined(stated: Access, given: Access) -> Access:
     """Return what a project states for all commands and a user gives one, who takes precedence."""
-    return msgspec.structs.replace(given, python_path=stated.python_path)
+    inside = {port.inside for port in given.ports}
+    addresses = {port.address for port in given.ports}
+    targets = {volume.target for volume in given.volumes}
+    others = (p for p in stated.ports if p.inside not in inside and p.address not in addresses)
+    return msgspec.structs.replace(
+        given,
+        ports=(*others, *given.ports),
+        volumes=(*(v for v in stated.volumes if v.target not in targets), *given.volumes),
+        python_path=stated.python_path,
+    )
 
 
 def require_distinct(access: Access) -> None:
@@ -124,7 +133,9 @@ def volume(text: str, folder: Path) -> Volume:
             "Write SOURCE:TARGET or SOURCE:TARGET:ro, such as ./data:/data. (More output:"
             " --verbose.)",
         )
-    return Volume(source=_source(source, folder), target=_target(target), writable=option != "ro")
+    return Volume(
+        source=_source(source, folder), target=place_inside(target), writable=option != "ro"
+    )
 
 
 def _source(text: str, folder: Path) -> str:
@@ -147,7 +158,7 @@ def _source(text: str, folder: Path) -> str:
     return str(path)
 
 
-def _target(text: str) -> str:
+def place_inside(text: str) -> str:
     """Return a path at which something may appear in an image; `InvalidError` for another."""
     path, plain = PurePosixPath(text), text.rstrip("/") or "/"
     if str(path) != plain or not path.is_absolute() or "//" in plain or ".." in path.parts:

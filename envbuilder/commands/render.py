@@ -19,7 +19,7 @@ from envbuilder.core import console, resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import write as write_file
 from envbuilder.profiles import choice
-from envbuilder.project import catalog
+from envbuilder.project import catalog, environments
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -77,7 +77,10 @@ def command(
 
         conda_lock = None if kind == "conda" else find(chosen.name, library)
         urls |= _channels(chosen, conda_lock, settings)
-    files = render.render(chosen, lock, kind, python or default, urls, conda_lock)
+    files = render.render(
+        *(chosen, lock, kind, python or default, urls, conda_lock),
+        stated=environments.of(settings),
+    )
     if output is None:
         console.document(next(files).content.decode())
         return

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from envbuilder.build import shadowing, stated_access, workflow
 from envbuilder.build.access import NOTHING, combined
@@ -16,8 +18,10 @@ from envbuilder.core import console
 
 if TYPE_CHECKING:
     import contextlib
+    from collections.abc import Callable, Iterator
 
     from envbuilder.build.access import Access
+    from envbuilder.containers.engine.container import Port
     from envbuilder.core.console import Progress, Task
 
 
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 )
 @environment_options
 @access_options
-@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARG]…")
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
 def command(
     profile: str | None,
     backend: str | None,
@@ -39,6 +43,7 @@ def command(
 ) -> None:
     """Run a command inside the environment, with the flags that its device needs.
 
+    Without a command it runs the one that envbuilder.yaml states (command:).
     The environment is built first if it is missing. The command's own exit code is passed through;
     125 means that envbuilder itself failed, or refused to run pip or another Python tool that is on
     PATH but not in the environment. Add packages in a profile; a program named by its path is run.
@@ -49,12 +54,13 @@ def command(
     \b
     Examples:
       envbuilder run --profile cpu -- python train.py
+      envbuilder run
       envbuilder run -p 8000 -v ./data:/data:ro -e HF_TOKEN -- python serve.py
       envbuilder run -- python -c "import torch; print(torch.__version__)"
     """
     enter(
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
-        argv[1:] if argv[0] == "--" else argv,
+        argv[1:] if argv[:1] == ("--",) else argv,
         given,
     )
 
@@ -95,7 +101,8 @@ def enter(request: Request, argv: tuple[str, ...], given: Access = NOTHING) -> N
     warnings.
     """
     settings = load_settings()
-    given = combined(stated_access.of(settings), given)
+    argv = argv or stated_access.command(settings)
+    stated = stated_access.of(settings)
     progress = _Brief(console.progress())
     try:
         _, environment = workflow.prepare_to_run(request, settings, progress)
@@ -105,10 +112,28 @@ def enter(request: Request, argv: tuple[str, ...], given: Access = NOTHING) -> N
         progress.release()
         raise
     progress.release(briefly=True)
-    if environment.plan.artifact.kind != "image":
+    if environment.plan.artifact.kind == "image":
+        stated = replace(stated, ports=tuple(_free(stated.ports, progress.note)))
+    else:
         if given.ports:
             listed = ", ".join(str(port.outside) for port in given.ports)
             progress.note(f"note: -p {listed}: the command opens ports of this machine itself")
+        if stated.volumes:
+            listed = ", ".join(volume.target for volume in stated.volumes)
+            progress.note(f"warning: volumes: only containers have these at {listed}")
         for warning in shadowing.warnings(shadowing.look(os.environ)):
             progress.note(f"warning: {warning}")
-    environment.become(argv, os.environ, given)
+    environment.become(argv, os.environ, combined(stated, given))
+
+
+def _free(ports: tuple[Port, ...], note: Callable[[str], None]) -> Iterator[Port]:
+    """Yield the ports that no program uses, such as another command of the same project."""
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((port.host, port.outside))
+            except OSError as error:
+                note(f"warning: port {port.outside} stays closed: {error.strerror}")
+                continue
+        yield port

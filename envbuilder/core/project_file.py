@@ -52,6 +52,39 @@ Extra = Annotated[
 ]
 
 
+Port = Annotated[
+    int,
+    Meta(ge=1, le=types.LAST_PORT, extra={"hint": "Write the number alone, as in ports: [8000]"}),
+]
+Word = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff`$\\]{1,1000}\Z",
+        description="a word of one line without backquotes, dollar signs and backslashes",
+    ),
+]
+"""A word of a command. No shell reads it, but what reads rendered files could replace parts."""
+VolumeSource = Annotated[
+    str,
+    Meta(
+        pattern=r"^(\./(?!(.*/)?\.\.(/|\Z))[^\x00-\x1f\x7f\"'\\`$:*?<>|]{1,200}"
+        r"|[a-z0-9][a-z0-9-]{0,30})\Z",
+        description="a volume's name of lower-case letters, digits and hyphens, or ./FOLDER of the"
+        " project",
+        extra={
+            "hint": "Folders elsewhere are for one machine alone: envbuilder run -v FOLDER:PATH"
+        },
+    ),
+]
+VolumeTarget = Annotated[
+    str,
+    Meta(
+        pattern=r"^/(?!.*\.\.)[A-Za-z0-9._+/-]{1,200}\Z",
+        description="an absolute path in the container",
+    ),
+]
+
+
 class RequirementFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that lists requirements, and which of its lists count."""
 
@@ -79,6 +112,15 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Variables that are set inside."""
     python_path: tuple[ProjectPath, ...] = ()
     """Folders of the project that commands import modules from, such as `src`."""
+    command: Annotated[
+        tuple[Word, ...], Meta(min_length=1, max_length=100, extra={"words": True})
+    ] = ()
+    """What `envbuilder run` does if it is given no command: a program and its arguments."""
+    ports: Annotated[tuple[Port, ...], Meta(max_length=100)] = ()
+    """Ports of a container that are reachable on this machine, at 127.0.0.1."""
+    volumes: dict[VolumeSource, VolumeTarget] = {}
+    """What a container has in addition to the project, and where: a volume of the engine by its
+    name, which is the project's own, or a folder of the project as `./FOLDER`."""
 
 
 class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,6 +144,9 @@ _MEANT = {
     "python": ("python_version", "requires_python", "requires-python", "pythons"),
     "system_packages": ("apt", "apt_packages", "apt-get", "debian", "debs", "os_packages"),
     "environment": ("env", "env_vars", "environment_variables", "variables", "vars"),
+    "command": ("cmd", "run", "script", "entrypoint", "entry_point", "args", "commands"),
+    "ports": ("port", "publish", "expose", "forward_ports", "forwardPorts"),
+    "volumes": ("volume", "mounts", "mount", "binds"),
     "python_path": ("pythonpath", "PYTHONPATH", "pythonpaths", "sys_path", "src", "sources"),
 }
 """Key → others that users write for it."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
     from envbuilder.project.requirement_files.listed import Listed
 
     Read = Callable[[Path, str, Sequence[str], Sequence[str]], Listed]
@@ -72,7 +73,17 @@ def stated(definition: Definition, name: str) -> Environment:
         system_packages=tuple(dict.fromkeys((*definition.system_packages, *more.system_packages))),
         environment={**definition.environment, **more.environment},
         python_path=tuple(dict.fromkeys((*definition.python_path, *more.python_path))),
+        command=more.command or definition.command,
+        ports=tuple(dict.fromkeys((*definition.ports, *more.ports))),
+        volumes={**definition.volumes, **more.volumes},
     )
+
+
+def of(settings: Settings) -> Environment:
+    """Return the environment in the settings; an empty one outside of a project."""
+    if settings.definition is None:
+        return Environment()
+    return stated(settings.definition, settings.environment)
 
 
 def contents(definition: Definition, name: str, project: Path, read: Read) -> Contents:
@@ -110,7 +121,7 @@ def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
 def entries(
     definition: Definition, name: str, project: Path, key: str
 ) -> Iterator[tuple[Any, str]]:
-    """Yield the items of a list in an environment and the top level, with their places."""
+    """Yield the items of a list or mapping at the top level and in an environment, with places."""
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
         parts.append((["environments", name], definition.environments[name]))
@@ -118,8 +129,10 @@ def entries(
     stated = path.is_file() and any(getattr(part, key) for _, part in parts)
     text = read_text(path) if stated else ""
     for above, part in parts:
-        for number, item in enumerate(getattr(part, key)):
-            yield item, place(PROJECT_FILE, text, [*above, key, str(number)])
+        value = getattr(part, key)
+        for number, item in enumerate(value.items() if isinstance(value, dict) else value):
+            below = item[0] if isinstance(value, dict) else str(number)
+            yield item, place(PROJECT_FILE, text, [*above, key, below])
 
 
 def named_file(item: str | RequirementFile) -> RequirementFile:

@@ -165,3 +165,20 @@ def test_nothing_is_stated_twice() -> None:
         with pytest.raises(InvalidError, match="is stated twice"):
             access.require_distinct(twice)
     access.require_distinct(Access(ports=(ports[0], Port(host="::1", outside=1, inside=2))))
+
+
+def test_what_a_user_gives_one_command_takes_precedence() -> None:
+    stated = Access(
+        ports=tuple(Port(outside=n, inside=n) for n in (1, 2, 3)),
+        volumes=(Volume(source="a", target="/a"), Volume(source="b", target="/b")),
+        python_path=(Path("/p/src"),),
+    )
+    mine = Access(
+        ports=(Port(outside=9, inside=1), Port(outside=2, inside=8)),
+        volumes=(Volume(source="c", target="/b"),),
+        variables={"A": "1"},
+    )
+    both = access.combined(stated, mine)
+    assert [(p.outside, p.inside) for p in both.ports] == [(3, 3), (9, 1), (2, 8)]
+    assert [v.source for v in both.volumes] == ["a", "c"]
+    assert (both.python_path, both.variables) == (stated.python_path, mine.variables)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from envbuilder.commands.run import _Brief
+from envbuilder.commands.run import _Brief, _free
+from envbuilder.containers.engine.container import Port
 from envbuilder.core.console import PlainProgress
 
 NOTES = ("profile cpu: it fits", "backend venv: no engine answers", "note: slow", "warning: busy")
@@ -41,3 +44,12 @@ def test_everything_once_there_is_work(brief: _Brief, printed: list[str]) -> Non
 def test_everything_if_it_fails(brief: _Brief, printed: list[str]) -> None:
     brief.release()
     assert printed == [*NOTES]
+
+
+def test_a_stated_port_that_is_in_use_stays_closed(printed: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used, socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        busy, free = (Port(outside=s.getsockname()[1], inside=1) for s in (used, other))
+        other.close()
+        assert [*_free((busy, free), printed.append)] == [free]
+    assert printed == [f"warning: port {busy.outside} stays closed: Address already in use"]

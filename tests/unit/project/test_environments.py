@@ -33,6 +33,9 @@ DEFINITION = Definition(
     system_packages=("git",),
     environment={"A": "1", "B": "1"},
     python_path=("src", "lib"),
+    command=("python", "serve.py"),
+    ports=(8000,),
+    volumes={"models": "/models", "./data": "/data"},
     environments={
         "test": Environment(
             requirements=("pytest",),
@@ -40,6 +43,9 @@ DEFINITION = Definition(
             system_packages=("git", "curl"),
             environment={"B": "2"},
             python_path=("tests", "src"),
+            command=("pytest",),
+            ports=(1, 8000),
+            volumes={"models": "/m"},
         ),
         "old": Environment(python="3.11"),
     },
@@ -55,8 +61,12 @@ def test_another_environment_has_what_the_top_level_has_and_its_own() -> None:
         system_packages=("git", "curl"),
         environment={"A": "1", "B": "2"},
         python_path=("src", "lib", "tests"),
+        command=("pytest",),
+        ports=(8000, 1),
+        volumes={"models": "/m", "./data": "/data"},
     )
     assert environments.stated(DEFINITION, "old").python == "3.11"
+    assert environments.stated(DEFINITION, "old").command == DEFINITION.command
     assert environments.stated(DEFINITION, "default") is DEFINITION
     assert environments.names(DEFINITION) == ("default", "test", "old")
 
