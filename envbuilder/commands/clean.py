@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import textwrap
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 
-from envbuilder.commands import image_inventory
+from envbuilder.commands import image_inventory, volume_inventory
 from envbuilder.commands.image_inventory import Listed, Recorded, Records, Removal
 from envbuilder.commands.inventory import Inventory, Item, Kept
 from envbuilder.commands.options import json_option
@@ -52,6 +53,7 @@ class _Chosen(Struct, frozen=True):
 @click.option(
     "--all-images", is_flag=True, help="Also remove images of other envbuilder installations."
 )
+@click.option("--volumes", is_flag=True, help="Also remove volumes of commands in containers.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @json_option
 def command(
@@ -59,6 +61,7 @@ def command(
     store: bool,
     reports: bool,
     all_images: bool,
+    volumes: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -66,7 +69,8 @@ def command(
 
     A file is removed only if it lies in a folder that envbuilder marked, an image only if this
     installation built it. What was examined and stays is listed with the reason. Reports are yours:
-    they stay unless --reports is given (with --profile, it removes only those of that profile).
+    they stay unless --reports is given (with --profile, it removes only those of that profile). So
+    do volumes, which hold what your commands in containers keep, unless --volumes is given.
 
     \b
     Examples:
@@ -75,12 +79,21 @@ def command(
       envbuilder clean --store
       envbuilder clean --reports --profile cuda
     """
-    if store and profile is not None:
-        raise click.UsageError("--store: downloads belong to no profile; leave out --profile")
+    for subject, is_given in (("--store: downloads", store), ("--volumes: they", volumes)):
+        if is_given and profile is not None:
+            raise click.UsageError(f"{subject} belong to no profile; leave out --profile")
     progress = console.progress()
     with Inventory(configuration.load()) as inventory, _connected(progress) as engine:
         chosen = _choose(inventory, engine, profile, progress, store, reports, all_images)
         removed, failed = (chosen.names, []) if dry_run else _remove(chosen, engine)
+        stored = volume_inventory.names(engine, os.getuid()) if profile is None else ()
+        if not volumes:
+            inventory.staying += [Kept(name, volume_inventory.STAYS) for name in stored]
+        elif dry_run:
+            removed += stored
+        else:
+            gone, stuck = volume_inventory.remove(engine, stored)
+            removed, failed = removed + gone, failed + stuck
     if as_json:
         result = {"schema": 1, "removed": removed, "dry_run": dry_run}
         stays = [{"name": k.name, "reason": k.reason} for k in inventory.staying]

@@ -12,10 +12,11 @@ import msgspec
 
 from envbuilder.build import conventions, isolation
 from envbuilder.build.access import NOTHING, imports_from
-from envbuilder.build.backends import devices, foreign_programs, project_mount
+from envbuilder.build.backends import caches, devices, foreign_programs, project_mount
 from envbuilder.build.image import records
 from envbuilder.build.payload import TIMEOUT_SECONDS
 from envbuilder.containers.engine.container import Container
+from envbuilder.containers.engine.interface import VOLUME_LABEL
 from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import gigabytes
@@ -163,6 +164,7 @@ class DockerEnvironment:
             network=True,
             variables={
                 "HOME": _SCRATCH,
+                **caches.variables({*self.profile.environment, *access.variables}),
                 **self.device_variables,
                 **imports_from(
                     (project.inside(folder) for folder in access.python_path),
@@ -174,11 +176,12 @@ class DockerEnvironment:
             project=(str(folder), str(project.target)),
             workdir=str(project.workdir),
             ports=access.ports,
-            volumes=access.volumes,
+            volumes=caches.with_cache(access.volumes, user[0]),
             groups=project_mount.groups(owner, user, os.getgroups()),
             devices=self._devices(),
         )
         console.progress().note(_restrictions(container, project.reason))
+        self._engine.make_volumes(container, {VOLUME_LABEL: str(os.getuid())})
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         process.replace(self._engine.run_command(container, terminal=terminal), {})
 
@@ -188,7 +191,11 @@ def _restrictions(container: Container, elsewhere: str) -> str:
     limits = container.limits
     most = [gigabytes(limits.memory) + " of memory"] if limits.memory else []
     most += [f"{limits.processes} processes and threads"] if limits.processes else []
-    writable = [volume.target for volume in container.volumes if volume.writable]
+    writable = [
+        volume.target
+        for volume in container.volumes
+        if volume.writable and not volume.target.startswith(f"{_SCRATCH}/")
+    ]
     folder, target = container.project or ("", "")
     places = ", ".join((target, *writable))
     ports = ", ".join(f"{port.address} leads to port {port.inside}" for port in container.ports)

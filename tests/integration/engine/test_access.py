@@ -93,11 +93,45 @@ def test_folders_volumes_and_variables_are_there(bench: Bench) -> None:
     answer = json.loads(done.stdout)
     assert answer["variables"] == {"A": "b c", "TOKEN": "secret", "LINES": secret, "OTHER": None}
     assert answer["ro"] == ["file"]
-    assert answer["tried"][0] == "OSError"
+    assert answer["tried"] == ["OSError", "written"], "a new volume is its user's"
     written = bench.folder / "my data, ä" / "written"
     assert written.read_text() == "by the command"
     assert written.stat().st_uid == os.getuid() == answer["uid"]
     assert "and /tmp can be written" in done.stderr
+
+
+KEEP = """\
+import os, pathlib
+for name in ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME"):
+    folder = pathlib.Path(os.environ[name], "%s")
+    print((folder / "file").exists(), end=" ")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "file").touch()
+print(os.environ["HF_HOME"], os.stat("/tmp/.cache").st_uid == os.getuid())
+"""
+
+
+def test_what_is_downloaded_is_there_the_next_time(bench: Bench) -> None:
+    code = KEEP % f"test-{secrets.token_hex(6)}"
+    for present in ("False", "True"):
+        done = start((*bench.words, "--", "python", "-c", code), bench.variables, cwd=bench.folder)
+        assert done.returncode == 0, done.stderr
+        expected = f"{present} {present} {present} /tmp/.cache/huggingface True\n"
+        assert done.stdout == expected
+    listed = start(("clean", "--dry-run", "--volumes"), bench.variables, cwd=bench.folder)
+    assert f"would remove envbuilder-cache-{os.getuid()}\n" in listed.stdout
+    # Another user's command, of a project that is not this user's, has a cache of its own.
+    if os.getuid() == 0:
+        os.chown(bench.folder, 4321, 4321)
+        variables = {**bench.variables, "ENVBUILDER_TRUSTED_FOLDERS": str(bench.folder)}
+        try:
+            words = (*bench.words, "--", "python", "-c", code)
+            done = start(words, variables, cwd=bench.folder)
+        finally:
+            os.chown(bench.folder, 0, 0)
+            bench.remove("envbuilder-cache-4321")
+        assert done.stdout.startswith("False False False"), done.stderr
+        assert done.stdout.endswith("True\n")
 
 
 def test_the_project_is_at_its_own_path(bench: Bench) -> None:

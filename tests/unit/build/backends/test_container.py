@@ -75,6 +75,7 @@ def test_a_command_gets_what_the_user_states(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "getuid", lambda: 1234)
     given = Access(
         ports=(Port(outside=8080, inside=80),),
         volumes=(
@@ -93,6 +94,9 @@ def test_a_command_gets_what_the_user_states(
     assert "--env=HOME=/tmp" not in argv
     assert "type=volume,source=models,target=/models" in argv
     assert "secret" not in "".join(argv)
+    assert "type=volume,source=envbuilder-cache-1234,target=/tmp/.cache" in argv
+    assert "--env=HF_HOME=/tmp/.cache/huggingface" in argv
+    assert [*image[1].stored_volumes] == ["models", "envbuilder-cache-1234"]
     line = capsys.readouterr().err
     assert f"only {tmp_path}, /models and /tmp can be written" in line
     assert "127.0.0.1:8080 leads to port 80" in line
