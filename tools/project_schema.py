@@ -38,6 +38,7 @@ requirements_from:
 system_packages: [git, ffmpeg]
 environment:
   WANDB_MODE: offline
+files: [serve.py, src]
 python_path: [src]
 command: [python, serve.py, --port, "8000"]
 ports: [8000]

@@ -20,6 +20,7 @@ from envbuilder.profiles.profile import require_backend
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.packages.conda.lock import Lock as CondaLock
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
@@ -158,10 +159,12 @@ def render(
     urls: Mapping[str, str],
     conda_lock: CondaLock | None = None,
     stated: Environment = _NOTHING,
+    project: ProjectLayer | None = None,
 ) -> Iterator[RenderedFile]:
     """Yield the files of one render target, the main one first; each is rendered on demand.
 
-    What an environment of a project has `stated` for its containers gets into their definitions.
+    What an environment of a project has `stated` for its containers gets into their definitions,
+    and its own files (`project`) into a Dockerfile's folder.
 
     `urls` maps the symbolic sources of the locks' files and, for `CONDA_TARGETS`, the profile's
     channels to URLs; the files get them without credentials. Raises `InvalidError` if the profile
@@ -177,6 +180,8 @@ def render(
             volumes = [path for source, path in stated.volumes.items() if source[0] != "."]
             image = {**image, "volumes": volumes}
             yield from _services(target, image, stated)
+        if project and target == "dockerfile":
+            image |= {"project": project, "variables": project.variables(image["variables"])}
         yield from _dockerfile(context, image, IMAGE_TARGETS[target])
         return
     context["indexes"] = _index_urls(profile, public_urls)
@@ -266,6 +271,8 @@ def _image(
         "base": base,
         "image": conventions,
         "volumes": (),
+        "project": None,
+        "variables": conventions.variables(profile),
         "tools": _tools(context["lock"], targets),
         "private": sorted(set(private).intersection(profile.indexes.values())),
         "private_archives": sorted({f.source for fs in debs.values() for f in fs} & set(private)),
@@ -300,7 +307,7 @@ def _services(
         **image,
         "target": target,
         "service": "env",
-        "project": ".." if folder else ".",
+        "above": ".." if folder else ".",
         "stated": stated,
         "python_path": ":".join(f"{conventions.WORK}/{path}" for path in stated.python_path),
         "build_arguments": ["BASE_IMAGE", "PIP_INDEX_URL"]

@@ -146,7 +146,11 @@ def is_result(image: Image, last_step: Callable[[Image], str]) -> bool:
 
 
 _LAST_STEPS = frozenset(
-    {"envbuilder: payload", "CMD [{}]".format(" ".join(f'"{c}"' for c in conventions.COMMAND))}
+    {
+        "envbuilder: payload",
+        "envbuilder: project",
+        "CMD [{}]".format(" ".join(f'"{c}"' for c in conventions.COMMAND)),
+    }
 )
 
 

@@ -110,6 +110,8 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Debian packages to install in images."""
     environment: dict[types.Variable, types.VariableValue] = {}
     """Variables that are set inside."""
+    files: tuple[ProjectPath, ...] = ()
+    """Files and folders of the project that `envbuilder build` puts into its image."""
     python_path: tuple[ProjectPath, ...] = ()
     """Folders of the project that commands import modules from, such as `src`."""
     command: Annotated[
@@ -145,6 +147,7 @@ _MEANT = {
     "system_packages": ("apt", "apt_packages", "apt-get", "debian", "debs", "os_packages"),
     "environment": ("env", "env_vars", "environment_variables", "variables", "vars"),
     "command": ("cmd", "run", "script", "entrypoint", "entry_point", "args", "commands"),
+    "files": ("copy", "include", "includes", "code", "add", "source_files"),
     "ports": ("port", "publish", "expose", "forward_ports", "forwardPorts"),
     "volumes": ("volume", "mounts", "mount", "binds"),
     "python_path": ("pythonpath", "PYTHONPATH", "pythonpaths", "sys_path", "src", "sources"),

@@ -73,6 +73,7 @@ def stated(definition: Definition, name: str) -> Environment:
         system_packages=tuple(dict.fromkeys((*definition.system_packages, *more.system_packages))),
         environment={**definition.environment, **more.environment},
         python_path=tuple(dict.fromkeys((*definition.python_path, *more.python_path))),
+        files=tuple(dict.fromkeys((*definition.files, *more.files))),
         command=more.command or definition.command,
         ports=tuple(dict.fromkeys((*definition.ports, *more.ports))),
         volumes={**definition.volumes, **more.volumes},
