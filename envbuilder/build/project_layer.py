@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from envbuilder.build import conventions
 from envbuilder.build.access import imports_from
-from envbuilder.containers.oci.layer import Member
 from envbuilder.core import bounded, console, types
 from envbuilder.core.errors import BuildError
 from envbuilder.project import environments, image_files
@@ -20,6 +19,7 @@ from envbuilder.project.image_files import ImageFile
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from envbuilder.containers.oci.layer import Member
     from envbuilder.core.settings import Settings
 
 REASON = "project"
@@ -109,6 +109,8 @@ class _Content:
 
 def members(layer: ProjectLayer) -> Iterator[Member]:
     """Yield the entries of the layer: the image's user owns them, with plain modes."""
+    from envbuilder.containers.oci.layer import Member  # no environment of this machine needs it
+
     work = conventions.WORK.lstrip("/")
     names = [PurePosixPath(file.path) for file in layer.files]
     folders = {str(above) for name in names for above in name.parents} - {"."}

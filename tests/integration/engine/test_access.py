@@ -101,12 +101,15 @@ def test_folders_volumes_and_variables_are_there(bench: Bench) -> None:
 
 
 KEEP = """\
-import os, pathlib
+import os, pathlib, shutil
 for name in ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME"):
     folder = pathlib.Path(os.environ[name], "%s")
     print((folder / "file").exists(), end=" ")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "file").touch()
+    if folder.exists():
+        shutil.rmtree(folder)
+    else:
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
 print(os.environ["HF_HOME"], os.stat("/tmp/.cache").st_uid == os.getuid())
 """
 
