@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from envbuilder.core import console
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from envbuilder.build.access import Access
     from envbuilder.containers.engine.container import Port
@@ -112,8 +113,10 @@ def enter(request: Request, argv: tuple[str, ...], given: Access = NOTHING) -> N
         progress.release()
         raise
     progress.release(briefly=True)
+    access = combined(stated, given)
     if environment.plan.artifact.kind == "image":
-        stated = replace(stated, ports=tuple(_free(stated.ports, progress.note)))
+        ports = (p for p in access.ports if p in given.ports or _is_free(p, progress.note))
+        access = replace(access, ports=tuple(ports))
     else:
         if given.ports:
             listed = ", ".join(str(port.outside) for port in given.ports)
@@ -123,17 +126,17 @@ def enter(request: Request, argv: tuple[str, ...], given: Access = NOTHING) -> N
             progress.note(f"warning: volumes: only containers have these at {listed}")
         for warning in shadowing.warnings(shadowing.look(os.environ)):
             progress.note(f"warning: {warning}")
-    environment.become(argv, os.environ, combined(stated, given))
+    environment.become(argv, os.environ, access)
 
 
-def _free(ports: tuple[Port, ...], note: Callable[[str], None]) -> Iterator[Port]:
-    """Yield the ports that no program uses, such as another command of the same project."""
-    for port in ports:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((port.host, port.outside))
-            except OSError as error:
-                note(f"warning: port {port.outside} stays closed: {error.strerror}")
-                continue
-        yield port
+def _is_free(port: Port, note: Callable[[str], None]) -> bool:
+    """Return whether no program uses a port, such as another command of the same project."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((port.host, port.outside))
+        except OSError as error:  # this user may not open each port that the engine may
+            if error.errno == errno.EADDRINUSE:
+                note(f"warning: port {port.outside} is in use here, so it is not the container's")
+                return False
+    return True

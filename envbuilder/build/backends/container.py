@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from envbuilder.build.access import Access
+    from envbuilder.build.backends.project_mount import ProjectMount
     from envbuilder.build.plan import Artifact, Plan
     from envbuilder.containers.engine.container import Devices
     from envbuilder.containers.engine.interface import Engine, Image
@@ -141,6 +142,19 @@ class DockerEnvironment:
             msgspec.structs.replace(access, gpus="") if self._force and without_runtime else access
         )
 
+    def _variables(self, access: Access, project: ProjectMount) -> dict[str, str]:
+        """Return the variables, each once: of two values a process may see either."""
+        environment = self.profile.environment
+        folders = (project.inside(folder) for folder in access.python_path)
+        variables = {
+            "HOME": _SCRATCH,
+            **caches.variables(environment),
+            **self.device_variables,
+            **imports_from(folders, environment.get("PYTHONPATH")),
+            **access.variables,
+        }
+        return {name: value for name, value in variables.items() if name not in access.passed}
+
     def become(
         self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING
     ) -> NoReturn:
@@ -162,16 +176,7 @@ class DockerEnvironment:
             limits=self._engine.limits,
             arguments=tuple(argv),
             network=True,
-            variables={
-                "HOME": _SCRATCH,
-                **caches.variables({*self.profile.environment, *access.variables}),
-                **self.device_variables,
-                **imports_from(
-                    (project.inside(folder) for folder in access.python_path),
-                    self.profile.environment.get("PYTHONPATH"),
-                ),
-                **access.variables,
-            },
+            variables=self._variables(access, project),
             passed=access.passed,
             project=(str(folder), str(project.target)),
             workdir=str(project.workdir),

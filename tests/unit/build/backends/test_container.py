@@ -83,7 +83,7 @@ def test_a_command_gets_what_the_user_states(
             Volume(source="/srv", target="/srv", writable=False),
         ),
         variables={"A": "b", "HOME": "/models"},
-        passed=("HF_TOKEN",),
+        passed=("HF_TOKEN", "TORCH_HOME"),
         python_path=(tmp_path / "src", tmp_path),
     )
     image[0].become(["python"], {"HF_TOKEN": "secret"}, given)
@@ -94,6 +94,8 @@ def test_a_command_gets_what_the_user_states(
     assert "--env=HOME=/tmp" not in argv
     assert "type=volume,source=models,target=/models" in argv
     assert "secret" not in "".join(argv)
+    assert "--env=TORCH_HOME" in argv
+    assert not [word for word in argv if word.startswith("--env=TORCH_HOME=")]
     assert "type=volume,source=envbuilder-cache-1234,target=/tmp/.cache" in argv
     assert "--env=HF_HOME=/tmp/.cache/huggingface" in argv
     assert [*image[1].stored_volumes] == ["models", "envbuilder-cache-1234"]
