@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 REASON = "project"
 """The words for the layer in an image's history."""
+NEWEST = "project"
+"""Tag of the newest image with a project's files: `latest` is the environment alone."""
 CONTEXT = "project"
 """Folder of the files in the context of a Dockerfile."""
 _SHOWN = 5

@@ -79,7 +79,10 @@ def plan(
     }
     digest = fingerprint(facts)
     locked = lock_digest(lock)
-    tags = image_base.names(profile, target, digest, request)
+    tags = image_base.names(
+        *(profile, target, digest, request),
+        newest=project_layer.NEWEST if project else image_base.LATEST,
+    )
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     context = work / "context"
     uv = lock.tool(target.platform)  # runs in the image's build, not on this machine

@@ -100,7 +100,10 @@ def plan(
     }
     scripts = _runs_scripts(profile, target)
     digest = fingerprint(facts | ({"system": SYSTEM_FORMAT} if scripts else {}))
-    tags = image_base.names(profile, target, digest, request)
+    tags = image_base.names(
+        *(profile, target, digest, request),
+        newest=project_layer.NEWEST if project else image_base.LATEST,
+    )
     locked = lock_digest(lock)
     labels = image_base.labels(profile, digest, locked)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"

@@ -72,6 +72,10 @@ def test_a_dockerfile_takes_the_projects_files_last(found: Settings, tmp_path: P
     arguments = (profile, lock, target, ("base:1", "sha256:1"), BUILDKIT, Request(), found)
     bare, made = (dockerfile.plan(*arguments, project=p) for p in (None, project))
     assert bare.fingerprint == docker_plan("cpu", found).fingerprint != made.fingerprint
+    for image, newest in ((bare, "latest"), (made, "project")):
+        build = next(c for c in commands(image) if "--tag" in c)
+        assert f"envbuilder/cpu:{newest}" in build
+        assert sum(word.startswith("envbuilder/cpu:") for word in build) == 2
     assert plan.project_of(made) == project
     (copied,) = [s for s in made.steps if isinstance(s, plan.CopyProject)]
     assert copied.folder == f"{made.workdir}/context/project/files"
