@@ -13,6 +13,7 @@ from tests.integration.conftest import TINY, start
 from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 TEXT = """\
@@ -38,6 +39,7 @@ class Bench:
 
     def __init__(self, folder: Path, base: str, variables: dict[str, str]) -> None:
         self.folder, self.base, self.variables = folder, base, variables
+        self.images: list[str] = []
 
     def start(self, *words: str) -> subprocess.CompletedProcess[str]:
         return start(words, self.variables, cwd=self.folder)
@@ -48,11 +50,12 @@ class Bench:
         assert done.returncode == 0, done.stderr
         assert "never copied into an image: src/.env, src/__pycache__\n" in done.stderr
         read: dict[str, Any] = json.loads(done.stdout)
+        self.images.append(read["artifact"]["ref"])
         return read
 
 
 @pytest.fixture
-def bench(base_image: str, session_environment: dict[str, str], tmp_path: Path) -> Bench:
+def bench(base_image: str, session_environment: dict[str, str], tmp_path: Path) -> Iterator[Bench]:
     lay_profile(tmp_path, "tiny", TINY)
     files = {"envbuilder.yaml": TEXT, "ask.py": ASK, "src/pkg/__init__.py": "", "src/.env": "A=1"}
     for name, text in (*files.items(), ("src/__pycache__/x.pyc", ""), ("src/tool", "#!/bin/sh\n")):
@@ -63,7 +66,10 @@ def bench(base_image: str, session_environment: dict[str, str], tmp_path: Path) 
     done = start(("lock", "--profile", "tiny"), session_environment, cwd=tmp_path)
     if done.returncode != 0:
         missing("network", f"the package index cannot be asked: {done.stderr[-400:]}")
-    return Bench(tmp_path, base_image, session_environment)
+    laid = Bench(tmp_path, base_image, session_environment)
+    yield laid
+    for image in (*laid.images, "envbuilder/tiny:project"):
+        subprocess.run(["docker", "rmi", image], capture_output=True, check=False)
 
 
 @pytest.mark.parametrize("builder", ["layers", "buildkit"])
