@@ -242,6 +242,11 @@ class NativeEnvironment:
         """Return a command and variables that run `argv` inside the environment."""
         raise NotImplementedError
 
+    def after_activation(self, names: Iterable[str]) -> dict[str, str]:
+        """Return what lets variables keep their values while the environment is activated."""
+        del names  # by default, no script sets any
+        return {}
+
     def owner(self, path: str) -> str:
         """Return the package that a path of the environment belongs to; empty if unknown."""
         del path
@@ -318,8 +323,12 @@ class NativeEnvironment:
         )
         if program is None:
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
-        stated = {**{name: environ[name] for name in access.passed}, **access.variables}
+        before = self.profile.environment.get("PYTHONPATH", environ.get("PYTHONPATH"))
+        stated = {
+            **imports_from(access.python_path, before),
+            **{name: environ[name] for name in access.passed},
+            **access.variables,
+        }
         command, variables = self.inside([program, *argv[1:]], {**environ, **stated})
-        before = variables.get("PYTHONPATH", environ.get("PYTHONPATH"))
-        variables |= imports_from(access.python_path, before)
-        process.replace(command, {**self.device_variables, **variables, **stated})
+        variables |= {**stated, **self.after_activation(stated)}
+        process.replace(command, {**self.device_variables, **variables})
