@@ -1,13 +1,14 @@
 """A project's daily commands: locking and building one package more, and `run` against none.
 
-    ENVBUILDER_BASE_IMAGE=REF python benchmarks/project.py [ROUNDS]
+    ENVBUILDER_BASE_IMAGE=REF python benchmarks/project.py [--run-only] [ROUNDS]
 
 The project is `examples/script`. Each round adds one small package of pure Python that nobody has
 ever seen: `lock` for `cpu` and for all profiles, then the image by `layers`, all with a warm cache,
-and says which layers of the image differ. Then `run -- true` on both backends, each time after the
-same without envbuilder: `true` itself, and `docker run` of the same image. Wall time; medians of
-ROUNDS (5) after one that is not counted. Needs an engine with the base image and what `examples`
-needs from the package index. Its images are removed.
+and says which layers of the image differ. Then `run -- true` on both backends, each time beside the
+same without envbuilder: `true` itself, and `docker run` of the same image; the one that begins
+changes every round. Wall time; medians of ROUNDS (5) after one that is not counted, and of the
+differences and ratios of each round. Needs an engine with the base image and what `examples` needs
+from the package index. Its images are removed.
 """
 
 from __future__ import annotations
@@ -95,8 +96,36 @@ def one_more(taken: Taken, folder: Path, wheels: Path, version: str, before: lis
     return ref
 
 
-def main(rounds: int) -> None:
-    """Print the medians."""
+def runs(taken: Taken, number: int, project: Path, ref: str) -> None:
+    """`run -- true` on both backends, each beside the same without envbuilder."""
+    direct = ("docker", "run", "--rm", "--volume", f"{project}:/work", ref, "true")
+    for name, plain, options in (
+        ("venv", ("true",), (*CPU, "--backend", "venv")),
+        ("docker", direct, IMAGE),
+    ):
+        pair = [
+            (f"{name}: without", plain),
+            (f"{name}: run", (ENVBUILDER, "run", *options, "--", "true")),
+        ]
+        for label, argv in reversed(pair) if number % 2 else pair:
+            timed(taken, label, *argv, cwd=project)
+
+
+def summary(taken: Taken) -> None:
+    """Print the medians, and of pairs also those of differences and ratios."""
+    for name, values in taken.items():
+        listed = ", ".join(f"{v:.2f}" for v in values)
+        print(f"{name:<20}{statistics.median(values):7.2f} s   rounds: {listed}")
+    for name in ("venv", "docker"):
+        pairs = list(zip(taken[f"{name}: run"], taken[f"{name}: without"], strict=True))
+        over = statistics.median(a - b for a, b in pairs)
+        ratio = statistics.median(a / b for a, b in pairs)
+        print(f"run over none, {name}: {over:+.2f} s, {ratio:.2f}x")
+    print(f"load of the machine at the end: {os.getloadavg()[0]:.1f}")
+
+
+def main(rounds: int, *, run_only: bool) -> None:
+    """Measure, and print the medians."""
     if not BASE:
         sys.exit("set ENVBUILDER_BASE_IMAGE to a base image with Python 3.11")
     # An installed package has its bytecode; a checkout shall have it, too.
@@ -117,32 +146,23 @@ def main(rounds: int) -> None:
         )
         tags.append(ref)
         before = layers(ref)
-        mounted = ("--volume", f"{plain}:/work", ref)
         try:
             for number in range(rounds + 1):
-                version = f"1.{int(time.time())}.{number}"
-                tags.append(one_more(taken, folder, wheels, version, before))
-                timed(taken, "true", "true", cwd=plain)
-                native = (ENVBUILDER, "run", *CPU, "--backend", "venv", "--", "true")
-                timed(taken, "run -- true, venv", *native, cwd=plain)
-                timed(
-                    taken, "docker run … true", "docker", "run", "--rm", *mounted, "true", cwd=plain
-                )
-                timed(
-                    taken, "run -- true, docker", ENVBUILDER, "run", *IMAGE, "--", "true", cwd=plain
-                )
+                if not run_only:
+                    version = f"1.{int(time.time())}.{number}"
+                    tags.append(one_more(taken, folder, wheels, version, before))
+                runs(taken, number, plain, ref)
                 if number == 0 and rounds:
                     taken.clear()
         finally:
             removal = ["docker", "rmi", "--force", "--no-prune", *names(tags)]
             subprocess.run(removal, stdout=subprocess.DEVNULL, check=False)
-    for name, values in taken.items():
-        listed = ", ".join(f"{v:.2f}" for v in values)
-        print(f"{name:<22}{statistics.median(values):7.2f} s   rounds: {listed}")
-    print(f"load of the machine at the end: {os.getloadavg()[0]:.1f}")
+    summary(taken)
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser(description="A project's daily commands")
-    arguments.add_argument("rounds", metavar="ROUNDS", type=int, nargs="?", default=5)
-    main(arguments.parse_args().rounds)
+    parser = argparse.ArgumentParser(description="A project's daily commands")
+    parser.add_argument("rounds", metavar="ROUNDS", type=int, nargs="?", default=5)
+    parser.add_argument("--run-only", action="store_true", help="measure `run` alone")
+    arguments = parser.parse_args()
+    main(arguments.rounds, run_only=arguments.run_only)

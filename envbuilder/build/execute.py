@@ -33,7 +33,7 @@ from envbuilder.build.plan import (
     WritePayload,
     WritePrograms,
 )
-from envbuilder.core import files, folders, process, zips
+from envbuilder.core import files, folders, process
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.redaction import log_text
@@ -294,19 +294,13 @@ def _failing_step(printed: str) -> str:
 
 
 def _unpack_tool(step: UnpackTool, store: Store) -> None:
-    """Extract an executable from a wheel, which has it in `NAME-VERSION.data/scripts/`."""
+    """Extract an executable from a wheel."""
+    from envbuilder.build.image.wheels import Wheel
+
     target = Path(step.path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with zips.opened(store.checked(step.file)) as archive:
-            suffix = f".data/scripts/{step.name}"
-            member = next((n for n in archive.namelist() if n.endswith(suffix)), None)
-            if member is None:
-                raise BuildError(f"{step.file.basename}: holds no executable '{step.name}'")
-            with target.open("wb") as out:
-                out.writelines(zips.pieces(archive, member))
-    except zips.DAMAGED as error:
-        raise BuildError(f"{step.file.basename}: cannot be unpacked: {error}") from error
+    with Wheel(store.checked(step.file), step.file.basename) as wheel, target.open("wb") as out:
+        out.writelines(wheel.program(step.name).pieces())
     target.chmod(0o755)
 
 

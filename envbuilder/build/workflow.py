@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from envbuilder.build.backends import devices, environment
 from envbuilder.build.backends.environment import Environment, Product
-from envbuilder.build.plan import BuildResult, MakeBase, Plan
+from envbuilder.build.plan import Artifact, BuildResult, MakeBase, Plan
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.core.settings import require_own
 from envbuilder.host import assumed, probe
@@ -260,54 +260,20 @@ def build(
 ) -> BuildResult:
     """Fetch what is missing and run the plan, unless exactly this result exists."""
     from envbuilder.build.attestation import documents
-    from envbuilder.build.backends import base_python
-    from envbuilder.build.backends.native import NativeEnvironment
-    from envbuilder.build.execute import execute
-    from envbuilder.packages import shared_store, space
-    from envbuilder.packages.debian.members import require_clean
-    from envbuilder.packages.fetch import fetch
-    from envbuilder.packages.python import wheel_conflicts
-    from envbuilder.packages.store import Store
 
     plan = product.plan
     artifact = None if request.rebuild else product.existing()
     status, started = "reused", time.monotonic()
     if artifact is None:
-        if changed := product.changed():
-            progress.note(f"note: {changed}; it is built again")
-        if settings.shared_store and (why := shared_store.objection(settings.shared_store)):
-            progress.note(f"warning: {why}; what it lacks is downloaded")
-        space.require(plan.files, plan.room, settings)
-        try:
-            base_python.require(plan, settings, progress)
-        except BuildError as error:
-            _suggest_packages(error, plan.profile, plan.python, request, settings)
-            raise
-        fetch(plan.files, product.target, settings, progress)
-        store = Store.of(settings)
-        wheel_conflicts.require_compatible(plan.files, plan.python, store)
-        if backends.makes_image(plan.backend):
-            require_clean(plan.files, store)
-        execute(plan, settings, progress)
-        with progress.task("check what was built"):
-            status, artifact = "built", product.existing()
-        if artifact is None:
-            raise BuildError(
-                f"{plan.artifact.ref} is missing after its build, or was changed in the meantime",
-                "Run the same command again.",
-            )
+        status, artifact = "built", _make(product, request, settings, progress)
     made_by = product.made_by() | _base_made_by(plan)
     attestations = documents.ensure(
         *(plan, artifact, settings, progress),
         anew=status == "built",
         versions=made_by,
     )
-    if isinstance(product, NativeEnvironment):
-        from envbuilder.build import project_link
-
-        # The folder above `bin`: on conda packages, the wheels are in a venv below the prefix.
-        if note := project_link.update(settings, (product.prefix / product.python).parent.parent):
-            progress.note(f"note: {note}")
+    if not backends.makes_image(plan.backend) and (note := _link(product, settings)):
+        progress.note(f"note: {note}")
     if request.push:
         from envbuilder.build.attestation import publish
 
@@ -323,6 +289,54 @@ def build(
         seconds=round(time.monotonic() - started, 3) if status == "built" else 0.0,
         made_by=made_by,
     )
+
+
+def _link(product: Product, settings: Settings) -> str:
+    """Link the project to its native environment; return a sentence if that is not possible."""
+    from envbuilder.build import project_link
+    from envbuilder.build.backends.native import NativeEnvironment
+
+    if not isinstance(product, NativeEnvironment):
+        return ""
+    # The folder above `bin`: on conda packages, the wheels are in a venv below the prefix.
+    return project_link.update(settings, (product.prefix / product.python).parent.parent)
+
+
+def _make(product: Product, request: Request, settings: Settings, progress: Progress) -> Artifact:
+    """Fetch what is missing, and run the plan."""
+    from envbuilder.build.backends import base_python
+    from envbuilder.build.execute import execute
+    from envbuilder.packages import shared_store, space
+    from envbuilder.packages.debian.members import require_clean
+    from envbuilder.packages.fetch import fetch
+    from envbuilder.packages.python import wheel_conflicts
+    from envbuilder.packages.store import Store
+
+    plan = product.plan
+    if changed := product.changed():
+        progress.note(f"note: {changed}; it is built again")
+    if settings.shared_store and (why := shared_store.objection(settings.shared_store)):
+        progress.note(f"warning: {why}; what it lacks is downloaded")
+    space.require(plan.files, plan.room, settings)
+    try:
+        base_python.require(plan, settings, progress)
+    except BuildError as error:
+        _suggest_packages(error, plan.profile, plan.python, request, settings)
+        raise
+    fetch(plan.files, product.target, settings, progress)
+    store = Store.of(settings)
+    wheel_conflicts.require_compatible(plan.files, plan.python, store)
+    if backends.makes_image(plan.backend):
+        require_clean(plan.files, store)
+    execute(plan, settings, progress)
+    with progress.task("check what was built"):
+        artifact = product.existing()
+    if artifact is None:
+        raise BuildError(
+            f"{plan.artifact.ref} is missing after its build, or was changed in the meantime",
+            "Run the same command again.",
+        )
+    return artifact
 
 
 def _base_made_by(plan: Plan) -> dict[str, str]:

@@ -67,8 +67,9 @@ _HEX = "[0-9a-f]{64}"
 _BASE = rf"(?:{_HEX}(?:-\w+-\w+)?|debian-{_HEX})"
 DOWNLOADS = {
     "store": Names(
-        rf"sha256/[0-9a-f]{{2}}/{_HEX}|partial/{_HEX}(?:\.lock)?",
-        r"sha256|sha256/[0-9a-f]{2}|partial",
+        rf"sha256/[0-9a-f]{{2}}/{_HEX}|partial/{_HEX}(?:\.lock)?"
+        rf"|derived/(?:{_HEX}\.json|\.{_HEX}\.json\.\d+\.part)",
+        r"sha256|sha256/[0-9a-f]{2}|partial|derived",
     ),
     "bases": Names(
         rf"{_BASE}\.lock|{_HEX}\.signature\.json",
@@ -85,6 +86,7 @@ DOWNLOADS = {
         "mnist",
         r"mnist/\.part-\w+",
     ),
+    "interpreters": Names(r"answers\.json|\.answers\.json\.\d+\.part"),
     "locate": Names(r"\w+-\w+-3\.\d+-[a-z0-9_-]+\.txt"),
     "uv-resolve": Names(r"[^/]+", whole=r"[^/]+"),
     "logs": Names(

@@ -59,9 +59,11 @@ def command(
       envbuilder run -p 8000 -v ./data:/data:ro -e HF_TOKEN -- python serve.py
       envbuilder run -- python -c "import torch; print(torch.__version__)"
     """
+    words = argv[1:] if argv[:1] == ("--",) else argv
+    words = words or stated_access.command(load_settings())
     enter(
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
-        argv[1:] if argv[:1] == ("--",) else argv,
+        lambda name: words,
         given,
     )
 
@@ -95,18 +97,20 @@ class _Brief:
                 self._progress.note(line)
 
 
-def enter(request: Request, argv: tuple[str, ...], given: Access = NOTHING) -> None:
+def enter(
+    request: Request, argv: Callable[[str], tuple[str, ...]], given: Access = NOTHING
+) -> None:
     """Build the environment if it is missing, then replace this process by the command.
 
+    `argv` returns the command for the environment's name: its profile, in a project ENV.PROFILE.
     If there is nothing to build, at most one line is printed before the command's own, and
     warnings.
     """
     settings = load_settings()
-    argv = argv or stated_access.command(settings)
     stated = stated_access.of(settings)
     progress = _Brief(console.progress())
     try:
-        _, environment = workflow.prepare_to_run(request, settings, progress)
+        prepared, environment = workflow.prepare_to_run(request, settings, progress)
         require_image(environment.plan.backend)
         workflow.build(environment, request, settings, progress)
     except BaseException:
@@ -126,7 +130,10 @@ def enter(request: Request, argv: tuple[str, ...], given: Access = NOTHING) -> N
             progress.note(f"warning: volumes: only containers have these at {listed}")
         for warning in shadowing.warnings(shadowing.look(os.environ)):
             progress.note(f"warning: {warning}")
-    environment.become(argv, os.environ, access)
+    name = prepared.profile.name
+    if settings.definition is not None:
+        name = f"{settings.environment}.{name}"
+    environment.become(argv(name), os.environ, access)
 
 
 def _is_free(port: Port, note: Callable[[str], None]) -> bool:

@@ -114,6 +114,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.cache_dir / "logs"
 
     @property
+    def interpreters_dir(self) -> Path:
+        """What interpreters of this machine answered."""
+        return self.cache_dir / "interpreters"
+
+    @property
     def uv_dir(self) -> Path:
         """Cache of uv's resolutions; nothing from it gets into an environment."""
         return self.cache_dir / "uv-resolve"
@@ -257,7 +262,7 @@ def require_own(settings: Settings) -> None:
     """Raise `InvalidError` if another user can put files where builds look for finished results."""
     cache = settings.cache_dir
     read = (settings.store_dir, settings.bases_dir, cache / "layers", cache / "datasets")
-    for folder in (*read, settings.envs_dir, settings.records_dir):
+    for folder in (*read, settings.interpreters_dir, settings.envs_dir, settings.records_dir):
         _require_unexposed(folder)
 
 

@@ -158,6 +158,11 @@ def gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
 
 
+def stored(size: int) -> str:
+    """Return bytes on a disk with a decimal prefix: "1.31 GB", "262 kB"."""
+    return _scaled(size, [(unit, f"{prefix}B") for unit, prefix in _DECIMAL])
+
+
 _DURATIONS = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
+from envbuilder.host.interpreter_answers import Answer, Answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -55,19 +56,6 @@ class Interpreter(Struct, frozen=True, kw_only=True):
     """X.Y.Z"""
 
 
-class _Answer(Struct, frozen=True, kw_only=True):
-    version: str
-    final: bool
-    bits: int
-    implementation: str
-    machine: str
-    free_threaded: bool
-    executable: str
-    prefix: str
-    base_prefix: str
-    base_executable: str | None = None
-
-
 class _RejectedError(Exception):
     """A candidate cannot be used; the message says why."""
 
@@ -79,14 +67,17 @@ def find(
     *,
     runner: Runner = process.run,
     environ: Mapping[str, str] | None = None,
+    answers: Answers | None = None,
 ) -> Interpreter:
     """Return the interpreter to build from.
 
     Without `version` (X.Y), try the first supported one, then the others, newest first. `machine`
-    is the architecture as Python spells it. Raise `ToolError` with the interpreters that were
-    found and why each was rejected.
+    is the architecture as Python spells it. A candidate in `answers` is not run; what others answer
+    is added there. Raise `ToolError` with the interpreters that were found and why each was
+    rejected.
     """
-    search = _Search(machine, runner, os.environ if environ is None else environ)
+    variables = os.environ if environ is None else environ
+    search = _Search(machine, runner, variables, Answers() if answers is None else answers)
     versions = [version] if version else _order(supported)
     for release in versions:
         interpreter = search.installed(release)
@@ -116,11 +107,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 class _Search:
     """One search, which caches each candidate's answer, since several names may lead to it."""
 
-    def __init__(self, machine: str, runner: Runner, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, machine: str, runner: Runner, environ: Mapping[str, str], answers: Answers
+    ) -> None:
         self._machine = _spelled(machine)
         self._runner = runner
         self._environ = environ
-        self._answers: dict[Path, Interpreter | str] = {}
+        self._answers = answers
+        self._judged: dict[Path, Interpreter | str] = {}
 
     def installed(self, version: str) -> Interpreter | None:
         """Return the first candidate on this machine that has this version."""
@@ -128,6 +122,16 @@ class _Search:
 
     def managed(self, version: str) -> Interpreter | None:
         """Return the interpreter of this version that uv manages; tried last, since it runs uv."""
+        path = self._answers.managed(version) or self._located(version)
+        if path is None:
+            return None
+        interpreter = self._first([path], version)
+        if interpreter is not None:
+            self._answers.add_managed(version, path)
+        return interpreter
+
+    def _located(self, version: str) -> Path | None:
+        """Return where uv says that its interpreter of this version is."""
         options = "--managed-python --no-python-downloads --offline --no-project --no-config"
         argv = [sys.executable, "-m", "uv", "python", "find", *options.split(), version]
         try:
@@ -135,13 +139,13 @@ class _Search:
         except (ToolError, OSError):
             return None
         line = done.stdout.strip()
-        return self._first([Path(line)], version) if done.returncode == 0 and line else None
+        return Path(line) if done.returncode == 0 and line else None
 
     def rejections(self) -> str:
         """Return what was found and why it was rejected, for an error message."""
         texts = [
             f"{path} ({answer if isinstance(answer, str) else 'Python ' + answer.version})"
-            for path, answer in self._answers.items()
+            for path, answer in self._judged.items()
         ]
         more = len(texts) - _MOST_REJECTED
         tail = f" and {more} more" if more > 0 else ""
@@ -162,22 +166,22 @@ class _Search:
     def _first(self, candidates: Iterator[Path] | list[Path], version: str) -> Interpreter | None:
         for path in candidates:
             if path.is_file() and os.access(path, os.X_OK):
-                found = self._remembered(path)
+                found = self._judgement(path)
                 if not isinstance(found, str) and _minor(found) == version:
                     return found
         return None
 
-    def _remembered(self, path: Path) -> Interpreter | str:
+    def _judgement(self, path: Path) -> Interpreter | str:
         # Resolve the folder, not the file: a venv's python is a link to its base.
         key = path.parent.resolve() / path.name
-        if key not in self._answers:
+        if key not in self._judged:
             try:
-                self._answers[key] = self._ask(path)
+                self._judged[key] = self._identified(path)
             except _RejectedError as error:
-                self._answers[key] = str(error)
-        return self._answers[key]
+                self._judged[key] = str(error)
+        return self._judged[key]
 
-    def _ask(self, path: Path) -> Interpreter:
+    def _identified(self, path: Path) -> Interpreter:
         """Identify an interpreter, or the base interpreter of its venv."""
         answer = self._answer(path)
         if answer.prefix != answer.base_prefix:
@@ -195,7 +199,7 @@ class _Search:
             version=answer.version,
         )
 
-    def _base(self, inside: _Answer) -> _Answer:
+    def _base(self, inside: Answer) -> Answer:
         minor = ".".join(inside.version.split(".")[:2])
         folder = Path(inside.base_prefix) / "bin"
         stated = [Path(inside.base_executable)] if inside.base_executable else []
@@ -210,7 +214,14 @@ class _Search:
                 return answer
         raise _RejectedError(f"is in a venv whose base in {inside.base_prefix} cannot be run")
 
-    def _answer(self, path: Path) -> _Answer:
+    def _answer(self, path: Path) -> Answer:
+        answer = self._answers.get(path)
+        if answer is None:
+            answer = self._ask(path)
+            self._answers.add(path, answer)
+        return answer
+
+    def _ask(self, path: Path) -> Answer:
         try:
             done = self._runner([str(path), "-I", "-c", _QUESTION], timeout=SECONDS)
         except (ToolError, OSError) as error:
@@ -222,7 +233,7 @@ class _Search:
             said = f": {words[0][:100]}" if words else ""
             raise _RejectedError(f"exit status {done.returncode}{said}")
         try:
-            return msgspec.json.decode(done.stdout, type=_Answer)
+            return msgspec.json.decode(done.stdout, type=Answer)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise _RejectedError("did not answer like a Python interpreter") from error
 

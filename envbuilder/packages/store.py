@@ -12,21 +12,25 @@ import errno
 import hashlib
 import os
 import stat
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from envbuilder.core import files, folders
+from envbuilder.core import derived, files, folders
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.locked_file import File
 
+_T = TypeVar("_T")
+
 NAME = "store"
 """Folder below a cache, and below a shared one."""
+DERIVED = "derived"
+"""Subfolder for what was read from files of the store, to be read faster next time."""
 _CHUNK = 1 << 20
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP})
 
@@ -127,6 +131,20 @@ class Store:
         target = _below(self.root, sha256)
         folders.ensure(target.parent, marked=False)
         part.replace(target)
+
+    def derived(self, sha256: str, what: str, kind: type[_T], make: Callable[[Path], _T]) -> _T:
+        """Return what `make` derives from a file, kept for as long as the file stays the same.
+
+        `what` names it, with a number that changes whenever `make` does.
+        """
+        path = self.path(sha256)
+        status = path.stat()
+        facts = f"{what} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+        key = hashlib.sha256(f"{sha256} {facts}".encode()).hexdigest()
+        with contextlib.suppress(OSError):
+            folders.ensure(self.root)
+            folders.ensure(self.root / DERIVED)
+        return derived.remembered(self.root / DERIVED / f"{key}.json", kind, lambda: make(path))
 
     def sound(self, sha256: str) -> bool:
         """Return whether the file is here with the right bytes; a damaged one is left in place."""

@@ -44,9 +44,10 @@ def of_wheels(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]
     """Return sha256 → licences of the wheels that are in the store."""
     licences = {}
     for file in files:
-        path = store.path(file.sha256)
-        if file.kind in {"wheel", "tool"} and path.is_file():
-            names = stated(read_metadata(path))
+        if file.kind in {"wheel", "tool"} and store.has(file.sha256):
+            names = store.derived(
+                file.sha256, "licences-1", tuple[str, ...], lambda path: stated(read_metadata(path))
+            )
             if names:
                 licences[file.sha256] = names
     return licences

@@ -57,18 +57,18 @@ class DockerEnvironment:
         self._engine, self._force = engine, force
         self._records = settings.records_dir / plan.fingerprint
         self._project = settings.project
+        self._existing: records.ImageRecord | None = None
 
     def existing(self) -> Artifact | None:
         """Return the image if an earlier build made exactly this one."""
-        record = self._record()
+        record = self._existing = self._record()
         if record is None:
             return None
         return self.plan.artifact.identified(record.digest, record.manifest_digest)
 
     def made_by(self) -> dict[str, str]:
-        """Return the programs that built the image (BuildKit, Buildah, …) → their versions."""
-        record = self._record()
-        return record.made_by if record else {}
+        """Return the programs that built the existing image (BuildKit, …) → their versions."""
+        return self._existing.made_by if self._existing else {}
 
     def changed(self) -> str:
         """Return a message if the tag names another image than the one built, else empty."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.build.backends import dockerfile, layers
+from envbuilder.build.backends import layers
 from envbuilder.build.image import base as image_base
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci import image_names
@@ -64,11 +64,14 @@ def prepare(
     build = engine.build_command
     if request.builder is None:
         reason = layers.unsuitable(build, profile, target)
-        note = console.progress().note
+        # What runs a command mostly builds nothing, and has its own line to print.
+        note = (lambda line: None) if request.to_run else console.progress().note
         if not reason:
             note("builder layers: it makes the same image as the Dockerfile, but faster")
             return layers.prepare(profile, lock, target, request, settings, engine)
         note(f"builder {build.builder}: {reason}")
+    from envbuilder.build.backends import dockerfile
+
     return dockerfile.prepare(profile, lock, target, request, settings, engine)
 
 

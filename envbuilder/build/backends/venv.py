@@ -109,15 +109,30 @@ def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> d
 def prepare(
     profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
 ) -> VenvEnvironment:
-    """Find an interpreter and plan; `ToolError` (exit 4) if it or a compiler is missing."""
+    """Find an interpreter and plan; `ToolError` (exit 4) if it or a compiler is missing.
+
+    An interpreter that an earlier command ran is not run again to find an environment that exists.
+    Nothing is built from what is only remembered.
+    """
     from envbuilder.host import interpreters
+    from envbuilder.host.interpreter_answers import Answers
 
     platform = host.platform
     locked = pythons(lock, platform, profile.python.default)
     if not locked or (request.python and request.python not in locked):
         select(lock, str(platform), request.python or profile.python.default)
     check_tools(profile)
-    interpreter = interpreters.find(request.python, locked, host.machine)
-    minor = ".".join(interpreter.version.split(".")[:2])
-    target = select(lock, str(platform), minor)
-    return VenvEnvironment(profile, target, plan(profile, lock, target, interpreter, settings))
+    answers = Answers(settings.interpreters_dir)
+
+    def planned() -> VenvEnvironment:
+        interpreter = interpreters.find(request.python, locked, host.machine, answers=answers)
+        target = select(lock, str(platform), ".".join(interpreter.version.split(".")[:2]))
+        return VenvEnvironment(profile, target, plan(profile, lock, target, interpreter, settings))
+
+    product = planned()
+    if answers.used and (request.rebuild or product.existing() is None):
+        answers.forget()
+        product = planned()
+    if not request.dry_run:
+        answers.save()
+    return product

@@ -112,15 +112,13 @@ def find(
     `engine` is one that is connected already. `scripts`: packages run scripts, so the engine needs
     the base as well.
     """
-    from envbuilder.build.image import debian_base
-    from envbuilder.containers.oci import archive
-    from envbuilder.containers.registry import base_images
-
     locked = target.base
     assert locked is not None, "a target with a base"
     override = request.base_image or settings.configuration.base_images.get(locked.ref)
     ref = base_ref(locked, request, settings)
     if override is None and locked.suite:
+        from envbuilder.build.image import debian_base
+
         step = debian_base.step(target, settings)
         if not request.dry_run:
             debian_base.require_tool(step)
@@ -130,8 +128,12 @@ def find(
         return Base(ref=ref, identity=ref, folder="")
     signatures = signed_base.require(ref, settings)
     if image_names.on_disk(ref):
+        from envbuilder.containers.oci import archive
+
         layout = archive.opened(image_names.path(ref), require_writable(settings.bases_dir))
     elif override is None and locked.digest and not (scripts or _in_engine(engine, ref)):
+        from envbuilder.containers.registry import base_images
+
         layout = base_images.obtain(
             locked.ref, locked.digest, target.platform, settings, console.progress()
         )
@@ -157,9 +159,9 @@ def _of_engine(
     from envbuilder.containers.oci.layout import Layout
 
     with contextlib.nullcontext(connected) if connected else connection.connect() as engine:
-        ref, _ = identified(engine, ref, platform)
-        # `identified` does not pull an image that is named by digest.
-        image = engine.image(ref) or pulled(engine, ref, platform)
+        image = engine.image(ref)
+        if image is None:
+            image = pulled(engine, engine.pull_name(ref), platform)
         bases = require_writable(settings.bases_dir)
         was_copied = (bases / image.id.removeprefix("sha256:")).is_dir()
         copying = console.progress().task(f"copy the base image {ref} from the engine")

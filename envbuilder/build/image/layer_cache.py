@@ -7,16 +7,13 @@ would trust. Deleting the folder costs only time.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
-from envbuilder.containers.oci.descriptor import decode, digest_of, encode
+from envbuilder.containers.oci.descriptor import decode, encode
 from envbuilder.containers.oci.layer import Layer, compressor
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.core import files, folders
+from envbuilder.core import derived, files, folders
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 
 if TYPE_CHECKING:
@@ -72,16 +69,8 @@ class LayerCache:
 
     def remembered(self, inputs: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:
         """Return the cached result of `make` for `inputs`; entries carry a hash of their own."""
-        entry = self._entry(inputs)
-        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-            digest, _, text = entry.read_bytes().partition(b"\n")
-            if digest_of(text).encode() == digest:
-                return msgspec.json.decode(text, type=kind)
-        value = make()
-        text = encode(value)
         folders.ensure(self.layout.folder)
-        files.write(entry, digest_of(text).encode() + b"\n" + text)
-        return value
+        return derived.remembered(self._entry(inputs), kind, make)
 
     def _entry(self, inputs: Mapping[str, Any]) -> Path:
         key = hashlib.sha256(

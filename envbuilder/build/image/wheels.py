@@ -95,21 +95,29 @@ class Wheel:
             i for i in entries if _is_plain(i) and names[i.filename] == 1 and i.filename in rows
         ]
         self._rows = [rows[i.filename] for i in plain]
-        self.files = {
-            i.filename: Packed(
-                wheel=self,
-                name=i.filename,
-                header=i.header_offset,
-                packed=i.compress_size,
-                size=i.file_size,
-                crc=i.CRC,
-                deflated=i.compress_type == zipfile.ZIP_DEFLATED,
-                executable=bool(i.external_attr >> 16 & 0o111),
-            )
-            for i in plain
-        }
+        self.files = {i.filename: self._packed(i) for i in plain}
         """Unchanged files, by path relative to site-packages."""
         self._others = [i for i in entries if i.filename not in self.files]
+
+    def _packed(self, entry: zipfile.ZipInfo) -> Packed:
+        return Packed(
+            wheel=self,
+            name=entry.filename,
+            header=entry.header_offset,
+            packed=entry.compress_size,
+            size=entry.file_size,
+            crc=entry.CRC,
+            deflated=entry.compress_type == zipfile.ZIP_DEFLATED,
+            executable=bool(entry.external_attr >> 16 & 0o111),
+        )
+
+    def program(self, name: str) -> Packed:
+        """Return an executable, which a wheel has in `NAME-VERSION.data/scripts/`."""
+        suffix = f".data/scripts/{name}"
+        entries = [i for i in self._others if i.filename.endswith(suffix) and _is_readable(i)]
+        if len(entries) != 1:
+            raise self.unusable(f"it holds no executable '{name}'")
+        return self._packed(entries[0])
 
     def __enter__(self) -> Self:
         return self
@@ -178,13 +186,18 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
     parts = entry.filename.split("/")
     return (
         not (rest and folder.endswith((".dist-info", ".data")))
-        and entry.compress_type in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
-        and not entry.flag_bits & _ENCRYPTED
+        and _is_readable(entry)
         # Without this flag, each installer decides how to decode a name that is not ASCII.
         and (entry.filename.isascii() or bool(entry.flag_bits & _UTF8))
         and not {"", ".", ".."} & {*parts}
         and "\\" not in entry.filename
     )
+
+
+def _is_readable(entry: zipfile.ZipInfo) -> bool:
+    """Return whether this module can read a file."""
+    known = entry.compress_type in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+    return known and not entry.flag_bits & _ENCRYPTED
 
 
 def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.containers.engine import endpoint, podman
+from envbuilder.containers.engine import endpoint
 from envbuilder.containers.engine.endpoint import configured
 from envbuilder.containers.engine.interface import short
 from envbuilder.containers.engine.versions import parsed
@@ -32,6 +32,8 @@ def connect() -> Engine:
     location = endpoint.find()
     unusable = not location.may_be_opened() or process.which("docker") is None
     if unusable and not location.named and process.which("podman") is not None:
+        from envbuilder.containers.engine import podman
+
         return podman.connect(None)
     if location.socket and not location.socket.exists():  # the SDK would leak a socket
         raise _no_answer("no such file or directory")
@@ -53,6 +55,8 @@ def connect() -> Engine:
         except (DockerException, RequestException, OSError, ValueError) as error:
             raise _no_answer(short(error)) from error
         if _is_podman(version):
+            from envbuilder.containers.engine import podman
+
             return podman.connect(location.url)
         number = str(version.get("Version", ""))
         if parsed(number) < OLDEST:

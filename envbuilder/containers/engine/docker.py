@@ -143,6 +143,13 @@ class DockerEngine(Engine):
             ids: list[types.Digest] = self._api.images(quiet=True)
         return ids
 
+    def shares(self) -> dict[str, int]:
+        """Return the ids of images and the bytes that no other image shares, as far as reported."""
+        with _reported("the engine cannot report sizes"):
+            images = self._api.df().get("Images") or ()
+        sizes = {i["Id"]: (i.get("Size", -1), i.get("SharedSize", -1)) for i in images}
+        return {key: size - shared for key, (size, shared) in sizes.items() if 0 <= shared <= size}
+
     def remove(self, ref: str, only: str = "") -> None:
         """Remove an image by tag; its parent images stay."""
         with self._waiting(_REMOVAL_SECONDS):
@@ -195,7 +202,7 @@ class DockerEngine(Engine):
         With the containerd store, layers are written as zstd directly: measured, that is 2 to 3
         times faster than gzip, and smaller. The classic store accepts only what `--load` sends.
         """
-        endpoint, info = self._endpoint, self._info()
+        endpoint, info = self._endpoint, self._info
         status = info.get("DriverStatus") or ()
         containerd = any("containerd.snapshotter" in str(value) for _, value in status)
         output = "type=image,oci-mediatypes=true,compression=zstd" if containerd else "type=docker"
@@ -257,33 +264,34 @@ class DockerEngine(Engine):
 
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's runtime is configured."""
-        return "nvidia" in (self._info().get("Runtimes") or {})
+        return "nvidia" in (self._info.get("Runtimes") or {})
 
     def cdi_devices(self) -> frozenset[str]:
         """Return the CDI devices that Docker lists, or its files if that version lists none."""
-        info = self._info()
-        listed = info.get("DiscoveredDevices")
+        listed = self._info.get("DiscoveredDevices")
         if listed is None and self.socket:  # else its files are on another machine
-            return cdi.devices(Path(folder) for folder in info.get("CDISpecDirs") or ())
+            return cdi.devices(Path(folder) for folder in self._info.get("CDISpecDirs") or ())
         return frozenset(str(d.get("ID")) for d in listed or () if d.get("Source") == "cdi")
 
     @cached_property
     def limits(self) -> Limits:
         """The limits for containers on the engine's machine."""
-        info = self._info()
+        info = self._info
         return limits(
             int(info.get("MemTotal") or 0) if info.get("MemoryLimit") else 0,
             int(info.get("NCPU") or 0) if info.get("PidsLimit") else 0,
         )
 
     def _user_flags(self, container: Container) -> tuple[str, ...]:
-        mapping = str(self._info().get("SecurityOptions")) if container.project else ""
+        mapping = str(self._info.get("SecurityOptions")) if container.project else ""
         if "name=rootless" in mapping:
             return ("--user", "0:0")  # this user; any other one inside is a stranger to the host
         remapped = ("--userns", "host") if "name=userns" in mapping else ()
         return (*super()._user_flags(container), *remapped)
 
+    @cached_property
     def _info(self) -> dict[str, Any]:
+        """What the engine reports about itself, requested once: it takes as long as all else."""
         with _reported("the engine does not answer"):
             info: dict[str, Any] = self._client.info()
         return info

@@ -18,10 +18,13 @@ from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from envbuilder.containers.engine.interface import Engine, Image
     from envbuilder.core import types
+
+_WORTH = 32 << 20
+"""Bytes to send that take longer than a list of the engine's images."""
 
 
 def export(engine: Engine, image: Image, folder: Path) -> Layout:
@@ -66,9 +69,10 @@ def load(
     `BuildError` if the engine ends up with another image.
     """
     listed = layout.index().manifests
-    ids = (layout.read_manifest(listed[0]).config.digest, listed[0].digest)
+    manifest = layout.read_manifest(listed[0])
+    ids = (manifest.config.digest, listed[0].digest)
     names = names or [d.annotations[archive.NAME] for d in listed if archive.NAME in d.annotations]
-    stored = _stored(engine, recorded, preload)
+    stored = _stored(engine, recorded, manifest, names, preload)
     try:
         engine.load(layout, names, stored)
         _require(engine, names, ids)
@@ -90,11 +94,28 @@ def remember(layout: Layout, recorded: Layout) -> None:
             recorded.add(layout.read(image), image.media_type)
 
 
-def _stored(engine: Engine, recorded: Layout, preload: str) -> set[types.Digest]:
-    """Return the layers of recorded images that the engine still has, by their manifest digests."""
+def _stored(
+    engine: Engine, recorded: Layout, manifest: Manifest, names: Sequence[str], preload: str
+) -> set[types.Digest]:
+    """Return the layers of recorded images that the engine still has, by their manifest digests.
+
+    Listing all images is slow: the engine adds up their sizes. What has one of the names now is
+    mostly the image that this one replaces; all are listed only if that one lacks too much of it.
+    """
+    if not engine.receives_layers:
+        return set()
     image = engine.image(preload) if preload else None
-    # Listing all images is slow: the engine adds up their sizes.
-    ids = [image.id] if image else engine.manifests()
+    if image is not None:
+        return _recorded([image.id], recorded)
+    named = filter(None, map(engine.image, names))
+    layers = _recorded([image.id for image in named], recorded)
+    if sum(d.size for d in manifest.layers if d.digest not in layers) > _WORTH:
+        layers |= _recorded(engine.manifests(), recorded)
+    return layers
+
+
+def _recorded(ids: Iterable[types.Digest], recorded: Layout) -> set[types.Digest]:
+    """Return the layers of those images whose manifests are recorded."""
     layers: set[types.Digest] = set()
     for digest in ids:
         with contextlib.suppress(EnvbuilderError):

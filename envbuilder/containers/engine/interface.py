@@ -72,6 +72,8 @@ class Engine(abc.ABC):
     """The client's command line, pointed at this engine."""
     rootless: bool = False
     """Whether containers' users are mapped: root inside is this user."""
+    receives_layers: bool = True
+    """Whether `load` sends layers, so that it helps to know which of them the engine has."""
     socket: Path | None = None
     """The socket through which the engine is reached; None if it has none on this machine."""
 
@@ -101,6 +103,10 @@ class Engine(abc.ABC):
         """Return the images that carry envbuilder's label, including those that inherited it."""
         images = {i.id: i for i in map(_described, self._list(f"{LABEL}fingerprint"))}
         return tuple(images[key] for key in sorted(images))
+
+    def shares(self) -> dict[str, int]:
+        """Return the ids of images and the bytes that no other image shares, as far as reported."""
+        return {}
 
     def pull(self, ref: str, platform: str) -> None:
         """Pull an image; raise `BuildError` if that fails."""

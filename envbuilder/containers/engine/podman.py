@@ -54,6 +54,8 @@ _HINT = f"Install podman {OLDEST[0]}.{OLDEST[1]} or newer, use Docker, or use --
 class PodmanEngine(Engine):
     """podman, through its client."""
 
+    receives_layers = False  # it reads those that it lacks from the layout itself
+
     def __init__(
         self,
         command: Sequence[str],

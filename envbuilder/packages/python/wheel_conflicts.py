@@ -139,7 +139,9 @@ def _scripts(entry_points: str) -> dict[str, str]:
 def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
     """Return the contents of a wheel in the store."""
     try:
-        return _opened(store.path(wheel.sha256), python)
+        return store.derived(
+            wheel.sha256, f"contents-1-{python}", dict[str, str], lambda path: _opened(path, python)
+        )
     except (*UNREADABLE, OSError) as error:
         store.checked(wheel)
         raise InvalidError(

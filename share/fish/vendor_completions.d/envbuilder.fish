@@ -261,6 +261,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l reports -d 'Als
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l all-images -d 'Also remove images of other envbuilder installations.'
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l volumes -d 'Also remove volumes of commands in containers.'
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l dry-run -d 'Only print what would be removed.'
+complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l yes -d 'Do not ask for confirmation on a terminal.'
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l json -d 'Print the result as JSON.'
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -s q -l quiet -d 'Only print results and errors.'
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -s v -l verbose -d 'Also print the programs that are run, and requests.'

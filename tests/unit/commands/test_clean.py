@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 from filelock import FileLock
@@ -18,7 +19,7 @@ from envbuilder import cli
 from envbuilder.build.attestation import documents
 from envbuilder.build.backends.integrity import MARKER
 from envbuilder.build.image import records
-from envbuilder.commands import inventory
+from envbuilder.commands import clean, inventory
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
 from envbuilder.core import folders, settings
@@ -51,6 +52,10 @@ class Labelled(FakeEngine):
         self.answers, self.configured = True, True
         self.removed: list[str] = []
         self.stuck: set[str] = set()
+        self.sizes: dict[str, int] = {}
+
+    def shares(self) -> dict[str, int]:
+        return self.sizes
 
     def add(self, made: Image, last_step: str = "") -> Image:
         self.images[made.id] = made
@@ -315,7 +320,15 @@ def test_nothing_there(own: settings.Settings, fake: Labelled, capsys: Shown) ->
     assert capsys.readouterr().out == "nothing to remove\n"
     assert run("--json") == 0
     said = json.loads(capsys.readouterr().out)
-    assert said == {"schema": 1, "removed": [], "dry_run": False, "kept": [], "failed": []}
+    assert said == {
+        "schema": 1,
+        "removed": [],
+        "dry_run": False,
+        "bytes": 0,
+        "sizes": {},
+        "kept": [],
+        "failed": [],
+    }
     assert not own.envs_dir.exists()
     assert not own.cache_dir.exists()
 
@@ -331,7 +344,7 @@ def test_a_silent_engine_is_a_note_only_where_one_is_configured(
     shown = capsys.readouterr()
     assert shown.out == f"removed {prefix}\n"
     note = "images were not examined: no container engine answers: connection refused\n"
-    assert shown.err == (note if configured else "")
+    assert shown.err.startswith(note if configured else "· measure")
 
 
 def test_what_cannot_be_removed_is_named(
@@ -720,6 +733,99 @@ def test_a_folder_that_cannot_be_read_stays_and_is_named(
     assert inventory.Kept(str(tmp_path / "logs"), reason) in found.staying
     in_build = inventory.Kept(str(tmp_path / "build"), reason) in found.staying
     assert in_build == isinstance(error, OSError)
+
+
+# ---- on a terminal
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Somebody sits at a terminal; the texts are the questions, each answered by the next one."""
+    monkeypatch.setattr(clean, "_is_terminal", lambda: True)
+    questions = list[str]()
+
+    def confirm(question: str, *, err: bool) -> bool:
+        assert err
+        questions.append(question)
+        return True
+
+    monkeypatch.setattr(click, "confirm", confirm)
+    return questions
+
+
+def test_a_terminal_is_asked_once_after_the_sizes(
+    own: settings.Settings, terminal: list[str], capsys: Shown
+) -> None:
+    made = [ours(own), leftover(own), record(own, "cpu")]
+    assert run() == 0
+    assert terminal == ["Remove all of it?"]
+    assert not any(p.exists() for p in made)
+    assert "at least" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--yes", "--json", "--dry-run"])
+def test_nobody_is_asked(own: settings.Settings, terminal: list[str], option: str) -> None:
+    prefix = ours(own)
+    assert run(option) == 0
+    assert terminal == []
+    assert prefix.exists() == (option == "--dry-run")
+
+
+def test_nobody_is_asked_about_nothing(fake: Labelled, terminal: list[str]) -> None:
+    fake.images = {}
+    assert run() == 0
+    assert terminal == []
+
+
+def test_no_removes_nothing(
+    own: settings.Settings,
+    fake: Labelled,
+    terminal: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Shown,
+) -> None:
+    prefix = ours(own)
+    record(own, "cpu")
+    monkeypatch.setattr(click, "confirm", lambda question, **options: False)
+    assert run() == 0
+    assert prefix.exists()
+    assert fake.removed == []
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "nothing was removed" in shown.err
+
+
+def test_what_changed_during_the_question_stays(
+    own: settings.Settings, terminal: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that began meanwhile, and one that ended, are not what was shown."""
+    shown, begun = ours(own, "cpu"), ours(own, "xpu")
+    lock = FileLock(begun.with_name(f".{begun.name}.partial.lock"))
+
+    def confirm(question: str, *, err: bool) -> bool:
+        lock.acquire()
+        ours(own, "zendnn")
+        return True
+
+    monkeypatch.setattr(click, "confirm", confirm)
+    with lock:
+        lock.release()
+        assert run() == 0
+        assert begun.exists()
+    assert not shown.exists()
+    assert (own.envs_dir / "zendnn-py3.11-0123456789ab").exists()
+
+
+def test_json_has_the_bytes_of_each(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
+    fake.sizes = {f"sha256:{sha('cpu')}": 123}
+    record(own, "cpu")
+    prefix = ours(own)
+    assert run("--json", "--dry-run") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["sizes"]["envbuilder/cpu:latest"] == 123
+    assert said["sizes"][str(prefix)] > 0
+    assert said["bytes"] == sum(said["sizes"].values())
+    assert list(said["sizes"]) == said["removed"]
 
 
 # --- volumes

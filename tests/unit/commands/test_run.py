@@ -1,14 +1,28 @@
-"""What `run` prints before the command: what is being built, or at most the profile's line."""
+"""What `run` does before the command, and what it prints: what is being built, or one line."""
 
 from __future__ import annotations
 
+import json
 import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envbuilder import cli
+from envbuilder.build import workflow
+from envbuilder.build.backends import integrity
+from envbuilder.build.request import Request
 from envbuilder.commands.run import _Brief, _is_free
 from envbuilder.containers.engine.container import Port
+from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
+from envbuilder.host import interpreters, model, probe
+from envbuilder.packages import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NOTES = ("profile cpu: it fits", "backend venv: no engine answers", "note: slow", "warning: busy")
 
@@ -55,3 +69,88 @@ def test_a_stated_port_that_is_in_use_stays_closed(printed: list[str]) -> None:
         assert printed == []
         assert not _is_free(busy, printed.append)
     assert printed == [f"warning: port {busy.outside} is in use here, so it is not the container's"]
+
+
+class ReplacedError(BaseException):
+    """The command would run now."""
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How often the only Python of this machine was run; no unit test can start a program."""
+    python = tmp_path / "bin" / "python3.11"
+    python.parent.mkdir()
+    python.touch(mode=0o755)
+    values = {"version": "3.11.7", "final": True, "bits": 64, "implementation": "cpython"}
+    values |= {"machine": "x86_64", "free_threaded": False, "executable": str(python)}
+    values |= {"prefix": str(tmp_path), "base_prefix": str(tmp_path)}
+    runs = list[str]()
+
+    def answer(argv: list[str], **options: Any) -> process.Completed:
+        runs.append(Path(argv[0]).name)
+        out = json.dumps(values)
+        return process.Completed(argv=tuple(argv), returncode=0, stdout=out, stderr="", seconds=0)
+
+    def replace(argv: list[str], env: dict[str, str]) -> None:
+        raise ReplacedError(argv, env)
+
+    monkeypatch.setattr(sys, "executable", "")
+    monkeypatch.setenv("PATH", f"{python.parent}:/usr/bin:/bin")
+    monkeypatch.setitem(interpreters.find.__kwdefaults__, "runner", answer)
+    monkeypatch.setattr(process, "replace", replace)
+    return runs
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> Callable[[str], dict[str, str]]:
+    """`envbuilder run` of a command in an environment that exists; return the variables."""
+    host = model.Host(
+        os="linux",
+        machine="x86_64",
+        platform="linux/amd64",
+        libc="glibc 2.39",
+        cpu=model.Cpu(flags=("avx2",), threads=2),
+    )
+    monkeypatch.setattr(probe, "host", lambda *args, **options: host)
+    monkeypatch.chdir(tmp_path)
+    for name in ("CACHE", "DATA", "CONFIG"):
+        monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(tmp_path / name.lower()))
+    request = Request(profile="cpu", backend="venv", dry_run=True)
+    progress = PlainProgress(lambda line: None)
+    _, product = workflow.prepare_to_run(request, configuration.load(), progress)
+    asked.clear()
+    prefix = Path(product.plan.artifact.ref)
+    prefix.mkdir(parents=True)
+    marker = {"fingerprint": product.plan.fingerprint, "tree": "", "digest": "sha256:" + "0" * 64}
+    (prefix / integrity.MARKER).write_text(json.dumps(marker))
+
+    def command(*argv: str) -> dict[str, str]:
+        with pytest.raises(ReplacedError) as replaced:
+            cli.main(["run", "--profile", "cpu", "--backend", "venv", "--", *argv])
+        variables: dict[str, str] = replaced.value.args[1]
+        return variables
+
+    return command
+
+
+def test_a_second_run_starts_no_other_program(
+    run: Callable[[str], dict[str, str]], asked: list[str]
+) -> None:
+    first = run("true")
+    assert asked == ["python3.11"]
+    assert run("true") == first
+    assert asked == ["python3.11"]
+
+
+def test_nothing_is_built_from_what_is_only_remembered(
+    run: Callable[[str], dict[str, str]], asked: list[str]
+) -> None:
+    prefix = Path(run("true")["VIRTUAL_ENV"])
+    (prefix / integrity.MARKER).unlink()
+    settings, progress = configuration.load(), PlainProgress(lambda line: None)
+    for rebuild in (False, True):
+        request = Request(profile="cpu", backend="venv", rebuild=rebuild)
+        workflow.prepare_to_run(request, settings, progress)
+    assert asked == ["python3.11"] * 3

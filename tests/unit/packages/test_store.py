@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.commands.inventory import DOWNLOADS
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.packages.store import Store
@@ -139,3 +141,28 @@ def test_what_breaks_off_leaves_nothing_and_is_what_is_raised(
         Store(tmp_path).take(file(b"right").sha256, chunks())
     assert [path for path in partial.iterdir() if path.suffix != ".lock"] == []
     assert not Store(tmp_path).has(file(b"right").sha256)
+
+
+def test_what_is_derived_from_a_file_is_kept_until_the_file_is_another(tmp_path: Path) -> None:
+    store, wanted = Store(tmp_path), file(b"right")
+    with store.receiving(wanted) as part:
+        part.write_bytes(b"right")
+        store.accept(part, wanted, "here")
+    made = []
+
+    def make(path: Path) -> int:
+        made.append(path)
+        return len(path.read_bytes())
+
+    for _ in range(2):
+        assert store.derived(wanted.sha256, "size-1", int, make) == 5
+    assert made == [store.path(wanted.sha256)]
+    assert store.derived(wanted.sha256, "size-2", int, make) == 5
+    assert len(made) == 2
+    path = store.path(wanted.sha256)
+    path.unlink()
+    path.write_bytes(b"longer, damaged")
+    assert store.derived(wanted.sha256, "size-1", int, make) == 15
+    names = [p.relative_to(tmp_path).as_posix() for p in tmp_path.glob("derived/*.json")]
+    assert len(names) == 3
+    assert all(re.fullmatch(DOWNLOADS["store"].files, name) for name in names)

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 SHIPPED = (resources.profiles_dir(),)
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_remembered() -> None:
+    """What an earlier test read from the same names would hide a change (`make mutants`)."""
+    needs._system.cache_clear()
+
+
 def needs_of(name: str, platform: types.Platform) -> Needs:
     path = profile_lock.path_for(name, SHIPPED)
     assert path is not None

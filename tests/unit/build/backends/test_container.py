@@ -122,3 +122,21 @@ def test_no_other_image_is_started_under_the_name(
     with pytest.raises(VerifyError, match="trial:1: not in the engine"):
         environment.become(["python"], {})
     assert started == []
+
+
+def test_a_run_looks_at_its_image_twice(
+    image: tuple[container.DockerEnvironment, FakeEngine],
+    started: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once to find out whether it exists, and once more right before it is started."""
+    environment, engine = image
+    looked_at, look = list[str](), engine.image
+    monkeypatch.setattr(engine, "image", lambda ref: looked_at.append(ref) or look(ref))
+    monkeypatch.chdir(tmp_path)
+    assert environment.existing() is not None
+    assert environment.made_by() == {"buildkit": "v0.13.2"}
+    environment.become(["true"], {})
+    assert looked_at == ["trial:1"] * 2
+    assert len(started) == 1

@@ -317,6 +317,20 @@ NAMES = st.lists(
 ).map("/".join)
 
 
+@pytest.mark.usefixtures("library")
+def test_a_program_is_read_from_the_scripts_of_its_wheel(tmp_path: Path) -> None:
+    program = "a-1.0.data/scripts/uv"
+    with Wheel(made(tmp_path, {program: b"ELF" * 1000}), NAME) as wheel:
+        assert b"".join(wheel.program("uv").pieces()) == b"ELF" * 1000
+        with pytest.raises(BuildError, match="it holds no executable 'uvx'"):
+            wheel.program("uvx")
+    with (
+        Wheel(made(tmp_path, {program: b"ELF"}, zipfile.ZIP_BZIP2), NAME) as wheel,
+        pytest.raises(BuildError, match="it holds no executable 'uv'"),
+    ):
+        wheel.program("uv")
+
+
 @given(st.dictionaries(NAMES, st.binary(max_size=300), max_size=6), st.booleans())
 def test_every_file_is_either_read_or_left(files: dict[str, bytes], packed: bool) -> None:
     method = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED

@@ -406,3 +406,26 @@ def test_an_engine_that_fails_to_list_its_ids_is_4() -> None:
 
     with pytest.raises(ToolError, match="the engine cannot list its images: Read timed out"):
         engine(api=SimpleNamespace(images=images)).manifests()
+
+
+def test_an_image_s_own_share_is_what_no_other_image_has() -> None:
+    images = [
+        {"Id": "sha256:a", "Size": 100, "SharedSize": 60},
+        {"Id": "sha256:b", "Size": 100, "SharedSize": -1},
+        {"Id": "sha256:c"},
+    ]
+    api = SimpleNamespace(df=lambda: {"Images": images})
+    assert engine(api=api).shares() == {"sha256:a": 40}
+    assert engine(api=SimpleNamespace(df=lambda: {"Images": None})).shares() == {}
+
+
+def test_the_engine_is_asked_once_about_itself() -> None:
+    requests = list[str]()
+    docker = engine(info=lambda: requests.append("info") or {"SecurityOptions": ["name=userns"]})
+    assert docker.limits == Limits()
+    assert not docker.knows_gpus()
+    assert docker.cdi_devices() == frozenset()
+    assert not docker.build_command.keeps_blobs
+    container = Container(image="x", user="1:1", limits=docker.limits, project=("/here", "/work"))
+    assert "host" in docker.run_command(container, terminal=False)
+    assert requests == ["info"]

@@ -93,6 +93,12 @@ def named(folder: Path, *more: Member, ref: str = "envbuilder/x:1") -> tuple[Lay
     return layout, layout.manifest("linux/amd64")
 
 
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers of these tests have a few bytes, and are worth a list nevertheless."""
+    monkeypatch.setattr(images, "_WORTH", 0)
+
+
 def hexes(manifest: Manifest) -> set[str]:
     blobs = {manifest.config.digest, *(d.digest for d in manifest.layers)}
     return {b.removeprefix("sha256:") for b in blobs}
@@ -195,7 +201,8 @@ def test_an_index_in_the_engine_is_known_by_its_images(tmp_path: Path) -> None:
     layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(outer,)))
     images.remember(layout, made)
     there.refs["base:1"] = outer.digest
-    assert images._stored(there.engine, made, "") == {d.digest for d in manifest.layers}
+    layers = {d.digest for d in manifest.layers}
+    assert images._stored(there.engine, made, manifest, ["new:1"], "") == layers
 
 
 class ByCommand:
@@ -290,3 +297,24 @@ def test_an_image_that_was_loaded_ahead_is_all_that_is_asked_for(tmp_path: Path)
     assert there.listed == listed, "listing images takes an engine its time"
     assert not hexes(one) & there.sent[1] - {one.config.digest}
     assert other.config.digest.removeprefix("sha256:") in there.sent[1]
+
+
+def test_the_image_that_is_replaced_saves_a_list_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, made = Docker(), Layout.create(tmp_path / "made")
+    first, one = named(tmp_path / "one", Member(path="a", content=b"1"), ref="envbuilder/x:latest")
+    images.load(there.engine, first, made)
+    there.refs["envbuilder/x:latest"] = there.refs["docker.io/envbuilder/x:latest"]
+    listed = there.listed
+    second, other = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
+    names = ["docker.io/envbuilder/x:2", "envbuilder/x:latest"]
+    manifest = second.read_manifest(second.index().manifests[0])
+    lacking = sum(d.size for d in manifest.layers if d not in one.layers)
+    assert lacking > 0
+    for worth, more in ((lacking, 0), (lacking - 1, 1)):
+        monkeypatch.setattr(images, "_WORTH", worth)
+        stored = images._stored(there.engine, made, manifest, names, "")
+        assert stored == {d.digest for d in one.layers}
+        assert there.listed == listed + more
+    assert {d.digest for d in other.layers} - stored

@@ -1,0 +1,59 @@
+"""Where a build gets its base image from, and how often it asks an engine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.build.image import base
+from envbuilder.build.request import Request
+from envbuilder.containers.engine import images
+from envbuilder.core import resources
+from envbuilder.profiles import lock as profile_lock
+from tests.support.engines import FakeEngine
+
+if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
+
+LOCK = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
+TARGET = next(t for t in LOCK.targets if t.python == "3.11" and t.base)
+DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    """An engine that exports each image as the same layout."""
+    layout = SimpleNamespace(
+        folder="/layout",
+        manifest=lambda platform: SimpleNamespace(config=SimpleNamespace(digest=DIGEST)),
+    )
+    monkeypatch.setattr(images, "export", lambda *args: layout)
+    monkeypatch.setattr(images, "remember", lambda *args: None)
+    return FakeEngine("mine:1")
+
+
+@pytest.mark.parametrize(("ref", "pulled"), [("mine:1", False), ("other:1", True)])
+def test_a_base_in_the_engine_is_asked_for_once(
+    engine: FakeEngine,
+    found: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    ref: str,
+    pulled: bool,
+) -> None:
+    requests, look = list[str](), engine.image
+    monkeypatch.setattr(engine, "image", lambda name: requests.append(name) or look(name))
+    chosen = base.find(TARGET, engine, Request(base_image=ref), found, scripts=False)
+    assert (chosen.ref, chosen.identity, chosen.folder) == (ref, DIGEST, "/layout")
+    assert engine.done == ([f"pull {ref} for {TARGET.platform}"] if pulled else [])
+    assert requests == [ref] * (2 if pulled else 1)
+
+
+def test_a_locked_base_that_the_engine_lacks_is_no_request_in_a_dry_run(
+    engine: FakeEngine, found: Settings
+) -> None:
+    request = replace(Request(), dry_run=True)
+    assert base.find(TARGET, engine, request, found, scripts=False).folder == ""
+    assert engine.done == []
