@@ -105,7 +105,10 @@ def global_options() -> list[click.Option]:
 
 def _with_global_options(command: click.Command) -> click.Command:
     if all(param.name != "quiet" for param in command.params):
-        command.params += global_options()
+        taken = {word for param in command.params for word in param.opts}
+        for option in global_options():
+            option.opts = [word for word in option.opts if word not in taken]
+            command.params.append(option)
         for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
             _with_global_options(subcommand)
     return command

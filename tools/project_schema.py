@@ -38,6 +38,13 @@ requirements_from:
 system_packages: [git, ffmpeg]
 environment:
   WANDB_MODE: offline
+files: [serve.py, src]
+python_path: [src]
+command: [python, serve.py, --port, "8000"]
+ports: [8000]
+volumes:
+  models: /models
+  ./data: /data
 environments:
   notebook:
     requirements: [jupyterlab]

@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
+from envbuilder.build import project_layer
 from envbuilder.build.backends import integrity
 from envbuilder.build.image import records
 from envbuilder.build.payload import payload_pyz
 from envbuilder.build.plan import (
     Assemble,
+    CopyProject,
     LinkFiles,
     Load,
     LoadBase,
@@ -93,6 +95,8 @@ def _perform(step: Step, store: Store, log: Path, progress: Progress, task: Task
             folder.mkdir(parents=True, exist_ok=True)
             for file in step.files:
                 store.link(file, folder)
+        case CopyProject():
+            project_layer.copy(step.project, Path(step.folder))
         case UnpackTool():
             _unpack_tool(step, store)
         case UnpackLibraries():

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
+from envbuilder.build.project_layer import ProjectLayer
 from envbuilder.core import types
 from envbuilder.core.step import Action
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
@@ -77,6 +78,13 @@ class MakeBase(Action, frozen=True, kw_only=True):
     epoch: int
     unpacked: bool
     layout: str
+
+
+class CopyProject(Action, frozen=True, kw_only=True):
+    """Copy the project's own files to where a builder reads them."""
+
+    project: ProjectLayer
+    folder: str
 
 
 class Run(Action, frozen=True, kw_only=True):
@@ -168,6 +176,8 @@ class Assemble(Action, frozen=True, kw_only=True):
     layers: tuple[PlannedLayer, ...]
     """What is known of the layers on top of the base, bottom first. A large wheel may become
     several: its own list of files decides, once it is fetched."""
+    project: ProjectLayer | UnsetType = UNSET
+    """The project's own files, for the last layer."""
     variables: dict[str, str]
     labels: dict[str, str]
     names: tuple[str, ...]
@@ -237,6 +247,7 @@ Step = (
     | WritePayload
     | WritePrograms
     | LinkFiles
+    | CopyProject
     | UnpackTool
     | UnpackLibraries
     | Run
@@ -338,6 +349,14 @@ class BuildResult(Struct, frozen=True, kw_only=True):
 def fingerprint(facts: Mapping[str, Any]) -> str:
     """Return the sha256 of everything that decides the result."""
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
+
+
+def project_of(plan: Plan) -> ProjectLayer | None:
+    """Return the project's own files that a plan puts into an image; None if there are none."""
+    for step in plan.steps:
+        if isinstance(step, Assemble | CopyProject) and step.project is not UNSET:
+            return step.project
+    return None
 
 
 def tool_versions(plan: Plan) -> dict[str, str]:

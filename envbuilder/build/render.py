@@ -10,6 +10,7 @@ from msgspec import Struct
 from envbuilder.build import conventions
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.project_file import Environment
 from envbuilder.core.redaction import is_public, public
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
@@ -19,6 +20,7 @@ from envbuilder.profiles.profile import require_backend
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.packages.conda.lock import Lock as CondaLock
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
@@ -42,6 +44,9 @@ IMAGE_TARGETS: Mapping[RenderTarget, str] = MappingProxyType(
 """Targets for profiles that have images → the Dockerfile's folder below the output folder."""
 CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit", "pixi")
 """Targets for conda, mamba, micromamba and pixi; all but the first require a conda lock."""
+
+
+_NOTHING = Environment()
 
 
 class RenderedFile(Struct, frozen=True, kw_only=True):
@@ -153,8 +158,13 @@ def render(
     python: str,
     urls: Mapping[str, str],
     conda_lock: CondaLock | None = None,
+    stated: Environment = _NOTHING,
+    project: ProjectLayer | None = None,
 ) -> Iterator[RenderedFile]:
     """Yield the files of one render target, the main one first; each is rendered on demand.
+
+    What an environment of a project has `stated` for its containers gets into their definitions,
+    and its own files (`project`) into a Dockerfile's folder.
 
     `urls` maps the symbolic sources of the locks' files and, for `CONDA_TARGETS`, the profile's
     channels to URLs; the files get them without credentials. Raises `InvalidError` if the profile
@@ -162,15 +172,19 @@ def render(
     """
     wheels = profile.torch_from_wheels("conda" if target in CONDA_TARGETS else "")
     context = _context(profile, lock, targets_for(lock, python) if wheels else (), python)
-    stated = {name: public(url) for name, url in urls.items()}
+    public_urls = {name: public(url) for name, url in urls.items()}
     private = {name for name, url in urls.items() if not is_public(url)}
     if target in IMAGE_TARGETS:
-        image = _image(profile, context, stated, private)
+        image = _image(profile, context, public_urls, private)
         if target != "dockerfile":
-            yield from _services(target, image)
+            volumes = [path for source, path in stated.volumes.items() if source[0] != "."]
+            image = {**image, "volumes": volumes}
+            yield from _services(target, image, stated)
+        if project and target == "dockerfile":
+            image |= {"project": project, "variables": project.variables(image["variables"])}
         yield from _dockerfile(context, image, IMAGE_TARGETS[target])
         return
-    context["indexes"] = _index_urls(profile, stated)
+    context["indexes"] = _index_urls(profile, public_urls)
     context["private"] = sorted(private.intersection(profile.indexes.values()))
     if target == "script":
         if _needs_conda(profile):
@@ -256,6 +270,9 @@ def _image(
         **context,
         "base": base,
         "image": conventions,
+        "volumes": (),
+        "project": None,
+        "variables": conventions.variables(profile),
         "tools": _tools(context["lock"], targets),
         "private": sorted(set(private).intersection(profile.indexes.values())),
         "private_archives": sorted({f.source for fs in debs.values() for f in fs} & set(private)),
@@ -276,7 +293,9 @@ def _dockerfile(
     yield RenderedFile(name=f"{folder}payload.pyz", content=payload_pyz())
 
 
-def _services(target: RenderTarget, image: Mapping[str, Any]) -> Iterator[RenderedFile]:
+def _services(
+    target: RenderTarget, image: Mapping[str, Any], stated: Environment
+) -> Iterator[RenderedFile]:
     """Yield the files that start a container with the project's folder in it."""
     folder = ".devcontainer/" if target == "devcontainer" else ""
     archives = {file.source for files in image["debs"].values() for file in files}
@@ -288,7 +307,9 @@ def _services(target: RenderTarget, image: Mapping[str, Any]) -> Iterator[Render
         **image,
         "target": target,
         "service": "env",
-        "project": ".." if folder else ".",
+        "above": ".." if folder else ".",
+        "stated": stated,
+        "python_path": ":".join(f"{conventions.WORK}/{path}" for path in stated.python_path),
         "build_arguments": ["BASE_IMAGE", "PIP_INDEX_URL"]
         + [name.upper().replace("-", "_") for name in sources],
     }

@@ -26,6 +26,8 @@ class Request(Struct, frozen=True, kw_only=True):
     rebuild: bool = False
     force: bool = False
     dry_run: bool = False
+    with_project: bool = False
+    """The image contains the project's own files, if the project states any."""
     to_run: bool = False
     """The result will run on the host that the plan is for, which must meet its requirements."""
     target_host: Path | None = None

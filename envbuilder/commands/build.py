@@ -82,6 +82,7 @@ def command(
         rebuild=rebuild,
         dry_run=dry_run,
         target_host=target_host,
+        with_project=True,
     )
     settings = requiring(load_settings(), require_signature)
     progress = console.progress()

@@ -35,6 +35,7 @@ _SHOWN = 20
 @click.option(
     "--all-images", is_flag=True, help="Also remove images of other envbuilder installations."
 )
+@click.option("--volumes", is_flag=True, help="Also remove volumes of commands in containers.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation on a terminal.")
 @json_option
@@ -43,6 +44,7 @@ def command(
     store: bool,
     reports: bool,
     all_images: bool,
+    volumes: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -54,7 +56,8 @@ def command(
 
     A file is removed only if it lies in a folder that envbuilder marked, an image only if this
     installation built it. What was examined and stays is listed with the reason. Reports are yours:
-    they stay unless --reports is given (with --profile, it removes only those of that profile).
+    they stay unless --reports is given (with --profile, it removes only those of that profile). So
+    do volumes, which hold what your commands in containers keep, unless --volumes is given.
 
     \b
     Examples:
@@ -63,10 +66,13 @@ def command(
       envbuilder clean --store
       envbuilder clean --reports --profile cuda
     """
-    if store and profile is not None:
-        raise click.UsageError("--store: downloads belong to no profile; leave out --profile")
+    for subject, is_given in (("--store: downloads", store), ("--volumes: they", volumes)):
+        if is_given and profile is not None:
+            raise click.UsageError(f"{subject} belong to no profile; leave out --profile")
     progress, settings = console.progress(), configuration.load()
-    scope = removal.Scope(profile=profile, store=store, reports=reports, all_images=all_images)
+    scope = removal.Scope(
+        profile=profile, store=store, reports=reports, all_images=all_images, volumes=volumes
+    )
     with _connected(progress) as engine:
         with Inventory(settings) as inventory:
             chosen = removal.choose(scope, inventory, engine, progress)

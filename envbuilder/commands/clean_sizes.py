@@ -26,6 +26,7 @@ DOWNLOADS = "downloads, caches and logs"
 REPORTS = "verification reports"
 IMAGES = "images"
 RECORDS = "records of images"
+VOLUMES = "volumes of commands in containers"
 _BLOCK = 512
 """Unit of `st_blocks`, whatever the file system's own is."""
 _SIZE = 12

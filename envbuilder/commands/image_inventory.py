@@ -15,6 +15,8 @@ from msgspec import Struct
 from envbuilder.build import conventions
 from envbuilder.build.attestation import documents
 from envbuilder.build.image import records
+from envbuilder.build.image.base import LATEST
+from envbuilder.build.project_layer import NEWEST
 from envbuilder.commands.inventory import BUSY, Item, Kept
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.core import folders
@@ -134,7 +136,8 @@ def _build_names(image: Image) -> list[str]:
     pattern = re.compile(rf"{re.escape(name)}:py3\.\d+-{fingerprint[:12]}")
     if not any(pattern.fullmatch(_short(t)) for t in image.tags):
         return []
-    return [t for t in image.tags if pattern.fullmatch(_short(t)) or _short(t) == f"{name}:latest"]
+    newest = {f"{name}:{tag}" for tag in (LATEST, NEWEST)}
+    return [t for t in image.tags if pattern.fullmatch(_short(t)) or _short(t) in newest]
 
 
 def is_result(image: Image, last_step: Callable[[Image], str]) -> bool:
@@ -146,7 +149,11 @@ def is_result(image: Image, last_step: Callable[[Image], str]) -> bool:
 
 
 _LAST_STEPS = frozenset(
-    {"envbuilder: payload", "CMD [{}]".format(" ".join(f'"{c}"' for c in conventions.COMMAND))}
+    {
+        "envbuilder: payload",
+        "envbuilder: project",
+        "CMD [{}]".format(" ".join(f'"{c}"' for c in conventions.COMMAND)),
+    }
 )
 
 

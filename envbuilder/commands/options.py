@@ -209,8 +209,10 @@ _IMAGE_ONLY = {
     "builder": "--builder",
     "push": "--push",
     "tag": "--tag",
+    "volume": "--volume",
 }
 """Parameters that only images have → their options."""
+_FOLDERS_AS_THEY_ARE = " Commands that run on this machine itself see its folders where they are."
 
 
 def require_image(backend: str | None) -> None:
@@ -225,7 +227,8 @@ def require_image(backend: str | None) -> None:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise InvalidError(
                 f"{option} is for images, and the backend {backend} makes none",
-                f"Add --backend docker, or leave {option} out.",
+                f"Add --backend docker, or leave {option} out."
+                + (_FOLDERS_AS_THEY_ARE if name == "volume" else ""),
             )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.commands import clean_sizes, image_inventory
+from envbuilder.commands import clean_sizes, image_inventory, volume_inventory
 from envbuilder.commands.image_inventory import Listed, Recorded, Records, Removal
 from envbuilder.commands.inventory import Item, Kept
 from envbuilder.containers.engine import connection
@@ -31,6 +32,7 @@ class Scope(Struct, frozen=True, kw_only=True):
     store: bool
     reports: bool
     all_images: bool
+    volumes: bool
 
 
 class Chosen(Struct, frozen=True):
@@ -41,6 +43,8 @@ class Chosen(Struct, frozen=True):
     records: tuple[Records, ...]
     gone: frozenset[str]
     """The ids of images that lose all their names."""
+    volumes: tuple[str, ...] = ()
+    """Volumes of the engine, by name; they are removed last."""
 
     @property
     def names(self) -> list[str]:
@@ -50,6 +54,7 @@ class Chosen(Struct, frozen=True):
             *(str(item.path) for item in self.files),
             *(image.ref for image in self.images),
             *(str(item.path) for item in records),
+            *self.volumes,
         ]
 
     def limited(self, names: Collection[str]) -> Chosen:
@@ -60,6 +65,7 @@ class Chosen(Struct, frozen=True):
             tuple(image for image in self.images if image.ref in names),
             tuple(Records(items, ids) for items, ids in records),
             self.gone,
+            tuple(name for name in self.volumes if name in names),
         )
 
 
@@ -81,7 +87,12 @@ def choose(scope: Scope, inventory: Inventory, engine: Engine | None, progress: 
     listed = _images(scope, engine, recorded, progress, inventory.busy)
     inventory.staying += listed.staying
     records = image_inventory.removable_records(recorded, listed, inventory)
-    return Chosen(tuple(inventory.items), listed.removals, tuple(records), listed.gone)
+    volumes = volume_inventory.names(engine, os.getuid()) if scope.profile is None else ()
+    if not scope.volumes:
+        inventory.staying += [Kept(name, volume_inventory.STAYS) for name in volumes]
+        volumes = ()
+    files = tuple(inventory.items)
+    return Chosen(files, listed.removals, tuple(records), listed.gone, volumes)
 
 
 def _images(
@@ -127,7 +138,11 @@ def measured(
         paths = [item.path for item in (*chosen.files, *records)]
         files = clean_sizes.of_files(paths, settings)
     images = clean_sizes.of_images(chosen.images, chosen.gone, shares)
-    return (*files[: len(chosen.files)], *images, *files[len(chosen.files) :])
+    volumes = (
+        clean_sizes.Entry(name=name, kind=clean_sizes.VOLUMES, row=name, bytes=None)
+        for name in chosen.volumes
+    )
+    return (*files[: len(chosen.files)], *images, *files[len(chosen.files) :], *volumes)
 
 
 def remove(
@@ -162,7 +177,8 @@ def remove(
         for records in chosen.records:
             if not records.ids & staying:
                 remove_files(records.items)
-    return removed, failed
+        gone, stuck = volume_inventory.remove(engine, chosen.volumes)
+    return removed + gone, failed + stuck
 
 
 def _failure(item: Item) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder.build import render
+from envbuilder.build import project_layer, render
 from envbuilder.commands.options import (
     environment_option,
     load_settings,
@@ -15,13 +16,16 @@ from envbuilder.commands.options import (
     python_option,
     target_host_option,
 )
-from envbuilder.core import console, resources
+from envbuilder.core import console, folders, resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import write as write_file
 from envbuilder.profiles import choice
-from envbuilder.project import catalog
+from envbuilder.project import catalog, environments
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.core.settings import Settings
     from envbuilder.packages.conda.lock import Lock as CondaLock
     from envbuilder.profiles.profile import Profile
@@ -77,11 +81,16 @@ def command(
 
         conda_lock = None if kind == "conda" else find(chosen.name, library)
         urls |= _channels(chosen, conda_lock, settings)
-    files = render.render(chosen, lock, kind, python or default, urls, conda_lock)
+    project = project_layer.planned(settings) if kind == "dockerfile" else None
+    files = render.render(
+        *(chosen, lock, kind, python or default, urls, conda_lock),
+        stated=environments.of(settings),
+        project=project,
+    )
     if output is None:
         console.document(next(files).content.decode())
         return
-    for path in write(tuple(files), output):
+    for path in (*write(tuple(files), output), *(_copied(project, output) if project else ())):
         console.result(str(path))
 
 
@@ -90,6 +99,28 @@ def _channels(profile: Profile, lock: CondaLock | None, settings: Settings) -> d
 
     names = (*profile.conda.channels, *(lock.channels if lock else ()))
     return exports.channel_urls(names, settings)
+
+
+def _copied(project: ProjectLayer, folder: Path) -> Iterator[Path]:
+    """Copy the project's own files to where the Dockerfile takes them from; yield that folder.
+
+    Raise `InvalidError` if it exists and was not made by envbuilder, or cannot be written.
+    """
+    target = folder / project_layer.CONTEXT
+    if os.path.lexists(target) and not folders.is_marked(target):
+        raise InvalidError(
+            f"{target}: exists and was not made by envbuilder",
+            "Move it away, or name another folder with --output.",
+        )
+    try:
+        if target.exists():
+            folders.remove(target, folder)
+        target.mkdir()
+        folders.mark(target)
+        project_layer.copy(project, target / "files")
+    except OSError as error:
+        raise InvalidError(f"{target}: cannot be written: {error.strerror or error}") from error
+    yield target
 
 
 def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:

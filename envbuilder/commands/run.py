@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
-from envbuilder.build import shadowing, workflow
+from envbuilder.build import shadowing, stated_access, workflow
+from envbuilder.build.access import NOTHING, combined
 from envbuilder.build.request import Request
+from envbuilder.commands.access_options import access_options
 from envbuilder.commands.options import environment_options, load_settings, require_image
 from envbuilder.core import console
 
@@ -16,6 +21,8 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable
 
+    from envbuilder.build.access import Access
+    from envbuilder.containers.engine.container import Port
     from envbuilder.core.console import Progress, Task
 
 
@@ -25,31 +32,39 @@ if TYPE_CHECKING:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @environment_options
-@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARG]…")
+@access_options
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
 def command(
     profile: str | None,
     backend: str | None,
     python: str | None,
     base_image: str | None,
+    given: Access,
     argv: tuple[str, ...],
 ) -> None:
     """Run a command inside the environment, with the flags that its device needs.
 
+    Without a command it runs the one that envbuilder.yaml states (command:).
     The environment is built first if it is missing. The command's own exit code is passed through;
     125 means that envbuilder itself failed, or refused to run pip or another Python tool that is on
     PATH but not in the environment. Add packages in a profile; a program named by its path is run.
 
     In an image the command runs as you (for root: as the folder's owner), without any capability.
-    It can write this folder and /tmp, and gets the network and its device.
+    It can write the project, volumes and /tmp, and gets the network and its device.
 
     \b
     Examples:
       envbuilder run --profile cpu -- python train.py
+      envbuilder run
+      envbuilder run -p 8000 -v ./data:/data:ro -e HF_TOKEN -- python serve.py
       envbuilder run -- python -c "import torch; print(torch.__version__)"
     """
+    words = argv[1:] if argv[:1] == ("--",) else argv
+    words = words or stated_access.command(load_settings())
     enter(
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
-        lambda name: argv[1:] if argv[0] == "--" else argv,
+        lambda name: words,
+        given,
     )
 
 
@@ -82,7 +97,9 @@ class _Brief:
                 self._progress.note(line)
 
 
-def enter(request: Request, argv: Callable[[str], tuple[str, ...]]) -> None:
+def enter(
+    request: Request, argv: Callable[[str], tuple[str, ...]], given: Access = NOTHING
+) -> None:
     """Build the environment if it is missing, then replace this process by the command.
 
     `argv` returns the command for the environment's name: its profile, in a project ENV.PROFILE.
@@ -90,6 +107,7 @@ def enter(request: Request, argv: Callable[[str], tuple[str, ...]]) -> None:
     warnings.
     """
     settings = load_settings()
+    stated = stated_access.of(settings)
     progress = _Brief(console.progress())
     try:
         prepared, environment = workflow.prepare_to_run(request, settings, progress)
@@ -99,10 +117,33 @@ def enter(request: Request, argv: Callable[[str], tuple[str, ...]]) -> None:
         progress.release()
         raise
     progress.release(briefly=True)
-    if environment.plan.artifact.kind != "image":
+    access = combined(stated, given)
+    if environment.plan.artifact.kind == "image":
+        ports = (p for p in access.ports if p in given.ports or _is_free(p, progress.note))
+        access = replace(access, ports=tuple(ports))
+    else:
+        if given.ports:
+            listed = ", ".join(str(port.outside) for port in given.ports)
+            progress.note(f"note: -p {listed}: the command opens ports of this machine itself")
+        if stated.volumes:
+            listed = ", ".join(volume.target for volume in stated.volumes)
+            progress.note(f"warning: volumes: only containers have these at {listed}")
         for warning in shadowing.warnings(shadowing.look(os.environ)):
             progress.note(f"warning: {warning}")
     name = prepared.profile.name
     if settings.definition is not None:
         name = f"{settings.environment}.{name}"
-    environment.become(argv(name), os.environ)
+    environment.become(argv(name), os.environ, access)
+
+
+def _is_free(port: Port, note: Callable[[str], None]) -> bool:
+    """Return whether no program uses a port, such as another command of the same project."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((port.host, port.outside))
+        except OSError as error:  # this user may not open each port that the engine may
+            if error.errno == errno.EADDRINUSE:
+                note(f"warning: port {port.outside} is in use here, so it is not the container's")
+                return False
+    return True

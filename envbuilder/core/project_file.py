@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 """The environment that the top-level keys describe."""
 
+_PYTHONPATH = "PYTHONPATH"
+
 ProjectPath = Annotated[
     str,
     Meta(
@@ -50,6 +52,39 @@ Extra = Annotated[
 ]
 
 
+Port = Annotated[
+    int,
+    Meta(ge=1, le=types.LAST_PORT, extra={"hint": "Write the number alone, as in ports: [8000]"}),
+]
+Word = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff`$\\]{1,1000}\Z",
+        description="a word of one line without backquotes, dollar signs and backslashes",
+    ),
+]
+"""A word of a command. No shell reads it, but what reads rendered files could replace parts."""
+VolumeSource = Annotated[
+    str,
+    Meta(
+        pattern=r"^(\./(?!(.*/)?\.\.(/|\Z))[^\x00-\x1f\x7f\"'\\`$:*?<>|]{1,200}"
+        r"|[a-z0-9][a-z0-9-]{0,30})\Z",
+        description="a volume's name of lower-case letters, digits and hyphens, or ./FOLDER of the"
+        " project",
+        extra={
+            "hint": "Folders elsewhere are for one machine alone: envbuilder run -v FOLDER:PATH"
+        },
+    ),
+]
+VolumeTarget = Annotated[
+    str,
+    Meta(
+        pattern=r"^/(?!.*\.\.)[A-Za-z0-9._+/-]{1,200}\Z",
+        description="an absolute path in the container",
+    ),
+]
+
+
 class RequirementFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that lists requirements, and which of its lists count."""
 
@@ -75,6 +110,19 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Debian packages to install in images."""
     environment: dict[types.Variable, types.VariableValue] = {}
     """Variables that are set inside."""
+    files: tuple[ProjectPath, ...] = ()
+    """Files and folders of the project that `envbuilder build` puts into its image."""
+    python_path: tuple[ProjectPath, ...] = ()
+    """Folders of the project that commands import modules from, such as `src`."""
+    command: Annotated[
+        tuple[Word, ...], Meta(min_length=1, max_length=100, extra={"words": True})
+    ] = ()
+    """What `envbuilder run` does if it is given no command: a program and its arguments."""
+    ports: Annotated[tuple[Port, ...], Meta(max_length=100)] = ()
+    """Ports of a container that are reachable on this machine, at 127.0.0.1."""
+    volumes: dict[VolumeSource, VolumeTarget] = {}
+    """What a container has in addition to the project, and where: a volume of the engine by its
+    name, which is the project's own, or a folder of the project as `./FOLDER`."""
 
 
 class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,6 +146,11 @@ _MEANT = {
     "python": ("python_version", "requires_python", "requires-python", "pythons"),
     "system_packages": ("apt", "apt_packages", "apt-get", "debian", "debs", "os_packages"),
     "environment": ("env", "env_vars", "environment_variables", "variables", "vars"),
+    "command": ("cmd", "run", "script", "entrypoint", "entry_point", "args", "commands"),
+    "files": ("copy", "include", "includes", "code", "add", "source_files"),
+    "ports": ("port", "publish", "expose", "forward_ports", "forwardPorts"),
+    "volumes": ("volume", "mounts", "mount", "binds"),
+    "python_path": ("pythonpath", "PYTHONPATH", "pythonpaths", "sys_path", "src", "sources"),
 }
 """Key → others that users write for it."""
 _ENVIRONMENT_HINTS = {
@@ -173,6 +226,12 @@ def read(data: dict[str, Any], where: str, text: str, others: Iterable[str]) -> 
         )
     top = {**{key: f"Did you mean '{key}'?" for key in others}, **HINTS[Definition]}
     definition = decode(data, Definition, where, text, {**HINTS, Definition: top})
+    if relative := next(_relative_python_path(definition), None):
+        raise InvalidError(
+            f"{place(where, text, relative)}: {dotted(relative)}has a relative path, which means"
+            " another folder wherever a command is started",
+            "Write folders of the project as python_path: [src]",
+        )
     if DEFAULT in definition.environments:
         path = ["environments", DEFAULT]
         raise InvalidError(
@@ -189,6 +248,15 @@ def read(data: dict[str, Any], where: str, text: str, others: Iterable[str]) -> 
                 "Remove one of them.",
             )
     return definition
+
+
+def _relative_python_path(definition: Definition) -> Iterator[Sequence[str]]:
+    """Yield the keys of variables that hold relative folders for Python to import from."""
+    others = ((["environments", n], e) for n, e in definition.environments.items())
+    for above, environment in (([], definition), *others):
+        value = environment.environment.get(_PYTHONPATH, "")
+        if any(not folder.startswith("/") for folder in value.split(":") if value):
+            yield [*above, "environment", _PYTHONPATH]
 
 
 def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:

@@ -137,6 +137,7 @@ Variable = Annotated[
         description="a variable's name: letters, digits and underscores",
     ),
 ]
+LAST_PORT = 65535
 # YAML has more line breaks than other formats, and rendered files must be UTF-8, which excludes
 # surrogates. YAML parsers also reject U+FFFE and U+FFFF.
 _LINE_ENDS = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff"

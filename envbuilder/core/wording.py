@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from envbuilder.core import type_paths
@@ -85,13 +86,15 @@ def advice(message: str, spot: Spot, source: str | None = None) -> str:
         return "Write a value, or remove the key."
     if actual in {"int", "float", "bool"} and "str" in names:
         return f'Put it in quotes: "{source}"' if _is_short(source) else "Put it in quotes."
+    extras = [meta.extra for meta in type_paths.metas(spot.kind) if meta.extra]
     if actual == "str" and "array" in names and _is_short(spot.value):
-        return f"Write a list: [{spot.value}]"
+        are_words = any("words" in extra for extra in extras)
+        return f"Write a list: [{', '.join(spot.value.split()) if are_words else spot.value}]"
     if match[3] and (similar := _similar(spot, match[3])):
         return f"Did you mean '{similar}'?"
-    hints = (m.extra["hint"] for m in type_paths.metas(spot.kind) if m.extra and "hint" in m.extra)
-    pairs = (_INSTEAD[name, actual] for name in names if (name, actual) in _INSTEAD)
-    return str(next(hints if actual is None else pairs, ""))
+    pairs = (_INSTEAD[name, actual] for name in names if actual and (name, actual) in _INSTEAD)
+    hints = (extra["hint"] for extra in extras if "hint" in extra)
+    return str(next(chain(pairs, hints), ""))
 
 
 def _similar(spot: Spot, pattern: str) -> str | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
     from envbuilder.project.requirement_files.listed import Listed
 
     Read = Callable[[Path, str, Sequence[str], Sequence[str]], Listed]
@@ -71,13 +72,25 @@ def stated(definition: Definition, name: str) -> Environment:
         python=more.python or definition.python,
         system_packages=tuple(dict.fromkeys((*definition.system_packages, *more.system_packages))),
         environment={**definition.environment, **more.environment},
+        python_path=tuple(dict.fromkeys((*definition.python_path, *more.python_path))),
+        files=tuple(dict.fromkeys((*definition.files, *more.files))),
+        command=more.command or definition.command,
+        ports=tuple(dict.fromkeys((*definition.ports, *more.ports))),
+        volumes={**definition.volumes, **more.volumes},
     )
+
+
+def of(settings: Settings) -> Environment:
+    """Return the environment in the settings; an empty one outside of a project."""
+    if settings.definition is None:
+        return Environment()
+    return stated(settings.definition, settings.environment)
 
 
 def contents(definition: Definition, name: str, project: Path, read: Read) -> Contents:
     """Return all that an environment of a project requires. Raise `InvalidError` as `read` does."""
-    entries = [*_entries(definition, name, project, "requirements_from")]
-    named = [(named_file(item), where) for item, where in entries]
+    stated_files = entries(definition, name, project, "requirements_from")
+    named = [(named_file(item), where) for item, where in stated_files]
     files = [(f.file, _read(read, project, f, where)) for f, where in named]
     every = [listed for _, listed in files]
     lines = (*_lines(definition, name, project), *(line for f in every for line in f.requirements))
@@ -101,15 +114,15 @@ def _read_from(named: Iterable[str], listed: Iterable[Listed]) -> tuple[str, ...
 
 def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
     """Yield the requirements in the project's own file, with their places."""
-    for text, where in _entries(definition, name, project, "requirements"):
+    for text, where in entries(definition, name, project, "requirements"):
         requirement.parse(text, where)
         yield Line(text, where)
 
 
-def _entries(
+def entries(
     definition: Definition, name: str, project: Path, key: str
 ) -> Iterator[tuple[Any, str]]:
-    """Yield the items of a list in the project's own file, with their places."""
+    """Yield the items of a list or mapping at the top level and in an environment, with places."""
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
         parts.append((["environments", name], definition.environments[name]))
@@ -117,8 +130,10 @@ def _entries(
     stated = path.is_file() and any(getattr(part, key) for _, part in parts)
     text = read_text(path) if stated else ""
     for above, part in parts:
-        for number, item in enumerate(getattr(part, key)):
-            yield item, place(PROJECT_FILE, text, [*above, key, str(number)])
+        value = getattr(part, key)
+        for number, item in enumerate(value.items() if isinstance(value, dict) else value):
+            below = item[0] if isinstance(value, dict) else str(number)
+            yield item, place(PROJECT_FILE, text, [*above, key, below])
 
 
 def named_file(item: str | RequirementFile) -> RequirementFile:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.containers.engine.container import Limits
-from envbuilder.containers.engine.interface import BuildCommand, Engine, Image
+from envbuilder.containers.engine.interface import BuildCommand, Engine, Image, StoredVolume
 from envbuilder.core.process import Completed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     import pytest
@@ -48,6 +48,7 @@ class FakeEngine(Engine):
         self.steps: dict[str, str] = {}
         self.contents: dict[str, bytes] | None = None
         self.described = frozenset[str]()
+        self.stored_volumes: dict[str, StoredVolume] = {}
 
     def add(self, ref: str) -> None:
         self.images[ref] = Image(id=f"sha256:{ref}", tags=(ref,), labels={})
@@ -94,6 +95,17 @@ class FakeEngine(Engine):
         if isinstance(self.output, Exception):
             raise self.output
         return Completed(argv=(), returncode=0, stdout=self.output, stderr="", seconds=0)
+
+    def volumes(self) -> tuple[StoredVolume, ...]:
+        return tuple(self.stored_volumes.values())
+
+    def remove_volume(self, name: str) -> None:
+        self.done.append(f"remove the volume {name}")
+        self.stored_volumes.pop(name)
+
+    def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
+        volume = StoredVolume(name=name, labels=dict(labels))
+        self.stored_volumes.setdefault(name, volume)
 
     def knows_gpus(self) -> bool:
         return True

@@ -39,6 +39,8 @@ class About(Struct, frozen=True, kw_only=True):
     platform: str
     python: str
     conda_lock: str = ""
+    project: str = ""
+    """Digest of the project's own files in an image."""
 
 
 def places(plan: Plan, artifact: Artifact, settings: Settings) -> dict[str, str]:
@@ -131,7 +133,11 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
 
 
 def _about(plan: Plan) -> About:
+    from envbuilder.build.plan import project_of
+
+    project = project_of(plan)
     return About(
+        project=project.digest if project else "",
         profile=plan.profile,
         lock=plan.lock,
         platform=plan.platform,
@@ -157,7 +163,7 @@ def bill(
     parts += components.locked(files, licence_names)
     named = {_unqualified(part) for part in parts}
     parts += [part for part in extra if _unqualified(part) not in named]
-    locks = {"lock": about.lock, "conda-lock": about.conda_lock}
+    locks = {"lock": about.lock, "conda-lock": about.conda_lock, "project-files": about.project}
     facts = {
         **{name: digest for name, digest in locks.items() if digest},
         "platform": about.platform,

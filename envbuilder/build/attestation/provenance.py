@@ -15,6 +15,7 @@ import msgspec
 from envbuilder import __version__
 from envbuilder.build import payload
 from envbuilder.build.attestation import components
+from envbuilder.build.plan import project_of
 from envbuilder.signatures import statement as statement_format
 
 if TYPE_CHECKING:
@@ -140,6 +141,8 @@ def dependencies(plan: Plan) -> list[dict[str, Any]]:
         base = components.of_base(plan.base.ref, plan.base.digest, plan.platform)
         resources.append(_resource(base.name, base.purl, base.sha256))
     resources += [_resource(f.basename, components.file_purl(f), f.sha256) for f in plan.files]
+    if project := project_of(plan):
+        resources.append(_resource("project files", "urn:envbuilder:project", project.digest))
     resources.append(_resource("payload.pyz", "urn:envbuilder:payload", payload.payload_sha256()))
     return resources
 

@@ -43,7 +43,7 @@ from envbuilder.profiles.lock import Target, lock_digest, select
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.build.request import Request
@@ -61,7 +61,17 @@ VENV = "venv"
 _INTERPRETER = frozenset({"python", "pip", "setuptools", "wheel"})
 _COMPILERS = ("gxx", "cxx-compiler", "clangxx", "compilers")
 # Sourced in a function, where "$@" is empty: activate.d scripts of packages may read it.
-_INSIDE = '_activate() { . "$0"; }; _activate && exec "$@"'
+_STATED = "_envbuilder_stated"
+_INSIDE = f"""\
+_activate() {{ . "$0"; }}
+_envbuilder_names=${_STATED}
+unset {_STATED}
+for _name in $_envbuilder_names; do eval "_stated_$_name=\\$$_name"; done
+_activate || exit
+for _name in $_envbuilder_names; do eval "export $_name=\\$_stated_$_name"; done
+exec "$@\""""
+"""Activates, restores the variables that a user states, whatever scripts set, and runs a command.
+Their names are letters, digits and underscores."""
 
 
 def plan(
@@ -246,6 +256,11 @@ class CondaEnvironment(NativeEnvironment):
         path = os.pathsep.join(filter(None, (refused, environ.get("PATH"))))
         variables = {**machine_variables(environ), "PATH": path}
         return [_bash(), "-c", _INSIDE, script, *argv], variables
+
+    def after_activation(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the variable that tells the activation what to restore."""
+        stated = " ".join(names)
+        return {_STATED: stated} if stated else {}
 
     def owner(self, path: str) -> str:
         """Return the conda package that a path belongs to."""

@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder.build import conventions, isolation
-from envbuilder.build.backends import devices, foreign_programs
+from envbuilder.build.access import NOTHING, imports_from
+from envbuilder.build.backends import caches, devices, foreign_programs, project_mount
 from envbuilder.build.image import records
 from envbuilder.build.payload import TIMEOUT_SECONDS
 from envbuilder.containers.engine.container import Container
+from envbuilder.containers.engine.interface import VOLUME_LABEL
 from envbuilder.core import console, process
-from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
+    from envbuilder.build.access import Access
+    from envbuilder.build.backends.project_mount import ProjectMount
     from envbuilder.build.plan import Artifact, Plan
     from envbuilder.containers.engine.container import Devices
     from envbuilder.containers.engine.interface import Engine, Image
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 _SCRATCH = "/tmp"  # noqa: S108 (a volume of the container, removed with it)
-_SOCKETS = tuple(map(Path, ("/run/docker.sock", "/run/podman/podman.sock", "/run/user")))
 
 
 class DockerEnvironment:
@@ -53,6 +56,7 @@ class DockerEnvironment:
         self.profile, self.target, self.plan = profile, target, plan
         self._engine, self._force = engine, force
         self._records = settings.records_dir / plan.fingerprint
+        self._project = settings.project
         self._existing: records.ImageRecord | None = None
 
     def existing(self) -> Artifact | None:
@@ -138,67 +142,74 @@ class DockerEnvironment:
             msgspec.structs.replace(access, gpus="") if self._force and without_runtime else access
         )
 
-    def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-        """Replace this process with the client's `run`: as the user, with the working folder."""
-        del environ  # a container has its own
+    def _variables(self, access: Access, project: ProjectMount) -> dict[str, str]:
+        """Return the variables, each once: of two values a process may see either."""
+        environment = self.profile.environment
+        folders = (project.inside(folder) for folder in access.python_path)
+        variables = {
+            "HOME": _SCRATCH,
+            **caches.variables(environment),
+            **self.device_variables,
+            **imports_from(folders, environment.get("PYTHONPATH")),
+            **access.variables,
+        }
+        return {name: value for name, value in variables.items() if name not in access.passed}
+
+    def become(
+        self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING
+    ) -> NoReturn:
+        """Replace this process with the client's `run`: as the user, with the project."""
+        del environ  # a container has its own; the client passes on what is to be passed
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.in_image(argv, wheels, self.profile.name)
-        folder = Path.cwd()
-        _require_project(folder, self._engine.socket)
+        cwd, socket = Path.cwd(), self._engine.socket
+        folder = project_mount.root(self._project, cwd)
+        project_mount.require_project(folder, socket)
         owner = folder.stat()
-        user = _user(owner, os.getuid(), os.getgid())
+        user = project_mount.user(owner, os.getuid(), os.getgid())
+        project = project_mount.placed(folder, cwd, user[0])
+        for volume in access.volumes:
+            project_mount.require_apart(volume, project, socket)
         container = Container(
             image=self._checked_id(),
             user=f"{user[0]}:{user[1]}",
             limits=self._engine.limits,
             arguments=tuple(argv),
             network=True,
-            variables={"HOME": _SCRATCH, **self.device_variables},
-            project=(str(folder), conventions.WORK),
-            groups=_groups(owner, user, os.getgroups()),
+            variables=self._variables(access, project),
+            passed=access.passed,
+            project=(str(folder), str(project.target)),
+            workdir=str(project.workdir),
+            ports=access.ports,
+            volumes=caches.with_cache(access.volumes, user[0]),
+            groups=project_mount.groups(owner, user, os.getgroups()),
             devices=self._devices(),
         )
-        console.progress().note(_restrictions(container))
+        console.progress().note(_restrictions(container, project.reason))
+        self._engine.make_volumes(container, {VOLUME_LABEL: str(os.getuid())})
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         process.replace(self._engine.run_command(container, terminal=terminal), {})
 
 
-def _user(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
-    """Return the user for a command in a folder: this one, but instead of root the folder's owner.
-
-    A folder that root owns can only be written as root, who has no capability in a container.
-    """
-    return (uid, gid) if uid else (folder.st_uid, folder.st_gid)
-
-
-def _groups(
-    folder: os.stat_result, user: tuple[int, int], groups: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the folder's group if only as its member this user can write the folder."""
-    uid, gid = user
-    shared = uid not in {0, folder.st_uid} and folder.st_gid != gid and folder.st_gid in groups
-    return (folder.st_gid,) if shared else ()
-
-
-def _require_project(folder: Path, socket: Path | None) -> None:
-    """Raise `InvalidError` for a folder through which a container could use an engine itself."""
-    sockets = (*_SOCKETS, *((socket.resolve(),) if socket else ()))
-    if any(path.is_relative_to(folder) for path in sockets):
-        raise InvalidError(
-            f"{folder} holds a container engine's socket, and cannot be the project",
-            "Change to your project's folder, and run it again.",
-        )
-
-
-def _restrictions(container: Container) -> str:
+def _restrictions(container: Container, elsewhere: str) -> str:
     """Return the line about what a command in the container is left with."""
     limits = container.limits
     most = [gigabytes(limits.memory) + " of memory"] if limits.memory else []
     most += [f"{limits.processes} processes and threads"] if limits.processes else []
+    writable = [
+        volume.target
+        for volume in container.volumes
+        if volume.writable and not volume.target.startswith(f"{_SCRATCH}/")
+    ]
+    folder, target = container.project or ("", "")
+    places = ", ".join((target, *writable))
+    ports = ", ".join(f"{port.address} leads to port {port.inside}" for port in container.ports)
     return "; ".join(
         (
             f"container: user {container.user}, without capabilities or setuid programs",
-            f"only this folder ({conventions.WORK}) and {_SCRATCH} can be written",
+            f"only {places} and {_SCRATCH} can be written",
+            *([f"{folder} is at {target}: {elsewhere}"] if elsewhere else []),
+            *([ports] if ports else []),
             *([f"at most {' and '.join(most)}"] if most else []),
         )
     )

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.build import render
+from envbuilder.build import project_layer, render
 from envbuilder.build.backends import base_python
 from envbuilder.build.image import base as image_base
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import (
     Artifact,
+    CopyProject,
     LinkFiles,
     Plan,
     RecordImage,
@@ -36,6 +37,7 @@ from envbuilder.profiles.lock import lock_digest
 if TYPE_CHECKING:
     from envbuilder.build.backends.container import DockerEnvironment
     from envbuilder.build.plan import MakeBase
+    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.build.request import Request
     from envbuilder.containers.engine.interface import BuildCommand, Engine
     from envbuilder.core.settings import Settings
@@ -53,14 +55,18 @@ def plan(
     request: Request,
     settings: Settings,
     made_base: MakeBase | None = None,
+    project: ProjectLayer | None = None,
 ) -> Plan:
     """Return the plan of the image; pure. `base` is the base image's reference and its id.
 
     `made_base` is the step that makes the base, if it is not a published image.
     """
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
-    files = render.render(profile, lock, "dockerfile", target.python, render.placeholder_urls(lock))
-    texts = {f.name: f.content.decode() for f in files if f.name != "payload.pyz"}
+    urls = render.placeholder_urls(lock)
+    files = render.render(profile, lock, "dockerfile", target.python, urls, project=project)
+    texts = {
+        f.name: f.content.decode() for f in files if f.name in {"Dockerfile", "requirements.txt"}
+    }
     facts = {
         "backend": "docker",
         "builder": build.builder,
@@ -69,10 +75,14 @@ def plan(
         "rendered": texts,
         "files": sorted(f.sha256 for f in target.files),
         "payload": payload_sha256(),
+        **({"project": project.facts} if project else {}),
     }
     digest = fingerprint(facts)
     locked = lock_digest(lock)
-    tags = image_base.names(profile, target, digest, request)
+    tags = image_base.names(
+        *(profile, target, digest, request),
+        newest=project_layer.NEWEST if project else image_base.LATEST,
+    )
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     context = work / "context"
     uv = lock.tool(target.platform)  # runs in the image's build, not on this machine
@@ -84,6 +94,9 @@ def plan(
         *(Write(what=f"write {n}", path=str(context / n), text=t) for n, t in texts.items()),
         WritePayload(what="add the payload", path=str(context / "payload.pyz")),
     ]
+    if project:
+        place = str(context / project_layer.CONTEXT / "files")
+        steps.append(CopyProject(what="copy the project's files", project=project, folder=place))
     contexts = ["--build-context", f"wheels={work / 'wheels'}"]
     if debs:
         steps.append(
@@ -204,6 +217,7 @@ def prepare(
             signatures = signed_base.require(ref, settings)
             base = image_base.identified(engine, ref, target.platform)
     build = engine.build_command
-    planned = plan(profile, lock, target, base, build, request, settings, make_base)
+    project = project_layer.planned(settings) if request.with_project else None
+    planned = plan(profile, lock, target, base, build, request, settings, make_base, project)
     planned = replace(planned, signatures=signatures)
     return DockerEnvironment(profile, target, planned, engine, settings, force=request.force)

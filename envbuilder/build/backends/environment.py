@@ -5,10 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
+from envbuilder.build.access import NOTHING
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from envbuilder.build.access import Access
     from envbuilder.build.plan import Artifact, Plan
     from envbuilder.build.request import Request
     from envbuilder.core.process import Completed
@@ -54,8 +57,13 @@ class Environment(Product, Protocol):
         `arguments` is called with the same names → paths as the payload will see them.
         """
 
-    def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-        """Replace this process with a command inside the environment."""
+    def become(
+        self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING
+    ) -> NoReturn:
+        """Replace this process with a command inside the environment.
+
+        A command of a native environment has this machine's ports and folders as they are.
+        """
 
 
 class Prepare(Protocol):

@@ -10,7 +10,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from envbuilder.build import conventions, render
+from msgspec import UNSET
+
+from envbuilder.build import conventions, project_layer, render
 from envbuilder.build.backends import base_python
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import parts
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.build.backends.environment import Product
+    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.build.request import Request
     from envbuilder.containers.engine.interface import BuildCommand, Engine
     from envbuilder.core.settings import Settings
@@ -65,6 +68,7 @@ def plan(
     settings: Settings,
     machine: types.Platform | None,
     build: BuildCommand | None,
+    project: ProjectLayer | None = None,
 ) -> Plan:
     """Return the plan of the image; pure.
 
@@ -78,6 +82,7 @@ def plan(
     uv = lock.tool(machine)
     wheels, debs = target.of_kind("wheel"), target.of_kind("deb")
     variables = conventions.variables(profile)
+    variables = project.variables(variables) if project else variables
     made_by = {"layers": str(FORMAT), "uv": uv.version, "zstd": str(compressor()["zstd"])}
     facts = {
         "backend": "docker",
@@ -91,10 +96,14 @@ def plan(
         "unpacked": profile.unpack_packages,
         "payload": payload_sha256(),
         "made_by": {**made_by, **compressor()},
+        **({"project": project.facts} if project else {}),
     }
     scripts = _runs_scripts(profile, target)
     digest = fingerprint(facts | ({"system": SYSTEM_FORMAT} if scripts else {}))
-    tags = image_base.names(profile, target, digest, request)
+    tags = image_base.names(
+        *(profile, target, digest, request),
+        newest=project_layer.NEWEST if project else image_base.LATEST,
+    )
     locked = lock_digest(lock)
     labels = image_base.labels(profile, digest, locked)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
@@ -120,7 +129,8 @@ def plan(
             wheels=wheels,
             debs=debs,
             system=system,
-            layers=parts.outline(wheels, debs, target.python),
+            layers=parts.outline(wheels, debs, target.python, project),
+            project=project or UNSET,
             variables=variables,
             labels=labels,
             names=tags,
@@ -319,7 +329,8 @@ def prepare(
         engine.require_builder()
     base = image_base.find(target, engine, request, settings, scripts=scripts)
     build = engine.build_command if engine else None
-    planned = plan(profile, lock, target, base, request, settings, machine, build)
+    project = project_layer.planned(settings) if request.with_project else None
+    planned = plan(profile, lock, target, base, request, settings, machine, build, project)
     if aside or engine is None:
         return Output(target, planned, settings)
     return DockerEnvironment(profile, target, planned, engine, settings, force=request.force)

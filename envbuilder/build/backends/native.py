@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.build import isolation, render
+from envbuilder.build.access import NOTHING, imports_from
 from envbuilder.build.backends import foreign_programs, integrity
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.build.plan import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
+    from envbuilder.build.access import Access
     from envbuilder.build.plan import Artifact, Plan
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
@@ -240,6 +242,11 @@ class NativeEnvironment:
         """Return a command and variables that run `argv` inside the environment."""
         raise NotImplementedError
 
+    def after_activation(self, names: Iterable[str]) -> dict[str, str]:
+        """Return what lets variables keep their values while the environment is activated."""
+        del names  # by default, no script sets any
+        return {}
+
     def owner(self, path: str) -> str:
         """Return the package that a path of the environment belongs to; empty if unknown."""
         del path
@@ -301,7 +308,9 @@ class NativeEnvironment:
         (Path(folder) / "work").mkdir()
         return Path(folder)
 
-    def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    def become(
+        self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING
+    ) -> NoReturn:
         """Replace this process with a command, found on the environment's PATH first.
 
         Raises `ToolError` if it is not found or belongs to another Python.
@@ -314,5 +323,12 @@ class NativeEnvironment:
         )
         if program is None:
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
-        command, variables = self.inside([program, *argv[1:]], environ)
+        before = self.profile.environment.get("PYTHONPATH", environ.get("PYTHONPATH"))
+        stated = {
+            **imports_from(access.python_path, before),
+            **{name: environ[name] for name in access.passed},
+            **access.variables,
+        }
+        command, variables = self.inside([program, *argv[1:]], {**environ, **stated})
+        variables |= {**stated, **self.after_activation(stated)}
         process.replace(command, {**self.device_variables, **variables})

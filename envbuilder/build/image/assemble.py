@@ -1,8 +1,9 @@
 """Assemble an image from layers: reuse cached layers, build only the missing ones.
 
 From bottom to top: the layers of each large wheel, one for all small wheels, one for system
-packages, one for the venv scaffold, which binds the environment to the base image's Python, and
-the payload. Layers that change often or depend on the base image sit above large, shared ones.
+packages, one for the venv scaffold, which binds the environment to the base image's Python, the
+payload, and one for the project's own files, if it states any. Layers that change often or depend
+on the base image sit above large, shared ones.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.build import conventions
+from envbuilder.build import conventions, project_layer
 from envbuilder.build.image import base_layers, config, scratch, system
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.layer_cache import LayerCache
@@ -46,7 +47,8 @@ uv installs far less of most wheels, but all of a wheel none of whose files can 
 _TOUCHED = frozenset({"etc", "var/lib/dpkg"})
 """Base folders that get a new mtime although nothing is added to them, as in the Dockerfile."""
 _OTHER_LAYERS = 4
-"""Layers not of a single wheel: small wheels, system packages, venv scaffold, payload."""
+"""Layers not of a single wheel: small wheels, system packages, venv scaffold, payload. That of a
+project's own files comes on top: it must not change how wheels are split."""
 
 
 _PREFIX = conventions.PREFIX.lstrip("/")
@@ -97,6 +99,7 @@ class Assembly:
                 *self._packages,
                 self._scaffold_layer(),
                 self._payload(),
+                *self._project(),
             ]
         return self._image(Path(step.layout), added, step.names)
 
@@ -109,7 +112,10 @@ class Assembly:
         for item in added:
             stored = self._cache.layout.blob(item.layer.digest)
             place(stored, layout.blob(item.layer.digest))
-        configuration = config.config(base.config, added, step.variables, step.labels, step.epoch)
+        configuration = config.config(
+            *(base.config, added, step.variables, step.labels, step.epoch),
+            project=step.project or None,
+        )
         manifest = Manifest(
             schema_version=2,
             media_type=descriptor.MANIFEST,
@@ -221,6 +227,15 @@ class Assembly:
         member = Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
         result = self._cache.find(inputs) or self._make(inputs, [member])
         return Added(layer=result, reason=PAYLOAD)
+
+    def _project(self) -> list[Added]:
+        """Return the layer of the project's own files, if any: it changes most often."""
+        project = self._step.project
+        if not project:
+            return []
+        inputs = {"kind": "project", "files": project.digest, "epoch": self._step.epoch}
+        result = self._cache.find(inputs) or self._make(inputs, project_layer.members(project))
+        return [Added(layer=result, reason=project_layer.REASON)]
 
     def _make(
         self, inputs: Mapping[str, Any], members: Iterable[Member], *, on_base: bool = False

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Base as BaseImage
     from envbuilder.profiles.profile import Profile
 
+LATEST = "latest"
+"""Tag of a profile's newest image."""
+
 
 class Base(Struct, frozen=True, kw_only=True):
     """A base image as a plan refers to it."""
@@ -64,13 +67,18 @@ def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings)
     return f"{base.ref}@{base.digest}" if base.digest else base.ref
 
 
-def names(profile: Profile, target: Target, digest: str, request: Request) -> tuple[str, ...]:
-    """Return the names of the image with this fingerprint; the first names the artifact."""
+def names(
+    profile: Profile, target: Target, digest: str, request: Request, newest: str = LATEST
+) -> tuple[str, ...]:
+    """Return the names of the image with this fingerprint; the first names the artifact.
+
+    `newest` is the tag that the newest one of its kind has.
+    """
     if request.only_tag:
         return (request.only_tag,)
     name = f"envbuilder/{profile.name}"
     fingerprinted = f"{name}:py{target.python}-{digest[:12]}"
-    return (fingerprinted, f"{name}:latest", *([request.tag] if request.tag else []))
+    return (fingerprinted, f"{name}:{newest}", *([request.tag] if request.tag else []))
 
 
 def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:

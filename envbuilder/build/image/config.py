@@ -14,6 +14,8 @@ from envbuilder.core.errors import InvalidError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from envbuilder.build.project_layer import ProjectLayer
+
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Docker's default for images that set no PATH."""
 # Keys of the OCI specification. Builders add others, some of which describe the build machine.
@@ -43,6 +45,7 @@ def config(
     variables: Mapping[str, str],
     labels: Mapping[str, str],
     epoch: int,
+    project: ProjectLayer | None = None,
 ) -> dict[str, Any]:
     """Return an image's configuration on top of a base's; `InvalidError` if that is damaged."""
     carried: dict[str, Any] = {k: base[k] for k in _CARRIED if k in base}
@@ -58,9 +61,12 @@ def config(
         "User": conventions.USER,
         "WorkingDir": conventions.WORK,
         "Entrypoint": list(conventions.ENTRYPOINT),
-        "Cmd": list(conventions.COMMAND),
+        "Cmd": list(project.command if project else conventions.COMMAND),
         "ArgsEscaped": True,  # BuildKit says so of every image whose Dockerfile has a CMD
     }
+    if project and project.ports:
+        stated: dict[str, Any] = {f"{port}/tcp": {} for port in project.ports}
+        run["ExposedPorts"] = {**(run.get("ExposedPorts") or {}), **stated}
     time = datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     history = [{"created": time, "created_by": f"envbuilder: {a.reason}"} for a in added]
     return carried | {

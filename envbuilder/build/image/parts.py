@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.build.plan import PlannedLayer
+from envbuilder.build.project_layer import REASON
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.containers.oci.descriptor import Bytes
     from envbuilder.core import types
 
@@ -77,7 +79,10 @@ def parts(
 
 
 def outline(
-    wheels: Sequence[File], debs: Sequence[File], python: types.PythonVersion
+    wheels: Sequence[File],
+    debs: Sequence[File],
+    python: types.PythonVersion,
+    project: ProjectLayer | None = None,
 ) -> tuple[PlannedLayer, ...]:
     """Return what is known of an image's layers before anything is fetched, bottom first.
 
@@ -93,6 +98,7 @@ def outline(
         *([PlannedLayer(what=packages(debs), bytes=_total(debs))] if debs else []),
         PlannedLayer(what=environment(python)),
         PlannedLayer(what=PAYLOAD),
+        *([PlannedLayer(what=REASON, bytes=project.bytes)] if project else []),
     )
 
 

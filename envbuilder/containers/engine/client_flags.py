@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from envbuilder.containers.engine.container import bound
+from envbuilder.containers.engine.container import bound, mount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,9 @@ def flags(
         *(NO_LABELS if container.shares_files else ()),
         *user,
         *_folder_flags(container),
+        *(f"--publish={port.address}:{port.inside}" for port in container.ports),
         *(f"--env={name}={value}" for name, value in container.variables.items()),
+        *(f"--env={name}" for name in container.passed),
         *(("--entrypoint", json.dumps(container.entrypoint)) if container.entrypoint else ()),
         *(("--shm-size", devices.shm_size) if devices else ()),
         *gpus,
@@ -68,8 +70,10 @@ def _folder_flags(container: Container) -> tuple[str, ...]:
         words += ["--workdir", container.home]
     if container.project:
         words += ["--mount", bound(*container.project, writable=True), "--volume", "/tmp"]  # noqa: S108
-        words += ["--workdir", container.project[1]]
+        words += ["--workdir", container.workdir or container.project[1]]
     volumes = container.devices.volumes if container.devices else ()
     for source, target in (*container.mounts.items(), *((v, v) for v in volumes)):
         words += ["--mount", bound(source, target)]
+    for volume in container.volumes:
+        words += ["--mount", mount(volume)]
     return tuple(words)

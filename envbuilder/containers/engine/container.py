@@ -9,6 +9,7 @@ from msgspec import Struct
 _MIB, _GIB = 1 << 20, 1 << 30
 _PROCESSES, _PROCESSES_PER_CPU = 4096, 128
 """Threads count, too: each DataLoader worker and each rank may start some per CPU."""
+LOOPBACK = "127.0.0.1"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -36,6 +37,36 @@ class Devices(Struct, frozen=True, kw_only=True):
     shm_size: str
 
 
+class Port(Struct, frozen=True, kw_only=True):
+    """A port of the host that leads to one of the container."""
+
+    host: str = LOOPBACK
+    """The address of the host that it is for."""
+    outside: int
+    inside: int
+
+    @property
+    def address(self) -> str:
+        """The host's address and port, as in a URL."""
+        return (
+            f"[{self.host}]:{self.outside}" if ":" in self.host else f"{self.host}:{self.outside}"
+        )
+
+
+class Volume(Struct, frozen=True, kw_only=True):
+    """A folder of the host, or a volume of the engine, that the container sees at a path."""
+
+    source: str
+    """An absolute path, or the name of a volume."""
+    target: str
+    writable: bool = True
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of the host."""
+        return self.source.startswith("/")
+
+
 class Container(Struct, frozen=True, kw_only=True):
     """A container with a read-only root filesystem, without capabilities or new privileges.
 
@@ -60,8 +91,15 @@ class Container(Struct, frozen=True, kw_only=True):
     mounts: Mapping[str, str] = {}
     """Folders of the host → paths inside, read-only."""
     project: tuple[str, str] | None = None
-    """A folder of the host and its path inside, which is the working folder: it can be written,
-    and so can /tmp, which is a volume. `user` is then a user of the host."""
+    """A folder of the host and its path inside: it can be written, and so can /tmp, which is a
+    volume. `user` is then a user of the host."""
+    workdir: str = ""
+    """The working folder inside; empty for the project or, without one, the home."""
+    ports: tuple[Port, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    passed: tuple[str, ...] = ()
+    """Variables that get the values which they have for the engine's client. Like `project`, ports
+    and volumes, they are for commands in the foreground."""
     groups: tuple[int, ...] = ()
     """Ids of the host's groups that the user needs for the project."""
     devices: Devices | None = None
@@ -69,7 +107,8 @@ class Container(Struct, frozen=True, kw_only=True):
     @property
     def shares_files(self) -> bool:
         """Whether files or devices of the host are visible inside."""
-        return bool(self.mounts or self.project or self.devices)
+        folders = any(volume.is_folder for volume in self.volumes)
+        return bool(self.mounts or self.project or self.devices or folders)
 
 
 def limits(memory: int, cpus: int) -> Limits:
@@ -86,8 +125,14 @@ def limits(memory: int, cpus: int) -> Limits:
 
 
 def bound(source: str, target: str, *, writable: bool = False) -> str:
-    """Return the value of `--mount` for a folder; the clients read it as a line of CSV."""
-    fields = ("type=bind", f"source={source}", f"target={target}")
+    """Return the value of `--mount` for a folder of the host."""
+    return mount(Volume(source=source, target=target, writable=writable))
+
+
+def mount(volume: Volume) -> str:
+    """Return the value of `--mount` for a volume; the clients read it as a line of CSV."""
+    kind, writable = "bind" if volume.is_folder else "volume", volume.writable
+    fields = (f"type={kind}", f"source={volume.source}", f"target={volume.target}")
     return ",".join(map(_quoted, fields if writable else (*fields, "readonly")))
 
 

@@ -13,7 +13,7 @@ from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest, Mount, Ulimit
 from requests import RequestException
 
-from envbuilder.containers.engine import cdi, docker_run
+from envbuilder.containers.engine import cdi, docker_run, docker_volumes
 from envbuilder.containers.engine.client_flags import NO_LABELS
 from envbuilder.containers.engine.container import limits
 from envbuilder.containers.engine.interface import BuildCommand, Engine, short
@@ -24,13 +24,13 @@ from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.tars import Tar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from docker import DockerClient
 
     from envbuilder.containers.engine.container import Container, Devices, Limits
     from envbuilder.containers.engine.endpoint import Endpoint
-    from envbuilder.containers.engine.interface import Image
+    from envbuilder.containers.engine.interface import Image, StoredVolume
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core import types
 
@@ -235,6 +235,25 @@ class DockerEngine(Engine):
         if parsed(text.lstrip("v")) < OLDEST_BUILDX:
             raise ToolError(
                 f"buildx {text or '(unknown)'} is too old: 0.10 or newer is needed", _CLIENT_HINT
+            )
+
+    def volumes(self) -> tuple[StoredVolume, ...]:
+        """Return the volumes that carry envbuilder's label."""
+        with _reported("the engine cannot list its volumes"):
+            return docker_volumes.labelled(self._api)
+
+    def remove_volume(self, name: str) -> None:
+        """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
+        docker_volumes.remove(self._api, name)
+
+    def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
+        flags = self._user_flags(container)
+        mapped = dict(zip(flags[::2], flags[1::2], strict=True))
+        with _reported(f"the engine cannot make the volume {name}"):
+            docker_volumes.make(
+                *(self._api, name, labels, container.image),
+                user=mapped["--user"],
+                userns=mapped.get("--userns"),
             )
 
     def run(

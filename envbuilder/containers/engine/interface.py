@@ -15,7 +15,7 @@ from envbuilder.core import process
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.containers.engine.container import Container, Limits
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from envbuilder.core import types
 
 LABEL = "io.envbuilder."
+VOLUME_LABEL = f"{LABEL}volume"
 _NO_NAME = "<none>:<none>"
 
 
@@ -32,6 +33,13 @@ class Image(Struct, frozen=True, kw_only=True):
     id: str
     """sha256 of its configuration or manifest, whichever the engine uses."""
     tags: tuple[str, ...]
+    labels: dict[str, str]
+
+
+class StoredVolume(Struct, frozen=True, kw_only=True):
+    """A volume in the engine."""
+
+    name: str
     labels: dict[str, str]
 
 
@@ -172,6 +180,29 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def require_builder(self) -> None:
         """Raise `ToolError` (exit 4) if a program that builds is missing or too old."""
+
+    # --- volumes
+
+    def make_volumes(self, container: Container, labels: Mapping[str, str]) -> None:
+        """Make those of a container's volumes that do not exist; they belong to its user.
+
+        Raise `ToolError` if one cannot be made.
+        """
+        for volume in container.volumes:
+            if not volume.is_folder:
+                self._make_volume(volume.source, container, labels)
+
+    @abc.abstractmethod
+    def volumes(self) -> tuple[StoredVolume, ...]:
+        """Return the volumes that carry envbuilder's label."""
+
+    @abc.abstractmethod
+    def remove_volume(self, name: str) -> None:
+        """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
+
+    @abc.abstractmethod
+    def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
+        """Make a volume that belongs to a container's user, unless it exists."""
 
     # --- containers
 

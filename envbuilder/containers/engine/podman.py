@@ -18,7 +18,12 @@ from envbuilder.containers.engine import cdi, podman_run
 from envbuilder.containers.engine.client_flags import NO_LABELS
 from envbuilder.containers.engine.container import Limits, limits
 from envbuilder.containers.engine.endpoint import Endpoint
-from envbuilder.containers.engine.interface import BuildCommand, Engine
+from envbuilder.containers.engine.interface import (
+    VOLUME_LABEL,
+    BuildCommand,
+    Engine,
+    StoredVolume,
+)
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.descriptor import INDEX, Index
 from envbuilder.containers.oci.layout import MARK, Layout
@@ -27,7 +32,7 @@ from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from envbuilder.containers.engine.container import Container
     from envbuilder.containers.engine.interface import Image
@@ -150,6 +155,32 @@ class PodmanEngine(Engine):
 
     def require_builder(self) -> None:
         """Do nothing: podman builds by itself, and has answered already."""
+
+    def volumes(self) -> tuple[StoredVolume, ...]:
+        """Return the volumes that carry envbuilder's label."""
+        done = self._query("volume", "ls", "--format", "json", "--filter", f"label={VOLUME_LABEL}")
+        if done.returncode != 0:
+            raise ToolError(f"podman cannot list its volumes: {done.last_words}")
+        listed = json.loads(done.stdout or "[]") or ()
+        stored = (StoredVolume(name=v["Name"], labels=v.get("Labels") or {}) for v in listed)
+        return tuple(sorted(stored, key=lambda volume: volume.name))
+
+    def remove_volume(self, name: str) -> None:
+        """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
+        done = self._query("volume", "rm", name)
+        if done.returncode != 0:
+            raise BuildError(
+                f"{name}: cannot be removed: {done.last_words}",
+                "Stop the containers that use it, then try again.",
+            )
+
+    def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
+        # A new volume gets the owner of the first container that uses it.
+        del container
+        options = [word for pair in labels.items() for word in ("--label", "=".join(pair))]
+        done = self._query("volume", "create", "--ignore", *options, name)
+        if done.returncode != 0:
+            raise ToolError(f"podman cannot make the volume {name}: {done.last_words}")
 
     def run(
         self, container: Container, on_stdout: Callable[[str], None], timeout: float

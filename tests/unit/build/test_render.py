@@ -23,6 +23,7 @@ from packaging.requirements import Requirement
 from envbuilder.build import render
 from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.project_file import Environment
 from envbuilder.core.settings import Configuration
 from envbuilder.packages.python.indexes import override
 from envbuilder.profiles import profile as profiles
@@ -187,9 +188,13 @@ def urls_of(profile: profiles.Profile, lock: Lock) -> dict[str, str]:
     return {n: f"https://{n}.invalid/x" for n in named}
 
 
-def rendered(case: tuple[profiles.Profile, Lock], target: render.RenderTarget) -> dict[str, str]:
+def rendered(
+    case: tuple[profiles.Profile, Lock],
+    target: render.RenderTarget,
+    stated: Environment = Environment(),  # noqa: B008 (it cannot be changed)
+) -> dict[str, str]:
     profile, lock = case
-    found = render.render(profile, lock, target, PYTHON, urls_of(profile, lock))
+    found = render.render(profile, lock, target, PYTHON, urls_of(profile, lock), stated=stated)
     return {f.name: f.content.decode() for f in found if not f.name.endswith("payload.pyz")}
 
 
@@ -490,6 +495,39 @@ def test_a_dev_container_is_json_with_comments(case: tuple[profiles.Profile, Loc
     assert service["working_dir"] == read["workspaceFolder"] == "/work"
     assert service["volumes"] == [{"type": "bind", "source": "..", "target": "/work"}]
     assert read["initializeCommand"][1] in files
+
+
+STATED = Environment(
+    command=("python", "serve.py", 'it\'s: "a" & #b', "{}"),
+    ports=(8000, 1),
+    volumes={"models": "/models", "./my data, ä": "/data/x"},
+    python_path=("src", "lib/it's"),
+)
+
+
+@given(cases(LINUX))
+@COMMON
+def test_compose_and_dev_containers_say_what_the_project_states(
+    case: tuple[profiles.Profile, Lock],
+) -> None:
+    path = "/work/src:/work/lib/it's"
+    for target, above, folder in (("compose", ".", ""), ("devcontainer", "..", ".devcontainer/")):
+        files = rendered(case, target, STATED)  # type: ignore[arg-type]
+        read = yaml.safe_load(files[f"{folder}compose.yaml"])
+        service = read["services"]["env"]
+        assert service["environment"]["PYTHONPATH"] == path
+        assert service["volumes"][1:3] == [
+            {"type": "volume", "source": "models", "target": "/models"},
+            {"type": "bind", "source": f"{above}/my data, ä", "target": "/data/x"},
+        ]
+        assert read["volumes"] == {"models": {}}
+        assert "--mode=1777 /models\n" in files[f"{folder}image/Dockerfile"]
+        if target == "compose":
+            assert service["command"] == [*STATED.command]
+            assert service["ports"] == ["127.0.0.1:8000:8000", "127.0.0.1:1:1"]
+        else:
+            shown = "\n".join(code(files[".devcontainer/devcontainer.json"], "//"))
+            assert json.loads(shown)["forwardPorts"] == [8000, 1]
 
 
 def code(shown: str, comment: str = "#") -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -20,7 +21,7 @@ from envbuilder.build.backends.integrity import MARKER
 from envbuilder.build.image import records
 from envbuilder.commands import clean, inventory
 from envbuilder.containers.engine import connection
-from envbuilder.containers.engine.interface import Image
+from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
 from envbuilder.core import folders, settings
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.packages import configuration
@@ -825,3 +826,39 @@ def test_json_has_the_bytes_of_each(own: settings.Settings, fake: Labelled, caps
     assert said["sizes"][str(prefix)] > 0
     assert said["bytes"] == sum(said["sizes"].values())
     assert list(said["sizes"]) == said["removed"]
+
+
+# --- volumes
+
+
+def test_volumes_stay_unless_asked_for(fake: Labelled, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, uid in (("cache", os.getuid()), ("models", os.getuid()), ("theirs", 4321)):
+        labels = {VOLUME_LABEL: str(uid)}
+        fake.stored_volumes[name] = StoredVolume(name=name, labels=labels)
+    assert run() == 0
+    shown = capsys.readouterr()
+    assert shown.out == "nothing to remove\n"
+    assert "(--volumes removes them)\n  cache\n  models\n" in shown.err
+    assert "theirs" not in shown.err
+    assert run("--volumes", "--dry-run") == 0
+    assert capsys.readouterr().out == "would remove cache\nwould remove models\n"
+    assert [*fake.stored_volumes] == ["cache", "models", "theirs"]
+    assert run("--volumes") == 0
+    assert capsys.readouterr().out == "removed cache\nremoved models\n"
+    assert [*fake.stored_volumes] == ["theirs"]
+
+
+def test_a_volume_in_use_is_named(
+    fake: Labelled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = {VOLUME_LABEL: str(os.getuid())}
+    fake.stored_volumes["cache"] = StoredVolume(name="cache", labels=labels)
+
+    def refuse(name: str) -> None:
+        raise BuildError(f"{name}: cannot be removed: volume is in use")
+
+    monkeypatch.setattr(fake, "remove_volume", refuse)
+    assert run("--volumes") == 1
+    assert "cache: cannot be removed: volume is in use" in capsys.readouterr().err
+    assert run("--profile", "cpu", "--volumes") == 2
+    assert "--volumes: they belong to no profile" in capsys.readouterr().err

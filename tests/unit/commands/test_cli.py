@@ -357,7 +357,22 @@ def test_every_command_takes_the_global_options() -> None:
         below = command.commands.values() if isinstance(command, click.Group) else ()
         for one in (command, *below):
             given = [option for param in one.params for option in param.opts]
-            assert [o for o in given if o in {"-q", "-v", "--debug"}] == ["-q", "-v", "--debug"]
+            assert len(given) == len({*given}), "none means two things"
+            listed = [o for o in given if o in {"-q", "-v", "--verbose", "--debug"}]
+            shorter = [] if "--volume" in given else ["-v"]
+            assert sorted(listed) == sorted(["-q", "-v", "--verbose", "--debug"]), name
+            assert one.params[-2].opts == [*shorter, "--verbose"], name
+
+
+@pytest.mark.parametrize("command", ["run", "shell"])
+def test_a_volume_without_an_image_is_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (command, "--backend", "venv", "-v", f"{tmp_path}:/data")
+    assert run(*given, *(["--", "true"] if command == "run" else [])) == 125
+    shown = capsys.readouterr().err
+    assert "--volume is for images, and the backend venv makes none" in shown
+    assert "see its folders where they are" in shown
 
 
 @pytest.mark.parametrize("command", ["build", "run", "verify", "reproduce", "shell"])

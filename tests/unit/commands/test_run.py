@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,8 @@ from envbuilder import cli
 from envbuilder.build import workflow
 from envbuilder.build.backends import integrity
 from envbuilder.build.request import Request
-from envbuilder.commands.run import _Brief
+from envbuilder.commands.run import _Brief, _is_free
+from envbuilder.containers.engine.container import Port
 from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.host import interpreters, model, probe
@@ -56,6 +58,17 @@ def test_everything_once_there_is_work(brief: _Brief, printed: list[str]) -> Non
 def test_everything_if_it_fails(brief: _Brief, printed: list[str]) -> None:
     brief.release()
     assert printed == [*NOTES]
+
+
+def test_a_stated_port_that_is_in_use_stays_closed(printed: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used, socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        busy, free = (Port(outside=s.getsockname()[1], inside=1) for s in (used, other))
+        other.close()
+        assert _is_free(free, printed.append)
+        assert printed == []
+        assert not _is_free(busy, printed.append)
+    assert printed == [f"warning: port {busy.outside} is in use here, so it is not the container's"]
 
 
 class ReplacedError(BaseException):

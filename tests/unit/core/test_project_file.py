@@ -55,6 +55,11 @@ WRONG_KEYS = {
     "enviroments": Mistake("enviroments: {}\n", 1, "enviroments", "mean 'environments'?"),
     "apt": Mistake("apt: [git]\n", 1, "apt", "Did you mean 'system_packages'?"),
     "python_version": Mistake("python_version: '3.11'\n", 1, "python_version", "mean 'python'?"),
+    "cmd": Mistake("cmd: [python]\n", 1, "cmd", "Did you mean 'command'?"),
+    "copy": Mistake("copy: [src]\n", 1, "copy", "Did you mean 'files'?"),
+    "publish": Mistake("publish: [80]\n", 1, "publish", "Did you mean 'ports'?"),
+    "mounts": Mistake("mounts: {}\n", 1, "mounts", "Did you mean 'volumes'?"),
+    "PYTHONPATH": Mistake("PYTHONPATH: src\n", 1, "PYTHONPATH", "Did you mean 'python_path'?"),
     "wrong place": Mistake(
         "environments:\n  train:\n    profiles: [cpu]\n",
         3, "environments.train.profiles", "'profiles' belongs at the top level.",
@@ -118,9 +123,44 @@ WRONG_TYPES = {
         "environments:\n  a:\n    python:\n", 3, "environments.a.python", NO_VALUE
     ),
     "an empty item": Mistake("requirements:\n  -\n", 2, "requirements.0", NO_VALUE),
+    "a port for a list": Mistake("ports: 8000\n", 1, "ports", LIST_IT),
+    "a port as text": Mistake("ports: ['80:80']\n", 1, "ports.0", "as in ports: [8000]"),
+    "no port": Mistake("ports:\n  - 80\n  - 65536\n", 3, "ports.1", "as in ports: [8000]"),
+    "a command as text": Mistake(
+        "command: python serve.py\n", 1, "command", "Write a list: [python, serve.py]"
+    ),
+    "a number in a command": Mistake(
+        "command: [serve, 80]\n", 1, "command.1", 'Put it in quotes: "80"'
+    ),
+    "no command": Mistake("command: []\n", 1, "command", NO_VALUE),
+    "a list of volumes": Mistake(
+        "volumes: ['./a:/b']\n", 1, "volumes", "Write keys instead of items"
+    ),
     "no profile": Mistake("profiles: []\n", 1, "profiles", NO_VALUE),
 }  # fmt: skip
 WRONG_VALUES = {
+    "a variable in a command": Mistake(
+        "command: [python, $HOME/x.py]\n", 1, "command.1", "without backquotes, dollar signs"
+    ),
+    "a folder elsewhere": Mistake(
+        "volumes:\n  /srv/data: /data\n", 2, "volumes", "envbuilder run -v FOLDER:PATH"
+    ),
+    "a volume's name": Mistake("volumes: {My_data: /d}\n", 1, "volumes", "mean 'my-data'?"),
+    "a volume outside": Mistake("volumes: {./../a: /d}\n", 1, "volumes", "run -v FOLDER:PATH"),
+    "a path in a container": Mistake(
+        "volumes:\n  a: /a\n  models: models\n", 3, "volumes.models", "an absolute path"
+    ),
+    "a relative PYTHONPATH": Mistake(
+        "environment:\n  A: b\n  PYTHONPATH: src\n", 3, "environment.PYTHONPATH",
+        "python_path: [src]",
+    ),
+    "a relative PYTHONPATH below": Mistake(
+        "environments:\n  a:\n    environment: {PYTHONPATH: '/x:'}\n",
+        3, "environments.a.environment.PYTHONPATH", "python_path: [src]",
+    ),
+    "a file outside": Mistake("files:\n  - ../x\n", 2, "files.0", "without `..`"),
+    "all files by a pattern": Mistake("files: ['*.py']\n", 1, "files.0", "found '*.py'"),
+    "a module outside": Mistake("python_path: [../x]\n", 1, "python_path.0", "without `..`"),
     "Python 3": Mistake("python: '3'\n", 1, "python", "such as \"3.12\""),
     "a patch release": Mistake("python: 3.11.4\n", 1, "python", "its first two numbers only"),
     "a range of Pythons": Mistake("python: '>=3.10'\n", 1, "python", "found '>=3.10'"),

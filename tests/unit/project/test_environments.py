@@ -32,12 +32,22 @@ DEFINITION = Definition(
     requirements_from=("requirements.txt",),
     system_packages=("git",),
     environment={"A": "1", "B": "1"},
+    files=("src",),
+    python_path=("src", "lib"),
+    command=("python", "serve.py"),
+    ports=(8000,),
+    volumes={"models": "/models", "./data": "/data"},
     environments={
         "test": Environment(
             requirements=("pytest",),
             requirements_from=(RequirementFile(file="pyproject.toml", groups=("dev",)),),
             system_packages=("git", "curl"),
             environment={"B": "2"},
+            files=("tests", "src"),
+            python_path=("tests", "src"),
+            command=("pytest",),
+            ports=(1, 8000),
+            volumes={"models": "/m"},
         ),
         "old": Environment(python="3.11"),
     },
@@ -52,8 +62,14 @@ def test_another_environment_has_what_the_top_level_has_and_its_own() -> None:
         requirements_from=("requirements.txt", *DEFINITION.environments["test"].requirements_from),
         system_packages=("git", "curl"),
         environment={"A": "1", "B": "2"},
+        files=("src", "tests"),
+        python_path=("src", "lib", "tests"),
+        command=("pytest",),
+        ports=(8000, 1),
+        volumes={"models": "/m", "./data": "/data"},
     )
     assert environments.stated(DEFINITION, "old").python == "3.11"
+    assert environments.stated(DEFINITION, "old").command == DEFINITION.command
     assert environments.stated(DEFINITION, "default") is DEFINITION
     assert environments.names(DEFINITION) == ("default", "test", "old")
 

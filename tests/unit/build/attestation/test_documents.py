@@ -27,6 +27,7 @@ from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.packages.debian import base_image as base_status
 from envbuilder.profiles import lock as lockfile
 from envbuilder.signatures.statement import Signed
+from tests.support import project_layers
 from tests.support.engines import BUILDKIT, FakeEngine
 from tests.unit.build.backends.test_backends import docker_plan, shipped, venv_plan
 
@@ -107,6 +108,22 @@ def test_they_say_what_the_plan_says(found: Settings) -> None:
             d.get("digest", {}).get("sha256") for d in went_in[:2]
         }
         assert facts["envbuilder:lock"] in {d.get("digest", {}).get("sha256") for d in went_in}
+
+
+def test_they_name_the_digest_of_the_projects_files(found: Settings, tmp_path: Path) -> None:
+    project = project_layers.lay(tmp_path / "code", {"train.py": b"1"})
+    step = plan.CopyProject(what="copy", project=project, folder="/context")
+    bare, artifact = image(found)
+    made = msgspec.structs.replace(bare, steps=(step, *bare.steps))
+    for given, named in ((bare, []), (made, [project.digest])):
+        written = documents.ensure(given, artifact, found, QUIET, anew=True)
+        bill, statement = (json.loads(Path(p).read_text()) for p in written.values())
+        properties = {p["name"]: p["value"] for p in bill["metadata"]["properties"]}
+        assert [properties[n] for n in properties if n == "envbuilder:project-files"] == named
+        inputs = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+        assert [
+            d["digest"]["sha256"] for d in inputs if d["uri"] == "urn:envbuilder:project"
+        ] == named
 
 
 def test_a_tree_and_an_image_are_told_apart_by_the_name_of_their_digest(found: Settings) -> None:
@@ -233,7 +250,8 @@ def test_of_layers_the_base_below_is_read_and_no_engine(
     found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, artifact = image(found)
-    step = SimpleNamespace(base="/base", platform="linux/amd64", cache=str(tmp_path / "layers"))
+    cache = str(tmp_path / "layers")
+    step = SimpleNamespace(base="/base", platform="linux/amd64", cache=cache, project=None)
     monkeypatch.setattr(plan, "Assemble", SimpleNamespace)
     made = msgspec.structs.replace(made, steps=(step,))
     monkeypatch.setattr(connection, "connect", lambda: pytest.fail("the engine was asked"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from envbuilder.host.interpreters import Interpreter
 from envbuilder.host.model import Host
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
+from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 
 if TYPE_CHECKING:
@@ -58,6 +60,32 @@ def docker_plan(
     target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(profile=name, **options)
     return dockerfile.plan(profile, lock, target, (base, "sha256:1"), build, request, found)
+
+
+def test_a_dockerfile_takes_the_projects_files_last(found: Settings, tmp_path: Path) -> None:
+    profile, lock = shipped("cpu")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    command = ("python", "it's.py", '"a"')
+    project = project_layers.lay(
+        tmp_path, {"a.py": b"1"}, command=command, ports=(80, 8000), python_path=("src",)
+    )
+    arguments = (profile, lock, target, ("base:1", "sha256:1"), BUILDKIT, Request(), found)
+    bare, made = (dockerfile.plan(*arguments, project=p) for p in (None, project))
+    assert bare.fingerprint == docker_plan("cpu", found).fingerprint != made.fingerprint
+    for image, newest in ((bare, "latest"), (made, "project")):
+        build = next(c for c in commands(image) if "--tag" in c)
+        assert f"envbuilder/cpu:{newest}" in build
+        assert sum(word.startswith("envbuilder/cpu:") for word in build) == 2
+    assert plan.project_of(made) == project
+    (copied,) = [s for s in made.steps if isinstance(s, plan.CopyProject)]
+    assert copied.folder == f"{made.workdir}/context/project/files"
+    (text,) = [s.text for s in made.steps if isinstance(s, plan.Write) and "/Dockerfile" in s.path]
+    _, _, end = text.partition("/opt/envbuilder /opt/envbuilder/payload.pyz")
+    assert "source=project/files" in end
+    assert 'PYTHONPATH="/work/src"' in end
+    lines = end.splitlines()
+    assert "EXPOSE 80 8000" in lines
+    assert json.loads(lines[-1].removeprefix("CMD ")) == [*command]
 
 
 def commands(made: plan.Plan) -> list[tuple[str, ...]]:

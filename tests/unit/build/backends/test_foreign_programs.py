@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuilder.build.access import Access
 from envbuilder.build.backends import foreign_programs as foreign
 from envbuilder.build.backends.foreign_programs import Place, Program
 from envbuilder.build.backends.native import NativeEnvironment
@@ -261,6 +262,34 @@ def test_a_native_environment_starts_no_program_of_another_python(
             environment.become([name, "x"], environ)
         environment.become([path, "x"], environ)
         assert started == [[path, "x"]]
+
+
+def test_a_native_command_gets_the_variables_that_the_user_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(process, "replace", lambda argv, env: started.append(env))
+    lay(tmp_path / "bin", "python", ELF)
+    environment = Native(tmp_path)
+    environment.device_variables = {"HIP_VISIBLE_DEVICES": "0", "C": "of the profile"}
+    given = Access(variables={"A": "1", "HIP_VISIBLE_DEVICES": "1"}, passed=("C",))
+    environment.become(["python"], {"PATH": "", "C": "of the caller"}, given)
+    assert started == [{"A": "1", "HIP_VISIBLE_DEVICES": "1", "C": "of the caller"}]
+
+
+def test_a_native_command_imports_from_the_project_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(process, "replace", lambda argv, env: started.append(env))
+    lay(tmp_path / "bin", "python", ELF)
+    given = Access(python_path=(tmp_path / "src", tmp_path / "lib"))
+    for own, others in (("", ""), ("/mine", ":/mine")):
+        Native(tmp_path).become(["python"], {"PATH": "", "PYTHONPATH": own}, given)
+        assert started.pop() == {"PYTHONPATH": f"{tmp_path}/src:{tmp_path}/lib{others}"}
+    stated = Access(python_path=(tmp_path / "src",), variables={"PYTHONPATH": "/only"})
+    Native(tmp_path).become(["python"], {"PATH": ""}, stated)
+    assert started == [{"PYTHONPATH": "/only"}]
 
 
 def test_an_installer_that_is_nowhere_is_explained_too(tmp_path: Path) -> None:

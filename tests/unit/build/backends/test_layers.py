@@ -23,12 +23,14 @@ from envbuilder.host.model import Host
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
+from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import image
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.containers.engine.interface import BuildCommand
 
 FOLDERS = (resources.profiles_dir(),)
@@ -42,13 +44,35 @@ def planned(
     build: BuildCommand | None = BUILDKIT,
     own: types.Platform | None = "linux/amd64",
     platform: str = "linux/amd64",
+    project: ProjectLayer | None = None,
     **options: Any,
 ) -> plan.Plan:
     profile = profiles.load(name, FOLDERS)
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
     target = lockfile.select(lock, platform, "3.11")
     request = Request(profile=name, **options)
-    return layers.plan(profile, lock, target, base, request, found, own, build)
+    return layers.plan(profile, lock, target, base, request, found, own, build, project)
+
+
+def test_a_projects_files_are_in_the_plan_and_decide(found: Settings, tmp_path: Path) -> None:
+    bare = planned(found)
+    assert b'"project"' not in msgspec.json.encode(bare)
+    project = project_layers.lay(tmp_path, {"a.py": b"1", "b.py": b"2"}, python_path=("src",))
+    first = planned(found, project=project)
+    assert plan.project_of(first) == project
+    assert assembled(first).layers[-1] == plan.PlannedLayer(what="project", bytes=2)
+    assert assembled(first).variables["PYTHONPATH"] == "/work/src"
+    others = [
+        project_layers.lay(tmp_path, {"a.py": b"1", "b.py": b"3"}, python_path=("src",)),
+        msgspec.structs.replace(project, python_path=()),
+        msgspec.structs.replace(project, command=("x",)),
+        msgspec.structs.replace(project, ports=(1,)),
+    ]
+    prints = {planned(found, project=p).fingerprint for p in (None, project, *others)}
+    assert len(prints) == 6
+    moved = msgspec.structs.replace(project, folder="/elsewhere")
+    assert planned(found, project=moved).fingerprint == first.fingerprint
+    assert msgspec.json.decode(msgspec.json.encode(first), type=plan.Plan) == first
 
 
 def assembled(made: plan.Plan) -> plan.Assemble:

@@ -23,6 +23,7 @@ from envbuilder.containers.oci.rootfs import read
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
+from tests.support import project_layers
 from tests.support.images import BASE, image, wheel
 
 if TYPE_CHECKING:
@@ -188,6 +189,31 @@ def test_a_changed_package_rewrites_its_own_layer_only(bench: Bench, wheels: lis
     _, after = bench.make([*wheels, wheel(bench.store, "more", {"more.py": b"3"})])
     assert "torch" not in bench.uv.installed
     assert len({d.digest for d in after.layers} - {d.digest for d in before.layers}) == 1
+
+
+def test_a_changed_file_of_the_project_rewrites_the_last_layer_only(
+    bench: Bench, wheels: list[File], tmp_path: Path
+) -> None:
+    _, bare = bench.make(wheels)
+    code = tmp_path / "code"
+    files = {"train.py": b"print(1)", "src/pkg/a.py": b""}
+    project = project_layers.lay(code, files, command=("python", "train.py"), ports=(80,))
+    layout, first = bench.make(wheels, project=project)
+    assert first.layers[:-1] == bare.layers
+    root = read(layout, first)
+    for path, kind in (("work/train.py", "file"), ("work/src/pkg", "folder"), ("work", "folder")):
+        entry = root.entries[path]
+        assert (entry.kind, entry.uid, entry.time) == (kind, 1000, 1_700_000_000), path
+    config = layout.read_config(first)
+    assert config["config"]["Cmd"] == ["python", "train.py"]
+    assert config["config"]["ExposedPorts"] == {"80/tcp": {}}
+    assert config["history"][-1]["created_by"] == "envbuilder: project"
+    bench.uv.installed.clear()
+    changed = project_layers.lay(code, {**files, "train.py": b"print(2)"})
+    _, second = bench.make(wheels, project=changed)
+    assert bench.uv.installed == []
+    assert second.layers[:-1] == bare.layers
+    assert second.layers[-1] != first.layers[-1]
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 100, None])

@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from envbuilder.containers.engine import client_flags
-from envbuilder.containers.engine.container import Container, Devices, Limits, bound
+from envbuilder.containers.engine.container import Container, Devices, Limits, Port, Volume, bound
 
 CONFINED = (
     *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
@@ -73,6 +73,30 @@ def test_a_users_command_may_write_its_project_and_scratch_files() -> None:
     kept = flags(made, keep_groups=True)
     assert kept[-2:] == ("--group-add", "keep-groups")
     assert kept.count("--group-add") == 1
+
+
+def test_a_users_ports_volumes_and_variables() -> None:
+    given = Container(
+        image="x",
+        user="7:8",
+        limits=Limits(),
+        network=True,
+        variables={"A": "1"},
+        passed=("TOKEN",),
+        ports=(Port(outside=8080, inside=80), Port(host="::1", outside=1, inside=2)),
+        volumes=(
+            Volume(source="/d,e", target="/data", writable=False),
+            Volume(source="models", target="/models"),
+        ),
+    )
+    assert flags(given) == (
+        *CONFINED,
+        *("--security-opt", "label=disable", "--user", "7:8"),
+        *("--mount", 'type=bind,"source=/d,e",target=/data,readonly'),
+        *("--mount", "type=volume,source=models,target=/models"),
+        *("--publish=127.0.0.1:8080:80", "--publish=[::1]:1:2"),
+        *("--env=A=1", "--env=TOKEN"),
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.containers.engine import cdi, podman, podman_run
-from envbuilder.containers.engine.container import Container, Devices, Limits
-from envbuilder.containers.engine.interface import Image
+from envbuilder.containers.engine.container import Container, Devices, Limits, Volume
+from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core.errors import BuildError, ToolError
 
@@ -155,6 +155,32 @@ def test_an_image_is_what_podman_says_of_it(programs: dict[str, tuple[int, str, 
     assert PODMAN.image("y:1") is None
     with pytest.raises(ToolError, match="podman cannot inspect z:1: Error: database is locked"):
         PODMAN.image("z:1")
+
+
+def test_volumes_are_made_once_and_listed_by_label(
+    programs: dict[str, tuple[int, str, str]],
+) -> None:
+    volume = Volume(source="models", target="/models")
+    folder = Volume(source="/data", target="/data")
+    container = Container(image="x", user="1:1", limits=Limits(), volumes=(folder, volume))
+    create = f"podman volume create --ignore --label {VOLUME_LABEL}=1000 models"
+    programs[create] = (0, "models\n", "")
+    PODMAN.make_volumes(container, {VOLUME_LABEL: "1000"})
+    programs[create] = (125, "", "Error: no space\n")
+    with pytest.raises(ToolError, match="cannot make the volume models: Error: no space"):
+        PODMAN.make_volumes(container, {VOLUME_LABEL: "1000"})
+    listing = f"podman volume ls --format json --filter label={VOLUME_LABEL}"
+    labels = {VOLUME_LABEL: "1000"}
+    programs[listing] = (0, json.dumps([{"Name": "models", "Labels": labels}]), "")
+    assert PODMAN.volumes() == (StoredVolume(name="models", labels=labels),)
+    programs[listing] = (0, "[]\n", "")
+    assert PODMAN.volumes() == ()
+    programs[listing] = (125, "", "Error: it is broken\n")
+    with pytest.raises(ToolError, match="cannot list its volumes: Error: it is broken"):
+        PODMAN.volumes()
+    programs["podman volume rm models"] = (2, "", "Error: volume is being used\n")
+    with pytest.raises(BuildError, match="models: cannot be removed: Error: volume is being"):
+        PODMAN.remove_volume("models")
 
 
 def test_its_images_have_names_and_no_digest_algorithm(

@@ -1,0 +1,206 @@
+"""What a command gets in addition to its environment: ports, folders and volumes, variables."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.build import conventions
+from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
+from envbuilder.core import types
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.strict_yaml import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PORT = re.compile(
+    r"((?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[0-9.]{7,15}):)?((?P<outside>[0-9]{1,5}):)?"
+    r"(?P<inside>[0-9]{1,5})"
+)
+_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_FOLDER_STARTS = (".", "/", "~")
+_CLOSED = tuple(
+    map(
+        PurePosixPath,
+        (
+            *(conventions.PREFIX, "/opt/envbuilder", "/proc", "/sys", "/dev", "/etc"),
+            *("/bin", "/lib", "/lib64", "/sbin", "/usr"),
+        ),
+    )
+)
+"""Folders of an image in which nothing else may appear."""
+_KEPT_WHOLE = tuple(map(PurePosixPath, ("/tmp", "/run", "/var", "/root", conventions.HOME)))  # noqa: S108
+"""Folders of an image that others may have a folder in."""
+_ENVIRONMENTS_OWN = frozenset({"PATH", "VIRTUAL_ENV"})
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """What a command gets in addition to its environment."""
+
+    ports: tuple[Port, ...] = ()
+    """Only for images: a native environment's command has the ports of this machine."""
+    volumes: tuple[Volume, ...] = ()
+    """Only for images."""
+    variables: Mapping[str, str] = {}
+    passed: tuple[str, ...] = ()
+    """Variables of the caller's, whose values are in no argument list."""
+    python_path: tuple[PurePath, ...] = ()
+    """Folders of this machine that Python imports from, which are in the project."""
+
+
+NOTHING = Access()
+
+
+def combined(stated: Access, given: Access) -> Access:
+    """Return what a project states for all commands and a user gives one, who takes precedence."""
+    inside = {port.inside for port in given.ports}
+    addresses = {port.address for port in given.ports}
+    targets = {volume.target for volume in given.volumes}
+    others = (p for p in stated.ports if p.inside not in inside and p.address not in addresses)
+    return msgspec.structs.replace(
+        given,
+        ports=(*others, *given.ports),
+        volumes=(*(v for v in stated.volumes if v.target not in targets), *given.volumes),
+        python_path=stated.python_path,
+    )
+
+
+def require_distinct(access: Access) -> None:
+    """Raise `InvalidError` if two ports of this machine, or two paths inside, are the same."""
+    _require_once(port.address for port in access.ports)
+    _require_once(volume.target for volume in access.volumes)
+
+
+def _require_once(items: Iterable[str]) -> None:
+    seen = set[str]()
+    for item in items:
+        if item in seen:
+            raise InvalidError(f"{shown(item)} is stated twice", "Leave one of them out.")
+        seen.add(item)
+
+
+def imports_from(folders: Iterable[PurePath], *others: str | None) -> dict[str, str]:
+    """Return the variable that lets Python import from folders, before those of other values."""
+    first = [str(folder) for folder in folders]
+    return {"PYTHONPATH": os.pathsep.join([*first, *filter(None, others)])} if first else {}
+
+
+def port(text: str) -> Port:
+    """Return the port that `[HOST_IP:]PORT[:PORT]` means; `InvalidError` if it means none."""
+    from ipaddress import ip_address
+
+    match = _PORT.fullmatch(text)
+    if match is None:
+        raise InvalidError(
+            f"{shown(text)} is not a port",
+            "Write 8000, 8080:8000 (this machine's, then the command's), or with the address of"
+            " this machine that it is for: 0.0.0.0:8000:8000",
+        )
+    inside = int(match["inside"])
+    outside = int(match["outside"] or inside)
+    for number in (outside, inside):
+        if not 1 <= number <= types.LAST_PORT:
+            raise InvalidError(
+                f"{shown(text)}: {number} is not a port", f"Ports are 1 to {types.LAST_PORT}."
+            )
+    try:
+        host = ip_address((match["host"] or LOOPBACK).strip("[]"))
+    except ValueError as error:
+        raise InvalidError(
+            f"{shown(text)}: {error}",
+            "Write an address of this machine, such as 127.0.0.1 or [::1], or leave it out.",
+        ) from error
+    return Port(host=str(host), outside=outside, inside=inside)
+
+
+def volume(text: str, folder: Path) -> Volume:
+    """Return the volume that `SOURCE:TARGET[:ro]` means; a relative source is below `folder`.
+
+    Raise `InvalidError` if it means none, or its source does not exist.
+    """
+    source, _, rest = text.partition(":")
+    target, _, option = rest.partition(":")
+    if not source or not target or option not in {"", "ro", "rw"}:
+        raise InvalidError(
+            f"{shown(text)} is not a volume",
+            "Write SOURCE:TARGET or SOURCE:TARGET:ro, such as ./data:/data. (More output:"
+            " --verbose.)",
+        )
+    return Volume(
+        source=_source(source, folder), target=place_inside(target), writable=option != "ro"
+    )
+
+
+def _source(text: str, folder: Path) -> str:
+    """Return the absolute path of a folder of this machine, or the name of a volume."""
+    if not text.startswith(_FOLDER_STARTS):
+        if _VOLUME_NAME.fullmatch(text):
+            return text
+        raise InvalidError(
+            f"{shown(text)} is neither a folder nor the name of a volume",
+            "Begin a folder with ./, / or ~/. A volume's name has letters, digits, _, . and -.",
+        )
+    try:
+        path = (folder / Path(text).expanduser()).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidError(
+            f"{shown(text)}: there is no such folder", "Create it first, or check its name."
+        ) from error
+    if not path.is_dir():
+        raise InvalidError(f"{shown(text)}: is not a folder", "Name the folder that holds it.")
+    return str(path)
+
+
+def place_inside(text: str) -> str:
+    """Return a path at which something may appear in an image; `InvalidError` for another."""
+    path, plain = PurePosixPath(text), text.rstrip("/") or "/"
+    if str(path) != plain or not path.is_absolute() or "//" in plain or ".." in path.parts:
+        raise InvalidError(
+            f"{shown(text)} is not an absolute path in the container",
+            "Begin it with /, without `..`, such as /data.",
+        )
+    if not text.isprintable():
+        raise InvalidError(f"{shown(text)}: a path of printable characters is needed")
+    if why := covered(path):
+        raise InvalidError(
+            f"{shown(text)} would cover {why}",
+            "Choose a path of its own, such as /data.",
+        )
+    return str(path)
+
+
+def covered(path: PurePosixPath) -> str:
+    """Return what of an image would be hidden by something at this path; empty if nothing."""
+    for folder in _CLOSED:
+        if folder.is_relative_to(path) or path.is_relative_to(folder):
+            return f"{folder} of the image"
+    hidden = next((f for f in _KEPT_WHOLE if f.is_relative_to(path)), None)
+    return f"{hidden} of the image" if hidden else ""
+
+
+def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return the name and value that `NAME=VALUE` means, or `NAME` alone: a caller's variable.
+
+    Raise `InvalidError` if it means neither, or if the caller has no such variable.
+    """
+    name, sign, value = text.partition("=")
+    try:
+        msgspec.convert(name, types.Variable)
+    except msgspec.ValidationError as error:
+        raise InvalidError(
+            f"{shown(name)} is not the name of a variable", "Write NAME, or NAME=VALUE."
+        ) from error
+    if name in _ENVIRONMENTS_OWN:
+        raise InvalidError(f"{name} is the environment's own", "Leave it out.")
+    if not sign and name not in environ:
+        raise InvalidError(
+            f"{name} is not set here", f"Set it first (export {name}=…), or write {name}=VALUE."
+        )
+    return name, value if sign else None

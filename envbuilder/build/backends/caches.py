@@ -1,0 +1,35 @@
+"""Where a container keeps what programs download: a volume per user, which outlasts containers."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from envbuilder.containers.engine.container import Volume
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+_FOLDER = "/tmp/.cache"  # noqa: S108 (where programs look whose home is /tmp)
+_VARIABLES: Mapping[str, str] = MappingProxyType(
+    {
+        "XDG_CACHE_HOME": _FOLDER,
+        "HF_HOME": f"{_FOLDER}/huggingface",
+        "TORCH_HOME": f"{_FOLDER}/torch",
+        "TRITON_CACHE_DIR": f"{_FOLDER}/triton",
+    }
+)
+"""Variables by which programs find their cache, wherever HOME is."""
+
+
+def variables(stated: Collection[str]) -> dict[str, str]:
+    """Return the variables to set, but for those that are stated otherwise."""
+    return {name: value for name, value in _VARIABLES.items() if name not in stated}
+
+
+def with_cache(volumes: Iterable[Volume], uid: int) -> tuple[Volume, ...]:
+    """Return the volumes and the user's cache, unless one of them takes its place."""
+    volumes = tuple(volumes)
+    if any(volume.target == _FOLDER for volume in volumes):
+        return volumes
+    return (*volumes, Volume(source=f"envbuilder-cache-{uid}", target=_FOLDER))

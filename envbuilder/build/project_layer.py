@@ -1,0 +1,139 @@
+"""The project's own code as the last layer of its image."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.build import conventions
+from envbuilder.build.access import imports_from
+from envbuilder.core import bounded, console, types
+from envbuilder.core.errors import BuildError
+from envbuilder.project import environments, image_files
+from envbuilder.project.image_files import ImageFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.containers.oci.layer import Member
+    from envbuilder.core.settings import Settings
+
+REASON = "project"
+"""The words for the layer in an image's history."""
+NEWEST = "project"
+"""Tag of the newest image with a project's files: `latest` is the environment alone."""
+CONTEXT = "project"
+"""Folder of the files in the context of a Dockerfile."""
+_SHOWN = 5
+
+
+class ProjectLayer(Struct, frozen=True, kw_only=True):
+    """A project's files, and how an image with them is started."""
+
+    folder: str
+    """The project's folder on this machine."""
+    digest: types.Sha256
+    """Of the names, bytes and modes of the files."""
+    files: tuple[ImageFile, ...]
+    command: tuple[str, ...] = conventions.COMMAND
+    ports: tuple[int, ...] = ()
+    python_path: tuple[str, ...] = ()
+    """Folders of the project that Python imports from."""
+
+    @property
+    def bytes(self) -> int:
+        """The size of the files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Everything that decides the bytes of an image, whichever machine makes it."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {key: data[key] for key in ("digest", "command", "ports", "python_path")}
+
+    def variables(self, others: dict[str, str]) -> dict[str, str]:
+        """Return an image's variables with those that the project needs."""
+        folders = (PurePosixPath(conventions.WORK, path) for path in self.python_path)
+        return {**others, **imports_from(folders, others.get("PYTHONPATH"))}
+
+
+def planned(settings: Settings) -> ProjectLayer | None:
+    """Return the layer that the environment in the settings states, if any; note what it lacks.
+
+    Raise `InvalidError` if files are missing or too large.
+    """
+    stated = environments.of(settings)
+    if not stated.files or settings.definition is None or settings.project is None:
+        return None
+    project = settings.project
+    entries = environments.entries(settings.definition, settings.environment, project, "files")
+    contents = image_files.collect(project, entries)
+    if contents.omitted:
+        listed = ", ".join(contents.omitted[:_SHOWN])
+        more = len(contents.omitted) - _SHOWN
+        others = f" and {more} more" if more > 0 else ""
+        console.progress().note(f"note: never copied into an image: {listed}{others}")
+    return ProjectLayer(
+        folder=str(project),
+        digest=contents.digest,
+        files=contents.files,
+        command=stated.command or conventions.COMMAND,
+        ports=tuple(dict.fromkeys(stated.ports)),
+        python_path=stated.python_path,
+    )
+
+
+class _Content:
+    """The bytes of a file, which must be those that were listed."""
+
+    def __init__(self, folder: str, file: ImageFile) -> None:
+        self._path, self._file = Path(folder, file.path), file
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def pieces(self) -> Iterator[bytes]:
+        digest = hashlib.sha256()
+        with self._path.open("rb") as stream:
+            while piece := stream.read(bounded.PIECE):
+                digest.update(piece)
+                yield piece
+        if digest.hexdigest() != self._file.sha256:
+            raise BuildError(
+                f"{self._path}: changed while the image was made", "Run the same command again."
+            )
+
+
+def members(layer: ProjectLayer) -> Iterator[Member]:
+    """Yield the entries of the layer: the image's user owns them, with plain modes."""
+    from envbuilder.containers.oci.layer import Member  # no environment of this machine needs it
+
+    work = conventions.WORK.lstrip("/")
+    names = [PurePosixPath(file.path) for file in layer.files]
+    folders = {str(above) for name in names for above in name.parents} - {"."}
+    for folder in (work, *(f"{work}/{folder}" for folder in sorted(folders))):
+        yield Member(path=folder, kind="folder", mode=0o755, uid=conventions.ID, gid=conventions.ID)
+    for file in layer.files:
+        yield Member(
+            path=f"{work}/{file.path}",
+            mode=0o755 if file.executable else 0o644,
+            uid=conventions.ID,
+            gid=conventions.ID,
+            source=_Content(layer.folder, file),
+        )
+
+
+def copy(layer: ProjectLayer, target: Path) -> None:
+    """Copy the files into a folder, for a builder that reads them there."""
+    target.mkdir(parents=True)
+    for file in layer.files:
+        path = target / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as out:
+            out.writelines(_Content(layer.folder, file).pieces())
+        path.chmod(0o755 if file.executable else 0o644)

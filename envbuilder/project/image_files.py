@@ -1,0 +1,158 @@
+"""The project's own files that its image contains: listed, bounded, without secrets and litter."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.core import bounded, folders, types
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.member_paths import objection
+from envbuilder.core.strict_yaml import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+MOST_FILES = 10_000
+MOST_BYTES = 1 << 30
+_DEEPEST = 40
+_HEAD = 4096
+_LESS = "List the folders that the program needs; data belongs into volumes:."
+_NAMES = frozenset(
+    {".git", ".hg", ".svn", ".envbuilder", "__pycache__", ".env", ".netrc", ".pypirc", ".DS_Store"}
+)
+_KEYS = frozenset({"id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"})
+_TEMPLATES = frozenset({".env.example", ".env.sample", ".env.template"})
+_MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", folders.MARKER)
+"""What a folder holds that is an environment, a cache, or made by envbuilder."""
+
+
+class ImageFile(Struct, frozen=True, kw_only=True):
+    """A file of the project, by its path below the project's folder."""
+
+    path: str
+    sha256: types.Sha256
+    size: int
+    executable: bool = False
+
+
+class Contents(Struct, frozen=True, kw_only=True):
+    """The files that an image contains, and what lies beside them and is never copied."""
+
+    files: tuple[ImageFile, ...]
+    omitted: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> types.Sha256:
+        """The sha256 of the list of files: of their names, bytes and modes."""
+        return hashlib.sha256(msgspec.json.encode(self.files)).hexdigest()
+
+
+def collect(project: Path, entries: Iterable[tuple[str, str]]) -> Contents:
+    """Return the files at or below paths of the project; each path comes with its place.
+
+    Raise `InvalidError` with that place for a path that does not exist or leaves the project, for
+    too many files or too much data.
+    """
+    files, omitted, total = dict[str, ImageFile](), list[str](), 0
+    root = project.resolve()
+    for text, where in entries:
+        try:
+            for path in _below(project, Path(os.path.normpath(text)), root, omitted):
+                name = path.as_posix()
+                if name in files:
+                    continue
+                file = _read(project, name, MOST_BYTES - total, omitted)
+                if file is None:
+                    continue
+                files[name] = file
+                total += file.size
+                _require_few(files)
+        except InvalidError as error:
+            raise InvalidError(f"{where}: files: {error.message}", error.hint) from error
+    ordered = tuple(files[name] for name in sorted(files))
+    return Contents(files=ordered, omitted=tuple(dict.fromkeys(omitted)))
+
+
+def _require_few(files: Collection[str]) -> None:
+    if len(files) > MOST_FILES:
+        raise InvalidError(f"more than {MOST_FILES} files would be in the image", _LESS)
+
+
+def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterator[Path]:
+    """Yield the files at or below a path; what is never copied is added to `omitted`."""
+    if not os.path.lexists(project / path):
+        raise InvalidError(
+            f"{shown(path.as_posix())} does not exist", "Write its path from envbuilder.yaml."
+        )
+    pending = [path]
+    while pending:
+        current = pending.pop()
+        place = project / current
+        if _is_litter(place) or any(part in _NAMES for part in current.parts):
+            omitted.append(current.as_posix())
+        elif place.is_dir() and not place.is_symlink():
+            if len(current.parts) >= _DEEPEST:
+                raise InvalidError(f"{shown(current.as_posix())}: folders are nested too deeply")
+            names = sorted((entry.name for entry in os.scandir(place)), reverse=True)
+            pending += [current / name for name in names]
+        else:
+            _require_inside(place, current, root)
+            yield current
+
+
+def _is_litter(place: Path) -> bool:
+    name = place.name
+    if name in _NAMES or name in _KEYS or name.endswith((".pyc", ".pyo")):
+        return True
+    if name.startswith(".env.") and name not in _TEMPLATES:
+        return True
+    is_folder = place.is_dir() and not place.is_symlink()
+    return is_folder and any((place / mark).exists() for mark in _MARKS)
+
+
+def _require_inside(place: Path, path: Path, root: Path) -> None:
+    """Raise `InvalidError` unless a path is a file, or a link to one in the project."""
+    name = shown(path.as_posix())
+    if wrong := objection(path.as_posix()):
+        raise InvalidError(wrong, "Rename it, or leave it out.")
+    try:
+        target = place.resolve(strict=True)
+        is_file = stat.S_ISREG(target.stat().st_mode)
+    except (OSError, RuntimeError) as error:
+        raise InvalidError(f"{name} leads nowhere", "Remove the link, or leave it out.") from error
+    if not target.is_relative_to(root):
+        raise InvalidError(f"{name} leads out of the project", "Copy the file, or leave it out.")
+    if not is_file:
+        raise InvalidError(f"{name} is not a file", "List what it leads to, or leave it out.")
+
+
+def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile | None:
+    """Return a file with its hash; None if it looks like a private key."""
+    digest, size, head = hashlib.sha256(), 0, b""
+    try:
+        with (project / name).open("rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            while piece := stream.read(bounded.PIECE):
+                head = head or piece[:_HEAD]
+                size += len(piece)
+                if size > limit:
+                    raise InvalidError(
+                        f"more than {bounded.size(MOST_BYTES)} would be in the image", _LESS
+                    )
+                digest.update(piece)
+    except OSError as error:
+        raise InvalidError(
+            f"{shown(name)} cannot be read: {error.strerror}", "Leave it out, or change its mode."
+        ) from error
+    if b"-----BEGIN" in head and b"PRIVATE KEY" in head:
+        omitted.append(name)
+        return None
+    executable = bool(mode & stat.S_IXUSR)
+    return ImageFile(path=name, sha256=digest.hexdigest(), size=size, executable=executable)

@@ -1,0 +1,128 @@
+"""A project's own files in its image, with each builder; `run` takes them from where they are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import missing
+from tests.integration.conftest import TINY, start
+from tests.support.projects import lay_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TEXT = """\
+profiles: [tiny]
+files: [ask.py, src]
+command: [python, ask.py, "it's: a"]
+python_path: [src]
+ports: [8000]
+"""
+ASK = """\
+import json, os, sys, pkg
+paths = sorted(os.path.join(f, n) for f, _, names in os.walk("/work") for n in names)
+print(json.dumps({
+    "here": os.getcwd(), "words": sys.argv[1:], "pkg": pkg.__file__, "uid": os.getuid(),
+    "files": {p: [oct(os.stat(p).st_mode & 0o777), os.stat(p).st_uid] for p in paths},
+    "times": sorted({int(os.stat(p).st_mtime) for p in paths}),
+}))
+"""
+
+
+class Bench:
+    """A project, whose image each builder makes."""
+
+    def __init__(self, folder: Path, base: str, variables: dict[str, str]) -> None:
+        self.folder, self.base, self.variables = folder, base, variables
+        self.images: list[str] = []
+
+    def start(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return start(words, self.variables, cwd=self.folder)
+
+    def build(self, builder: str, *options: str) -> dict[str, Any]:
+        base = ("--backend", "docker", "--base-image", self.base, "--builder", builder)
+        done = self.start("build", "--profile", "tiny", "--json", *base, *options)
+        assert done.returncode == 0, done.stderr
+        assert "never copied into an image: src/.env, src/__pycache__\n" in done.stderr
+        read: dict[str, Any] = json.loads(done.stdout)
+        self.images.append(read["artifact"]["ref"])
+        return read
+
+
+@pytest.fixture
+def bench(base_image: str, session_environment: dict[str, str], tmp_path: Path) -> Iterator[Bench]:
+    lay_profile(tmp_path, "tiny", TINY)
+    files = {"envbuilder.yaml": TEXT, "ask.py": ASK, "src/pkg/__init__.py": "", "src/.env": "A=1"}
+    for name, text in (*files.items(), ("src/__pycache__/x.pyc", ""), ("src/tool", "#!/bin/sh\n")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "ask.py").chmod(0o600)
+    (tmp_path / "src" / "tool").chmod(0o755)
+    done = start(("lock", "--profile", "tiny"), session_environment, cwd=tmp_path)
+    if done.returncode != 0:
+        missing("network", f"the package index cannot be asked: {done.stderr[-400:]}")
+    laid = Bench(tmp_path, base_image, session_environment)
+    yield laid
+    for image in (*laid.images, "envbuilder/tiny:project"):
+        subprocess.run(["docker", "rmi", image], capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("builder", ["layers", "buildkit"])
+def test_an_image_with_the_projects_files_runs_alone(
+    bench: Bench, builder: str, docker_client: Any
+) -> None:
+    first = bench.build(builder)
+    ref = first["artifact"]["ref"]
+    done = subprocess.run(
+        ["docker", "run", "--rm", "--network=none", "--read-only", ref],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["here"] == "/work"
+    assert answer["words"] == ["it's: a"]
+    assert answer["pkg"] == "/work/src/pkg/__init__.py"
+    assert answer["files"] == {
+        "/work/ask.py": ["0o644", 1000],
+        "/work/src/pkg/__init__.py": ["0o644", 1000],
+        "/work/src/tool": ["0o755", 1000],
+    }
+    assert len(answer["times"]) == 1
+    inspected = docker_client.api.inspect_image(ref)["Config"]
+    assert inspected["ExposedPorts"] == {"8000/tcp": {}}
+
+    # The same files have the same digest, whatever their times and modes here.
+    (bench.folder / "ask.py").chmod(0o644)
+    (bench.folder / "ask.py").write_text(ASK)
+    again = bench.build(builder, "--rebuild")
+    assert again["artifact"] == first["artifact"]
+    assert again["status"] == "built"
+
+    # A changed file changes one layer; BuildKit puts an empty one for WORKDIR on top of it.
+    (bench.folder / "ask.py").write_text(ASK + "# changed\n")
+    changed = bench.build(builder)
+    before, after = (
+        docker_client.api.inspect_image(result["artifact"]["ref"])["RootFS"]["Layers"]
+        for result in (first, changed)
+    )
+    differing = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+    assert len(differing) == 1
+    assert differing[0][0] in before[-2:]
+
+
+def test_run_uses_the_files_where_they_are(bench: Bench) -> None:
+    base = ("--backend", "docker", "--base-image", bench.base)
+    done = bench.start("run", "--profile", "tiny", *base)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["here"] == str(bench.folder)
+    assert answer["pkg"] == f"{bench.folder}/src/pkg/__init__.py"
+    assert answer["files"] == {}
+    assert "never copied" not in done.stderr
