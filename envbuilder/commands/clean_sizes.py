@@ -123,7 +123,7 @@ def _sum(parts: Sequence[int | None]) -> int | None:
 def _more(entries: Sequence[Entry]) -> bool:
     """Return whether more may be freed: by layers that only removed images share, or unknown."""
     images = [entry for entry in entries if entry.kind == IMAGES and entry.bytes != 0]
-    return len(images) > 1 or any(entry.bytes is None for entry in images)
+    return len(images) > 1 or any(entry.bytes is None for entry in entries)
 
 
 def _size(size: int | None) -> str:
