@@ -22,8 +22,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import save
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
+    from collections.abc import Mapping
 
 PACKAGE = "ipykernel"
 _CURVE = (7, 3)
@@ -100,51 +99,45 @@ def data_folder(environ: Mapping[str, str], home: Path, system: str = sys.platfo
 
 def install(choice: Choice, content: Spec, data: Path) -> Path:
     """Write a specification into a user's data folder; return the folder of the kernel."""
-    names = _names(choice)
-    folder = _folder(choice, data) or next(
-        (f for f in names if not (data / "kernels" / f).exists()), names[-1]
-    )
-    target = data / "kernels" / folder
+    folders = _folders(choice, data)
+    folder = _installed(choice, data) or next((f for f in folders if not f.exists()), folders[-1])
     text = json.dumps(to_builtins(content), indent=1, ensure_ascii=False) + "\n"
-    save(target / _FILE, text.encode(), InvalidError, "Set JUPYTER_DATA_DIR to a folder of yours.")
-    return target
+    save(folder / _FILE, text.encode(), InvalidError, "Set JUPYTER_DATA_DIR to a folder of yours.")
+    return folder
 
 
 def remove(choice: Choice, data: Path) -> Path | None:
     """Remove a project's specification from a user's data folder; None if it has none."""
-    folder = _folder(choice, data)
+    folder = _installed(choice, data)
     if folder is None:
         return None
-    target = data / "kernels" / folder
     try:
-        shutil.rmtree(target)
+        shutil.rmtree(folder)
     except OSError as error:
-        raise InvalidError(f"{target}: cannot be removed: {error.strerror or error}") from error
-    return target
+        raise InvalidError(f"{folder}: cannot be removed: {error.strerror or error}") from error
+    return folder
 
 
-def _names(choice: Choice) -> tuple[str, str]:
-    """Return a kernel's name, and the one it gets if another folder's project has that already.
+def _folders(choice: Choice, data: Path) -> tuple[Path, Path]:
+    """Return a kernel's folder, and the one it gets if another folder's project has that already.
 
-    Notebooks store the name, so it is the same on every machine if it can be.
+    Its name is the kernel's. Notebooks store that, so it is the same on every machine if it can be.
     """
     words = f"envbuilder-{choice.project.name}-{choice.environment}".lower()
     name = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
-    return name, f"{name}-{hashlib.sha256(str(choice.project).encode()).hexdigest()[:6]}"
+    digest = hashlib.sha256(str(choice.project).encode()).hexdigest()
+    kernels = data / "kernels"
+    return kernels / name, kernels / f"{name}-{digest[:6]}"
 
 
-def _folder(choice: Choice, data: Path) -> str | None:
-    """Return the name under which the kernel is installed already, if it is."""
-    return next(_installed(choice, data, _names(choice)), None)
-
-
-def _installed(choice: Choice, data: Path, names: Iterable[str]) -> Any:
-    for name in names:
-        path = data / "kernels" / name / _FILE
+def _installed(choice: Choice, data: Path) -> Path | None:
+    """Return the folder in which the kernel is installed already, if it is."""
+    expected = {"project": str(choice.project), "environment": choice.environment}
+    for folder in _folders(choice, data):
         try:
-            content = strict_json.loads(bounded.read(path, _LARGEST))
-            stated = content["metadata"]["envbuilder"]
+            content = strict_json.loads(bounded.read(folder / _FILE, _LARGEST))
+            if content["metadata"]["envbuilder"] == expected:
+                return folder
         except (OSError, ValueError, LookupError, TypeError):
-            continue
-        if stated == {"project": str(choice.project), "environment": choice.environment}:
-            yield name
+            continue  # not there, or not ours
+    return None
