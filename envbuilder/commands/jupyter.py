@@ -110,7 +110,7 @@ def _prepared(
     """Return the planned environment; its lock gets what a kernel needs, if that is missing."""
     assert settings.project is not None, "the caller read its file"
     locks = (settings.project / LOCKS).glob(f"{settings.environment}.*.json")
-    if not any(locks):
+    if settings.definition is not None and not any(locks):
         settings = _add_package(settings, progress)
     prepared, environment = workflow.prepare_to_run(request, settings, progress)
     if not _version(environment):

@@ -111,6 +111,14 @@ def test_ipykernel_joins_the_lock_of_the_chosen_environment_once(
     assert (project / "envbuilder.yaml").read_text() == text
 
 
+def test_a_profile_of_the_projects_own_is_locked_elsewhere(
+    project: Path, planned: list[FakeEnvironment]
+) -> None:
+    (project / "envbuilder.yaml").write_text("profile: small\n")
+    assert run("--install-kernel") == 125
+    assert (project / "envbuilder.yaml").read_text() == "profile: small\n"
+
+
 def test_a_lock_without_it_is_made_again(project: Path, planned: list[FakeEnvironment]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["lock"])
