@@ -26,6 +26,8 @@ CELLS = (
 )
 NOTEBOOK: dict[str, Any] = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 STOP_SECONDS = 2.0
+ENDED = (0, 130)
+"""Exit codes after Ctrl-C; the second one if a kernel takes long to end, on a busy machine."""
 
 
 class Lab(Struct, kw_only=True):
@@ -90,8 +92,9 @@ def serving(folder: Path, environment: Mapping[str, str], *arguments: str) -> It
         yield lab
         started = time.monotonic()
         server.send_signal(signal.SIGINT)
-        lab.output, _ = server.communicate(timeout=30)
+        server.wait(30)
         lab.seconds = time.monotonic() - started
+        lab.output = server.stdout.read()  # until the kernels' launchers have ended, too
     finally:
         server.kill()
         server.wait()
@@ -100,8 +103,8 @@ def serving(folder: Path, environment: Mapping[str, str], *arguments: str) -> It
 
 
 def ends(pid: int) -> bool:
-    """Whether a process has ended, or does in two seconds."""
-    for _ in range(20):
+    """Whether a process has ended, or does in ten seconds: it looks for its parent every second."""
+    for _ in range(100):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
