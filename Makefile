@@ -1,7 +1,7 @@
 # Everything here is a thin name for a command that works without make.
 PYTHON ?= python3
 
-.PHONY: verify test test-all lint types check golden docs site requirements mutants soak clean
+.PHONY: verify test test-all lint types check golden docs site requirements tool-locks mutants soak clean
 
 verify:          ## set up, then detect, build and verify on this machine
 	$(PYTHON) bootstrap.py
@@ -34,6 +34,9 @@ site: .venv/dev    ## build the site into build/site; a broken link is an error
 
 requirements: .venv/dev  ## lock what envbuilder needs; UPGRADE=--upgrade for the newest versions
 	.venv/bin/python tools/refresh_requirements.py $(UPGRADE)
+
+tool-locks: .venv/dev  ## lock JupyterLab, which `envbuilder jupyter` runs; UPGRADE=--upgrade for the newest versions
+	.venv/bin/python tools/refresh_tool_locks.py $(UPGRADE)
 
 .venv/dev: pyproject.toml $(wildcard requirements/*.txt)
 	$(PYTHON) bootstrap.py setup dev

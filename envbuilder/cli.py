@@ -42,6 +42,7 @@ COMMANDS = {
     "compare": "Put reports of several machines side by side.",
     "run": "Run a command inside an environment.",
     "shell": "Open a shell inside an environment.",
+    "jupyter": "Open JupyterLab, with a kernel in the environment.",
     "reproduce": "Build twice from nothing, and compare bit for bit.",
     "bundle": "Pack all that profiles need into one file, to use offline.",
     "unbundle": "Unpack what `bundle` packed; needs no network.",
@@ -50,7 +51,7 @@ COMMANDS = {
     "clean": "Remove what envbuilder made.",
     "completion": "Print the shell completion script.",
 }
-PASSES_CODE_THROUGH = {"run", "shell"}
+PASSES_CODE_THROUGH = {"run", "shell", "jupyter"}
 
 
 def spelled(arguments: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ORDER = (
     ("commands",),
-    ("bundle", "verify"),
+    ("bundle", "notebooks", "verify"),
     ("build", "doctor", "locks"),
     ("packages",),
     ("profiles",),

@@ -33,6 +33,10 @@ _PATIENCE = (2.0, 10.0)
 """Seconds that a child may take to end after SIGINT, then after SIGTERM, before it is killed."""
 _HASTE = (0.5, 0.3)
 """The same, if this process itself is to end."""
+_HELD_SECONDS = 0.5
+"""How often a program that is held open is checked to be still needed."""
+_UNHELD_SECONDS = 1.0
+"""How long such a program may take to end by itself."""
 _READ_SECONDS = 10.0
 """How long to read what a child that has ended left in its pipes."""
 
@@ -176,6 +180,41 @@ def run(
         seconds=time.monotonic() - started,
         timed_out=timed_out,
     )
+
+
+def hold(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int:
+    """Run a program while it is needed, and return its exit status; its output is this process's.
+
+    Its stdin is `beginning`, and then stays open until the program is to end, or this process ends
+    in any way: whatever becomes of the processes between, the program can notice that.
+    """
+    program = which(argv[0])
+    if program is None:
+        raise ToolError(f"{argv[0]}: not found or not executable")
+    held = _HeldSignals()
+    try:
+        child = subprocess.Popen(
+            [program, *argv[1:]], stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
+        _running.add(child)
+    finally:
+        held.release()
+    assert child.stdin is not None
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(beginning)
+            child.stdin.flush()
+        while needed():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(_HELD_SECONDS)
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_UNHELD_SECONDS)
+        _stop(child, _HASTE)
+        _running.discard(child)
+    return child.returncode
 
 
 class _HeldSignals:

@@ -160,6 +160,22 @@ class DockerEnvironment:
     ) -> NoReturn:
         """Replace this process with the client's `run`: as the user, with the project."""
         del environ  # a container has its own; the client passes on what is to be passed
+        container, elsewhere = self._container(argv, access)
+        console.progress().note(_restrictions(container, elsewhere))
+        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        process.replace(self._run_command(container, terminal=terminal), {})
+
+    def command(self, argv: Sequence[str], access: Access) -> tuple[str, ...]:
+        """Return the client's command that does the same, for a program without a terminal."""
+        container, _ = self._container(argv, access)
+        return self._run_command(container, terminal=False)
+
+    def _run_command(self, container: Container, *, terminal: bool) -> tuple[str, ...]:
+        self._engine.make_volumes(container, {VOLUME_LABEL: str(os.getuid())})
+        return self._engine.run_command(container, terminal=terminal)
+
+    def _container(self, argv: Sequence[str], access: Access) -> tuple[Container, str]:
+        """Return a command's container, and why the project is not at its own path in it."""
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.in_image(argv, wheels, self.profile.name)
         cwd, socket = Path.cwd(), self._engine.socket
@@ -185,10 +201,7 @@ class DockerEnvironment:
             groups=project_mount.groups(owner, user, os.getgroups()),
             devices=self._devices(),
         )
-        console.progress().note(_restrictions(container, project.reason))
-        self._engine.make_volumes(container, {VOLUME_LABEL: str(os.getuid())})
-        terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        process.replace(self._engine.run_command(container, terminal=terminal), {})
+        return container, project.reason
 
 
 def _restrictions(container: Container, elsewhere: str) -> str:

@@ -108,6 +108,29 @@ def test_a_program_is_interrupted_then_terminated_then_killed(
     assert done.returncode == -signal.SIGKILL
 
 
+def test_a_held_program_ends_with_its_own_code() -> None:
+    script = "import sys; sys.exit(len(sys.stdin.readline()))"
+    assert process.hold(python(script), "four\n", lambda: True) == 5
+    assert (
+        process.hold(python("import sys; sys.stdin.close(); sys.exit(2)"), "x", lambda: True) == 2
+    )
+    with pytest.raises(ToolError):
+        process.hold(["no-such-program"], "", lambda: True)
+
+
+def test_a_held_program_sees_that_it_is_no_longer_needed() -> None:
+    script = "import sys; sys.exit(7 if sys.stdin.read() == 'beginning' else 1)"
+    assert process.hold(python(script), "beginning", lambda: False) == 7
+
+
+def test_a_held_program_that_does_not_care_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_HASTE", (0.1, 0.1))
+    monkeypatch.setattr(process, "_UNHELD_SECONDS", 0.1)
+    script = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+    assert process.hold(python(script), "", lambda: False) == -signal.SIGTERM
+    assert not process.running()
+
+
 def test_a_pipe_that_a_descendant_keeps_open_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

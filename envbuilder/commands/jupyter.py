@@ -1,0 +1,214 @@
+"""`envbuilder jupyter`: notebooks whose kernel runs in an environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+from msgspec.structs import replace
+
+from envbuilder.build import stated_access, workflow
+from envbuilder.build.request import Request
+from envbuilder.commands import project_change
+from envbuilder.commands.options import environment_options, load_settings, require_image
+from envbuilder.core import console, process
+from envbuilder.core.errors import InvalidError
+from envbuilder.notebooks import kernel_spec
+from envbuilder.notebooks.kernel_spec import PACKAGE, Choice
+from envbuilder.profiles.backends import makes_image
+from envbuilder.project.catalog import LOCKS
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from envbuilder.build.backends.container import DockerEnvironment
+    from envbuilder.build.backends.environment import Environment
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+    from envbuilder.host.model import Host
+
+
+@click.command(
+    "jupyter",
+    short_help="Open JupyterLab, with a kernel in the environment.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@environment_options
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port on 127.0.0.1. Without it: the first free one from 8888 on.",
+)
+@click.option("--no-browser", is_flag=True, help="Only print the link.")
+@click.option(
+    "--install-kernel",
+    is_flag=True,
+    help="Only let VS Code and your own Jupyter find the kernel: write its kernel.json.",
+)
+@click.option("--remove-kernel", is_flag=True, help="Undo --install-kernel.")
+@click.option("--project", type=click.Path(path_type=Path, file_okay=False), hidden=True)
+@click.option("--connection-file", type=click.Path(path_type=Path, dir_okay=False), hidden=True)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARG…]")
+def command(
+    profile: str | None,
+    backend: str | None,
+    python: str | None,
+    base_image: str | None,
+    port: int | None,
+    no_browser: bool,
+    install_kernel: bool,
+    remove_kernel: bool,
+    project: Path | None,
+    connection_file: Path | None,
+    arguments: tuple[str, ...],
+) -> int:
+    """Open JupyterLab, with a kernel in the project's environment on any backend.
+
+    Prints a link with a token; only this machine can open it. Ctrl-C ends the server and its
+    kernels. JupyterLab comes from an environment of envbuilder's own, built from a lock that
+    envbuilder brings. Yours gets ipykernel alone: if its lock has none, it is added as by
+    `envbuilder add ipykernel`.
+
+    A kernel starts in the environment of the current lock. Terminals are in it, too. What follows
+    -- is passed to JupyterLab. 125 means that envbuilder itself failed.
+
+    \b
+    Examples:
+      envbuilder jupyter
+      envbuilder jupyter --backend docker --port 9000 --no-browser
+      envbuilder jupyter explore.ipynb
+      envbuilder jupyter --install-kernel
+    """
+    request = Request(profile=profile, backend=backend, python=python, base_image=base_image)
+    if project is not None and connection_file is not None:
+        return _start_kernel(request, project, connection_file)
+    settings = load_settings()
+    _, definition_file = project_change.read(settings)
+    choice = Choice(
+        project=definition_file.parent, environment=settings.environment, request=request
+    )
+    if remove_kernel:
+        return _remove(choice)
+    progress = console.progress()
+    host, environment, settings = _prepared(request, settings, progress)
+    workflow.build(environment, request, settings, progress)
+    if not makes_image(environment.plan.backend):
+        choice = replace(choice, request=replace(request, base_image=None))
+    if install_kernel:
+        return _install(choice, environment)
+    return _serve(
+        choice, environment, host, settings, progress, port, arguments, browser=not no_browser
+    )
+
+
+def _prepared(
+    request: Request, settings: Settings, progress: Progress
+) -> tuple[Host, Environment, Settings]:
+    """Return the planned environment; its lock gets what a kernel needs, if that is missing."""
+    assert settings.project is not None, "the caller read its file"
+    locks = (settings.project / LOCKS).glob(f"{settings.environment}.*.json")
+    if settings.definition is not None and not any(locks):
+        settings = _add_package(settings, progress)
+    prepared, environment = workflow.prepare_to_run(request, settings, progress)
+    if not _version(environment):
+        settings = _add_package(settings, progress)
+        prepared, environment = workflow.prepare_to_run(request, settings, progress)
+    if not _version(environment):
+        raise InvalidError(
+            f"the lock of '{environment.plan.profile}' has no {PACKAGE}, which kernels need",
+            f"Run: envbuilder add {PACKAGE}, or choose another backend with --backend.",
+        )
+    require_image(environment.plan.backend)
+    return prepared.host, environment, settings
+
+
+def _version(environment: Environment) -> str:
+    """Return the locked version of ipykernel; empty if there is none."""
+    wheels = environment.target.of_kind("wheel")
+    return next((file.version for file in wheels if file.name == PACKAGE), "")
+
+
+def _add_package(settings: Settings, progress: Progress) -> Settings:
+    """Add ipykernel to the project, and return its settings with that."""
+    from envbuilder.project import edit
+
+    progress.note(f"{PACKAGE}, which kernels need, is not locked: adding it to the project")
+    text, path = project_change.read(settings)
+    change = edit.added(text, path, settings.environment, [PACKAGE])
+    project_change.apply(change, path, settings, lock=True)
+    return load_settings()
+
+
+def _serve(
+    choice: Choice,
+    environment: Environment,
+    host: Host,
+    settings: Settings,
+    progress: Progress,
+    port: int | None,
+    arguments: tuple[str, ...],
+    *,
+    browser: bool,
+) -> NoReturn:
+    """Replace this process with JupyterLab's server."""
+    from envbuilder.notebooks import lab, server
+
+    plan = environment.plan
+    prefix = lab.build(host, settings, progress)
+    # What was built and said above, even if the host changes while the server runs.
+    decided = replace(choice.request, profile=plan.profile, backend=plan.backend)
+    choice = replace(choice, request=decided)
+    served = server.Server(
+        folder=str(choice.project),
+        port=port or 0,
+        browser=browser and server.has_display(os.environ),
+        kernel=kernel_spec.spec(choice, _version(environment), os.environ),
+        shell=choice.command("shell"),
+    )
+    argv, variables = server.command(
+        prefix, served, arguments[1:] if arguments[:1] == ("--",) else arguments, settings
+    )
+    progress.note("Ctrl-C ends JupyterLab and its kernels")
+    process.replace(argv, variables)
+
+
+def _install(choice: Choice, environment: Environment) -> int:
+    spec = kernel_spec.spec(choice, _version(environment), os.environ)
+    folder = kernel_spec.install(choice, spec, _data_folder())
+    console.result(f"kernel '{choice.title}' → {folder}")
+    return 0
+
+
+def _remove(choice: Choice) -> int:
+    folder = kernel_spec.remove(choice, _data_folder())
+    console.result(f"removed {folder}" if folder else "nothing to remove")
+    return 0
+
+
+def _data_folder() -> Path:
+    return kernel_spec.data_folder(os.environ, Path.home())
+
+
+def _start_kernel(request: Request, project: Path, connection_file: Path) -> int:
+    """Run the kernel of a project's environment in the working folder, and return its exit code.
+
+    A native one replaces this process.
+    """
+    with contextlib.chdir(project):
+        settings = load_settings()
+    progress = console.progress()
+    _, environment = workflow.prepare_to_run(request, settings, progress)
+    workflow.build(environment, request, settings, progress)
+    # Its ports are for commands: of several kernels, only one could have them.
+    stated = replace(stated_access.of(settings), ports=())
+    if makes_image(environment.plan.backend):
+        from envbuilder.notebooks import container_kernel
+
+        if settings.project and not Path.cwd().is_relative_to(settings.project):
+            os.chdir(settings.project)  # a container sees the project, not a notebook elsewhere
+        return container_kernel.run(cast("DockerEnvironment", environment), connection_file, stated)
+    command = ("python", "-m", f"{PACKAGE}_launcher", "-f", str(connection_file))
+    return environment.become(command, os.environ, stated)

@@ -1,0 +1,39 @@
+"""JupyterLab's environment: from a lock that envbuilder brings, never part of the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from envbuilder.build import workflow
+from envbuilder.build.backends import venv
+from envbuilder.build.request import Request
+from envbuilder.core import resources
+from envbuilder.core.project_file import DEFAULT
+from envbuilder.profiles.library import Library
+
+if TYPE_CHECKING:
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+    from envbuilder.host.model import Host
+
+NAME = "jupyter"
+
+
+def library(settings: Settings) -> Library:
+    """Return the profiles of envbuilder's own tools; a user's profiles cannot replace them."""
+    shipped = resources.profiles_dir()
+    return Library((shipped / "tools", shipped), settings.configuration.signatures.locks)
+
+
+def build(host: Host, settings: Settings, progress: Progress) -> Path:
+    """Build the environment if it is missing, and return its folder."""
+    tools, request = library(settings), Request()
+    profile = tools.profile(NAME)
+    # It is of no project, whose link to its own environment it must not take over.
+    settings = replace(settings, project=None, definition=None, environment=DEFAULT)
+    lock = tools.usable_lock(profile)
+    product = venv.prepare(profile, lock, host, request, settings)
+    return Path(workflow.build(product, request, settings, progress).artifact.ref)

@@ -1,0 +1,200 @@
+"""`jupyter` gives the project what kernels need, and starts or installs one for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder import cli
+from envbuilder.build import workflow
+from envbuilder.commands import jupyter
+from envbuilder.core import process
+from envbuilder.core.errors import InvalidError
+from envbuilder.locks import resolve
+from envbuilder.notebooks import container_kernel, lab
+from envbuilder.profiles import lock as profile_lock
+from tests.unit.commands.test_add import PROFILE, locked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.build.access import Access
+    from envbuilder.core.settings import Settings
+
+TEXT = """\
+profiles: [small]
+requirements: [leaf]
+python_path: [.]
+ports: [8000]
+environments: {notebooks: {}}
+"""
+
+
+class FakeEnvironment:
+    """What `prepare_to_run` plans, from the lock that the project has by then."""
+
+    def __init__(self, settings: Settings, backend: str) -> None:
+        kind = "image" if backend == "docker" else "venv"
+        self.plan = SimpleNamespace(
+            profile="small", backend=backend, artifact=SimpleNamespace(kind=kind)
+        )
+        assert settings.project is not None
+        path = settings.project / "envbuilder.lock" / f"{settings.environment}.small.json"
+        if not path.is_file():
+            raise InvalidError("profile 'small' has no lock")
+        self.target = profile_lock.load(path).targets[0]
+        self.ran: list[str] = []
+
+    def become(self, argv: Sequence[str], environ: Any, access: Access) -> None:
+        del environ
+        self.ran += [*argv, str(Path.cwd()), *map(str, access.python_path)]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose packages can be locked, and environments that need no building."""
+    folder = tmp_path / "mine"
+    (folder / "profiles").mkdir(parents=True)
+    (folder / "envbuilder.yaml").write_text(TEXT)
+    (folder / "profiles" / "small.yaml").write_text(f"name: small\n{PROFILE}")
+    monkeypatch.setattr(resolve, "resolve", lambda profile, *_, **__: locked(profile))
+    monkeypatch.setattr(workflow, "build", lambda *_: None)
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[FakeEnvironment]:
+    """The environments that were planned."""
+    environments: list[FakeEnvironment] = []
+
+    def prepare(request: Any, settings: Settings, progress: Any) -> Any:
+        del progress
+        environments.append(FakeEnvironment(settings, request.backend or "venv"))
+        return SimpleNamespace(host=None), environments[-1]
+
+    monkeypatch.setattr(workflow, "prepare_to_run", prepare)
+    return environments
+
+
+def run(*arguments: str) -> object:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["jupyter", *arguments])
+    return caught.value.code
+
+
+def test_outside_of_a_project_it_says_how_to_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run() == 125
+    assert "envbuilder init" in capsys.readouterr().err
+
+
+def test_ipykernel_joins_the_lock_of_the_chosen_environment_once(
+    project: Path, planned: list[FakeEnvironment], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--environment", "notebooks", "--install-kernel")
+    assert run(*options) == 0
+    assert "ipykernel, which kernels need" in capsys.readouterr().err
+    text = (project / "envbuilder.yaml").read_text()
+    assert text == TEXT.replace("{}", "{requirements: [ipykernel]}")
+    assert [p.name for p in project.glob("envbuilder.lock/*")] == ["notebooks.small.json"]
+    assert run(*options) == 0
+    assert "ipykernel" not in capsys.readouterr().err
+    assert (project / "envbuilder.yaml").read_text() == text
+
+
+def test_a_profile_of_the_projects_own_is_locked_elsewhere(
+    project: Path, planned: list[FakeEnvironment]
+) -> None:
+    (project / "envbuilder.yaml").write_text("profile: small\n")
+    assert run("--install-kernel") == 125
+    assert (project / "envbuilder.yaml").read_text() == "profile: small\n"
+
+
+def test_a_lock_without_it_is_made_again(project: Path, planned: list[FakeEnvironment]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["lock"])
+    assert run("--install-kernel") == 0
+    assert len(planned) == 2
+    assert "ipykernel" in {file.name for file in planned[-1].target.files}
+
+
+def test_a_kernel_is_installed_for_editors_and_removed(
+    project: Path, planned: list[FakeEnvironment], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--install-kernel", "--backend", "venv") == 0
+    out = capsys.readouterr().out.splitlines()[-1]
+    assert out.startswith("kernel 'mine (default)' → ")
+    folder = Path(out.partition("→ ")[2])
+    argv = json.loads((folder / "kernel.json").read_text())["argv"]
+    assert argv[argv.index("--backend") + 1] == "venv"
+    assert "--profile" not in argv
+    assert run("--remove-kernel") == 0
+    assert capsys.readouterr().out == f"removed {folder}\n"
+    assert run("--remove-kernel") == 0
+    assert capsys.readouterr().out == "nothing to remove\n"
+
+
+def test_the_server_gets_what_was_decided(
+    project: Path, planned: list[FakeEnvironment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(lab, "build", lambda *_: Path("/lab"))
+    monkeypatch.setattr(process, "replace", lambda argv, env: seen.append(argv))
+    monkeypatch.setenv("DISPLAY", ":0")
+    run("--port", "9000", "--", "--ServerApp.base_url=/x/")
+    ((_, _, _, text, *more),) = seen
+    given = json.loads(text)
+    assert more == ["--ServerApp.base_url=/x/"]
+    assert (given["port"], given["browser"], given["folder"]) == (9000, True, str(project))
+    argv = given["kernel"]["argv"]
+    assert argv[argv.index("--profile") + 1 :][:3] == ["small", "--backend", "venv"]
+    run("--no-browser", "notes.ipynb")
+    assert json.loads(seen[1][3])["browser"] is False
+    assert seen[1][4:] == ("notes.ipynb",)
+
+
+def test_a_native_kernel_runs_where_the_notebook_is(
+    project: Path, planned: list[FakeEnvironment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("--install-kernel") == 0
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "kernel.json"
+    run("--project", str(project), "--connection-file", str(file))
+    command = ["python", "-m", "ipykernel_launcher", "-f", str(file)]
+    assert planned[-1].ran == [*command, str(tmp_path), str(project)]
+
+
+def test_one_in_a_container_is_held(
+    project: Path, planned: list[FakeEnvironment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("--install-kernel") == 0
+    monkeypatch.chdir("/")
+    held: list[Any] = []
+    monkeypatch.setattr(container_kernel, "run", lambda *each: held.append(each) or 7)
+    file = Path("kernel.json")
+    given = ("--project", str(project), "--connection-file", str(file), "--backend", "docker")
+    assert run(*given) == 7
+    ((environment, path, access),) = held
+    assert (environment, path, access.ports) == (planned[-1], file, ())
+    assert access.python_path == (project,)
+    assert Path.cwd() == project, "a container does not see another folder"
+
+
+def test_a_lock_that_cannot_have_it_is_an_error(
+    project: Path,
+    planned: list[FakeEnvironment],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(jupyter, "_version", lambda environment: "")
+    assert run() == 125
+    assert "has no ipykernel, which kernels need" in capsys.readouterr().err

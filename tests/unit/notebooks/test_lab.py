@@ -1,0 +1,77 @@
+"""The lock of JupyterLab's own environment, which envbuilder brings."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from envbuilder.build import workflow
+from envbuilder.build.backends import venv
+from envbuilder.core import types
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.project_file import Definition
+from envbuilder.locks import resolve
+from envbuilder.notebooks import lab
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
+from tools import refresh_requirements
+
+if TYPE_CHECKING:
+    import pytest
+
+    from envbuilder.core.settings import Settings
+
+
+def test_it_is_whole_for_every_platform_and_python_of_envbuilders(
+    found: Settings, repository: Path
+) -> None:
+    library = lab.library(found)
+    profile = library.profile(lab.NAME)
+    lock = library.usable_lock(profile)
+    assert resolve.check(profile, lock) == ()
+    assert (lock.state, lock.missing) == ("locked", {})
+    project = tomllib.loads((repository / "pyproject.toml").read_text())
+    pythons = refresh_requirements.pythons(project)
+    pairs = {(target.platform, target.python) for target in lock.targets}
+    assert pairs == {(p, v) for p in types.PLATFORMS for v in pythons}
+    for target in lock.targets:
+        assert {"jupyterlab", "ipykernel"} <= {file.name for file in target.files}
+
+
+def test_it_names_no_place(found: Settings) -> None:
+    path = profile_lock.path_for(lab.NAME, lab.library(found).folders)
+    assert path is not None
+    text = path.read_text()
+    assert "://" not in text
+    assert '"/' not in text
+    assert profile_lock.dump(profile_lock.load(path)) == text
+
+
+def test_it_is_no_profile_to_choose(found: Settings) -> None:
+    folders = lab.library(found).folders
+    assert lab.NAME not in profiles.names(folders[1:])
+
+
+def test_it_is_built_apart_from_the_project(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def build(product: Any, request: Any, settings: Settings, progress: Any) -> Any:
+        seen.append(settings)
+        return SimpleNamespace(artifact=SimpleNamespace(ref="/envs/jupyter"))
+
+    monkeypatch.setattr(venv, "prepare", lambda profile, *_: seen.append(profile.name))
+    monkeypatch.setattr(workflow, "build", build)
+    settings = replace(
+        found, project=Path("/project"), definition=Definition(), environment="notebooks"
+    )
+    host: Any = None
+    prefix = lab.build(host, settings, PlainProgress(seen.append))
+    assert prefix == Path("/envs/jupyter")
+    name, used = seen
+    assert (name, used) == (lab.NAME, found)

@@ -1,0 +1,59 @@
+"""Lock the environments of envbuilder's own tools: `profiles/tools/NAME.yaml`.
+
+    make tool-locks                           keep the versions that still fit
+    make tool-locks UPGRADE=--upgrade         the newest versions
+
+They are made as a profile's lock is, and with the user's own package index. Prints what changed.
+Exit code 4: a tool could not be locked; its lock is left as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from envbuilder.core import files
+from envbuilder.core.errors import EnvbuilderError
+from envbuilder.locks import changes, resolve
+from envbuilder.notebooks import lab
+from envbuilder.packages import configuration
+from envbuilder.profiles import lock as locks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TOOLS = (lab.NAME,)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the locks that changed; return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--upgrade", action="store_true", help="the newest versions")
+    upgrade = parser.parse_args(arguments).upgrade
+    settings = configuration.load()
+    library = lab.library(settings)
+    for name in TOOLS:
+        path = library.folders[0] / "locks" / f"{name}.json"
+        previous = locks.previous(path) if path.exists() else None
+        try:
+            lock = resolve.resolve(library.profile(name), settings, previous, upgrade)
+        except EnvbuilderError as error:
+            sys.stderr.write(f"error: {name}: {error.message}\n{error.hint}\n")
+            return 4
+        if lock.state != "locked":
+            sys.stderr.write(f"error: {name}: {lock.reason}\n")
+            return 4
+        for line in changes.lines(previous, lock):
+            sys.stdout.write(f"{line}\n")
+        text = locks.dump(lock)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            files.write(path, text.encode())
+            sys.stdout.write(f"wrote {path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
