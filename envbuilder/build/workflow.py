@@ -72,7 +72,9 @@ def prepare_to_run(
     prepared = _plan(decision, request, settings, progress)
     # An output could not run anything, but no command that runs something offers one.
     product = cast("Environment", prepared.product)
-    product.device_variables, note = devices.visible(decision.environment, os.environ)
+    product.device_variables, note = devices.visible(
+        decision.profile.accelerator, decision.environment, os.environ
+    )
     if note:
         progress.note(note)
     return prepared, product

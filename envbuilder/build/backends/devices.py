@@ -18,27 +18,32 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 
-_OTHERS = {
-    "ZE_AFFINITY_MASK": ("ONEAPI_DEVICE_SELECTOR",),
-    "HIP_VISIBLE_DEVICES": ("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+_CHOICE: dict[types.Accelerator, tuple[str, ...]] = {
+    "cuda": ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"),
+    "rocm": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    "xpu": ("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
 }
-"""Variable that hides GPUs → others by which users choose among the same."""
+"""Accelerator → the variables by which users choose among its GPUs."""
 _CDI: dict[types.Accelerator, str] = {"rocm": "amd.com/gpu=all", "cuda": "nvidia.com/gpu=all"}
 """Accelerator → the CDI device that stands for all of its GPUs, where an engine has it."""
 
 
-def visible(variables: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
+def visible(
+    accelerator: types.Accelerator, hiding: Mapping[str, str], environ: Mapping[str, str]
+) -> tuple[dict[str, str], str]:
     """Return the variables that choose the GPUs of an environment, and a note on them.
 
-    `variables` hide the GPUs that do not work; what the caller set itself takes precedence.
+    `hiding` are those that hide the GPUs which do not work; what the caller set itself takes
+    precedence, and is returned in any case, because a container does not inherit it.
     """
-    names = [*variables, *(other for name in variables for other in _OTHERS.get(name, ()))]
-    stated = {name: environ[name] for name in names if environ.get(name, "") != ""}
-    if {name: value for name, value in stated.items() if variables.get(name) != value}:
+    stated = {name: environ[name] for name in _CHOICE.get(accelerator, ()) if environ.get(name)}
+    if not hiding:
+        return stated, ""
+    if any(hiding.get(name) != value for name, value in stated.items()):
         shown = " ".join(f"{name}={printable(value)}" for name, value in stated.items())
         return stated, f"note: {shown} is set, so no GPU that does not work is hidden"
-    shown = " ".join(f"{name}={value}" for name, value in variables.items())
-    return dict(variables), f"GPUs: {shown} hides those that do not work here" if shown else ""
+    shown = " ".join(f"{name}={value}" for name, value in hiding.items())
+    return dict(hiding), f"GPUs: {shown} hides those that do not work here"
 
 
 def host_nodes(profile: Profile) -> dict[str, int]:

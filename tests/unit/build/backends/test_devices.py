@@ -34,31 +34,38 @@ BY_CDI = Devices(cdi=("amd.com/gpu=all",), groups=(110, 992), shm_size="8g")
 
 
 @pytest.mark.parametrize(
-    ("variables", "environ", "expected", "note"),
+    ("accelerator", "hiding", "environ", "expected", "note"),
     [
-        ({}, {"CUDA_VISIBLE_DEVICES": "0"}, {}, ""),
-        (CUDA, {}, CUDA, "CUDA_VISIBLE_DEVICES=1 hides those that do not work"),
-        (CUDA, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, CUDA, "CUDA_VISIBLE_DEVICES=1 hides"),
+        ("cuda", {}, {}, {}, ""),
+        ("cuda", {}, {"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "1"}, ""),
+        ("xpu", {}, {"CUDA_VISIBLE_DEVICES": "1"}, {}, ""),
+        ("cpu", {}, {"CUDA_VISIBLE_DEVICES": "1"}, {}, ""),
+        ("cuda", CUDA, {}, CUDA, "CUDA_VISIBLE_DEVICES=1 hides those that do not work"),
+        ("cuda", CUDA, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, CUDA, "CUDA_VISIBLE_DEVICES=1 hides"),
         (
+            "cuda",
             CUDA,
             {"CUDA_VISIBLE_DEVICES": "0,1"},
             {"CUDA_VISIBLE_DEVICES": "0,1"},
             "CUDA_VISIBLE_DEVICES=0,1 is set",
         ),
         (
+            "xpu",
             {"ZE_AFFINITY_MASK": "1"},
             {"ONEAPI_DEVICE_SELECTOR": "level_zero:0"},
             {"ONEAPI_DEVICE_SELECTOR": "level_zero:0"},
             "ONEAPI_DEVICE_SELECTOR=level_zero:0 is set",
         ),
-        (HIP, {}, HIP, "HIP_VISIBLE_DEVICES=1 hides those that do not work"),
+        ("rocm", HIP, {}, HIP, "HIP_VISIBLE_DEVICES=1 hides those that do not work"),
         (
+            "rocm",
             HIP,
             {"ROCR_VISIBLE_DEVICES": "0"},
             {"ROCR_VISIBLE_DEVICES": "0"},
             "ROCR_VISIBLE_DEVICES=0 is set",
         ),
         (
+            "rocm",
             HIP,
             {"CUDA_VISIBLE_DEVICES": "0"},
             {"CUDA_VISIBLE_DEVICES": "0"},
@@ -67,9 +74,13 @@ BY_CDI = Devices(cdi=("amd.com/gpu=all",), groups=(110, 992), shm_size="8g")
     ],
 )
 def test_what_the_user_set_takes_precedence(
-    variables: dict[str, str], environ: dict[str, str], expected: dict[str, str], note: str
+    accelerator: types.Accelerator,
+    hiding: dict[str, str],
+    environ: dict[str, str],
+    expected: dict[str, str],
+    note: str,
 ) -> None:
-    chosen, said = devices.visible(variables, environ)
+    chosen, said = devices.visible(accelerator, hiding, environ)
     assert chosen == expected
     assert note in said
 
