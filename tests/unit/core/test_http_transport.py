@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,23 @@ from tests.support.faulty_server import FaultyServer
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("proxy", "limited"),
+    [("http://p:1", True), ("HTTPS://p:1", True), ("socks5://p:1", False), ("SOCKS5H://p", False)],
+)
+def test_pools_of_socks_proxies_stay_what_they_are(
+    proxy: str, limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have no SOCKS in them: they would connect to the server itself."""
+    manager = SimpleNamespace(pool_classes_by_scheme="its own")
+    monkeypatch.setattr(HTTPAdapter, "proxy_manager_for", lambda self, proxy: manager)
+    with Session(Limits()) as session:
+        adapter = session.get_adapter("https://h/")
+        assert isinstance(adapter, HTTPAdapter)
+        adapter.proxy_manager_for(proxy)
+    assert (manager.pool_classes_by_scheme != "its own") == limited
 
 
 @pytest.mark.parametrize(
