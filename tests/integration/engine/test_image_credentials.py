@@ -57,8 +57,7 @@ def test_no_credential_gets_into_an_image(
         assert done.returncode == 0, done.stderr
         require_clean(docker_client, TAG, tmp_path)
     finally:
-        machine.run("clean", "--yes")
-        docker_client.images.remove(TAG, force=True)
+        assert machine.run("clean", "--yes").returncode == 0
 
 
 @pytest.mark.slow
