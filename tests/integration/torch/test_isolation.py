@@ -294,6 +294,7 @@ def doctored(prefix: Path, outside: Outside) -> None:
     compiled = compile(text, str(source), "exec")
     place = Path(cache_from_source(str(source)))
     place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)  # the same file as in the environment that was copied by links
     # PEP 552: bit 0 says that a hash follows, bit 1 that it is to be compared.
     place.write_bytes(MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(compiled))
 
