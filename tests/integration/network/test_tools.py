@@ -98,7 +98,7 @@ def built(
 @pytest.mark.parametrize(
     ("kind", "version"),
     [
-        ("venv", "99.0"),
+        pytest.param("venv", "99.0", marks=pytest.mark.slow),
         ("venv", ""),
         ("image", "99.0"),
         ("another platform", "99.0"),

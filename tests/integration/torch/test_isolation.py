@@ -248,6 +248,7 @@ def test_a_startup_line_that_imports_from_outside_is_foreign(
     assert detail.startswith(f"harmless was imported from {elsewhere}/harmless.py")
 
 
+@pytest.mark.slow
 def test_a_library_in_place_of_the_environments_own_is_named(
     verify: Any, outside: Outside, torch_prefix: Path
 ) -> None:
