@@ -14,7 +14,7 @@ from envbuilder.build import stated_access, workflow
 from envbuilder.build.request import Request
 from envbuilder.commands import project_change
 from envbuilder.commands.options import environment_options, load_settings, require_image
-from envbuilder.core import console, process
+from envbuilder.core import console, process, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.notebooks import kernel_spec
 from envbuilder.notebooks.kernel_spec import PACKAGE, Choice
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @environment_options
 @click.option(
     "--port",
-    type=click.IntRange(1, 65535),
+    type=click.IntRange(1, types.LAST_PORT),
     help="Port on 127.0.0.1. Without it: the first free one from 8888 on.",
 )
 @click.option("--no-browser", is_flag=True, help="Only print the link.")

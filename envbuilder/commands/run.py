@@ -11,7 +11,7 @@ import click
 from msgspec.structs import replace
 
 from envbuilder.build import shadowing, stated_access, workflow
-from envbuilder.build.access import NOTHING, combined
+from envbuilder.build.access import combined
 from envbuilder.build.request import Request
 from envbuilder.commands.access_options import access_options
 from envbuilder.commands.options import environment_options, load_settings, require_image
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from envbuilder.build.access import Access
     from envbuilder.containers.engine.container import Port
     from envbuilder.core.console import Progress, Task
+    from envbuilder.core.settings import Settings
 
 
 @click.command(
@@ -59,9 +60,11 @@ def command(
       envbuilder run -p 8000 -v ./data:/data:ro -e HF_TOKEN -- python serve.py
       envbuilder run -- python -c "import torch; print(torch.__version__)"
     """
+    settings = load_settings()
     words = argv[1:] if argv[:1] == ("--",) else argv
-    words = words or stated_access.command(load_settings())
+    words = words or stated_access.command(settings)
     enter(
+        settings,
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
         lambda name: words,
         given,
@@ -98,7 +101,7 @@ class _Brief:
 
 
 def enter(
-    request: Request, argv: Callable[[str], tuple[str, ...]], given: Access = NOTHING
+    settings: Settings, request: Request, argv: Callable[[str], tuple[str, ...]], given: Access
 ) -> None:
     """Build the environment if it is missing, then replace this process by the command.
 
@@ -106,7 +109,6 @@ def enter(
     If there is nothing to build, at most one line is printed before the command's own, and
     warnings.
     """
-    settings = load_settings()
     stated = stated_access.of(settings)
     progress = _Brief(console.progress())
     try:

@@ -10,7 +10,7 @@ import click
 from envbuilder.build.request import Request
 from envbuilder.commands import shell_start
 from envbuilder.commands.access_options import access_options
-from envbuilder.commands.options import environment_options
+from envbuilder.commands.options import environment_options, load_settings
 from envbuilder.commands.run import enter
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def command(
       envbuilder shell --backend docker -p 8000
     """
     enter(
+        load_settings(),
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
         lambda name: shell_start.command(os.environ.get("SHELL", "/bin/sh"), _prompt(name)),
         given,
