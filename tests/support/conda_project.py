@@ -22,20 +22,24 @@ PLATFORMS: dict[str, dict[str, str]] = {
     "macos/arm64": {"__osx": "14.0"},
 }
 CHANNEL = "ENVBUILDER_INDEX_CONDA_FORGE"
+_LITTLE = {
+    "description": "One small wheel",
+    "accelerator": "cpu",
+    "backends": ["venv", "conda"],
+    "python": {"default": "3.11", "supported": ["3.11"]},
+    "tools": {"uv": "0.13.8"},
+    "requirements": ["setuptools==80.9.0"],
+    "expects": {"device": "cpu", "torch": "2.13.0"},
+}
+"""A profile, but for what it takes from conda."""
 
 
 def lay_little(project: Path, *wanted: str, torch: str = "wheels", virtual: Any = VIRTUAL) -> None:
     """A project with the profile `little`: one small wheel on top of conda's Python."""
     stated = {
-        "description": "Conda packages and one small wheel",
-        "accelerator": "cpu",
-        "backends": ["venv", "conda"],
+        **_LITTLE,
         "platforms": ["linux/amd64"],
-        "python": {"default": "3.11", "supported": ["3.11"]},
-        "tools": {"uv": "0.13.8"},
-        "requirements": ["setuptools==80.9.0"],
         "environment": {"LITTLE": "of the profile"},
-        "expects": {"device": "cpu", "torch": "2.13.0"},
         "conda": {
             "packages": list(wanted),
             "torch": torch,
@@ -48,14 +52,8 @@ def lay_little(project: Path, *wanted: str, torch: str = "wheels", virtual: Any 
 def lay_listed(folder: Path, *listed: str, channels: str = "conda-forge", **changes: Any) -> None:
     """A project whose environment.yml lists packages, on a profile with one small wheel."""
     profile = {
-        "description": "One small wheel",
-        "accelerator": "cpu",
-        "backends": ["venv", "conda"],
+        **_LITTLE,
         "platforms": list(PLATFORMS),
-        "python": {"default": "3.11", "supported": ["3.11"]},
-        "tools": {"uv": "0.13.8"},
-        "requirements": ["setuptools==80.9.0"],
-        "expects": {"device": "cpu", "torch": "2.13.0"},
         "conda": {"virtual_packages": PLATFORMS, "packages": changes.pop("of_profile", [])},
     }
     (folder / "profiles").mkdir(exist_ok=True)
