@@ -11,19 +11,20 @@ from envbuilder.core.files import save
 from envbuilder.profiles import lock as profile_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
     from envbuilder.locks.entries import Entry
     from envbuilder.packages.python.uv import Uv
     from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.profile import Profile
 
 
 _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
 """What begins the reason of a lock if one target decided it."""
 
+_AT_ONCE = 2
+"""Locks that are resolved side by side. More do not help: uv keeps several cores busy itself."""
 _NAME = re.compile(r"[\w.-]+")
 _MOST_PLACES = 4
 _INSTEAD = (
@@ -75,29 +76,48 @@ def require_locked(names: Iterable[str], entries: Iterable[Entry]) -> None:
 
 def resolved(
     entries: Iterable[Entry], settings: Settings, *, upgrade: bool, packages: Sequence[str] = ()
-) -> Iterator[Outcome]:
-    """Resolve locks one by one; one that cannot be made does not stop the others."""
-    for entry in entries:
-        previous = profile_lock.previous(entry.earlier) if entry.earlier else None
-        if isinstance(entry.profile, InvalidError):
-            yield Outcome(entry, previous, None)
-        else:
-            yield _resolved(entry, entry.profile, previous, settings, upgrade, packages)
+) -> tuple[Outcome, ...]:
+    """Resolve locks, a few at a time; one that cannot be made does not stop the others."""
+    from concurrent import futures
+    from functools import partial
+
+    from envbuilder.core import parallel, process
+    from envbuilder.packages.python import upstream
+
+    entries = tuple(entries)
+    progress = console.progress()
+    make = partial(_resolved, settings, upgrade, packages, upstream.Pages().read, progress.note)
+    with (
+        progress.task(_task(entries), len(entries)) as task,
+        parallel.pool(_AT_ONCE, lambda: process.kill(process.running())) as pool,
+    ):
+        made = [pool.submit(make, entry) for entry in entries]
+        for each in futures.as_completed(made):
+            each.result()
+            task.advance(1)
+    return tuple(each.result() for each in made)
+
+
+def _task(entries: Sequence[Entry]) -> str:
+    return f"resolve {entries[0].label if len(entries) == 1 else f'{len(entries)} locks'}"
 
 
 def _resolved(
-    entry: Entry,
-    profile: Profile,
-    previous: Lock | None,
     settings: Settings,
     upgrade: bool,
     packages: Sequence[str],
+    read: Callable[[str], bytes],
+    note: Callable[[str], None],
+    entry: Entry,
 ) -> Outcome:
+    previous = profile_lock.previous(entry.earlier) if entry.earlier else None
+    profile = entry.profile
+    if isinstance(profile, InvalidError):
+        return Outcome(entry, previous, None)
     from envbuilder.locks import newer, resolve
     from envbuilder.packages.python import wheel_conflicts
     from envbuilder.packages.store import Store
 
-    progress = console.progress()
     notes: list[str] = []
 
     def inspect(lock: Lock, uv: Uv) -> None:
@@ -106,13 +126,13 @@ def _resolved(
         else:
             notes.extend(newer.unexpected(profile, lock, uv, previous))
 
-    with progress.task(f"resolve {entry.label}"):
-        lock = resolve.resolve(
-            *(profile, settings, previous, upgrade, progress.note),
-            origin=entry.origin,
-            upgrade_packages=packages,
-            inspect=inspect,
-        )
+    lock = resolve.resolve(
+        *(profile, settings, previous, upgrade, note),
+        origin=entry.origin,
+        upgrade_packages=packages,
+        inspect=inspect,
+        read=read,
+    )
     for target in lock.targets:
         # Only wheels that are in the store already; the others are checked before use.
         wheel_conflicts.require_compatible(target.files, target.python, Store.of(settings))

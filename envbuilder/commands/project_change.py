@@ -65,7 +65,7 @@ def _resolved(change: Change, settings: Settings) -> Sequence[Outcome]:
             for entry in of_project(changed)
             if settings.environment in {DEFAULT, entry.environment}
         ]
-        outcomes = tuple(locking.resolved(concerned, changed, upgrade=False))
+        outcomes = locking.resolved(concerned, changed, upgrade=False)
     except EnvbuilderError as error:
         error.hint = f"{error.hint} {_LEFT}".strip()
         raise

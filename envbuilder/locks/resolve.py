@@ -50,6 +50,7 @@ def resolve(
     upgrade_packages: Iterable[str] = (),
     inspect: Callable[[Lock, Uv], None] = lambda *_: None,
     run: Runner = process.run,
+    read: Callable[[str], bytes] = upstream.read_url,
     measure: Measure = queries.measure,
     environ: Mapping[str, str] | None = None,
 ) -> Lock:
@@ -66,7 +67,7 @@ def resolve(
     environ = os.environ if environ is None else environ
     sources = pip_settings.sources(environ)
     user_links = pip_settings.links(sources, environ)
-    offers = upstream.offers(profile.indexes, settings, user_links, on_progress)
+    offers = upstream.offers(profile.indexes, settings, user_links, on_progress, read)
     basis = None if upgrade else previous
     try:
         _require_offers(profile, offers)

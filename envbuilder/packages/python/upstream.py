@@ -7,11 +7,13 @@ find-links folders, and shipped claims.
 from __future__ import annotations
 
 import hashlib
+import threading
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
+import requests
 from msgspec import Struct
 
 from envbuilder.core import http, pip_settings, zips
@@ -143,6 +145,32 @@ def read_url(url: str) -> bytes:
     ):
         answer.raise_for_status()
         return http.read(answer)
+
+
+class Pages:
+    """Pages of indexes, for several threads: each is read once.
+
+    A server that cannot be reached is not asked again: each attempt may last `TIMEOUT`.
+    """
+
+    def __init__(self, read: Callable[[str], bytes] = read_url) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._pages: dict[str, bytes] = {}
+        self._unreachable: dict[str, OSError] = {}
+
+    def read(self, url: str) -> bytes:
+        """Return what a URL serves; raise `OSError` if it is unreachable or refused."""
+        with self._lock:
+            if error := self._unreachable.get(http.host_of(url)):
+                raise error
+            if url not in self._pages:
+                try:
+                    self._pages[url] = self._read(url)
+                except (requests.ConnectionError, requests.Timeout) as error:
+                    self._unreachable[http.host_of(url)] = error
+                    raise
+            return self._pages[url]
 
 
 def read_wheel(path: Path) -> Offer:

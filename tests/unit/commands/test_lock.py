@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder import cli
-from envbuilder.core import resources
+from envbuilder.commands import locking
+from envbuilder.core import process, resources
+from envbuilder.core.errors import BuildError
 from envbuilder.locks import resolve
+from envbuilder.locks.entries import Entry
+from envbuilder.packages import configuration
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock, Target
 from envbuilder.profiles.locked_file import File
@@ -109,6 +114,7 @@ def shipped(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (project / "envbuilder.yaml").unlink()
     lock = new_lock(project)
     folder = (project / "profiles").rename(project / "shipped")
+    (folder / "devices").symlink_to(resources.profiles_dir() / "devices")
     monkeypatch.setattr(resources, "profiles_dir", lambda: folder)
     path = folder / "locks" / "tiny.json"
     path.write_text(profile_lock.dump(lock))
@@ -140,6 +146,53 @@ def test_a_lock_that_hides_a_shipped_one_says_so(
     assert "  leaf 1.0 → 0.9\n  it is used instead of the lock that came with envbuilder" in out
     assert run(["profiles", "show", "tiny"]) == 0
     assert f"{own} is used instead of the lock that came" in capsys.readouterr().out
+
+
+def entry(project: Path, name: str) -> Entry:
+    profile = load_profile("tiny", (project / "profiles",))
+    path = project / f"{name}.json"
+    return Entry(name=name, profile=profile, earlier=None, path=path, required=False)
+
+
+def test_locks_are_resolved_side_by_side_and_stay_in_order(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2, timeout=10)
+    later = threading.Event()
+
+    def resolved(*_: object, **__: object) -> Lock:
+        if both.wait() == 0:
+            assert later.wait(10)
+        later.set()
+        return new_lock(project)
+
+    monkeypatch.setattr(resolve, "resolve", resolved)
+    settings = configuration.load()
+    made = locking.resolved([entry(project, n) for n in "abcd"], settings, upgrade=False)
+    assert [outcome.entry.name for outcome in made] == ["a", "b", "c", "d"]
+
+
+def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written, and nothing goes on."""
+    both = threading.Barrier(2, timeout=10)
+    killed, ended = threading.Event(), threading.Event()
+
+    def resolved(*_: object, **__: object) -> Lock:
+        if both.wait() == 0:
+            raise BuildError("the index is broken")
+        assert killed.wait(10)
+        ended.set()
+        raise BuildError("killed")
+
+    monkeypatch.setattr(resolve, "resolve", resolved)
+    monkeypatch.setattr(process, "kill", lambda _: killed.set())
+    entries = [entry(project, n) for n in "ab"]
+    with pytest.raises(BuildError, match="broken"):
+        locking.resolved(entries, configuration.load(), upgrade=False)
+    assert ended.wait(10)
+    assert not any(each.path.exists() for each in entries)
 
 
 def test_the_audit_that_was_is_2_and_names_what_to_use(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,6 +138,36 @@ def test_claims_stand_in_for_an_index_out_of_reach(tmp_path: Path) -> None:
     assert {o.distribution for o in found} == {"torch", "triton-xpu"}
     assert all(o.source == "pytorch-xpu" for o in found)
     assert "unreachable" in said[0]
+
+
+def test_pages_are_read_once_and_a_server_out_of_reach_is_asked_once() -> None:
+    asked: list[str] = []
+
+    def read(url: str) -> bytes:
+        asked.append(url)
+        if "down.invalid" in url:
+            raise requests.ConnectionError
+        if "absent" in url:
+            raise requests.HTTPError
+        return url.encode()
+
+    pages = upstream.Pages(read)
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(pages.read, ["https://up.invalid/torch/"] * 8)) == {
+            b"https://up.invalid/torch/"
+        }
+    for url in ("https://down.invalid/a/", "https://down.invalid/b/"):
+        with pytest.raises(requests.ConnectionError):
+            pages.read(url)
+    with pytest.raises(requests.HTTPError):
+        pages.read("https://up.invalid/absent/")
+    assert pages.read("https://up.invalid/other/") == b"https://up.invalid/other/"
+    assert asked == [
+        "https://up.invalid/torch/",
+        "https://down.invalid/a/",
+        "https://up.invalid/absent/",
+        "https://up.invalid/other/",
+    ]
 
 
 def test_an_index_in_reach_is_read(tmp_path: Path) -> None:
