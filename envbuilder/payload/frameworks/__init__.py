@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 class Row:
     """What must be known of a framework before it is imported."""
 
+    title: str
+    """Its name in sentences."""
     module: str
     """Module of this package with its ``load``."""
     checks: Tuple[str, ...] = ()
@@ -21,10 +23,15 @@ class Row:
 
 
 FRAMEWORKS = {
-    "torch": Row("torch_", checks=("vae",)),
-    "jax": Row("jax_"),
-    "tensorflow": Row("tensorflow_"),
+    "torch": Row("PyTorch", "torch_", checks=("vae",)),
+    "jax": Row("JAX", "jax_"),
+    "tensorflow": Row("TensorFlow", "tensorflow_"),
 }
+
+
+def title(name: str) -> str:
+    """Return a framework's name in sentences; an unknown one as it is."""
+    return FRAMEWORKS[name].title if name in FRAMEWORKS else name
 
 
 def load(name: str, accelerator: str, threads: Optional[int]) -> Framework:

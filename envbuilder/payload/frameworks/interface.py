@@ -56,8 +56,10 @@ class Job(ABC):
     curve: Optional[Curve] = None
     on_first_step: Optional[Callable[[], None]] = None
     order: Any = None
-    optimizer: str
-    """The optimizer's name, as the framework has it."""
+
+    @abstractmethod
+    def wait(self, result: Any = None) -> None:
+        """Wait until the device has finished; at least what ``result`` depends on."""
 
     @abstractmethod
     def shuffle(self, data: Tensors) -> None:
@@ -84,6 +86,10 @@ class Job(ABC):
         """Return the order of the last epoch."""
 
     @abstractmethod
+    def labels(self, data: Tensors) -> List[int]:
+        """Return the labels of a split."""
+
+    @abstractmethod
     def predict(self, images: Any) -> Iterator[Scores]:
         """Classify images as bytes (N, 28, 28) in evaluation mode, by ``TEST_BATCH``."""
 
@@ -95,9 +101,9 @@ class Job(ABC):
     def weights(self) -> Dict[str, Any]:
         """Copy the parameters by name: float64, on the CPU."""
 
+    @abstractmethod
     def summary(self) -> Dict[str, Any]:
-        """Return what differs from the example's published form, for the report."""
-        return {}
+        """Return the ``optimizer``, and what differs from the example's published form."""
 
 
 class Framework(ABC):
@@ -106,6 +112,16 @@ class Framework(ABC):
     name: str
     version: str
     accelerator: str
+    deterministic: str
+    """What makes two trainings from one seed equal, as its users write it."""
+
+    def extend(self, names: Sequence[str]) -> None:
+        """Load extensions of the framework that change how it trains."""
+        del names
+
+    @abstractmethod
+    def on_cpu(self) -> Framework:
+        """Return the same framework for the CPU, for the baseline."""
 
     @abstractmethod
     def facts(self) -> Dict[str, Optional[str]]:
