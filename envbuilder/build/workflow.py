@@ -274,7 +274,7 @@ def build(
         anew=status == "built",
         versions=made_by,
     )
-    if not backends.makes_image(plan.backend) and (note := _link(product, settings)):
+    if not request.only_tag and (note := _link(product, settings)):
         progress.note(f"note: {note}")
     if request.push:
         from envbuilder.build.attestation import publish

@@ -40,8 +40,9 @@ def command(
     bytes; for other environments, that of the file tree.
 
     The second build reads copies of all files from another folder, uses no cache of the first, and
-    runs with another umask, time zone, language and working folder. Neither result is kept. Exits
-    with 0 if both are equal, 1 if they differ.
+    runs with another umask, time zone, language and working folder. An image contains the project's
+    `files:`, as with `build`. Neither result is kept. Exits with 0 if both are equal, 1 if they
+    differ.
 
     \b
     Examples:

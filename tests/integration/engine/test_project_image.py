@@ -126,3 +126,13 @@ def test_run_uses_the_files_where_they_are(bench: Bench) -> None:
     assert answer["pkg"] == f"{bench.folder}/src/pkg/__init__.py"
     assert answer["files"] == {}
     assert "never copied" not in done.stderr
+
+
+def test_reproduce_makes_the_same_image_as_build(bench: Bench) -> None:
+    built = bench.build("layers")
+    base = ("--backend", "docker", "--base-image", bench.base, "--builder", "layers")
+    done = bench.start("reproduce", "--profile", "tiny", "--json", *base)
+    assert done.returncode == 0, done.stderr + done.stdout
+    outcome = json.loads(done.stdout)
+    assert (outcome["status"], outcome["fingerprint"]) == ("equal", built["fingerprint"])
+    assert outcome["digests"][0] == built["artifact"]["digest"]
