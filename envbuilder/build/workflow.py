@@ -276,6 +276,10 @@ def build(
     )
     if not request.only_tag and (note := _link(product, settings)):
         progress.note(f"note: {note}")
+    if backends.makes_image(plan.backend):
+        from envbuilder.build.image import project_record
+
+        project_record.keep(plan, artifact, settings)
     if request.push:
         from envbuilder.build.attestation import publish
 

@@ -81,7 +81,8 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
         progress.note("second build, in another folder and from copies")
         with _surroundings(second_folder):
             second = _build(request, elsewhere, progress, stack, first.product.plan)
-        return _compare(first, second, folder, progress)
+        outcome = _compare(first, second, folder, progress)
+        return replace(outcome, built=project_copies.built(first.product.plan, settings))
 
 
 def _build(

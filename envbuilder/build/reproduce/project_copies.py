@@ -1,4 +1,4 @@
-"""Let the second build read the project's own files from copies, like everything else."""
+"""The project's own files in two builds: copied for the second, and compared with earlier ones."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from envbuilder.build import project_layer
+from envbuilder.build.image import project_record
 from envbuilder.build.plan import Assemble, CopyProject, project_of
+from envbuilder.build.reproduce.differences import Built
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import full_or_broken
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from envbuilder.build.plan import Plan, Step
+    from envbuilder.core.settings import Settings
+    from envbuilder.project.image_files import ImageFile
 
 _SHOWN = 10
 
@@ -28,7 +33,7 @@ def reading(first: Plan, second: Plan, folder: Path) -> Plan:
     before, after = project_of(first), project_of(second)
     if before is None or after is None:
         return second
-    if changed := sorted({file.path for file in {*before.files} ^ {*after.files}}):
+    if changed := _changed(before.files, after.files):
         more = len(changed) - _SHOWN
         others = f" and {more} more" if more > 0 else ""
         raise BuildError(
@@ -47,3 +52,19 @@ def reading(first: Plan, second: Plan, folder: Path) -> Plan:
         return replace(step, project=replace(step.project, folder=str(folder)))
 
     return replace(second, steps=tuple(map(moved, second.steps)))
+
+
+def _changed(before: Sequence[ImageFile], after: Sequence[ImageFile]) -> tuple[str, ...]:
+    """Return the paths whose file is another one, or in one of the two alone."""
+    return tuple(sorted({file.path for file in {*before} ^ {*after}}))
+
+
+def built(plan: Plan, settings: Settings) -> Built | None:
+    """Return the last image that `build` made of the plan's project, if there is one."""
+    project, last = project_of(plan), project_record.newest(plan, settings)
+    if project is None or last is None:
+        return None
+    image, contained = last
+    return Built(
+        ref=image.ref, digest=image.digest, changed=_changed(contained.files, project.files)
+    )
