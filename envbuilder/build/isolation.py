@@ -140,11 +140,11 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
     actual = origins.get(key)
     if not isinstance(actual, str) or not _same(key, actual, expected):
         return f"the report is about {printable(str(actual))}, not {expected}"
-    torch, roots = origins.get("torch"), [expected]
+    framework, roots = origins.get("framework"), [expected]
     if key == "executable":
         roots = [str(origins.get("prefix")), str(origins.get("base_prefix"))]
-    if not isinstance(torch, str) or not any(below(torch, root) for root in roots):
-        return f"torch was imported from {printable(str(torch))}, not from {roots[0]}"
+    if not isinstance(framework, str) or not any(below(framework, root) for root in roots):
+        return f"the framework was imported from {printable(str(framework))}, not from {roots[0]}"
     return ""
 
 

@@ -10,5 +10,5 @@ from __future__ import annotations
 
 PACKAGE = __name__
 """The package's name as it was started."""
-SCHEMA = 1
+SCHEMA = 2
 """Version of the report that ``verify`` writes; every change that breaks readers raises it."""

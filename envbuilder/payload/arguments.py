@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from . import start
+from .frameworks import FRAMEWORKS
 from .machine import facts
 from .machine.accelerators import ACCELERATORS
 from .numerics.compilers import BACKENDS
@@ -47,7 +48,8 @@ def parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=1)
     add("--min-accuracy", type=_fraction, help="default: 0.975, or the subset's own gate")
     add("--precision", choices=tuple(GRADIENT_TOLERANCE), default="float32")
-    add("--torch-version", help="exact; with a local part (+cpu) that must match too")
+    add("--framework", choices=FRAMEWORKS, default="torch")
+    add("--framework-version", help="exact; with a local part (+cpu) that must match too")
     add("--require-kernels", action="append", default=[], metavar="PREFIX")
     add("--compile-backend", action="append", default=[], choices=BACKENDS)
     add("--extension", action="append", default=[], choices=sorted(facts.EXTENSIONS))

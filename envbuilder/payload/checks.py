@@ -1,7 +1,8 @@
 """The checks of a verification: what each one examines, and the sentence it reports.
 
-A check returns a status and a detail, or raises CheckError. Checks judge what other modules
-observed; ``verify`` decides which of them run, and when.
+A check returns a status and a detail, or raises CheckError. Checks judge what a framework and other
+modules observed; ``verify`` decides which of them run, and when. They hold for every framework;
+those of PyTorch alone are in ``torch_checks``.
 """
 
 from __future__ import annotations
@@ -10,24 +11,17 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from .machine import clock, contention, device, importing, memory, threads
-from .machine.accelerators import ACCELERATORS, device_of
-from .numerics import (
-    arithmetic,
-    compilers,
-    determinism,
-    extensions,
-    numerics,
-    precision,
-    profiling,
-    vae,
-)
+from . import frameworks
+from .machine import clock, contention, memory, threads
+from .numerics import arithmetic, determinism, numerics, precision, profiling
 from .options import only_compiled
 from .report import PASSED, SKIPPED, WARNING, CheckError
 from .speed import measure
-from .training import blind_test, model, train
+from .training import blind_test, train
+from .training.dataset import SIDE
 
 if TYPE_CHECKING:
+    from .frameworks.interface import Framework, Job
     from .run import Run
     from .training.dataset import Dataset
 
@@ -40,29 +34,24 @@ DROPPED_FROM = 1 << 16
 """Number of values on which dropout is tested."""
 
 
-def check_extension(name: str) -> Result:
-    """Require that the extension imports together with this torch, in a separate process."""
-    return PASSED, extensions.require_importable(name)
-
-
 def refuse(sentence: str) -> Result:
     """Fail with a sentence: what it is about must not even be tried."""
     raise CheckError(sentence)
 
 
 def check_import(run: Run) -> Result:
-    """Import torch, set up threads and IPEX, and require the expected version."""
-    torch = run.torch = importing.torch_for(run.accelerator)
-    if threads.chosen_by_user(run.threads["OMP_NUM_THREADS"]) is None:
-        torch.set_num_threads(run.threads["decided"])
-    if "ipex" in run.options.extensions:
-        run.ipex = extensions.load("ipex")
-    installed, expected = str(torch.__version__), run.options.torch_version
+    """Import the framework and its extensions, and require the expected version."""
+    options = run.options
+    by_user = threads.chosen_by_user(run.threads["OMP_NUM_THREADS"]) is not None
+    count = None if by_user else run.threads["decided"]
+    run.framework = frameworks.load(options.framework, run.accelerator, count)
+    run.framework.extend(options.extensions)
+    name, installed, expected = options.framework, run.framework.version, options.version
     # A version without a local part matches every build of that release.
     comparable = installed if expected and "+" in expected else installed.partition("+")[0]
     if expected and comparable != expected:
-        raise CheckError(f"torch {installed} is installed, but {expected} is expected")
-    return PASSED, f"torch {installed}"
+        raise CheckError(f"{name} {installed} is installed, but {expected} is expected")
+    return PASSED, f"{name} {installed}"
 
 
 def check_dataset(data: Dataset) -> Result:
@@ -73,49 +62,42 @@ def check_dataset(data: Dataset) -> Result:
     return WARNING, f"{counts}; by sha256 these are neither MNIST nor the shipped subset"
 
 
-def check_copied(run: Run, torch: Any) -> Result:
+def check_copied(run: Run, framework: Framework) -> Result:
     """Require that the data on the device equal the data read from the files, byte for byte."""
     splits = {"training": run.data.train, "test": run.data.test}
     for tensors, (name, split) in zip(run.tensors, splits.items()):  # noqa: B905 - Python 3.9
         parts = {"images": (tensors.images, split.images), "labels": (tensors.labels, split.labels)}
-        for part, (tensor, read) in parts.items():
+        for part, (array, read) in parts.items():
             expected = read[: len(read) // len(split.labels) * split.count]
-            if train.content(torch, tensor) != expected:
+            if framework.content(array) != expected:
                 where = f"the {name} {part} on {run.accelerator}"
                 raise CheckError(f"{where} are not those that were read from the file")
     return PASSED, f"images and labels on {run.accelerator} are those that were read"
 
 
-def check_dropout(run: Run, torch: Any) -> Result:
-    """Check torch's and the byte-mask dropout: active in training, off in evaluation."""
-    values = torch.ones(DROPPED_FROM, device=device_of(run.accelerator))
+def check_dropout(run: Run, framework: Framework) -> Result:
+    """Check every dropout in use: active in training, off in evaluation."""
+    del run
     shares = []
-    for form in {model.PUBLISHED, model.fastest(run.accelerator)}:
-        layer = model.drop(torch, 0.5, form)
-        layer.train()
-        trained = layer(values).to("cpu")
-        layer.eval()
-        evaluated = layer(values).to("cpu")
+    for trained, evaluated in framework.dropouts(DROPPED_FROM, 0.5):
         # Kept values are doubled. The dropped fraction has a standard deviation of 0.2 %.
-        share = float((trained == 0).double().mean())
-        survivors = trained[trained != 0]
-        if not 0.48 < share < 0.52 or not torch.equal(survivors, torch.full_like(survivors, 2)):
+        share = trained.count(0.0) / DROPPED_FROM
+        if not 0.48 < share < 0.52 or set(trained) - {0.0} != {2.0}:
             raise CheckError(f"dropout of a half dropped {share:.0%} in training")
-        if not torch.equal(evaluated, torch.ones(DROPPED_FROM)):
+        if set(evaluated) != {1.0}:
             raise CheckError("dropout also changes numbers in evaluation mode")
         shares.append(share)
     return PASSED, f"a half drops {max(shares):.1%} in training and nothing in evaluation"
 
 
-def check_build(torch: Any, accelerator: str) -> Result:
-    """Require a build of torch that can drive the accelerator."""
-    return PASSED, device.require_build(torch, accelerator)
+def check_build(framework: Framework) -> Result:
+    """Require a build of the framework that can drive the accelerator."""
+    return PASSED, framework.require_build()
 
 
-def check_device(torch: Any, accelerator: str) -> Result:
+def check_device(framework: Framework) -> Result:
     """Require that the device allocates, computes and returns right results; name its runtime."""
-    usable = device.require_usable(torch, accelerator)
-    return PASSED, f"{usable}; {ACCELERATORS[accelerator].runtime(torch)}"
+    return PASSED, framework.require_usable()
 
 
 def check_shared_memory() -> Result:
@@ -151,25 +133,27 @@ def check_learning(run: Run) -> Result:
     return PASSED, f"loss {loss:.3f}, at most {most:.2f} is allowed; all {len(run.moved)} moved"
 
 
-def check_answers(run: Run, job: train.Job) -> Result:
+def check_answers(run: Run, framework: Framework, job: Job) -> Result:
     """Answer the blind test with the trained network; the core, which sent it, also scores it."""
     assert run.options.questions is not None
-    count = blind_test.answer(job, run.options.questions, run.events)
+    count = blind_test.answer(framework, job, run.options.questions, run.events)
     return PASSED, f"{count} images without labels were answered"
 
 
-def check_device_used(run: Run, devices: List[str], growth: Optional[int]) -> Result:
+def check_device_used(
+    run: Run, framework: Framework, devices: Tuple[str, ...], growth: Optional[int]
+) -> Result:
     """Require that tensors, kernels and memory were on the requested device, and only there."""
     assert run.observed is not None
-    needed = sum(part.nbytes() for part in run.tensors)
-    evidence = profiling.Evidence(tuple(devices), run.observed, growth, needed)
-    problems, how = profiling.problems(run.accelerator, evidence)
+    needed = sum(len(part.labels) * SIDE * SIDE for part in run.tensors)
+    evidence = profiling.Evidence(devices, run.observed, growth, needed)
+    problems, seen = profiling.problems(run.accelerator, framework.device_type(), evidence)
     if problems:
-        raise CheckError("; ".join([*problems, how]))
-    return PASSED, f"parameters, gradients and activations were on {run.accelerator}; {how}"
+        raise CheckError("; ".join([*problems, seen]))
+    return PASSED, f"parameters, gradients and activations were on {run.accelerator}; {seen}"
 
 
-def check_precision(run: Run, before: Dict[str, Any], dtypes: List[str]) -> Result:
+def check_precision(run: Run, before: Dict[str, Any], dtypes: Tuple[str, ...]) -> Result:
     """Require the stated precision both before and after the training, and in its tensors."""
     assert run.precision is not None
     problems = precision.problems(run.options.precision, before, run.precision, dtypes)
@@ -178,13 +162,10 @@ def check_precision(run: Run, before: Dict[str, Any], dtypes: List[str]) -> Resu
     return PASSED, f"{run.options.precision} throughout"
 
 
-def check_arithmetic(run: Run, torch: Any) -> Result:
-    """Run every case of ``cases`` in every dtype that the device supports."""
+def check_arithmetic(run: Run, framework: Framework) -> Result:
+    """Run small computations in every dtype that the device supports."""
     stated = run.options.precision
-    results = [
-        arithmetic.errors(torch, run.accelerator, dtype, stated)
-        for dtype in ("float32", *arithmetic.HALVES)
-    ]
+    results = [framework.arithmetic(dtype, stated) for dtype in ("float32", *arithmetic.HALVES)]
     wrong = [phrase for result in results for phrase in result.wrong()]
     phrases = "; ".join(result.phrase() for result in results)
     if wrong:
@@ -192,43 +173,43 @@ def check_arithmetic(run: Run, torch: Any) -> Result:
     return PASSED, f"against float64: {phrases}"
 
 
-def check_vae(run: Run, torch: Any) -> Result:
-    """Require that the loss of a variational autoencoder stays finite and falls."""
-    losses = vae.train(torch, run.accelerator, run.tensors[0], run.options.seed)
-    problems = vae.problems(losses)
-    if problems:
-        raise CheckError("; ".join(problems))
-    return PASSED, f"loss {losses[0]:.0f} to {losses[-1]:.0f} in {len(losses)} steps"
+def check_gradients(run: Run, framework: Framework) -> Result:
+    """Require the right loss and gradients from training steps of the real network."""
+    count = numerics.QUICK_TRIALS if run.options.quick else numerics.TRIALS
+    comparison = framework.gradients(run.tensors[0], count)
+    name, error = comparison.worst()
+    limits = f"{name}; {count} steps of {train.BATCH}, tolerance {run.tolerance:.0e}"
+    if not comparison.passed(run.tolerance):
+        raise CheckError(
+            f"training steps give wrong gradients against float64: relative error {error:.2g} "
+            f"({limits})"
+        )
+    return PASSED, f"largest relative error against float64 {error:.1e} ({limits})"
 
 
-def check_determinism(run: Run, torch: Any) -> Result:
+def check_determinism(run: Run, framework: Framework) -> Result:
     """Compare two trainings from one seed; a difference is reported as a warning, not a failure."""
     steps = determinism.QUICK_STEPS if run.options.quick else determinism.STEPS
-    form = model.fastest(run.accelerator)
-    batches = [
-        (model.arrange(torch, images, form), labels)
-        for images, labels in train.batches(run.tensors[0], steps)
-    ]
-    comparison = determinism.compare(partial(make_job, run, torch), batches)
+    batches = framework.batches(run.tensors[0], steps)
+    comparison = determinism.compare(framework, run.options.seed, batches)
     run.determinism = comparison
     text = f"two trainings of {steps} steps from one seed"
     if comparison["equal"]:
         return PASSED, f"{text} give equal weights"
     return WARNING, (
         f"{text} give weights that differ by up to {comparison['largest_difference']:.1e}; "
-        "torch.use_deterministic_algorithms(True) makes them equal"
+        f"{framework.deterministic} makes them equal"
     )
 
 
-def check_measurements(run: Run, torch: Any) -> Result:
+def check_measurements(run: Run, framework: Framework) -> Result:
     """Measure the machine's performance; a measurement that fails is a warning."""
     assert run.job is not None
     bench = measure.Bench(
-        torch,
-        run.accelerator,
+        framework,
         measure.QUICK if run.options.quick else measure.FULL,
         run.job,
-        partial(make_job, run, torch),
+        run.options.seed,
         run.tensors[0],
         run.tensors[1],
     )
@@ -237,7 +218,7 @@ def check_measurements(run: Run, torch: Any) -> Result:
     counted = contention.read()
     try:
         run.measurements = measure.measure(bench, last, run.peak_memory, progress)
-        run.count("measurements", run.accelerator, counted)
+        run.count("measurements", framework, counted)
     except Exception as error:
         return WARNING, f"nothing could be measured: {type(error).__name__}: {error}"
     if bench.problems:
@@ -257,49 +238,6 @@ def check_clock(run: Run) -> Result:
     if problems:
         raise CheckError("; ".join(problems))
     return PASSED, text
-
-
-def make_job(run: Run, torch: Any) -> train.Job:
-    """Prepare a new network in the same way as the trained one."""
-    job = train.prepare(torch, run.accelerator, model.fastest(run.accelerator), run.options.seed)
-    if run.ipex is not None:
-        extensions.optimize(run.ipex, job)
-    return job
-
-
-def check_gradients(run: Run, torch: Any) -> Result:
-    """Require the right loss and gradients from training steps of the real network."""
-    count = numerics.QUICK_TRIALS if run.options.quick else numerics.TRIALS
-    run.trials = numerics.trials(torch, run.tensors[0], count)
-    form = model.fastest(run.accelerator)
-    if run.ipex is not None:
-        steps = [
-            extensions.ipex_step(torch, run.ipex, run.accelerator, trial) for trial in run.trials
-        ]
-        comparison = numerics.compare(steps, run.trials)
-    else:
-        net = numerics.network(torch, form).to(device_of(run.accelerator))
-        comparison = numerics.check(torch, form, net, net, run.trials)
-    name, error = comparison.worst()
-    limits = f"{name}; {len(run.trials)} steps of {train.BATCH}, tolerance {run.tolerance:.0e}"
-    if not comparison.passed(run.tolerance):
-        raise CheckError(
-            f"training steps give wrong gradients against float64: relative error {error:.2g} "
-            f"({limits})"
-        )
-    return PASSED, f"largest relative error against float64 {error:.1e} ({limits})"
-
-
-def check_compile(run: Run, torch: Any, backend: str) -> Result:
-    """Check and time a compile backend; the measurements are kept in ``run``."""
-    form = model.fastest(run.accelerator)
-    bench = compilers.Bench(
-        torch, run.accelerator, form, run.tensors[0], run.tensors[1], run.trials, run.tolerance
-    )
-    progress = partial(run.events.progress, f"compile {backend}")
-    outcome = compilers.measure(bench, backend, progress)
-    run.outcomes.append(outcome)
-    return compilers.verdict(outcome, run.tolerance)
 
 
 def check_kernels(run: Run) -> Result:

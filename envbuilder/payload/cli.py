@@ -81,12 +81,13 @@ def _verify(options: argparse.Namespace) -> int:
         return EXIT_USAGE
     settings = Options(
         device=options.device,
+        framework=options.framework,
         epochs=options.epochs,
         quick=options.quick,
         seed=options.seed,
         min_accuracy=options.min_accuracy,
         precision=options.precision,
-        torch_version=options.torch_version,
+        version=options.framework_version,
         require_kernels=_unique(options.require_kernels),
         compile_backends=_unique(options.compile_backend),
         extensions=_unique(options.extension),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional, Tuple
 
+from .frameworks import FRAMEWORKS
 from .report import BLIND_TEST, REQUIRED
 from .start import AS_FOUND, Start
 
@@ -40,12 +41,14 @@ class Options:
     """Options of a verification; None for ``epochs`` or ``min_accuracy`` is the data's default."""
 
     device: str
+    framework: str = "torch"
     epochs: Optional[int] = None
     quick: bool = False
     seed: int = 1
     min_accuracy: Optional[float] = None
     precision: str = "float32"
-    torch_version: Optional[str] = None
+    version: Optional[str] = None
+    """Of the framework; without a local part, any build of that release."""
     require_kernels: Tuple[str, ...] = ()
     compile_backends: Tuple[str, ...] = ()
     extensions: Tuple[str, ...] = ()
@@ -85,6 +88,7 @@ class Options:
     def required(self) -> Tuple[str, ...]:
         """Return the names of the checks that this run must have passed."""
         names = tuple(f"extension {name}" for name in self.extensions) + REQUIRED
+        names += FRAMEWORKS[self.framework].checks
         names += (BLIND_TEST,) if self.questions else ()
         return names + (("kernels",) if self.required_kernels() else ())
 

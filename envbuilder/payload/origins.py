@@ -119,14 +119,14 @@ class Judgement:
     outside: Tuple[str, ...]
 
 
-def check(start: Start, run: Dict[str, Any], cache: str = "") -> Tuple[str, str]:
+def check(start: Start, run: Dict[str, Any], framework: str, cache: str = "") -> Tuple[str, str]:
     """Judge the origins and return status and detail; the report's ``origins`` go into ``run``.
 
     ``cache`` is the folder of code that this process compiled itself, if it did.
     """
     loaded = look(cache)
     judged = judge(loaded, lambda: library_names(sys.prefix))
-    run.update(summary(start, loaded, judged))
+    run.update(summary(start, loaded, judged, framework))
     if start.as_found:
         named = "; ".join(judged.problems[:3]) or "everything lies below the interpreter's prefix"
         return WARNING, f"as found, not judged: {named}"
@@ -157,7 +157,7 @@ def failing(start: Start) -> bool:
     return not start.as_found and bool(judge(look(), lambda: library_names(sys.prefix)).problems)
 
 
-def summary(start: Start, loaded: Loaded, judged: Judgement) -> Dict[str, Any]:
+def summary(start: Start, loaded: Loaded, judged: Judgement, framework: str) -> Dict[str, Any]:
     """Return the report's ``origins``."""
     result: Dict[str, Any] = {
         "as_found": start.as_found,
@@ -165,7 +165,7 @@ def summary(start: Start, loaded: Loaded, judged: Judgement) -> Dict[str, Any]:
         "prefix": sys.prefix,
         "base_prefix": sys.base_prefix,
         "executable": sys.executable,
-        "torch": loaded.modules.get("torch"),
+        "framework": loaded.modules.get(framework),
         "drivers": list(judged.drivers[:LISTED]),
         "outside": list(judged.outside[:LISTED]),
     }

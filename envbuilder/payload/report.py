@@ -22,7 +22,6 @@ REQUIRED = (
     "device used",
     "arithmetic",
     "gradients",
-    "vae",
     "determinism",
     "origins",
     "clock",

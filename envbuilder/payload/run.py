@@ -13,9 +13,12 @@ from .training import train
 
 if TYPE_CHECKING:
     from .events import Events
+    from .frameworks.interface import Framework, Job, Tensors
     from .numerics.profiling import Observation
     from .options import Options
     from .training.dataset import Dataset
+
+UNKNOWN = {"version": None, "build": None, "runtime": None}
 
 
 @dataclass
@@ -27,10 +30,9 @@ class Run:
     events: Events
     started: clock.Reading = field(default_factory=clock.read)
     checks: Checks = field(default_factory=Checks)
-    torch: Optional[Any] = None
-    ipex: Optional[Any] = None
-    job: Optional[train.Job] = None
-    tensors: Tuple[train.Tensors, ...] = ()
+    framework: Optional[Framework] = None
+    job: Optional[Job] = None
+    tensors: Tuple[Tensors, ...] = ()
     epochs: List[Dict[str, float]] = field(default_factory=list)
     intervals: Dict[str, Tuple[clock.Reading, clock.Reading]] = field(default_factory=dict)
     """Readings of all clocks before and after each training pass, by its name."""
@@ -44,7 +46,6 @@ class Run:
     precision: Optional[Dict[str, Any]] = None
     threads: Dict[str, Any] = field(default_factory=dict)
     observed: Optional[Observation] = None
-    trials: List[numerics.Trial] = field(default_factory=list)
     outcomes: List[compilers.Outcome] = field(default_factory=list)
     peak_memory: Optional[int] = None
     determinism: Optional[Dict[str, Any]] = None
@@ -63,14 +64,15 @@ class Run:
         """Return the tolerance of the gradient checks."""
         return numerics.GRADIENT_TOLERANCE[self.options.precision]
 
-    def count(self, name: str, accelerator: str, before: contention.Reading) -> None:
+    def count(self, name: str, framework: Framework, before: contention.Reading) -> None:
         """Record what competed for the processor since ``before``."""
-        limits = contention.limits(self.torch, accelerator)
+        on_cpu = framework.accelerator == "cpu"
+        limits = contention.limits(framework.threads()["framework"] if on_cpu else None)
         self.disturbances[name] = contention.between(before, contention.read(), limits)
 
     def report(self) -> Dict[str, Any]:
         """Return the report, with all of its keys whatever happened."""
-        options, torch = self.options, self.torch
+        options, framework = self.options, self.framework
         required = options.required()
         checks = [*self.checks.done, *not_run(self.checks.done, required)]
         verdict = judge(checks, required, self.accelerator, self.used)
@@ -82,11 +84,15 @@ class Run:
                 "used": self.used,
                 **{key: self.described.get(key) for key in keys},
             },
-            "torch": {**facts.torch_facts(torch), "extensions": facts.extension_versions()},
+            "framework": {
+                "name": options.framework,
+                **(framework.facts() if framework else UNKNOWN),
+                **facts.platform_facts(),
+                "extensions": facts.extension_versions(),
+            },
             "precision": self.precision,
             "threads": {
-                "torch": torch.get_num_threads() if torch else None,
-                "interop": torch.get_num_interop_threads() if torch else None,
+                **(framework.threads() if framework else {"framework": None, "interop": None}),
                 **self.threads,
                 "allocator": facts.allocator(),
             },
@@ -119,14 +125,12 @@ class Run:
             "cold_start_seconds": self.cold_start,
             "seed": self.options.seed,
             "batch": train.BATCH,
-            "optimizer": type(self.job.optimizer).__name__,
             "learning_rate": train.LEARNING_RATE,
             "gamma": train.GAMMA,
             "min_accuracy": self.options.gate_for(self.data),
             "max_loss": self.options.most_loss_for(self.data),
             "moved": self.moved,
-            "extension": "ipex.optimize" if self.ipex is not None else None,
-            **self.job.form.summary(),
+            **self.job.summary(),
         }
 
     def _speedup(self) -> Optional[float]:

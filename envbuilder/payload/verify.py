@@ -16,30 +16,30 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
-from . import checks, origins
-from .machine import clock, contention, device, facts, hardware, importing, memory, threads
-from .machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES
-from .numerics import compilers, precision, profiling
+from . import checks, origins, torch_checks
+from .frameworks import FRAMEWORKS
+from .machine import clock, contention, facts, hardware, importing, threads
+from .machine.accelerators import FALLBACK_VARIABLES
+from .numerics import compilers
 from .report import BLIND_TEST, FAILED, Check
 from .run import Run
-from .training import model, train
+from .training import train
 
 if TYPE_CHECKING:
     from .events import Events
+    from .frameworks.interface import Framework, Job, Tensors
     from .options import Options
     from .training.dataset import Dataset
-
-PROFILED_STEPS = 3
 
 AFTER_TRAINING = {
     "data copied": checks.check_copied,
     "arithmetic": checks.check_arithmetic,
     "gradients": checks.check_gradients,
     "dropout": checks.check_dropout,
-    "vae": checks.check_vae,
     "determinism": checks.check_determinism,
     "measurements": checks.check_measurements,
 }
+OF_ONE_FRAMEWORK = {"vae": torch_checks.check_vae}
 
 
 def verify(options: Options, data: Dataset, events: Events) -> Dict[str, Any]:
@@ -51,7 +51,7 @@ def verify(options: Options, data: Dataset, events: Events) -> Dict[str, Any]:
             _set_environment(run)
             _verify(run, cache)
     except (Exception, SystemExit) as error:  # some extensions call sys.exit when imported
-        detail = device.without_kernel(run.torch, run.accelerator, error)
+        detail = run.framework.why_not(error) if run.framework else ""
         if not detail:
             run.traceback = traceback.format_exc()
             detail = f"unexpected {type(error).__name__}: {error}"
@@ -78,36 +78,37 @@ def _verify(run: Run, cache: str) -> None:
         return
     for name in options.extensions:
         run.events.phase(f"try {name}")
-        if not done.run(f"extension {name}", checks.check_extension, name):
+        if not done.run(f"extension {name}", torch_checks.check_extension, name):
             return
     run.events.phase(importing.PHASE)
     if not done.run("import", checks.check_import, run):
         return
-    torch = run.torch
-    assert torch is not None
+    framework = run.framework
+    assert framework is not None
     if origins.failing(options.start):
-        done.run("origins", origins.check, options.start, run.origins)
+        done.run("origins", origins.check, options.start, run.origins, options.framework)
         return
     done.run("dataset", checks.check_dataset, run.data)
     done.run("shared memory", checks.check_shared_memory)
-    if not done.run("build", checks.check_build, torch, run.accelerator):
+    if not done.run("build", checks.check_build, framework):
         return
     run.events.phase(f"use {run.accelerator}")
-    if not done.run("device", checks.check_device, torch, run.accelerator):
+    if not done.run("device", checks.check_device, framework):
         return
-    run.described = ACCELERATORS[run.accelerator].describe(torch)
-    _train(run, torch)
-    for name, check in AFTER_TRAINING.items():
+    run.described = framework.describe()
+    _train(run, framework)
+    own = {name: OF_ONE_FRAMEWORK[name] for name in FRAMEWORKS[options.framework].checks}
+    for name, check in {**AFTER_TRAINING, **own}.items():
         run.events.phase(name)
-        done.run(name, check, run, torch)
+        done.run(name, check, run, framework)
     for backend in options.backends():
         run.events.phase(f"compile {backend}")
-        done.run(f"compile {backend}", checks.check_compile, run, torch, backend)
+        done.run(f"compile {backend}", torch_checks.check_compile, run, framework, backend)
     if options.require_kernels:
         done.run("kernels", checks.check_kernels, run)
     if options.trains_baseline():
-        _baseline(run, torch)
-    done.run("origins", origins.check, options.start, run.origins, cache)
+        _baseline(run, framework.on_cpu())
+    done.run("origins", origins.check, options.start, run.origins, options.framework, cache)
     done.run("clock", checks.check_clock, run)
 
 
@@ -117,42 +118,35 @@ def _may_import(run: Run) -> bool:
     return not obstacle or run.checks.run("device", checks.refuse, obstacle)
 
 
-def _train(run: Run, torch: Any) -> None:
-    options, accelerator, data = run.options, run.accelerator, run.data
-    precision.prepare(torch, options.precision)
-    before = precision.observe(torch, accelerator)
-    held = device.allocated(torch, accelerator)
-    run.tensors = (
-        train.tensors(torch, data.train, accelerator),
-        train.tensors(torch, data.test, accelerator),
-    )
-    job = checks.make_job(run, torch)
-    run.job = job
+def _train(run: Run, framework: Framework) -> None:
+    options, data = run.options, run.data
+    framework.state_precision(options.precision)
+    before = framework.precision()
+    held = framework.allocated()
+    run.tensors = framework.hold(data.train), framework.hold(data.test)
+    job = run.job = framework.job(options.seed)
     job.on_first_step = partial(_cold_start, run)
     job.curve = train.curve(data.train.count, options.epochs_for(data))
-    untrained = train.weights(job.model)
-    run.epochs = _epochs(run, job, run.tensors, options.epochs_for(data), "epoch")
-    run.peak_memory = memory.peak_bytes(torch, accelerator)
-    run.moved = train.changes(untrained, train.weights(job.model))
+    untrained = job.weights()
+    run.epochs = _epochs(run, framework, job, run.tensors, options.epochs_for(data), "epoch")
+    run.peak_memory = framework.peak()
+    run.moved = train.changes(framework, untrained, job.weights())
     run.checks.run("accuracy", checks.check_accuracy, run)
     run.checks.run("learning", checks.check_learning, run)
     if options.questions is not None:
         run.events.phase(BLIND_TEST)
-        run.checks.run(BLIND_TEST, checks.check_answers, run, job)
+        run.checks.run(BLIND_TEST, checks.check_answers, run, framework, job)
 
     run.events.phase("profile")
-    images, labels = train.batches(run.tensors[0], 1)[0]
-    batch = model.arrange(torch, images, job.form), labels
-    job.model.train()
-    census = train.observe(job, *batch)
-    devices = sorted(census.devices)
-    run.used = device.used(accelerator, devices)
-    run.observed = profiling.observe(torch, accelerator, partial(_steps, job, batch))
-    after = device.allocated(torch, accelerator)
+    step = framework.observe(job, framework.batches(run.tensors[0], 1)[0])
+    own = step.devices == (framework.device_type(),)
+    run.used = run.accelerator if own else ", ".join(step.devices)
+    run.observed = step.observation
+    after = framework.allocated()
     growth = None if held is None or after is None else after - held
-    run.checks.run("device used", checks.check_device_used, run, devices, growth)
-    run.precision = precision.observe(torch, accelerator)
-    run.checks.run("precision", checks.check_precision, run, before, sorted(census.dtypes))
+    run.checks.run(*("device used", checks.check_device_used, run, framework, step.devices, growth))
+    run.precision = framework.precision()
+    run.checks.run("precision", checks.check_precision, run, before, step.dtypes)
 
 
 def _cold_start(run: Run) -> None:
@@ -163,7 +157,12 @@ def _cold_start(run: Run) -> None:
 
 
 def _epochs(
-    run: Run, job: train.Job, tensors: Tuple[Any, Any], count: int, name: str
+    run: Run,
+    framework: Framework,
+    job: Job,
+    tensors: Tuple[Tensors, Tensors],
+    count: int,
+    name: str,
 ) -> List[Dict[str, float]]:
     done = []
     for number in range(1, count + 1):
@@ -175,19 +174,14 @@ def _epochs(
         run.intervals[phase] = before, clock.read()
         # The core times the pass by its own clock, from one phase event to the next.
         run.events.phase(f"test {phase}")
-        run.count(phase, job.accelerator, counted)
+        run.count(phase, framework, counted)
         train.require_every_image(job, len(tensors[0].labels))
         done.append({**result, "accuracy": train.accuracy(job, tensors[1])})
     return done
 
 
-def _steps(job: train.Job, batch: Tuple[Any, Any]) -> None:
-    for _ in range(PROFILED_STEPS):
-        train.step(job, *batch)
-
-
-def _baseline(run: Run, torch: Any) -> None:
-    data = train.tensors(torch, run.data.train, "cpu"), train.tensors(torch, run.data.test, "cpu")
-    job = train.prepare(torch, "cpu", model.fastest("cpu"), run.options.seed)
-    epoch = _epochs(run, job, data, 1, "baseline epoch")[0]
+def _baseline(run: Run, framework: Framework) -> None:
+    data = framework.hold(run.data.train), framework.hold(run.data.test)
+    job = framework.job(run.options.seed)
+    epoch = _epochs(run, framework, job, data, 1, "baseline epoch")[0]
     run.baseline = {"device": "cpu", "name": hardware.cpu_name(), **epoch}

@@ -59,7 +59,7 @@ def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
         arguments += ["--epochs", str(job.epochs)]
     arguments += ["--precision", expects.precision]
     if expects.torch:
-        arguments += ["--torch-version", expects.torch]
+        arguments += ["--framework-version", expects.torch]
     if job.quick or dataset.subset:
         arguments.append("--quick")
     else:
@@ -295,7 +295,7 @@ def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
     return {
         "schema": model.SCHEMA,
         "device": {"requested": expects.device, "used": None},
-        "torch": {},
+        "framework": {},
         "precision": None,
         "dataset": {"name": dataset.name, "subset": dataset.subset},
         "quick": job.quick or dataset.subset,
@@ -332,12 +332,12 @@ def as_stored(report: Any, hint: str) -> Any:
 
 
 def _hung(done: Completed, phase: str) -> str:
-    """Return that the payload was stopped because torch's import did not end, if it was."""
+    """Return that the payload was stopped because an import did not end, if it was."""
     if phase != importing.PHASE or importing.HUNG not in done.stderr:
         return ""
     return (
-        f"importing torch did not end within {importing.SECONDS} s and was stopped: its build or"
-        " the GPU's driver hangs"
+        f"the framework's import did not end within {importing.SECONDS} s and was stopped: its"
+        " build or the GPU's driver hangs"
     )
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, List, Optional, Tuple
 
-from . import device
-
 BLOCK_SECONDS = 0.002
 """Minimum duration of a timed block of calls, so that reading the clock does not count."""
 
@@ -31,6 +29,9 @@ JUMP = 1.0
 
 UPTIME = Path("/proc/uptime")
 
+Wait = Callable[..., None]
+"""Waits for a device to finish, at least with the result that it is given."""
+
 
 def since(began: float) -> float:
     """Return the seconds since the counter read ``began``; RuntimeError if it did not advance."""
@@ -40,35 +41,34 @@ def since(began: float) -> float:
     return elapsed
 
 
-def timed(torch: Any, accelerator: str, work: Callable[[], Any]) -> Tuple[float, Any]:
+def timed(wait: Wait, work: Callable[[], Any]) -> Tuple[float, Any]:
     """Return the seconds until ``work`` has finished on the device, and its result."""
-    device.synchronize(torch, accelerator)
+    wait()
     began = time.perf_counter()
     result = work()
-    device.synchronize(torch, accelerator)
+    wait(result)
     return since(began), result
 
 
-def median_seconds(torch: Any, accelerator: str, work: Callable[[], Any], budget: float) -> float:
+def median_seconds(wait: Wait, work: Callable[[], Any], budget: float) -> float:
     """Return the median seconds of one call of ``work``, after two warm-up calls.
 
     This takes about ``budget`` seconds. The device is not synchronized within a block of calls, as
     in real use.
     """
-    timed(torch, accelerator, work)
-    single, _ = timed(torch, accelerator, work)
+    timed(wait, work)
+    single, _ = timed(wait, work)
     calls = min(MOST_CALLS, max(1, math.ceil(BLOCK_SECONDS / single)))
 
-    def block() -> None:
-        for _ in range(calls):
-            work()
+    def block() -> Any:
+        return [work() for _ in range(calls)]
 
     samples: List[float] = []
     ends = time.perf_counter() + budget
     while len(samples) < LEAST_BLOCKS or (
         len(samples) < MOST_BLOCKS and time.perf_counter() < ends
     ):
-        samples.append(timed(torch, accelerator, block)[0] / calls)
+        samples.append(timed(wait, block)[0] / calls)
     return statistics.median(samples)
 
 

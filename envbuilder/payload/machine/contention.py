@@ -48,10 +48,9 @@ class Reading:
     switches: Optional[int] = None
 
 
-def limits(torch: Optional[Any], accelerator: str) -> Limits:
-    """Return the limits of this process now, for work on an accelerator or on the CPU."""
+def limits(workers: Optional[int]) -> Limits:
+    """Return the limits of this process now; ``workers`` compute on the CPU, None elsewhere."""
     facts = threads.fetch()
-    workers = torch.get_num_threads() if torch and accelerator == "cpu" else None
     return Limits(workers, facts.affinity, facts.quota)
 
 

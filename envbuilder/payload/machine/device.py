@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional
 
 from ..report import CheckError
 from .accelerators import (
@@ -28,16 +28,15 @@ def synchronize(torch: Any, accelerator: str) -> None:
         ACCELERATORS[accelerator].module(torch).synchronize()
 
 
+def waiter(torch: Any, accelerator: str) -> Callable[..., None]:
+    """Return a function that does so, whatever it is given."""
+    return lambda *_: synchronize(torch, accelerator)
+
+
 def allocated(torch: Any, accelerator: str) -> Optional[int]:
     """Return the bytes that torch now holds on the device; None if torch does not count them."""
     row = ACCELERATORS[accelerator]
     return row.counted(torch, row.allocated)
-
-
-def used(accelerator: str, devices: Sequence[str]) -> str:
-    """Return the accelerator if torch's device types are its own alone, else those types."""
-    own = [device_of(accelerator)]
-    return accelerator if list(devices) == own else ", ".join(devices)
 
 
 def require_build(torch: Any, accelerator: str) -> str:

@@ -33,15 +33,19 @@ def python_facts() -> Dict[str, str]:
     }
 
 
-def torch_facts(torch: Optional[Any]) -> Dict[str, Optional[str]]:
-    """Return the report's ``torch``; versions are None if torch could not be imported."""
+def torch_facts(torch: Any) -> Dict[str, Optional[str]]:
+    """Return version, build and the version of the build's runtime."""
     return {
-        "version": str(torch.__version__) if torch else None,
-        "build": build_of(torch) if torch else None,
-        "runtime": runtime_of(torch) if torch else None,
-        "python": platform.python_version(),
-        "platform": f"{platform.system().lower()}/{platform.machine().lower()}",
+        "version": str(torch.__version__),
+        "build": build_of(torch),
+        "runtime": runtime_of(torch),
     }
+
+
+def platform_facts() -> Dict[str, str]:
+    """Return the version of Python and the platform."""
+    system, machine = platform.system().lower(), platform.machine().lower()
+    return {"python": platform.python_version(), "platform": f"{system}/{machine}"}
 
 
 def extension_versions() -> Dict[str, Optional[str]]:
@@ -107,6 +111,7 @@ def probe() -> Dict[str, Any]:
         return result
     result["torch"] = {
         **torch_facts(torch),
+        **platform_facts(),
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
         "xpu": getattr(torch.version, "xpu", None),

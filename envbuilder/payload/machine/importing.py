@@ -1,4 +1,4 @@
-"""Importing torch: not where that may never end, and not without a limit.
+"""Importing a framework: not where that may never end, and not without a limit.
 
 ROCm builds of torch 2.13 hang while they are imported on a machine without ``/dev/kfd``
 (pytorch#189110). So the device nodes are examined before, by the standard library alone.
@@ -7,6 +7,7 @@ ROCm builds of torch 2.13 hang while they are imported on a machine without ``/d
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import importlib.util
 import os
 import stat
@@ -19,7 +20,7 @@ from .accelerators import ACCELERATORS, Accelerator
 SECONDS = 600
 """Limit of an import; from a cold disk, or over a network, that of a large build takes a minute."""
 
-PHASE = "import torch"
+PHASE = "import"
 """The phase of a run in which that happens; if it was the last one, that is what hung."""
 
 HUNG = "Timeout ("
@@ -29,17 +30,21 @@ _STDERR = 2
 
 
 def torch_for(accelerator: str) -> Any:
-    """Import torch, and end this process if that takes longer than the limit.
+    """Import torch, where that can end."""
+    require_nodes(accelerator)
+    return limited("torch")
+
+
+def limited(name: str) -> Any:
+    """Import a module, and end this process if that takes longer than the limit.
 
     A thread would not do: what hangs may hold the interpreter's lock.
     """
-    require_nodes(accelerator)
     faulthandler.dump_traceback_later(SECONDS, exit=True, file=_STDERR)
     try:
-        import torch
+        return importlib.import_module(name)
     finally:
         faulthandler.cancel_dump_traceback_later()
-    return torch
 
 
 def require_nodes(accelerator: str) -> None:

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from ..machine import clock
+from ..machine import clock, device
 from ..machine.accelerators import device_of
 from ..report import PASSED, WARNING
-from ..training import model, train
+from ..training import eager, model, train
 from . import arithmetic, extensions, numerics, profiling
 
 if TYPE_CHECKING:
+    from ..frameworks.interface import Tensors
     from ..training.model import Form
     from .numerics import Comparison, Trial
     from .profiling import Observation
@@ -69,10 +70,15 @@ class Bench:
     torch: Any
     accelerator: str
     form: Form
-    training: train.Tensors
-    test: train.Tensors
+    training: Tensors
+    test: Tensors
     trials: List[Trial]
     tolerance: float
+
+    def wait(self, result: Any = None) -> None:
+        """Wait until the device has finished."""
+        del result
+        device.synchronize(self.torch, self.accelerator)
 
 
 @dataclass
@@ -156,12 +162,12 @@ def _measure_inference(bench: Bench, outcome: Outcome) -> None:
     call = _compiled(bench, outcome.backend, net)
     size = min(train.TEST_BATCH, len(bench.test.images))
     batches = [
-        model.arrange(torch, train.normalise(images), bench.form)
+        model.arrange(torch, eager.normalise(images), bench.form)
         for images in bench.test.images.split(size)
         if len(images) == size
     ]
     with torch.no_grad():
-        seconds, output = clock.timed(bench.torch, bench.accelerator, partial(call, batches[0]))
+        seconds, output = clock.timed(bench.wait, partial(call, batches[0]))
         outcome.compile_seconds["inference"] = seconds
         outcome.output_error = _output_error(bench, net, batches[0], output)
         numerics.load_weights(torch, net, bench.trials[-1])
@@ -170,8 +176,8 @@ def _measure_inference(bench: Bench, outcome: Outcome) -> None:
         eager, compiled = [], []
         for number in range(INFERENCE_SAMPLES):
             batch = batches[number % len(batches)]
-            eager.append(clock.timed(bench.torch, bench.accelerator, partial(net, batch))[0])
-            compiled.append(clock.timed(bench.torch, bench.accelerator, partial(call, batch))[0])
+            eager.append(clock.timed(bench.wait, partial(net, batch))[0])
+            compiled.append(clock.timed(bench.wait, partial(call, batch))[0])
         outcome.observed["inference"] = profiling.observe(
             torch, bench.accelerator, partial(call, batches[0])
         )
@@ -188,24 +194,24 @@ def _output_error(bench: Bench, net: Any, images: Any, output: Any) -> float:
 def _measure_training(bench: Bench, outcome: Outcome) -> None:
     torch = bench.torch
     torch._dynamo.reset()
-    eager = train.prepare(torch, bench.accelerator, bench.form, numerics.SEED)
+    plain = eager.prepare(torch, bench.accelerator, bench.form, numerics.SEED)
     form = bench.form.for_compilers()
-    compiled = train.prepare(torch, bench.accelerator, form, numerics.SEED)
+    compiled = eager.prepare(torch, bench.accelerator, form, numerics.SEED)
     compiled.model = _compiled(bench, outcome.backend, compiled.model)
     batches = _batches(bench)
-    for job in (eager, compiled):
+    for job in (plain, compiled):
         job.model.train()
-    first = partial(train.step, compiled, *batches[0])
-    seconds, _ = clock.timed(torch, bench.accelerator, first)
+    first = partial(eager.step, compiled, *batches[0])
+    seconds, _ = clock.timed(bench.wait, first)
     outcome.compile_seconds["training"] = seconds
-    samples: Dict[int, List[float]] = {id(eager): [], id(compiled): []}
-    for job in (eager, compiled):
+    samples: Dict[int, List[float]] = {id(plain): [], id(compiled): []}
+    for job in (plain, compiled):
         _steps(job, batches)
     for _ in range(TRAINING_BLOCKS):
-        for job in (eager, compiled):
-            spent, _ = clock.timed(bench.torch, bench.accelerator, partial(_steps, job, batches))
+        for job in (plain, compiled):
+            spent, _ = clock.timed(bench.wait, partial(_steps, job, batches))
             samples[id(job)].append(spent / len(batches))
-    outcome.training_eager_ms = statistics.median(samples[id(eager)]) * 1000
+    outcome.training_eager_ms = statistics.median(samples[id(plain)]) * 1000
     outcome.training_ms = statistics.median(samples[id(compiled)]) * 1000
     outcome.observed["training"] = profiling.observe(
         torch, bench.accelerator, partial(_steps, compiled, batches[:PROFILED_STEPS])
@@ -215,13 +221,13 @@ def _measure_training(bench: Bench, outcome: Outcome) -> None:
 def _batches(bench: Bench) -> List[Tuple[Any, Any]]:
     return [
         (model.arrange(bench.torch, images, bench.form), labels)
-        for images, labels in train.batches(bench.training, STEPS_A_BLOCK)
+        for images, labels in eager.batches(bench.training, STEPS_A_BLOCK)
     ]
 
 
-def _steps(job: train.Job, batches: List[Tuple[Any, Any]]) -> None:
+def _steps(job: eager.Job, batches: List[Tuple[Any, Any]]) -> None:
     for images, labels in batches:
-        train.step(job, images, labels)
+        eager.step(job, images, labels)
 
 
 def _within(error: Optional[float]) -> bool:

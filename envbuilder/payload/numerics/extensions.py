@@ -13,7 +13,7 @@ from .. import start
 from ..machine import facts
 from ..machine.accelerators import device_of
 from ..report import CheckError
-from ..training import train
+from ..training import eager, train
 from ..training.model import arrange, fastest
 from .numerics import Step, Trial, load_weights, network
 
@@ -58,10 +58,11 @@ def load(name: str) -> Any:
     return importlib.import_module(facts.EXTENSIONS[name])
 
 
-def optimize(ipex: Any, job: train.Job) -> None:
+def optimize(ipex: Any, job: eager.Job) -> None:
     """Let IPEX replace the job's network and optimizer with its own, in float32, for training."""
     job.model.train()
     job.model, job.optimizer = ipex.optimize(job.model, optimizer=job.optimizer)
+    job.extension = "ipex.optimize"
     # The existing schedule would still change the learning rate of the old optimizer.
     scheduler = job.torch.optim.lr_scheduler.StepLR
     job.scheduler = scheduler(job.optimizer, step_size=1, gamma=train.GAMMA)
@@ -77,11 +78,11 @@ def ipex_step(torch: Any, ipex: Any, accelerator: str, trial: Trial) -> Step:
     load_weights(torch, net, trial)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     net, optimizer = ipex.optimize(net, optimizer=optimizer)
-    before = train.weights(net)
+    before = eager.weights(net)
     optimizer.zero_grad()
     images = arrange(torch, trial.images, fastest(accelerator))
     loss = torch.nn.functional.nll_loss(net(images), trial.labels)
     loss.backward()
     optimizer.step()
-    after = train.weights(net)
+    after = eager.weights(net)
     return Step(float(loss.detach()), {name: before[name] - after[name] for name in before})

@@ -10,10 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
-from ..training import model, train
+from ..training import eager, model
 from .arithmetic import relative_error
 
 if TYPE_CHECKING:
+    from ..frameworks.interface import Tensors
     from ..training.model import Form
 
 SEED = 1
@@ -72,7 +73,7 @@ def network(torch: Any, form: Form) -> Any:
     return model.build(torch, SEED, form, shares=(0.0, 0.0))
 
 
-def trials(torch: Any, data: train.Tensors, count: int) -> List[Trial]:
+def trials(torch: Any, data: Tensors, count: int) -> List[Trial]:
     """Compute ``count`` consecutive steps on real batches of 64, in float64, eagerly, on the CPU.
 
     The network has its published form. Batch and weights change from step to step, because a
@@ -80,7 +81,7 @@ def trials(torch: Any, data: train.Tensors, count: int) -> List[Trial]:
     """
     net = network(torch, model.PUBLISHED).double()
     result = []
-    for images, labels in train.batches(data, count):
+    for images, labels in eager.batches(data, count):
         weights = {name: p.detach().float().clone() for name, p in net.named_parameters()}
         exact = backward(torch, net, net, images.cpu().double(), labels.cpu())
         result.append(Trial(images, labels, weights, exact))

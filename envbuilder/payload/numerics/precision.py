@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence
 
 from ..machine.accelerators import ACCELERATORS, device_of
 
@@ -73,7 +73,7 @@ def effective(observed: Mapping[str, Any]) -> str:
 
 
 def problems(
-    stated: str, before: Mapping[str, Any], after: Mapping[str, Any], tensors: List[str]
+    stated: str, before: Mapping[str, Any], after: Mapping[str, Any], tensors: Sequence[str]
 ) -> List[str]:
     """Return a sentence for each difference from the stated precision; none if it held.
 

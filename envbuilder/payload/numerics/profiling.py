@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
 from ..machine import device
-from ..machine.accelerators import ACCELERATORS, device_of
+from ..machine.accelerators import ACCELERATORS
 
 TOP = 15
 """Maximum number of kernels that the report names."""
@@ -90,10 +90,13 @@ class Evidence:
     needed: int
 
 
-def problems(accelerator: str, evidence: Evidence) -> Tuple[List[str], str]:
-    """Return why the work was not done on the accelerator, and a sentence on the evidence."""
+def problems(accelerator: str, device_type: str, evidence: Evidence) -> Tuple[List[str], str]:
+    """Return why the work was not done on the accelerator, and a sentence on the evidence.
+
+    ``device_type`` is what the framework calls a device of it.
+    """
     sentences = []
-    if evidence.devices != (device_of(accelerator),):
+    if evidence.devices != (device_type,):
         sentences.append(
             f"tensors of the training step lived on {', '.join(evidence.devices) or 'nothing'}"
         )
@@ -118,6 +121,6 @@ def problems(accelerator: str, evidence: Evidence) -> Tuple[List[str], str]:
 def _problems_on_cpu(sentences: List[str], observation: Observation) -> Tuple[List[str], str]:
     if observation.on_device():
         sentences.append(f"the profiler saw work elsewhere: {observation.on_device()[0].name}")
-    if not any("conv" in kernel.name for kernel in observation.kernels):
+    if not any("conv" in kernel.name.lower() for kernel in observation.kernels):
         sentences.append("the profiler saw no convolution on the CPU")
     return sentences, f"the profiler saw {len(observation.kernels)} operators on the CPU"

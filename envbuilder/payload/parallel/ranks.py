@@ -27,12 +27,14 @@ from ..machine import clock, device, hardware, importing
 from ..machine.accelerators import ACCELERATORS, device_of
 from ..numerics import numerics
 from ..numerics.arithmetic import relative_error
-from ..training import dataset, model, train
+from ..training import dataset, eager, model
 from . import shares
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
+
+    from ..frameworks.interface import Tensors
 
 BLOCKS = 5
 """Timed blocks of steps; their median counts, since other processes may disturb some of them."""
@@ -134,7 +136,7 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
         ACCELERATORS[accelerator].module(torch).set_device(int(os.environ.get("LOCAL_RANK", "0")))
     usable = device.require_usable(torch, accelerator)
     data = dataset.load(options.data)
-    tensors = train.tensors(torch, data.train, accelerator)
+    tensors = eager.tensors(torch, data.train, accelerator)
     if rank.world > 1:
         rank.phase("meet the other ranks")
         # Longer than the limit after which the launcher reports the phase of each rank.
@@ -187,7 +189,7 @@ def _wrapped(torch: Any, rank: Rank, accelerator: str, net: Any) -> Any:
     return torch.nn.parallel.DistributedDataParallel(net, device_ids=place)
 
 
-def _prove(torch: Any, rank: Rank, accelerator: str, tensors: train.Tensors) -> Tuple[str, float]:
+def _prove(torch: Any, rank: Rank, accelerator: str, tensors: Tensors) -> Tuple[str, float]:
     """Run one backward pass over this rank's part of a joined batch; write the gradients to a file.
 
     Rank 0 compares them with those of one process: the joined batch, eagerly, in float64, on the
@@ -196,7 +198,7 @@ def _prove(torch: Any, rank: Rank, accelerator: str, tensors: train.Tensors) -> 
     """
     form = model.fastest(accelerator)
     net = numerics.network(torch, form).to(device_of(accelerator))
-    joined = train.batches(tensors, rank.world)
+    joined = eager.batches(tensors, rank.world)
     images, labels = joined[rank.number]
     call = _wrapped(torch, rank, accelerator, net)
     ours = numerics.backward(torch, net, call, model.arrange(torch, images, form), labels)
@@ -216,23 +218,23 @@ def _prove(torch: Any, rank: Rank, accelerator: str, tensors: train.Tensors) -> 
 
 
 def _train(
-    torch: Any, rank: Rank, options: argparse.Namespace, tensors: train.Tensors
+    torch: Any, rank: Rank, options: argparse.Namespace, tensors: Tensors
 ) -> Tuple[List[float], int, float]:
     """Train as `verify` does; return the seconds of each block, its steps, and the last loss."""
     accelerator, form = options.device, model.fastest(options.device)
-    job = train.prepare(torch, accelerator, form, options.seed)
+    job = eager.prepare(torch, accelerator, form, options.seed)
     job.model = _wrapped(torch, rank, accelerator, job.model)
     job.model.train()
     # Dropout must differ between ranks; the initial weights are equal.
     torch.manual_seed(options.seed + rank.number)
-    mine = train.batches(tensors, BATCHES * rank.world)[rank.number :: rank.world]
+    mine = eager.batches(tensors, BATCHES * rank.world)[rank.number :: rank.world]
     mine = [(model.arrange(torch, images, form), labels) for images, labels in mine]
     done, loss = 0, torch.zeros(())
 
     def steps(count: int) -> None:
         nonlocal done, loss
         for _ in range(count):
-            loss = train.step(job, *mine[done % BATCHES])
+            loss = eager.step(job, *mine[done % BATCHES])
             done += 1
 
     rank.phase("warm up")
@@ -242,7 +244,7 @@ def _train(
         rank.phase(f"train: block {number + 1} of {BLOCKS}")
         if rank.world > 1:
             torch.distributed.barrier()
-        seconds.append(clock.timed(torch, accelerator, lambda: steps(each))[0])
+        seconds.append(clock.timed(device.waiter(torch, accelerator), lambda: steps(each))[0])
     rank.phase("leave")
     rank.leave("weights", _bytes(torch, list(job.model.parameters())))
     return seconds, each, float(loss)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from ..machine import clock, memory
+from ..machine import clock, device, memory
 from ..machine.accelerators import ACCELERATORS, device_of
 
 MIB = 1 << 20
@@ -69,7 +69,7 @@ def _triad(torch: Any, accelerator: str, budget: float) -> float:
     size = array_bytes(accelerator, *_room(torch, accelerator))
     first, second, result = (torch.ones(size // 4, device=device_of(accelerator)) for _ in range(3))
     work = partial(torch.add, first, second, alpha=3, out=result)
-    return 3 * size / clock.median_seconds(torch, accelerator, work, budget)
+    return 3 * size / clock.median_seconds(device.waiter(torch, accelerator), work, budget)
 
 
 def _room(torch: Any, accelerator: str) -> Tuple[Optional[int], Optional[int]]:
@@ -87,7 +87,7 @@ def _copy(torch: Any, accelerator: str, budget: float, pinned: bool, *, to_devic
     target, source = (remote, host) if to_device else (host, remote)
     # non_blocking has no effect without pinned memory; with it, the copies need not wait.
     work = partial(target.copy_, source, non_blocking=pinned)
-    return COPY / clock.median_seconds(torch, accelerator, work, budget)
+    return COPY / clock.median_seconds(device.waiter(torch, accelerator), work, budget)
 
 
 def _between(torch: Any, accelerator: str, budget: float) -> float:
@@ -100,4 +100,4 @@ def _between(torch: Any, accelerator: str, budget: float) -> float:
         # The timer synchronizes the first device only.
         row.module(torch).synchronize(1)
 
-    return COPY / clock.median_seconds(torch, accelerator, work, budget)
+    return COPY / clock.median_seconds(device.waiter(torch, accelerator), work, budget)

@@ -10,15 +10,13 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from ..machine import clock
-from ..machine.accelerators import device_of
-from ..training import flops, model, train
-from . import bandwidth
+from ..training import flops
 
 if TYPE_CHECKING:
-    from ..training.train import Job, Tensors
+    from ..frameworks.interface import Framework, Job, Tensors
 
 DTYPES = ("float32", "bfloat16")
 FIRST_SIZE, LAST_SIZE = 512, 8192
@@ -48,20 +46,19 @@ FULL = Budget(matmul=0.5, bandwidth=0.3, launch=0.2, inference=1.0, logging=2.5)
 
 @dataclass
 class Bench:
-    """Inputs of the measurements: ``trained`` for inference; ``make`` prepares a fresh job."""
+    """Inputs of the measurements: ``trained`` for inference; ``seed`` makes a fresh job."""
 
-    torch: Any
-    accelerator: str
+    framework: Framework
     budget: Budget
     trained: Job
-    make: Callable[[], Job]
+    seed: int
     data: Tensors
     test: Tensors
     problems: List[str] = field(default_factory=list)
 
     def median(self, work: Callable[[], Any], budget: float) -> float:
         """Return the median seconds of one call of ``work``."""
-        return clock.median_seconds(self.torch, self.accelerator, work, budget)
+        return clock.median_seconds(self.framework.wait, work, budget)
 
     def attempt(self, name: str, work: Callable[[], Any]) -> Any:
         """Return the result of ``work``, or None with the problem recorded."""
@@ -88,7 +85,7 @@ def measure(
         "launch_seconds": partial(_launch, bench),
         "inference": partial(_inference, bench),
         "logging": partial(_logging, bench),
-        "epoch_flops": partial(flops.training_flops, bench.torch, len(bench.data.labels)),
+        "epoch_flops": partial(flops.training_flops, len(bench.data.labels)),
     }
     result: Dict[str, Any] = {}
     for number, (name, part) in enumerate(parts.items(), 1):
@@ -117,9 +114,9 @@ def _matmul(bench: Bench, dtype: str) -> Dict[str, Any]:
     """Measure the rate of one square product, large enough for the device to show its speed."""
     size = FIRST_SIZE
     while True:
-        work = _product(bench, dtype, size)
-        clock.timed(bench.torch, bench.accelerator, work)
-        seconds, _ = clock.timed(bench.torch, bench.accelerator, work)
+        work = bench.framework.product(dtype, size)
+        clock.timed(bench.framework.wait, work)
+        seconds, _ = clock.timed(bench.framework.wait, work)
         if seconds >= LONG_ENOUGH or size >= LAST_SIZE:
             break
         size *= 2
@@ -127,15 +124,8 @@ def _matmul(bench: Bench, dtype: str) -> Dict[str, Any]:
     return {"dtype": dtype, "size": size, "flops_per_second": 2 * size**3 / seconds}
 
 
-def _product(bench: Bench, dtype: str, size: int) -> Callable[[], Any]:
-    torch, place = bench.torch, device_of(bench.accelerator)
-    # Random numbers: on GPUs, products of constants take less power and thus less time.
-    left, right = (torch.rand(size, size, device=place).to(getattr(torch, dtype)) for _ in range(2))
-    return partial(torch.mm, left, right, out=torch.empty_like(left))
-
-
 def _bandwidth(bench: Bench) -> Dict[str, Optional[float]]:
-    paths = bandwidth.measurements(bench.torch, bench.accelerator, bench.budget.bandwidth)
+    paths = bench.framework.bandwidths(bench.budget.bandwidth)
     return {
         path: bench.attempt(f"bandwidth {path}", measurement) for path, measurement in paths.items()
     }
@@ -143,17 +133,13 @@ def _bandwidth(bench: Bench) -> Dict[str, Optional[float]]:
 
 def _launch(bench: Bench) -> float:
     """Return the seconds per smallest operation when many are launched one after another."""
-    number = bench.torch.zeros(1, device=device_of(bench.accelerator))
-    return bench.median(partial(number.add_, 1), bench.budget.launch)
+    return bench.median(bench.framework.smallest(), bench.budget.launch)
 
 
 def _inference(bench: Bench) -> Dict[str, Any]:
-    torch, job = bench.torch, bench.trained
-    images = model.arrange(torch, train.normalise(bench.test.images[: train.TEST_BATCH]), job.form)
-    job.model.eval()
-    with torch.no_grad():
-        seconds = bench.median(partial(job.model, images), bench.budget.inference)
-    return {"batch": len(images), "samples_per_second": len(images) / seconds}
+    work, size = bench.trained.inference(bench.test.images)
+    seconds = bench.median(work, bench.budget.inference)
+    return {"batch": size, "samples_per_second": size / seconds}
 
 
 def _logging(bench: Bench) -> Dict[str, Any]:
@@ -161,12 +147,8 @@ def _logging(bench: Bench) -> Dict[str, Any]:
 
     Fetching a number waits for the device, so that it has nothing queued when the next step comes.
     """
-    torch, job = bench.torch, bench.make()
-    job.model.train()
-    batches = [
-        (model.arrange(torch, images, job.form), labels)
-        for images, labels in train.batches(bench.data, MOST_STEPS)
-    ]
+    job = bench.framework.job(bench.seed)
+    batches = bench.framework.batches(bench.data, MOST_STEPS)
     single = min(_timed_steps(bench, job, batches[:1], _at_end) for _ in range(2))
     affordable = int(bench.budget.logging / (2 * ROUNDS * single))
     batches = batches[: max(LEAST_STEPS, min(MOST_STEPS, affordable))]
@@ -181,20 +163,16 @@ def _logging(bench: Bench) -> Dict[str, Any]:
     }
 
 
-Batches = List[Tuple[Any, Any]]
-
-
 def _timed_steps(
-    bench: Bench, job: Job, batches: Batches, way: Callable[[Job, Batches], None]
+    bench: Bench, job: Job, batches: List[Any], way: Callable[[Job, List[Any]], None]
 ) -> float:
-    return clock.timed(bench.torch, bench.accelerator, partial(way, job, batches))[0]
+    return clock.timed(bench.framework.wait, partial(way, job, batches))[0]
 
 
-def _every_step(job: Job, batches: Batches) -> None:
-    for images, labels in batches:
-        train.step(job, images, labels).item()
+def _every_step(job: Job, batches: List[Any]) -> None:
+    for batch in batches:
+        job.fetch([job.train(batch)])
 
 
-def _at_end(job: Job, batches: Batches) -> None:
-    losses = [train.step(job, images, labels) for images, labels in batches]
-    job.torch.stack(losses).tolist()
+def _at_end(job: Job, batches: List[Any]) -> None:
+    job.fetch([job.train(batch) for batch in batches])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ..machine.accelerators import device_of
 from ..report import CheckError
 from . import train
 from .dataset import SIDE
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..events import Events
+    from ..frameworks.interface import Framework, Job
 
 IMAGES = "images"
 """Name of the file that appears in the folder, complete: unsigned bytes, image after image."""
@@ -28,7 +28,7 @@ PATIENCE = 120.0
 PAUSE = 0.02
 
 
-def answer(job: train.Job, folder: Path, events: Events) -> int:
+def answer(framework: Framework, job: Job, folder: Path, events: Events) -> int:
     """Request the images, classify them, and return how many there were.
 
     Raises CheckError if they do not come, or are not images of this size.
@@ -38,14 +38,10 @@ def answer(job: train.Job, folder: Path, events: Events) -> int:
     count, rest = divmod(len(content), SIDE * SIDE)
     if rest or not count:
         raise CheckError(f"the blind test sent {len(content)} bytes, which are not images")
-    torch = job.torch
-    pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    images = pixels.view(-1, 1, SIDE, SIDE).to(device_of(job.accelerator))
     first = 0
-    for scores in train.predict(job, images):
-        classes = scores.argmax(dim=1).tolist()
-        events.answers(first, classes, scores.tolist())
-        first += len(classes)
+    for scores in job.predict(framework.images(content)):
+        events.answers(first, train.classes(scores), scores)
+        first += len(scores)
     return count
 
 

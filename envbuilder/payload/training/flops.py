@@ -8,27 +8,26 @@ the first layer has two.
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import List
 
-from . import model
-from .dataset import SIDE
+from .dataset import CLASSES, SIDE
+
+KERNEL = 3
+CHANNELS = (1, 32, 64)
+HIDDEN = 128
 
 
-def training_flops(torch: Any, images: int) -> int:
+def training_flops(images: int) -> int:
     """Return the operations of one training pass over ``images`` images."""
-    layers = forward_flops(torch)
+    layers = forward_flops()
     return images * (3 * sum(layers) - layers[0])
 
 
-def forward_flops(torch: Any) -> List[int]:
-    """Return the operations for one image, by layer, in the network's published form."""
-    nn, side, counts = torch.nn, SIDE, []
-    for layer in model.build(torch, 1, model.PUBLISHED).children():
-        if isinstance(layer, nn.Conv2d):
-            side -= layer.kernel_size[0] - 1
-            counts.append(2 * side * side * layer.weight.numel())
-        elif isinstance(layer, nn.MaxPool2d):
-            side //= layer.kernel_size
-        elif isinstance(layer, nn.Linear):
-            counts.append(2 * layer.weight.numel())
-    return counts
+def forward_flops() -> List[int]:
+    """Return the operations for one image, by layer."""
+    side, counts = SIDE, []
+    for number, channels in enumerate(CHANNELS[1:]):
+        side -= KERNEL - 1
+        counts.append(2 * side * side * channels * CHANNELS[number] * KERNEL**2)
+    pooled = CHANNELS[-1] * (side // 2) ** 2
+    return [*counts, 2 * pooled * HIDDEN, 2 * HIDDEN * CLASSES]

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 from .. import start
-from . import train
+from . import eager
+
+if TYPE_CHECKING:
+    from ..frameworks.interface import Tensors
 
 
 class Images:
     """Images and labels in memory; an image is converted and normalised on access."""
 
-    def __init__(self, data: train.Tensors) -> None:
+    def __init__(self, data: Tensors) -> None:
         self._data = data
 
     def __len__(self) -> int:
         return len(self._data.labels)
 
     def __getitem__(self, index: int) -> Tuple[Any, int]:
-        return train.normalise(self._data.images[index]), int(self._data.labels[index])
+        return eager.normalise(self._data.images[index]), int(self._data.labels[index])
 
 
 def begin(isolated: bool, bytecode: Optional[str], worker: int) -> None:
@@ -41,7 +44,7 @@ def begin(isolated: bool, bytecode: Optional[str], worker: int) -> None:
 
 def make(
     torch: Any,
-    data: train.Tensors,
+    data: Tensors,
     order: List[int],
     batch: int,
     workers: int,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 from ..machine import clock, contention, device, facts, importing, threads
 from ..machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES, device_of
 from ..numerics import compilers, extensions, numerics, precision
-from ..training import loader, model, train
+from ..training import eager, loader, model, train
 from ..training.dataset import Split
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
     job = _job(torch, setting)
     counted = contention.read()
     timed = _train(job, setting, feed)
-    limits = contention.limits(torch, setting.device)
+    limits = contention.limits(torch.get_num_threads() if setting.device == "cpu" else None)
     meanwhile = contention.between(counted, contention.read(), limits)
-    accuracy = train.accuracy(job, train.tensors(torch, _first(data.test), setting.device))
+    accuracy = train.accuracy(job, eager.tensors(torch, _first(data.test), setting.device))
     dtypes = [] if setting.compile_backend else _dtypes(job, setting, data)
     # Preparation before the loop counts as part of an image's time, as it does in an epoch.
     seconds = 1 / statistics.median(timed.rates) + feed.seconds / setting.samples
@@ -126,13 +126,13 @@ def check_compile(setting: Setting, data: Dataset) -> Dict[str, Any]:
     backend = str(setting.compile_backend)
     tolerance = numerics.GRADIENT_TOLERANCE["float32"]
     _prepare(torch, setting)
-    training = train.tensors(torch, data.train, setting.device)
+    training = eager.tensors(torch, data.train, setting.device)
     bench = compilers.Bench(
         torch,
         setting.device,
         setting.form,
         training,
-        train.tensors(torch, _first(data.test), setting.device),
+        eager.tensors(torch, _first(data.test), setting.device),
         numerics.trials(torch, training, numerics.TRIALS),
         tolerance,
     )
@@ -168,7 +168,7 @@ def _feed(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
     # Starting workers is not timed: it is paid once per training, not for each image.
     dataloader = loader.make(
         torch,
-        train.tensors(torch, data.train, "cpu"),
+        eager.tensors(torch, data.train, "cpu"),
         order.tolist(),
         setting.batch,
         setting.workers,
@@ -186,19 +186,19 @@ def _feed(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
 
 
 def _from_device(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
-    held = train.tensors(torch, data.train, setting.device)
+    held = eager.tensors(torch, data.train, setting.device)
     device.synchronize(torch, setting.device)
     began = time.perf_counter()
     indices = order.to(device_of(setting.device))
-    images = model.arrange(torch, train.normalise(held.images[indices]), setting.form)
+    images = model.arrange(torch, eager.normalise(held.images[indices]), setting.form)
     labels = held.labels[indices]
     device.synchronize(torch, setting.device)
     pairs = zip(images.split(setting.batch), labels.split(setting.batch))  # noqa: B905 - not in 3.9
     return Feed(pairs, clock.since(began))
 
 
-def _job(torch: Any, setting: Setting) -> train.Job:
-    job = train.prepare(torch, setting.device, setting.form, setting.seed)
+def _job(torch: Any, setting: Setting) -> eager.Job:
+    job = eager.prepare(torch, setting.device, setting.form, setting.seed)
     if setting.ipex:
         extensions.optimize(extensions.load("ipex"), job)
     if setting.bfloat16:
@@ -212,10 +212,10 @@ def _job(torch: Any, setting: Setting) -> train.Job:
     return job
 
 
-def _train(job: train.Job, setting: Setting, feed: Feed) -> Timed:
+def _train(job: eager.Job, setting: Setting, feed: Feed) -> Timed:
     torch, timed = job.torch, Timed()
     for _ in range(setting.untimed):
-        train.step(job, *next(feed.batches))
+        eager.step(job, *next(feed.batches))
     timed_steps = setting.samples // setting.batch - setting.untimed
     size = -(-timed_steps // CHUNKS)
     total = torch.zeros((), device=device_of(setting.device))
@@ -224,16 +224,16 @@ def _train(job: train.Job, setting: Setting, feed: Feed) -> Timed:
         device.synchronize(torch, setting.device)
         began = time.perf_counter()
         for _ in range(steps):
-            total += train.step(job, *next(feed.batches))
+            total += eager.step(job, *next(feed.batches))
         device.synchronize(torch, setting.device)
         timed.rates.append(steps * setting.batch / clock.since(began))
     timed.loss = float(total) / timed_steps
     return timed
 
 
-def _dtypes(job: train.Job, setting: Setting, data: Dataset) -> List[str]:
+def _dtypes(job: eager.Job, setting: Setting, data: Dataset) -> List[str]:
     """Return the dtypes of tensors in a training step; they show whether bfloat16 took part."""
     few = Split(data.train.images, data.train.labels, min(data.train.count, train.BATCH))
-    images, labels = train.batches(train.tensors(job.torch, few, setting.device), 1)[0]
+    images, labels = eager.batches(eager.tensors(job.torch, few, setting.device), 1)[0]
     batch = model.arrange(job.torch, images, job.form)
-    return sorted(train.observe(job, batch, labels).dtypes)
+    return sorted(eager.observe(job, batch, labels).dtypes)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.core.text import amount, duration, memory, percent, rate, times
+from envbuilder.payload.frameworks import title
 from envbuilder.verify.page.bars import warm_seconds
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def figures(report: Report) -> Iterator[Fact]:
 
 
 def facts(report: Report) -> Iterator[Fact]:
-    """Yield the facts about the run: device, torch, precision, data, environment."""
-    device, host, torch = report.device, report.host, report.torch
+    """Yield the facts about the run: device, framework, precision, data, environment."""
+    device, host, framework = report.device, report.host, report.framework
     differs = device.used != device.requested
     did = f"{device.used} did the work" if device.used else "nothing was shown to do the work"
     yield Fact(
@@ -69,11 +70,11 @@ def facts(report: Report) -> Iterator[Fact]:
         yield Fact(label="Its memory", value=memory(device.memory_bytes), note=details)
     elif details:
         yield Fact(label="Its driver", value=details)
-    if torch.version:
-        runtime, python = _named("runtime", torch.runtime), _named("Python", torch.python)
-        note = _listed(runtime, python, torch.platform)
-        yield Fact(label="PyTorch", value=torch.version, note=note)
-    if extensions := _listed(*(_named(name, v) for name, v in torch.extensions.items())):
+    if framework.version:
+        runtime, python = _named("runtime", framework.runtime), _named("Python", framework.python)
+        note = _listed(runtime, python, framework.platform)
+        yield Fact(label=title(framework.name or ""), value=framework.version, note=note)
+    if extensions := _listed(*(_named(name, v) for name, v in framework.extensions.items())):
         yield Fact(label="Extensions", value=extensions)
     yield from _work(report)
     if report.speed_reason:
@@ -114,9 +115,9 @@ def _work(report: Report) -> Iterator[Fact]:
             training.extension,
         )
         yield Fact(label="Training", value=training.optimizer, note=note)
-    if threads.torch:
-        allocator = (threads.allocator or "").rpartition("/")[2]
-        yield Fact(label="Threads", value=str(threads.torch), note=_named("allocator", allocator))
+    if threads.framework:
+        allocator, count = (threads.allocator or "").rpartition("/")[2], str(threads.framework)
+        yield Fact(label="Threads", value=count, note=_named("allocator", allocator))
 
 
 def _named(name: str, value: str | int | None) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STANDARD = (60_000, "float32")
 """Training images and precision of the epoch that is commonly published."""
 COLUMNS = (
-    *("machine", "memory", "profile", "backend", "torch"),
+    *("machine", "memory", "profile", "backend", "framework"),
     *("CPU epoch", "accelerator epoch", "warm epoch", "speed-up", "accuracy", "verdict"),
     *("report", "date"),
 )
@@ -53,7 +53,7 @@ class Row(Struct, frozen=True, kw_only=True):
     memory_bytes: int | None
     profile: str
     backend: str
-    torch: str
+    framework: str
     precision: str
     images: int | None
     quick: bool
@@ -109,7 +109,9 @@ def _row(stored: StoredReport) -> Row:
         memory_bytes=device.memory_bytes,
         profile=printable(report.profile or ""),
         backend=printable(report.backend or ""),
-        torch=printable(report.torch.version or ""),
+        framework=printable(
+            " ".join(filter(None, (report.framework.name, report.framework.version)))
+        ),
         precision=precision(report),
         images=report.dataset.train,
         quick=report.partial,
@@ -165,7 +167,7 @@ def cells(row: Row) -> tuple[str, ...]:
         memory(row.memory_bytes),
         row.profile or "-",
         row.backend or "-",
-        row.torch or "unknown",
+        row.framework or "unknown",
         *("-" if t is None else f"{amount(t)} s{mark}" for t in seconds),
         "-" if row.speedup is None else times(row.speedup),
         percent(row.accuracy),

@@ -147,7 +147,7 @@ def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
             yield f"{name}: this check was requested, and it did not run"
     if measured.scaling is not None:
         yield "several devices: not requested, but reported"
-    version = str(measured.torch.version)
+    version = str(measured.framework.version)
     comparable = version if "+" in request.torch else version.partition("+")[0]
     if request.torch and comparable != request.torch:
         yield f"torch: {request.torch} was requested, {_short(version)} is reported"

@@ -1,4 +1,4 @@
-"""What a verification ran on and with, as typed data: machine, environment, torch and data."""
+"""What a verification ran on and with: machine, environment, framework and data."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class Dataset(Struct, frozen=True, kw_only=True):
     subset: bool = False
 
 
-class Torch(Struct, frozen=True, kw_only=True):
-    """PyTorch, the interpreter, and the extensions that were looked for."""
+class Framework(Struct, frozen=True, kw_only=True):
+    """The framework, the interpreter, and the extensions that were looked for."""
 
+    name: str | None = None
     version: str | None = None
     build: str | None = None
     runtime: str | None = None
@@ -43,9 +44,9 @@ class Precision(Struct, frozen=True, kw_only=True):
 
 
 class Threads(Struct, frozen=True, kw_only=True):
-    """The threads of torch, the quota in CPUs, and the allocator: a path, or `libc`."""
+    """The framework's threads, the quota in CPUs, and the allocator: a path, or `libc`."""
 
-    torch: Size | None = None
+    framework: Size | None = None
     quota: Annotated[float, Meta(gt=0)] | None = None
     allocator: str | None = None
 

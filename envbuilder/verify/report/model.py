@@ -13,12 +13,12 @@ from envbuilder.core.errors import VerifyError
 from envbuilder.verify.report.environment import (
     Artifact,
     Dataset,
+    Framework,
     Host,
     Origins,
     Precision,
     Size,
     Threads,
-    Torch,
 )
 from envbuilder.verify.report.measurements import (
     Contention,
@@ -31,7 +31,8 @@ from envbuilder.verify.report.measurements import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCHEMA = 1
+SCHEMA = 2
+"""Of the payload's part, and so of the whole report."""
 MOST_LOSSES = 200
 MOST_TIMED = 200
 _TOO_LARGE = 2**64
@@ -161,7 +162,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     quick: bool = False
-    torch: Torch = Torch()
+    framework: Framework = Framework()
     precision: Precision | None = None
     threads: Threads = Threads()
     origins: Origins | None = None
@@ -230,7 +231,9 @@ def check(data: Any) -> Report:
     except msgspec.ValidationError as error:
         raise VerifyError(f"the payload's report is malformed: {error}") from error
     if measured.schema != SCHEMA:
-        raise VerifyError(f"the payload's report has schema {measured.schema}, expected {SCHEMA}")
+        stated = f"the report has schema {measured.schema}, expected {SCHEMA}"
+        older = "an earlier envbuilder made it: verify again" if measured.schema < SCHEMA else ""
+        raise VerifyError(stated, older)
     if measured.status == "passed":
         problem = _contradiction(measured)
         if problem:

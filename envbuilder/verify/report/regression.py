@@ -184,6 +184,10 @@ def _images(report: Report) -> tuple[object, ...]:
     return report.partial, data.train, data.test, data.sha256
 
 
+def _framework(report: Report) -> str:
+    return f"{report.framework.name or 'unknown'} {report.framework.version or 'unknown'}"
+
+
 def _differences(new: Report, earlier: Report) -> list[str]:
     """Return how two reports differ in kind; an unknown value differs from a known one."""
     pairs = (
@@ -191,7 +195,7 @@ def _differences(new: Report, earlier: Report) -> list[str]:
         ("backend", new.backend, earlier.backend),
         ("device", new.device.name, earlier.device.name),
         ("CPU", new.host.cpu.model_name, earlier.host.cpu.model_name),
-        ("torch", new.torch.version, earlier.torch.version),
+        ("framework", _framework(new), _framework(earlier)),
         ("usable CPU threads", new.host.cpu.threads, earlier.host.cpu.threads),
         ("CPU quota", new.threads.quota, earlier.threads.quota),
         ("precision", precision(new), precision(earlier)),

@@ -112,9 +112,9 @@ def print_comparison(rows: Sequence[Row], console: Any) -> None:
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "profile", f"{report.profile or '-'} ({report.backend})"
     yield "environment", report.artifact.ref or "-"
-    torch = report.torch
-    runtime = f", runtime {torch.runtime}" if torch.runtime else ""
-    yield "torch", f"{torch.version or '?'}{runtime}, Python {torch.python or '?'}"
+    used = report.framework
+    runtime = f", runtime {used.runtime}" if used.runtime else ""
+    yield used.name or "?", f"{used.version or '?'}{runtime}, Python {used.python or '?'}"
     device = report.device
     size = f", {memory(device.memory_bytes)}" if device.memory_bytes else ""
     driver = f", driver {device.driver}" if device.driver else ""

@@ -1,0 +1,229 @@
+"""What the judgement requires of a framework; each framework is one module that provides it.
+
+``verify`` and ``checks`` call nothing else, so that another framework is a row in the table and a
+module. An *array* is the framework's own, on the device unless stated otherwise; a *loss* is a
+number that may still be on its way there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+if TYPE_CHECKING:
+    from ..numerics.arithmetic import Errors
+    from ..numerics.numerics import Comparison
+    from ..numerics.profiling import Observation
+    from ..training.dataset import Split
+    from ..training.train import Curve
+
+Scores = List[List[float]]
+"""Log-probabilities of the ten classes, image by image."""
+
+Measurement = Callable[[], Optional[float]]
+"""Measures bytes a second; None for a path that this machine does not have."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """One split on a device: images as unsigned bytes and labels as integers, in its order."""
+
+    images: Any
+    labels: Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one more training step showed.
+
+    ``devices`` and ``dtypes`` are those of parameters, gradients and activations, as far as the
+    framework lets them be seen; ``observation`` is what it says has run.
+    """
+
+    devices: Tuple[str, ...]
+    dtypes: Tuple[str, ...]
+    observation: Observation
+
+
+class Job(ABC):
+    """One training of the network of PyTorch's MNIST example, with Adadelta, on one device.
+
+    Two jobs of one seed begin with equal weights and draw equal random numbers, as far as the
+    framework can. ``order`` is the order of images in the last epoch: integers, still an array.
+    """
+
+    curve: Optional[Curve] = None
+    on_first_step: Optional[Callable[[], None]] = None
+    order: Any = None
+
+    @abstractmethod
+    def wait(self, result: Any = None) -> None:
+        """Wait until the device has finished; at least what ``result`` depends on."""
+
+    @abstractmethod
+    def shuffle(self, data: Tensors) -> None:
+        """Begin an epoch: draw an order of the images, convert and normalise all of them."""
+
+    @abstractmethod
+    def step(self, first: int, count: int) -> Any:
+        """Train on a batch of the shuffled images and return its mean loss, before the step."""
+
+    @abstractmethod
+    def train(self, batch: Any) -> Any:
+        """Train on one of the framework's ``batches`` and return its loss."""
+
+    @abstractmethod
+    def decay(self) -> None:
+        """End an epoch: reduce the learning rate."""
+
+    @abstractmethod
+    def fetch(self, losses: Sequence[Any]) -> List[float]:
+        """Return losses as numbers, all at once; this waits for the device."""
+
+    @abstractmethod
+    def taken(self) -> List[int]:
+        """Return the order of the last epoch."""
+
+    @abstractmethod
+    def labels(self, data: Tensors) -> List[int]:
+        """Return the labels of a split."""
+
+    @abstractmethod
+    def predict(self, images: Any) -> Iterator[Scores]:
+        """Classify images as bytes (N, 28, 28) in evaluation mode, by ``TEST_BATCH``."""
+
+    @abstractmethod
+    def inference(self, images: Any) -> Tuple[Callable[[], Any], int]:
+        """Return a function that classifies the first batch of images, and how many these are."""
+
+    @abstractmethod
+    def weights(self) -> Dict[str, Any]:
+        """Copy the parameters by name: float64, on the CPU."""
+
+    @abstractmethod
+    def summary(self) -> Dict[str, Any]:
+        """Return the ``optimizer``, and what differs from the example's published form."""
+
+
+class Framework(ABC):
+    """An imported framework that is to use one accelerator. Making one imports it."""
+
+    name: str
+    version: str
+    accelerator: str
+    deterministic: str
+    """What makes two trainings from one seed equal, as its users write it."""
+
+    def extend(self, names: Sequence[str]) -> None:
+        """Load extensions of the framework that change how it trains."""
+        del names
+
+    @abstractmethod
+    def on_cpu(self) -> Framework:
+        """Return the same framework for the CPU, for the baseline."""
+
+    @abstractmethod
+    def facts(self) -> Dict[str, Optional[str]]:
+        """Return version, build ("cpu", "cu130") and the version of the build's runtime."""
+
+    @abstractmethod
+    def threads(self) -> Dict[str, Optional[int]]:
+        """Return the threads of an operator ("framework") and across operators ("interop")."""
+
+    @abstractmethod
+    def require_build(self) -> str:
+        """Return a sentence on the build; raise CheckError if it cannot drive the accelerator."""
+
+    @abstractmethod
+    def require_usable(self) -> str:
+        """Compute on the device and compare; raise CheckError with the reason if this fails."""
+
+    @abstractmethod
+    def describe(self) -> Dict[str, Any]:
+        """Return the device's name, memory_bytes, driver and capability; None where unknown."""
+
+    @abstractmethod
+    def device_type(self) -> str:
+        """Return what the framework calls a device of this accelerator in ``Step.devices``."""
+
+    def why_not(self, error: BaseException) -> str:
+        """Return a sentence on an error that says that the build lacks a kernel; else empty."""
+        del error
+        return ""
+
+    @abstractmethod
+    def allocated(self) -> Optional[int]:
+        """Return the bytes that the framework holds on the device; None if it does not count."""
+
+    @abstractmethod
+    def peak(self) -> Optional[int]:
+        """Return their maximum; on the CPU, the peak size of the process."""
+
+    @abstractmethod
+    def wait(self, result: Any = None) -> None:
+        """Wait until the device has finished; at least what ``result`` depends on."""
+
+    @abstractmethod
+    def state_precision(self, stated: str) -> None:
+        """Undo a lower precision that the framework uses unless told otherwise."""
+
+    @abstractmethod
+    def precision(self) -> Dict[str, Any]:
+        """Return the report's ``precision``: the settings in effect."""
+
+    @abstractmethod
+    def hold(self, split: Split) -> Tensors:
+        """Copy the used images and labels of a split to the device."""
+
+    @abstractmethod
+    def images(self, content: bytes) -> Any:
+        """Copy images, unsigned bytes one after the other, to the device."""
+
+    @abstractmethod
+    def content(self, array: Any) -> bytes:
+        """Return an array's integers as unsigned bytes, copied back from the device."""
+
+    @abstractmethod
+    def batches(self, data: Tensors, count: int) -> List[Any]:
+        """Return the first batches, normalised, with labels; small data are repeated."""
+
+    @abstractmethod
+    def job(self, seed: int) -> Job:
+        """Prepare a new network, optimizer and schedule on the device."""
+
+    @abstractmethod
+    def observe(self, job: Job, batch: Any) -> Step:
+        """Train on a batch a few times more, and return what could be seen of it."""
+
+    @abstractmethod
+    def norm(self, array: Any) -> float:
+        """Return the Euclidean norm of one of ``Job.weights``, or of their difference."""
+
+    @abstractmethod
+    def largest(self, array: Any) -> float:
+        """Return the largest absolute value in it; NaN if it has one."""
+
+    @abstractmethod
+    def arithmetic(self, dtype: str, stated: str) -> Errors:
+        """Compare small computations in ``dtype`` with float64."""
+
+    @abstractmethod
+    def gradients(self, data: Tensors, count: int) -> Comparison:
+        """Compare losses and gradients of training steps of the real network with float64."""
+
+    @abstractmethod
+    def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
+        """Return for each dropout in use what it makes of ``count`` ones, training and not."""
+
+    @abstractmethod
+    def product(self, dtype: str, size: int) -> Callable[[], Any]:
+        """Return a function that multiplies two random square matrices on the device."""
+
+    @abstractmethod
+    def smallest(self) -> Callable[[], Any]:
+        """Return a function that launches the smallest operation."""
+
+    @abstractmethod
+    def bandwidths(self, budget: float) -> Dict[str, Measurement]:
+        """Return the paths of memory and what measures each, in ``budget`` seconds."""

@@ -1,0 +1,203 @@
+"""PyTorch, judged through eager training as its example writes it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from ..machine import device, facts, importing, memory
+from ..machine.accelerators import ACCELERATORS, device_of
+from ..numerics import arithmetic, extensions, numerics, precision, profiling
+from ..speed import bandwidth
+from ..training import eager, model
+from . import interface
+from .interface import Measurement, Step, Tensors
+
+if TYPE_CHECKING:
+    from ..numerics.numerics import Comparison, Trial
+    from ..training.dataset import Split
+
+PROFILED_STEPS = 3
+
+
+def load(accelerator: str, threads: Optional[int]) -> Torch:
+    """Import torch; raise CheckError instead where its import may never end."""
+    torch = importing.torch_for(accelerator)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return Torch(torch, accelerator)
+
+
+class Torch(interface.Framework):
+    """An imported torch that is to use one accelerator."""
+
+    name = "torch"
+    deterministic = "torch.use_deterministic_algorithms(True)"
+
+    def __init__(self, torch: Any, accelerator: str, ipex: Any = None) -> None:
+        self.torch, self.accelerator, self.ipex = torch, accelerator, ipex
+        self.version = str(torch.__version__)
+        self.trials: List[Trial] = []
+        """What the gradients were compared with; compile backends are compared with it, too."""
+
+    @property
+    def row(self) -> Any:
+        """What is known of the accelerator."""
+        return ACCELERATORS[self.accelerator]
+
+    @property
+    def form(self) -> model.Form:
+        """How the network is computed on it."""
+        return model.fastest(self.accelerator)
+
+    def extend(self, names: Sequence[str]) -> None:
+        """Load IPEX; others take effect in compiled code only."""
+        if "ipex" in names:
+            self.ipex = extensions.load("ipex")
+
+    def on_cpu(self) -> Torch:
+        """Return torch for the CPU."""
+        return Torch(self.torch, "cpu")
+
+    def facts(self) -> Dict[str, Optional[str]]:
+        """Return version, build and the version of the build's runtime."""
+        return facts.torch_facts(self.torch)
+
+    def threads(self) -> Dict[str, Optional[int]]:
+        """Return the threads of an operator and across operators."""
+        torch = self.torch
+        return {"framework": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
+
+    def require_build(self) -> str:
+        """Return a sentence on the build; raise CheckError if it cannot drive the accelerator."""
+        return device.require_build(self.torch, self.accelerator)
+
+    def require_usable(self) -> str:
+        """Compute on the device and compare; name its runtime."""
+        usable = device.require_usable(self.torch, self.accelerator)
+        return f"{usable}; {self.row.runtime(self.torch)}"
+
+    def describe(self) -> Dict[str, Any]:
+        """Return the device's name, memory, driver and instruction set or architecture."""
+        described: Dict[str, Any] = self.row.describe(self.torch)
+        return described
+
+    def device_type(self) -> str:
+        """Return torch's name for it: AMD's GPUs are "cuda", too."""
+        return device_of(self.accelerator)
+
+    def why_not(self, error: BaseException) -> str:
+        """Return a sentence on an error that says that the build lacks a kernel; else empty."""
+        return device.without_kernel(self.torch, self.accelerator, error)
+
+    def allocated(self) -> Optional[int]:
+        """Return the bytes that torch holds on the device; None if it does not count them."""
+        return device.allocated(self.torch, self.accelerator)
+
+    def peak(self) -> Optional[int]:
+        """Return their maximum; on the CPU, the peak size of the process."""
+        return memory.peak_bytes(self.torch, self.accelerator)
+
+    def wait(self, result: Any = None) -> None:
+        """Wait until the device has finished."""
+        del result
+        device.synchronize(self.torch, self.accelerator)
+
+    def state_precision(self, stated: str) -> None:
+        """Switch TF32 off in cuDNN's convolutions, unless it is stated."""
+        precision.prepare(self.torch, stated)
+
+    def precision(self) -> Dict[str, Any]:
+        """Return the settings in effect."""
+        return precision.observe(self.torch, self.accelerator)
+
+    def hold(self, split: Split) -> Tensors:
+        """Copy a split to the device."""
+        return eager.tensors(self.torch, split, self.accelerator)
+
+    def images(self, content: bytes) -> Any:
+        """Copy images to the device."""
+        return eager.images_of(self.torch, content, self.accelerator)
+
+    def content(self, array: Any) -> bytes:
+        """Return a tensor's integers as unsigned bytes, copied back from the device."""
+        return eager.content(self.torch, array)
+
+    def batches(self, data: Tensors, count: int) -> List[eager.Batch]:
+        """Return the first batches, normalised and arranged; small data are repeated."""
+        pairs = eager.batches(data, count)
+        return [(model.arrange(self.torch, images, self.form), labels) for images, labels in pairs]
+
+    def job(self, seed: int) -> eager.Job:
+        """Prepare a new network in its fastest form, with IPEX if that is loaded."""
+        job = eager.prepare(self.torch, self.accelerator, self.form, seed)
+        if self.ipex is not None:
+            extensions.optimize(self.ipex, job)
+        return job
+
+    def observe(self, job: Any, batch: Any) -> Step:
+        """Train with hooks on every layer, then under the profiler."""
+        job.model.train()
+        census = eager.observe(job, *batch)
+        steps = partial(_train, job, [batch] * PROFILED_STEPS)
+        observation = profiling.observe(self.torch, self.accelerator, steps)
+        return Step(tuple(sorted(census.devices)), tuple(sorted(census.dtypes)), observation)
+
+    def norm(self, array: Any) -> float:
+        """Return the Euclidean norm."""
+        return float(array.norm())
+
+    def largest(self, array: Any) -> float:
+        """Return the largest absolute value."""
+        return float(array.abs().max())
+
+    def arithmetic(self, dtype: str, stated: str) -> arithmetic.Errors:
+        """Run every case of ``cases``."""
+        return arithmetic.errors(self.torch, self.accelerator, dtype, stated)
+
+    def gradients(self, data: Tensors, count: int) -> Comparison:
+        """Compare training steps with the published network in float64 on the CPU."""
+        torch, accelerator = self.torch, self.accelerator
+        self.trials = numerics.trials(torch, data, count)
+        if self.ipex is not None:
+            steps = [
+                extensions.ipex_step(torch, self.ipex, accelerator, trial) for trial in self.trials
+            ]
+            return numerics.compare(steps, self.trials)
+        net = numerics.network(torch, self.form).to(device_of(accelerator))
+        return numerics.check(torch, self.form, net, net, self.trials)
+
+    def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
+        """Try torch's own dropout and the byte-mask dropout, where that is used."""
+        values = self.torch.ones(count, device=device_of(self.accelerator))
+        results = []
+        for form in {model.PUBLISHED, self.form}:
+            layer = model.drop(self.torch, share, form)
+            layer.train()
+            trained = layer(values).tolist()
+            layer.eval()
+            results.append((trained, layer(values).tolist()))
+        return results
+
+    def product(self, dtype: str, size: int) -> Callable[[], Any]:
+        """Return a function that multiplies two random matrices into a third."""
+        torch, place = self.torch, device_of(self.accelerator)
+        # Random numbers: on GPUs, products of constants take less power and thus less time.
+        left, right = (
+            torch.rand(size, size, device=place).to(getattr(torch, dtype)) for _ in range(2)
+        )
+        return partial(torch.mm, left, right, out=torch.empty_like(left))
+
+    def smallest(self) -> Callable[[], Any]:
+        """Return a function that adds 1 to one number."""
+        number = self.torch.zeros(1, device=device_of(self.accelerator))
+        return partial(number.add_, 1)
+
+    def bandwidths(self, budget: float) -> Dict[str, Measurement]:
+        """Return the paths of memory and what measures each."""
+        return bandwidth.measurements(self.torch, self.accelerator, budget)
+
+
+def _train(job: eager.Job, batches: Sequence[eager.Batch]) -> None:
+    for batch in batches:
+        job.train(batch)

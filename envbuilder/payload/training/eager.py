@@ -1,0 +1,224 @@
+"""The network's training in PyTorch, step by step as its example writes it."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
+
+from ..frameworks import interface
+from ..frameworks.interface import Tensors
+from ..machine import device
+from ..machine.accelerators import device_of
+from . import model
+from .dataset import SIDE
+from .train import BATCH, DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH
+
+if TYPE_CHECKING:
+    from .dataset import Split
+    from .model import Form
+    from .train import Curve
+
+Batch = Tuple[Any, Any]
+"""Images, normalised and in the form's memory layout, and their labels."""
+
+
+@dataclass
+class Job(interface.Job):
+    """One training: what is trained, on which device, and how; the state that its steps share."""
+
+    torch: Any
+    accelerator: str
+    form: Form
+    model: Any
+    optimizer: Any
+    scheduler: Any
+    generator: Any
+    extension: Optional[str] = None
+    """What an extension of torch did to the network and its optimizer."""
+    curve: Optional[Curve] = None
+    on_first_step: Optional[Callable[[], None]] = None
+    order: Any = None
+    """The order of images in the last epoch, on the device."""
+    shuffled: Optional[Batch] = None
+    """All images of the current epoch."""
+
+    def wait(self, result: Any = None) -> None:
+        """Wait until the device has finished."""
+        del result
+        device.synchronize(self.torch, self.accelerator)
+
+    def shuffle(self, data: Tensors) -> None:
+        """Begin an epoch. The order is drawn on the CPU, so it is the same on every device."""
+        place = device_of(self.accelerator)
+        self.model.train()
+        count = len(data.labels)
+        self.order = self.torch.randperm(count, generator=self.generator).to(place)
+        images = model.arrange(self.torch, normalise(data.images[self.order]), self.form)
+        self.shuffled = images, data.labels[self.order]
+
+    def step(self, first: int, count: int) -> Any:
+        """Train on a batch of the shuffled images and return its loss."""
+        assert self.shuffled is not None
+        images, labels = self.shuffled
+        batch = slice(first, first + count)
+        return step(self, images[batch], labels[batch])
+
+    def train(self, batch: Batch) -> Any:
+        """Train on a batch and return its loss."""
+        return step(self, *batch)
+
+    def decay(self) -> None:
+        """End an epoch: reduce the learning rate."""
+        self.scheduler.step()
+
+    def fetch(self, losses: Sequence[Any]) -> List[float]:
+        """Return losses as numbers, all at once."""
+        numbers: List[float] = self.torch.stack(list(losses)).tolist()
+        return numbers
+
+    def taken(self) -> List[int]:
+        """Return the order of the last epoch."""
+        return [int(number) for number in self.order.tolist()]
+
+    def labels(self, data: Tensors) -> List[int]:
+        """Return the labels of a split."""
+        return list(content(self.torch, data.labels))
+
+    def predict(self, images: Any) -> Iterator[interface.Scores]:
+        """Yield log-probabilities of images as bytes (N, 1, 28, 28), by ``TEST_BATCH``."""
+        self.model.eval()
+        with self.torch.no_grad():
+            for first in range(0, len(images), TEST_BATCH):
+                batch = normalise(images[first : first + TEST_BATCH])
+                yield self.model(model.arrange(self.torch, batch, self.form)).tolist()
+
+    def inference(self, images: Any) -> Tuple[Callable[[], Any], int]:
+        """Return a function that classifies the first batch of images, and how many these are."""
+        batch = model.arrange(self.torch, normalise(images[:TEST_BATCH]), self.form)
+        self.model.eval()
+        return partial(self._classify, batch), len(batch)
+
+    def _classify(self, batch: Any) -> Any:
+        with self.torch.no_grad():
+            return self.model(batch)
+
+    def weights(self) -> Dict[str, Any]:
+        """Copy the parameters by name: float64, on the CPU."""
+        return weights(self.model)
+
+    def summary(self) -> Dict[str, Any]:
+        """Return the optimizer, and what differs from the published form."""
+        optimizer = type(self.optimizer).__name__
+        return {"optimizer": optimizer, "extension": self.extension, **self.form.summary()}
+
+
+def tensors(torch: Any, split: Split, accelerator: str) -> Tensors:
+    """Copy a split to the device: images (N, 1, 28, 28) as unsigned bytes, labels (N) as int64."""
+    labels = torch.frombuffer(bytearray(split.labels), dtype=torch.uint8)[: split.count]
+    length = split.count * SIDE * SIDE
+    return Tensors(
+        images_of(torch, split.images[:length], accelerator),
+        labels.to(device_of(accelerator), torch.int64),
+    )
+
+
+def images_of(torch: Any, content: bytes, accelerator: str) -> Any:
+    """Copy images, unsigned bytes one after the other, to the device."""
+    pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    return pixels.view(-1, 1, SIDE, SIDE).to(device_of(accelerator))
+
+
+def content(torch: Any, tensor: Any) -> bytes:
+    """Return a tensor's integers as unsigned bytes, copied back from the device."""
+    copy = tensor.to("cpu", torch.uint8).contiguous()
+    # Read directly from memory: torch's own access to the values is what is being checked.
+    return ctypes.string_at(copy.data_ptr(), copy.nbytes)
+
+
+def normalise(images: Any) -> Any:
+    """Convert bytes to float32 with MNIST's mean and deviation, as the example's transforms do."""
+    return images.float().div_(255).sub_(MEAN).div_(DEVIATION)
+
+
+def batches(data: Tensors, count: int) -> List[Batch]:
+    """Return the first ``count`` batches, normalised, with labels; small data are repeated."""
+    full = max(1, len(data.labels) // BATCH)
+    cuts = [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
+    return [(normalise(data.images[cut]), data.labels[cut]) for cut in cuts]
+
+
+def prepare(torch: Any, accelerator: str, form: Form, seed: int) -> Job:
+    """Prepare a new network on the device with the example's optimizer and schedule."""
+    net = model.build(torch, seed, form).to(device_of(accelerator))
+    optimizer = torch.optim.Adadelta(net.parameters(), lr=LEARNING_RATE)
+    return Job(
+        torch,
+        accelerator,
+        form,
+        net,
+        optimizer,
+        torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=GAMMA),
+        torch.Generator().manual_seed(seed),
+    )
+
+
+def step(job: Job, images: Any, labels: Any) -> Any:
+    """Run one optimizer step on one batch; return the loss, still on the device."""
+    job.optimizer.zero_grad()
+    loss = job.torch.nn.functional.nll_loss(job.model(images), labels)
+    loss.backward()
+    job.optimizer.step()
+    return loss.detach()
+
+
+def weights(net: Any) -> Dict[str, Any]:
+    """Copy a network's parameters by name, in float64 on the CPU.
+
+    IPEX packs parameters; ``state_dict`` returns them unpacked.
+    """
+    return {name: value.detach().cpu().double().clone() for name, value in net.state_dict().items()}
+
+
+@dataclass
+class Census:
+    """Device types and dtypes of parameters, gradients and activations in a training step."""
+
+    devices: Set[str] = field(default_factory=set)
+    dtypes: Set[str] = field(default_factory=set)
+
+    def add(self, tensor: Any) -> None:
+        """Record one tensor."""
+        self.devices.add(tensor.device.type)
+        self.dtypes.add(str(tensor.dtype).replace("torch.", ""))
+
+
+def observe(job: Job, images: Any, labels: Any) -> Census:
+    """Run one more training step and record the device and dtype of each of its tensors."""
+    census = Census()
+    hooks = [
+        layer.register_forward_hook(lambda _layer, _inputs, output: census.add(output))
+        for layer in job.model.children()
+    ]
+    try:
+        step(job, images, labels)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for parameter in job.model.parameters():
+        census.add(parameter)
+        if parameter.grad is not None:
+            census.add(parameter.grad)
+    return census
