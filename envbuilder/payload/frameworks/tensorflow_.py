@@ -6,15 +6,21 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
-from ..machine import importing, memory, tensorflow_device
-from ..numerics import precision, reference, tensorflow_operators, xplane
+from ..machine import importing, memory
+from ..numerics import precision, reference
 from ..numerics.numerics import SEED
 from ..numerics.numerics import Step as Differentiated
-from ..speed import tensorflow_bandwidth
-from ..training import graph, layers
+from ..training import layers
 from ..training.dataset import SIDE
 from ..training.train import BATCH
-from . import interface
+from . import (
+    interface,
+    tensorflow_bandwidth,
+    tensorflow_device,
+    tensorflow_job,
+    tensorflow_operators,
+    tensorflow_profiling,
+)
 from .interface import Measurement, Step, Tensors
 
 if TYPE_CHECKING:
@@ -155,27 +161,29 @@ class TensorFlow(interface.Framework):
         copied: bytes = array.numpy().astype("uint8").tobytes()
         return copied
 
-    def batches(self, data: Tensors, count: int) -> List[graph.Batch]:
+    def batches(self, data: Tensors, count: int) -> List[tensorflow_job.Batch]:
         """Return the first batches, normalised, with labels; small data are repeated."""
         full = max(1, len(data.labels) // BATCH)
         cuts = [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
         with self.tensorflow.device(self.place):
             return [
-                (graph.normalise(self.tensorflow, data.images[cut]), data.labels[cut])
+                (tensorflow_job.normalise(self.tensorflow, data.images[cut]), data.labels[cut])
                 for cut in cuts
             ]
 
-    def job(self, seed: int) -> graph.Job:
+    def job(self, seed: int) -> tensorflow_job.Job:
         """Prepare a new network and optimizer on the device."""
-        return graph.Job(self.tensorflow, self.place, seed % MOST_SEEDS)
+        return tensorflow_job.Job(self.tensorflow, self.place, seed % MOST_SEEDS)
 
     def observe(self, job: Any, batch: Any) -> Step:
         """Train operator by operator and look at the tensors, then as a graph, profiled."""
         census = job.census(batch)
-        observation = xplane.observe(self.tensorflow, partial(self._train, job, batch))
+        observation = tensorflow_profiling.observe(
+            self.tensorflow, partial(self._train, job, batch)
+        )
         return Step(tuple(sorted(census.devices)), tuple(sorted(census.dtypes)), observation)
 
-    def _train(self, job: graph.Job, batch: graph.Batch) -> None:
+    def _train(self, job: tensorflow_job.Job, batch: tensorflow_job.Batch) -> None:
         for _ in range(PROFILED_STEPS):
             job.train(batch)
         self.wait()
@@ -200,8 +208,8 @@ class TensorFlow(interface.Framework):
 
         batches = [(images.numpy(), labels.numpy()) for images, labels in self.batches(data, count)]
         trials = reference.trials(numpy, batches)
-        network = graph.network(self.tensorflow, self.place, layers.initial(numpy, SEED))
-        differentiate = graph.differentiation(network, self.place)
+        network = tensorflow_job.network(self.tensorflow, self.place, layers.initial(numpy, SEED))
+        differentiate = tensorflow_job.differentiation(network, self.place)
         steps = []
         for trial in trials:
             for name, variable in network.variables.items():
@@ -218,7 +226,7 @@ class TensorFlow(interface.Framework):
         """Try TensorFlow's dropout, with a seed and without one."""
         with self.tensorflow.device(self.place):
             values = self.tensorflow.ones([count])
-            drop = partial(graph.drop, self.tensorflow, values, share)
+            drop = partial(tensorflow_job.drop, self.tensorflow, values, share)
             return [(drop([1, 2]).numpy().tolist(), drop(None).numpy().tolist())]
 
     def product(self, dtype: str, size: int) -> Callable[[], Any]:

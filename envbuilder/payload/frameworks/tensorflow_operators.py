@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, List, Tuple
 
-from ..training import graph
-from . import plain_arithmetic
-from .arithmetic import Errors, says_lacking
+from ..numerics import plain_arithmetic
+from ..numerics.arithmetic import Errors, says_lacking
+from . import tensorflow_job
 
 if TYPE_CHECKING:
-    from .convolution import Geometry
+    from ..numerics.convolution import Geometry
 
 
 def errors(tensorflow: Any, place: str, dtype: str, stated: str) -> Errors:
@@ -89,4 +89,4 @@ class Operators(plain_arithmetic.Device):
 
     def loss(self, scores: Any, labels: List[int]) -> Any:
         """Return the mean negative log-probability of the labels, as the training computes it."""
-        return graph.loss_of(self._tensorflow, scores, labels)
+        return tensorflow_job.loss_of(self._tensorflow, scores, labels)

@@ -21,14 +21,13 @@ from typing import (
     Tuple,
 )
 
-from ..frameworks import interface
-from ..machine import tensorflow_device
-from . import layers
-from .dataset import SIDE
-from .train import DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH
+from ..training import layers
+from ..training.dataset import SIDE
+from ..training.train import DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH
+from . import interface, tensorflow_device
 
 if TYPE_CHECKING:
-    from ..frameworks.interface import Tensors
+    from .interface import Tensors
 
 Batch = Tuple[Any, Any]
 """Images, normalised, (N, 28, 28, 1), and their labels."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Dict
 
-from ..machine import clock, memory, tensorflow_device
-from .bandwidth import COPY, PATHS, Measurement, array_bytes
+from ..machine import clock, memory
+from ..speed.bandwidth import COPY, PATHS, Measurement, array_bytes
+from . import tensorflow_device
 
 
 def measurements(tensorflow: Any, accelerator: str, budget: float) -> Dict[str, Measurement]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional
 
+from ..machine import hardware
+from ..machine.accelerators import ACCELERATORS
+from ..machine.device import NO_KERNEL, first_line, require_undisguised
 from ..report import CheckError
-from . import hardware
-from .accelerators import ACCELERATORS
-from .device import NO_KERNEL, first_line, require_undisguised
 
 SIZE = 1 << 20
 
