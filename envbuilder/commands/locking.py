@@ -91,11 +91,11 @@ def resolved(
         progress.task(_task(entries), len(entries)) as task,
         parallel.pool(_AT_ONCE, lambda: process.kill(process.running())) as pool,
     ):
-        made = [pool.submit(make, entry) for entry in entries]
-        for each in futures.as_completed(made):
-            each.result()
+        jobs = [pool.submit(make, entry) for entry in entries]
+        for job in futures.as_completed(jobs):
+            job.result()
             task.advance(1)
-    return tuple(each.result() for each in made)
+    return tuple(job.result() for job in jobs)
 
 
 def _task(entries: Sequence[Entry]) -> str:

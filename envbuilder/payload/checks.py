@@ -21,7 +21,8 @@ from .training import blind_test, train
 from .training.dataset import SIDE
 
 if TYPE_CHECKING:
-    from .frameworks.interface import Framework, Job
+    from .evidence import Observation
+    from .interface import Framework, Job
     from .run import Run
     from .training.dataset import Dataset
 
@@ -257,7 +258,7 @@ def check_kernels(run: Run) -> Result:
     return PASSED, "; ".join(present)
 
 
-def _places(run: Run, prefix: str) -> Dict[str, Optional[profiling.Observation]]:
+def _places(run: Run, prefix: str) -> Dict[str, Optional[Observation]]:
     if not only_compiled(prefix):
         return {"training": run.observed}
     observed = next((o.observed for o in run.outcomes if o.backend == "zentorch"), {})

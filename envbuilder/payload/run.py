@@ -13,8 +13,8 @@ from .training import train
 
 if TYPE_CHECKING:
     from .events import Events
-    from .frameworks.interface import Framework, Job, Tensors
-    from .numerics.profiling import Observation
+    from .evidence import Observation
+    from .interface import Framework, Job, Tensors
     from .options import Options
     from .training.dataset import Dataset
 

@@ -27,7 +27,7 @@ from .training import train
 
 if TYPE_CHECKING:
     from .events import Events
-    from .frameworks.interface import Framework, Job, Tensors
+    from .interface import Framework, Job, Tensors
     from .options import Options
     from .training.dataset import Dataset
 

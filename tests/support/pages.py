@@ -60,7 +60,7 @@ def epoch(seconds: float, accuracy: float = 0.984) -> dict[str, Any]:
 def whole() -> dict[str, Any]:
     """A report with every key that a page knows."""
     return {
-        "schema": 1,
+        "schema": 2,
         "profile": "cuda",
         "backend": "venv",
         "artifact": {"kind": "venv", "ref": "/somewhere/cuda-py3.12", "digest": None},
@@ -81,9 +81,14 @@ def whole() -> dict[str, Any]:
             "memory_bytes": 2**35,
             "driver": "580.1",
         },
-        "torch": {"version": "2.14.1+cu130", "runtime": "13.0", "extensions": {"ipex": None}},
+        "framework": {
+            "name": "torch",
+            "version": "2.14.1+cu130",
+            "runtime": "13.0",
+            "extensions": {"ipex": None},
+        },
         "precision": {"dtype": "float32", "matmul": "highest", "autocast": False},
-        "threads": {"torch": 2, "allocator": "/lib/libtcmalloc.so.4"},
+        "threads": {"framework": 2, "allocator": "/lib/libtcmalloc.so.4"},
         "dataset": {"name": "MNIST", "train": 60000, "test": 10000, "subset": False},
         "quick": False,
         "checks": [

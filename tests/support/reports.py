@@ -45,7 +45,7 @@ def epoch(seconds: float = 20.0, accuracy: float | None = 0.984) -> dict[str, An
 def measured(**changes: Any) -> dict[str, Any]:
     """What the payload reports: `changes` are new values under keys joined by `__`."""
     data: dict[str, Any] = {
-        "schema": 1,
+        "schema": 2,
         "device": {
             "requested": "cpu",
             "used": "cpu",
@@ -53,7 +53,7 @@ def measured(**changes: Any) -> dict[str, Any]:
             "memory_bytes": 24 * 2**30,
             "driver": None,
         },
-        "torch": {"version": "2.13.0+cpu", "python": "3.11.7"},
+        "framework": {"name": "torch", "version": "2.13.0+cpu", "python": "3.11.7"},
         "precision": {
             "dtype": "float32",
             "matmul": "highest",
@@ -74,11 +74,11 @@ def measured(**changes: Any) -> dict[str, Any]:
             "prefix": "envs/cpu",
             "base_prefix": "/usr",
             "executable": "envs/cpu/bin/python",
-            "torch": "/usr/torch/__init__.py",
+            "framework": "/usr/torch/__init__.py",
         },
         "checks": [
             {"name": name, "status": "passed", "seconds": 1.0, "detail": "ok"}
-            for name in (*REQUIRED, BLIND_TEST)
+            for name in (*REQUIRED, "vae", BLIND_TEST)
         ],
         "training": {"epochs": [epoch()], "cold_start_seconds": 3.0, "batch": 64},
         "compile": [],
@@ -133,7 +133,7 @@ CUDA = {
         "name": "NVIDIA H200",
         "memory_bytes": 141 * 2**30,
     },
-    "torch__version": "2.14.1+cu130",
+    "framework__version": "2.14.1+cu130",
 }
 """Changes that make it a report from a GPU."""
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Optional, Tuple
 
 if TYPE_CHECKING:
-    from .interface import Framework
+    from ..interface import Framework
 
 
 @dataclass(frozen=True)

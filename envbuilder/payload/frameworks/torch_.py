@@ -5,17 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from .. import interface
+from ..interface import Measurement, Step, Tensors
 from ..machine import device, facts, importing, memory
 from ..machine.accelerators import ACCELERATORS, device_of
 from ..numerics import arithmetic, extensions, numerics, precision, profiling
 from ..speed import bandwidth
 from ..training import eager, model
-from . import interface
-from .interface import Measurement, Step, Tensors
 
 if TYPE_CHECKING:
-    from ..numerics.numerics import Comparison, Trial
-    from ..training.dataset import Split
+    from ..evidence import Comparison, Errors
+    from ..numerics.numerics import Trial
 
 PROFILED_STEPS = 3
 
@@ -111,7 +111,7 @@ class Torch(interface.Framework):
         """Return the settings in effect."""
         return precision.observe(self.torch, self.accelerator)
 
-    def hold(self, split: Split) -> Tensors:
+    def hold(self, split: interface.Split) -> Tensors:
         """Copy a split to the device."""
         return eager.tensors(self.torch, split, self.accelerator)
 
@@ -151,7 +151,7 @@ class Torch(interface.Framework):
         """Return the largest absolute value."""
         return float(array.abs().max())
 
-    def arithmetic(self, dtype: str, stated: str) -> arithmetic.Errors:
+    def arithmetic(self, dtype: str, stated: str) -> Errors:
         """Run every case of ``cases``."""
         return arithmetic.errors(self.torch, self.accelerator, dtype, stated)
 

@@ -8,9 +8,9 @@ half precision is checked if the device supports it, and unsupported cases are l
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
+from ..evidence import Errors
 from ..machine.accelerators import device_of
 from .cases import CASES, Case, Outputs
 
@@ -28,35 +28,6 @@ HALVES = ("bfloat16", "float16")
 
 LACKING = ("not implemented", "not supported", "unsupported", "arch mismatch", "no kernel image")
 """Phrases with which torch and its libraries report that a device lacks an operator for a dtype."""
-
-
-@dataclass
-class Errors:
-    """Largest error of each case in one dtype, and the cases that the device does not support."""
-
-    dtype: str
-    tolerance: float
-    by_case: Dict[str, float] = field(default_factory=dict)
-    lacking: List[str] = field(default_factory=list)
-
-    def wrong(self) -> List[str]:
-        """Return a phrase for each case outside the tolerance."""
-        return [
-            f"{self.dtype} {name} (relative error {error:.1e})"
-            for name, error in self.by_case.items()
-            if not error <= self.tolerance
-        ]
-
-    def phrase(self) -> str:
-        """Return a short summary of the cases that ran."""
-        if not self.by_case:
-            return f"no {self.dtype} on this device"
-        text = (
-            f"{self.dtype} {len(self.by_case)} cases, largest relative error "
-            f"{max(self.by_case.values()):.1e} (tolerance {self.tolerance:.0e})"
-        )
-        lacking = f", not offered: {', '.join(self.lacking)}" if self.lacking else ""
-        return text + lacking
 
 
 def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Errors:

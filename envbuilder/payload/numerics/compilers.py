@@ -24,10 +24,10 @@ from ..training import eager, model, train
 from . import arithmetic, extensions, numerics, profiling
 
 if TYPE_CHECKING:
-    from ..frameworks.interface import Tensors
+    from ..evidence import Comparison, Observation
+    from ..interface import Tensors
     from ..training.model import Form
-    from .numerics import Comparison, Trial
-    from .profiling import Observation
+    from .numerics import Trial
 
 BACKENDS = ("inductor", "zentorch")
 INFERENCE_SAMPLES = 20

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, Dict, List
 
 if TYPE_CHECKING:
-    from ..frameworks.interface import Framework
+    from ..interface import Framework
 
 STEPS, QUICK_STEPS = 20, 5
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
+from ..evidence import Comparison
 from ..training import eager, model
 from .arithmetic import relative_error
 
 if TYPE_CHECKING:
-    from ..frameworks.interface import Tensors
+    from ..interface import Tensors
     from ..training.model import Form
 
 SEED = 1
@@ -47,25 +48,6 @@ class Trial:
     labels: Any
     weights: Dict[str, Any]
     exact: Step
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Largest errors over all trials: of the loss, and of each parameter's gradient."""
-
-    loss: float
-    gradients: Dict[str, float]
-
-    def worst(self) -> Tuple[str, float]:
-        """Return name and error of the largest difference; in a tie, that nearest to the input."""
-        name = max(self.gradients, key=lambda key: self.gradients[key])
-        if self.loss > self.gradients[name]:
-            return "loss", self.loss
-        return name, self.gradients[name]
-
-    def passed(self, tolerance: float) -> bool:
-        """Return whether the loss and all gradients are within the tolerance."""
-        return self.worst()[1] <= tolerance
 
 
 def network(torch: Any, form: Form) -> Any:

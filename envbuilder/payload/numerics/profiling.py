@@ -5,41 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
+from ..evidence import Kernel, Observation
 from ..machine import device
 from ..machine.accelerators import ACCELERATORS
-
-TOP = 15
-"""Maximum number of kernels that the report names."""
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One operator or device kernel: its name, self time in microseconds, and which side ran it."""
-
-    name: str
-    microseconds: float
-    on_device: bool
-
-
-@dataclass(frozen=True)
-class Observation:
-    """The kernels that the profiler saw."""
-
-    kernels: Tuple[Kernel, ...]
-
-    def on_device(self) -> List[Kernel]:
-        """Return the kernels that a device other than the CPU ran."""
-        return [kernel for kernel in self.kernels if kernel.on_device]
-
-    def matching(self, prefix: str) -> List[str]:
-        """Return the names of kernels that begin with ``prefix``."""
-        return sorted({k.name for k in self.kernels if k.name.startswith(prefix)})
-
-    def top(self) -> List[str]:
-        """Return the names of the most expensive kernels: the device's own if there are any."""
-        chosen = self.on_device() or list(self.kernels)
-        names = [k.name for k in sorted(chosen, key=lambda k: -k.microseconds)]
-        return list(dict.fromkeys(names))[:TOP]
 
 
 def observe(torch: Any, accelerator: str, work: Callable[[], Any]) -> Observation:

@@ -15,7 +15,7 @@ from ..machine.accelerators import device_of
 from ..training.dataset import SIDE
 
 if TYPE_CHECKING:
-    from ..frameworks.interface import Tensors
+    from ..interface import Tensors
 
 STEPS = 40
 BATCH = 128

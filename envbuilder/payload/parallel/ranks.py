@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from ..frameworks.interface import Tensors
+    from ..interface import Tensors
 
 BLOCKS = 5
 """Timed blocks of steps; their median counts, since other processes may disturb some of them."""

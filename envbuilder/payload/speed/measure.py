@@ -16,7 +16,7 @@ from ..machine import clock
 from ..training import flops
 
 if TYPE_CHECKING:
-    from ..frameworks.interface import Framework, Job, Tensors
+    from ..interface import Framework, Job, Tensors
 
 DTYPES = ("float32", "bfloat16")
 FIRST_SIZE, LAST_SIZE = 512, 8192

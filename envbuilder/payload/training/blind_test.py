@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..events import Events
-    from ..frameworks.interface import Framework, Job
+    from ..interface import Framework, Job
 
 IMAGES = "images"
 """Name of the file that appears in the folder, complete: unsigned bytes, image after image."""

@@ -18,8 +18,8 @@ from typing import (
     Tuple,
 )
 
-from ..frameworks import interface
-from ..frameworks.interface import Tensors
+from .. import interface
+from ..interface import Tensors
 from ..machine import device
 from ..machine.accelerators import device_of
 from . import model
@@ -27,9 +27,7 @@ from .dataset import SIDE
 from .train import BATCH, DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH
 
 if TYPE_CHECKING:
-    from .dataset import Split
     from .model import Form
-    from .train import Curve
 
 Batch = Tuple[Any, Any]
 """Images, normalised and in the form's memory layout, and their labels."""
@@ -48,7 +46,7 @@ class Job(interface.Job):
     generator: Any
     extension: Optional[str] = None
     """What an extension of torch did to the network and its optimizer."""
-    curve: Optional[Curve] = None
+    curve: Optional[interface.Curve] = None
     on_first_step: Optional[Callable[[], None]] = None
     order: Any = None
     """The order of images in the last epoch, on the device."""
@@ -125,7 +123,7 @@ class Job(interface.Job):
         return {"optimizer": optimizer, "extension": self.extension, **self.form.summary()}
 
 
-def tensors(torch: Any, split: Split, accelerator: str) -> Tensors:
+def tensors(torch: Any, split: interface.Split, accelerator: str) -> Tensors:
     """Copy a split to the device: images (N, 1, 28, 28) as unsigned bytes, labels (N) as int64."""
     labels = torch.frombuffer(bytearray(split.labels), dtype=torch.uint8)[: split.count]
     length = split.count * SIDE * SIDE

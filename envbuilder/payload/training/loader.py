@@ -14,7 +14,7 @@ from .. import start
 from . import eager
 
 if TYPE_CHECKING:
-    from ..frameworks.interface import Tensors
+    from ..interface import Tensors
 
 
 class Images:

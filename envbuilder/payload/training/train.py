@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 from ..machine import clock
 
 if TYPE_CHECKING:
-    from ..frameworks.interface import Framework, Job, Scores, Tensors
+    from ..interface import Framework, Job, Scores, Tensors
 
 BATCH = 64
 TEST_BATCH = 1000

@@ -114,7 +114,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "environment", report.artifact.ref or "-"
     used = report.framework
     runtime = f", runtime {used.runtime}" if used.runtime else ""
-    yield used.name or "?", f"{used.version or '?'}{runtime}, Python {used.python or '?'}"
+    yield used.name or "framework", f"{used.version or '?'}{runtime}, Python {used.python or '?'}"
     device = report.device
     size = f", {memory(device.memory_bytes)}" if device.memory_bytes else ""
     driver = f", driver {device.driver}" if device.driver else ""

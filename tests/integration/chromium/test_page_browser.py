@@ -172,12 +172,12 @@ def usual() -> dict[str, Any]:
     ]
     names = ("import", "device", "arithmetic", "gradients", "kernels")
     return {
-        "schema": 1,
+        "schema": 2,
         "profile": "cuda",
         "backend": "docker",
         "artifact": {"kind": "image", "ref": "envbuilder/cuda:py3.12-" + "0123456789abcdef" * 4},
         "device": {"requested": "cuda", "used": "cuda", "name": "A made-up GPU"},
-        "torch": {"version": "2.14.1+cu130", "python": "3.12.1"},
+        "framework": {"name": "torch", "version": "2.14.1+cu130", "python": "3.12.1"},
         "dataset": {"name": "MNIST", "train": 60000, "test": 10000, "subset": False},
         "host": {"cpu": {"model_name": "A CPU", "flags": ["avx512_vnni"] * 12}},
         "checks": [

@@ -88,7 +88,7 @@ def sabotaged(python: Path, tmp_path: Path, code: str, *arguments: str, data: Pa
 
 @pytest.fixture(scope="session")
 def quick(torch_python: Path, pyz: Path) -> Done:
-    return verify(torch_python, pyz, "--quick", "--torch-version", "2.13.0")
+    return verify(torch_python, pyz, "--quick", "--framework-version", "2.13.0")
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_quick_passes_and_reports_what_happened(quick: Done) -> None:
     assert report["device"]["used"] == report["device"]["requested"] == "cpu"
     assert report["dataset"]["name"] == "mnist-subset"
     assert report["dataset"]["subset"] is True
-    assert report["torch"]["version"].startswith("2.13.0")
+    assert report["framework"]["version"].startswith("2.13.0")
     # Started by hand it takes its environment as it finds it, and says so.
     others = {check["name"]: check["status"] for check in report["checks"]}
     assert {others.pop("isolation"), others.pop("origins")} == {"warning"}
@@ -160,7 +160,7 @@ def test_a_cpu_build_does_not_pass_as_cuda(torch_python: Path, pyz: Path) -> Non
 
 
 def test_another_torch_than_expected_fails(torch_python: Path, pyz: Path) -> None:
-    done = verify(torch_python, pyz, "--quick", "--torch-version", "2.12.1+cpu")
+    done = verify(torch_python, pyz, "--quick", "--framework-version", "2.12.1+cpu")
     assert done.code == 5
     assert "but 2.12.1+cpu is expected" in done.report["reasons"][0]
 
@@ -204,7 +204,7 @@ def test_an_extension_that_is_not_there_fails(torch_python: Path, pyz: Path) -> 
 def test_the_user_s_thread_count_is_honoured(torch_python: Path, pyz: Path) -> None:
     done = verify(torch_python, pyz, "--quick", "--device", "cuda", OMP_NUM_THREADS="1")
     threads = done.report["threads"]
-    assert (threads["torch"], threads["OMP_NUM_THREADS"]) == (1, "1")
+    assert (threads["framework"], threads["OMP_NUM_THREADS"]) == (1, "1")
 
 
 ZERO_GRADIENT = """

@@ -124,7 +124,7 @@ def report(**origins: Any) -> dict[str, Any]:
         "prefix": "/envs/cpu",
         "base_prefix": "/usr",
         "executable": "/envs/cpu/bin/python",
-        "torch": "/envs/cpu/lib/python3.11/site-packages/torch/__init__.py",
+        "framework": "/envs/cpu/lib/python3.11/site-packages/torch/__init__.py",
     }
     return {"status": "passed", "origins": {**fixed, **origins}}
 
@@ -138,7 +138,7 @@ VENV = {"kind": "venv", "ref": "/envs/cpu"}
         (VENV, {}),
         ({"kind": "conda", "ref": "/envs/cpu"}, {"prefix": "/envs/cpu/venv"}),
         ({"kind": "interpreter", "ref": "/envs/cpu/bin/python"}, {}),
-        ({"kind": "image", "ref": "x:1"}, {"prefix": "/opt/env", "torch": "/opt/env/torch.py"}),
+        ({"kind": "image", "ref": "x:1"}, {"prefix": "/opt/env", "framework": "/opt/env/torch.py"}),
     ],
 )
 def test_a_report_of_what_was_built(artifact: dict[str, Any], changes: dict[str, Any]) -> None:
@@ -150,8 +150,8 @@ def test_a_report_of_what_was_built(artifact: dict[str, Any], changes: dict[str,
     [
         (VENV, {"prefix": "/envs/other"}, "the report is about /envs/other, not /envs/cpu"),
         (VENV, {"prefix": None}, "the report is about None"),
-        (VENV, {"torch": "/other/torch.py"}, "torch was imported from /other/torch.py"),
-        (VENV, {"torch": None}, "torch was imported from None"),
+        (VENV, {"framework": "/other/torch.py"}, "the framework was imported from /other/torch.py"),
+        (VENV, {"framework": None}, "the framework was imported from None"),
         (VENV, {"as_found": True}, "was not started in the requested mode"),
         ({"kind": "image", "ref": "x:1"}, {}, "the report is about /envs/cpu, not /opt/env"),
         (

@@ -382,13 +382,15 @@ def test_another_torch_is_refused_unless_named(
     own: Settings, payload: Payload, capsys: Shown
 ) -> None:
     assert run("--output", "before.json") == 0
-    payload.says(torch__version="2.14.1+cpu", training__epochs=[epoch(99.0)])
+    payload.says(framework__version="2.14.1+cpu", training__epochs=[epoch(99.0)])
     assert run("--against", "last") == 2
-    assert "torch: 2.14.1+cpu, then 2.13.0+cpu" in capsys.readouterr().err
+    assert "framework: torch 2.14.1+cpu, then torch 2.13.0+cpu" in capsys.readouterr().err
     assert run("--against", "before.json") == 5
-    payload.says(torch__version="2.14.1+cpu")
+    payload.says(framework__version="2.14.1+cpu")
     assert run("--against", "before.json") == 0
-    assert "torch: 2.14.1+cpu, then 2.13.0+cpu" in " ".join(capsys.readouterr().out.split())
+    assert "framework: torch 2.14.1+cpu, then torch 2.13.0+cpu" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_a_failed_verification_stays_5(payload: Payload, capsys: Shown) -> None:

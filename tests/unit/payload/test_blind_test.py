@@ -9,37 +9,26 @@ import pytest
 
 from envbuilder.payload.events import Events
 from envbuilder.payload.report import CheckError
-from envbuilder.payload.training import blind_test, train
+from envbuilder.payload.training import blind_test
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Batch(list[list[float]]):
-    """As much of a tensor as scores need."""
-
-    def argmax(self, dim: int) -> Batch:
-        assert dim == 1
-        return Batch([row.index(max(row)) for row in self])  # type: ignore[arg-type]
-
-    def tolist(self) -> list[Any]:
-        return list(self)
+FRAMEWORK: Any = SimpleNamespace(images=lambda content: content)
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Any:
+def job() -> Any:
     """A network that answers 0 and 1 in turns, two images at a time."""
-    pixels = SimpleNamespace(view=lambda *shape: pixels, to=lambda device: pixels)
-    torch = SimpleNamespace(frombuffer=lambda content, dtype: pixels, uint8=None)
     pair = [[0.5, 0.1], [0.1, 0.5]]
-    monkeypatch.setattr(train, "predict", lambda job, images: iter([Batch(pair), Batch(pair)]))
-    return SimpleNamespace(torch=torch, accelerator="cpu")
+    return SimpleNamespace(predict=lambda images: iter([pair, pair]))
 
 
 def test_it_asks_and_answers_in_order(job: Any, tmp_path: Path) -> None:
     (tmp_path / blind_test.IMAGES).write_bytes(bytes(4 * 784))
     stream = io.StringIO()
-    assert blind_test.answer(job, tmp_path, Events(stream)) == 4
+    assert blind_test.answer(FRAMEWORK, job, tmp_path, Events(stream)) == 4
     events = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert events[0] == {"event": "questions"}
     assert [(e["first"], e["classes"]) for e in events[1:]] == [(0, [0, 1]), (2, [0, 1])]
@@ -49,7 +38,7 @@ def test_it_asks_and_answers_in_order(job: Any, tmp_path: Path) -> None:
 def test_what_is_no_image_is_refused(job: Any, tmp_path: Path, size: int) -> None:
     (tmp_path / blind_test.IMAGES).write_bytes(bytes(size))
     with pytest.raises(CheckError, match=f"sent {size} bytes, which are not images"):
-        blind_test.answer(job, tmp_path, Events(io.StringIO()))
+        blind_test.answer(FRAMEWORK, job, tmp_path, Events(io.StringIO()))
 
 
 def test_questions_that_never_come(
@@ -58,4 +47,4 @@ def test_questions_that_never_come(
     monkeypatch.setattr(blind_test, "PATIENCE", 0.0)
     monkeypatch.setattr(blind_test, "PAUSE", 0.0)
     with pytest.raises(CheckError, match="did not arrive within"):
-        blind_test.answer(job, tmp_path, Events(io.StringIO()))
+        blind_test.answer(FRAMEWORK, job, tmp_path, Events(io.StringIO()))

@@ -10,13 +10,14 @@ import pytest
 from envbuilder.core import resources
 from envbuilder.payload import checks
 from envbuilder.payload.events import Events
+from envbuilder.payload.evidence import Kernel, Observation
+from envbuilder.payload.interface import Tensors
 from envbuilder.payload.machine import clock
 from envbuilder.payload.numerics.compilers import Outcome
-from envbuilder.payload.numerics.profiling import Kernel, Observation
 from envbuilder.payload.options import Options
 from envbuilder.payload.report import PASSED, SKIPPED, WARNING, CheckError
 from envbuilder.payload.run import Run
-from envbuilder.payload.training import dataset, train
+from envbuilder.payload.training import dataset
 
 DATA = dataset.load(resources.mnist_subset_dir())
 
@@ -43,7 +44,7 @@ def test_the_version_of_torch(
 ) -> None:
     torch = SimpleNamespace(__version__=installed, set_num_threads=lambda _: None)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    run = Run(Options("cpu", torch_version=wanted), DATA, Events(io.StringIO()))
+    run = Run(Options("cpu", version=wanted), DATA, Events(io.StringIO()))
     run.threads = {"OMP_NUM_THREADS": None, "decided": 1}
     assert run.checks.run("import", checks.check_import, run) is fits
     if not fits:
@@ -180,11 +181,11 @@ def test_a_short_epoch_is_still_one() -> None:
 def test_a_difference_of_two_seeded_runs_is_told_and_not_judged(
     monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], status: str
 ) -> None:
-    monkeypatch.setattr(checks.train, "batches", lambda data, count: [])
-    monkeypatch.setattr(checks.determinism, "compare", lambda make, batches: found)
+    monkeypatch.setattr(checks.determinism, "compare", lambda framework, seed, batches: found)
     run = a_run(Options("cpu", quick=True))
-    run.tensors = (train.Tensors([], []),)
-    outcome, detail = checks.check_determinism(run, None)
+    run.tensors = (Tensors([], []),)
+    ready: Any = SimpleNamespace(batches=lambda data, count: [], deterministic="a switch")
+    outcome, detail = checks.check_determinism(run, ready)
     assert outcome == status
     assert ("1.0e-04" in detail) is (status == WARNING)
     assert run.report()["determinism"] == found
@@ -205,8 +206,9 @@ def measured(monkeypatch: pytest.MonkeyPatch, problems: list[str]) -> tuple[str,
     monkeypatch.setattr(checks.measure, "measure", measure)
     run = a_run()
     run.job = SimpleNamespace()  # type: ignore[assignment]
-    run.tensors = (train.Tensors([], []), train.Tensors([], []))
-    return checks.check_measurements(run, None)
+    run.tensors = (Tensors([], []), Tensors([], []))
+    ready: Any = SimpleNamespace(accelerator="cuda", threads=dict)
+    return checks.check_measurements(run, ready)
 
 
 def test_a_failing_measurement_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Options, Dataset]]:
 def test_every_option_arrives(asked: list[tuple[Options, Dataset]]) -> None:
     arguments = (
         f"verify --device cpu --data {SHIPPED} --dataset-name mine --epochs 4 --seed 9"
-        " --min-accuracy 0.5 --precision tf32 --torch-version 2.13.0+cpu"
+        " --min-accuracy 0.5 --precision tf32 --framework-version 2.13.0+cpu"
         " --require-kernels zentorch:: --require-kernels torch_ipex:: --compile-backend inductor"
         " --compile-backend zentorch --extension zentorch --extension ipex --no-baseline"
     )
@@ -50,7 +50,7 @@ def test_every_option_arrives(asked: list[tuple[Options, Dataset]]) -> None:
         seed=9,
         min_accuracy=0.5,
         precision="tf32",
-        torch_version="2.13.0+cpu",
+        version="2.13.0+cpu",
         require_kernels=("zentorch::", "torch_ipex::"),
         compile_backends=("inductor", "zentorch"),
         extensions=("zentorch", "ipex"),

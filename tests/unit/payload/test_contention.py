@@ -102,12 +102,6 @@ def test_steal_that_is_not_counted_is_none(text: str) -> None:
 
 
 def test_threads_belong_to_work_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Torch:
-        @staticmethod
-        def get_num_threads() -> int:
-            return 3
-
     monkeypatch.setattr(threads, "fetch", lambda: threads.CpuFacts(4, 2.5, 4))
-    assert contention.limits(Torch, "cpu") == Limits(3, 4, 2.5)
-    assert contention.limits(Torch, "cuda") == Limits(None, 4, 2.5)
-    assert contention.limits(None, "cpu") == Limits(None, 4, 2.5)
+    assert contention.limits(3) == Limits(3, 4, 2.5)
+    assert contention.limits(None) == Limits(None, 4, 2.5)

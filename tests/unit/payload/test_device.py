@@ -249,10 +249,3 @@ def test_memory_on_the_device_is_torchs_own_count() -> None:
     assert device.allocated(torch, "xpu") == 8
     assert device.allocated(HipTorch(), "rocm") == 7
     assert memory.peak_bytes(HipTorch(), "rocm") == 8
-
-
-def test_the_device_used_is_named_as_it_was_requested() -> None:
-    assert device.used("rocm", ["cuda"]) == "rocm"
-    assert device.used("cuda", ["cuda"]) == "cuda"
-    assert device.used("rocm", ["cpu"]) == "cpu"
-    assert device.used("rocm", ["cpu", "cuda"]) == "cpu, cuda"

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_facts_without_torch_are_null_not_missing() -> None:
-    found = facts.torch_facts(None)
-    assert set(found) == {"version", "build", "runtime", "python", "platform"}
-    assert found["version"] is None
-    assert found["python"]
+def test_facts_of_torch_and_of_the_platform() -> None:
+    assert facts.torch_facts(HipTorch())["build"] == "rocm7.2"
+    assert set(facts.torch_facts(HipTorch())) == {"version", "build", "runtime"}
+    assert facts.platform_facts()["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert facts.platform_facts()["platform"].startswith(sys.platform)
 
 
 @pytest.mark.parametrize(

@@ -179,19 +179,19 @@ def test_the_name_that_the_loader_looks_for(name: str, stem: str) -> None:
 def test_the_check_refuses_and_the_report_says_from_where(monkeypatch: pytest.MonkeyPatch) -> None:
     report: dict[str, Any] = {}
     monkeypatch.setattr(origins, "look", lambda cache="": seen("/usr/lib/wsl/lib/libcuda.so.1"))
-    status, detail = origins.check(PROMISE, report)
+    status, detail = origins.check(PROMISE, report, "torch")
     assert (status, "drivers: /usr/lib/wsl/lib/libcuda.so.1" in detail) == ("passed", True)
-    assert report["torch"] == OWN["torch"]
+    assert report["framework"] == OWN["torch"]
     assert report["prefix"] == sys.prefix
     assert report["drivers"] == ["/usr/lib/wsl/lib/libcuda.so.1"]
     monkeypatch.setattr(origins, "look", lambda cache="": seen(libraries=None))
-    assert "this system does not list them" in origins.check(PROMISE, {})[1]
+    assert "this system does not list them" in origins.check(PROMISE, {}, "torch")[1]
     monkeypatch.setattr(origins, "look", lambda cache="": seen("/home/me/libhook.so"))
-    assert origins.check(PROMISE, {})[0] == "warning"
+    assert origins.check(PROMISE, {}, "torch")[0] == "warning"
     foreign = seen(modules={"torch": "/other/torch/__init__.py"})
     monkeypatch.setattr(origins, "look", lambda cache="": foreign)
     assert origins.failing(PROMISE)
-    for refuse in (lambda: origins.check(PROMISE, {}), lambda: origins.require(PROMISE)):
+    for refuse in (lambda: origins.check(PROMISE, {}, "torch"), lambda: origins.require(PROMISE)):
         with pytest.raises(CheckError, match="torch was imported from /other"):
             refuse()
 
@@ -200,7 +200,7 @@ def test_as_found_is_named_and_not_judged(monkeypatch: pytest.MonkeyPatch) -> No
     foreign = seen(modules={"torch": "/other/torch/__init__.py"})
     monkeypatch.setattr(origins, "look", lambda cache="": foreign)
     report: dict[str, Any] = {}
-    status, detail = origins.check(AS_FOUND, report)
+    status, detail = origins.check(AS_FOUND, report, "torch")
     assert (status, "as found, not judged: torch was imported" in detail) == ("warning", True)
     assert (report["as_found"], len(report["foreign"])) == (True, 1)
     assert not origins.failing(AS_FOUND)

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.payload.numerics.profiling import TOP, Evidence, Kernel, Observation, problems
+from envbuilder.payload.evidence import TOP, Kernel, Observation
+from envbuilder.payload.machine.accelerators import device_of
+from envbuilder.payload.numerics.profiling import Evidence, problems
 
 ON_CPU = Observation(
     (Kernel("aten::mkldnn_convolution", 9.0, False), Kernel("aten::mm", 2.0, False))
@@ -16,7 +18,8 @@ NEEDED = 100
 def judged(
     accelerator: str, devices: list[str], observation: Observation, growth: int | None
 ) -> tuple[list[str], str]:
-    return problems(accelerator, Evidence(tuple(devices), observation, growth, NEEDED))
+    evidence = Evidence(tuple(devices), observation, growth, NEEDED)
+    return problems(accelerator, device_of(accelerator), evidence)
 
 
 def test_work_on_the_cpu() -> None:

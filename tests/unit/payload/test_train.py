@@ -5,22 +5,8 @@ from typing import Any
 
 import pytest
 
+from envbuilder.payload.interface import Tensors
 from envbuilder.payload.training import train
-
-
-class Stack(list[float]):
-    def tolist(self) -> list[float]:
-        return list(self)
-
-
-class Torch:
-    """Counts how often numbers are fetched from the device."""
-
-    fetched = 0
-
-    def stack(self, values: list[float]) -> Stack:
-        self.fetched += 1
-        return Stack(values)
 
 
 @pytest.mark.parametrize(
@@ -28,40 +14,86 @@ class Torch:
     [(3_000, 3, 1, 141), (60_000, 1, 5, 188), (60_000, 14, 66, 199), (320, 1, 1, 5), (1, 1, 1, 1)],
 )
 def test_a_curve_has_at_most_200_points(images: int, epochs: int, every: int, points: int) -> None:
-    curve, torch = train.curve(images, epochs), Torch()
+    curve = train.curve(images, epochs)
     assert curve.every == every
     step = 0
     for _ in range(epochs):
-        for _ in range(train.steps_of(images)):
-            step += 1
-            curve.add(float(step))
-        curve.fetch(torch)
+        losses = [float(step + n) for n in range(1, train.steps_of(images) + 1)]
+        step += len(losses)
+        curve.add(losses)
     assert len(curve.points) == points <= train.POINTS
     assert all(number == loss for number, loss in curve.points), "a loss of another step"
     assert curve.points[0][0] == 1
-    assert torch.fetched <= epochs, "a fetch at every step would wait for the device"
 
 
-def test_an_epoch_without_a_due_step_fetches_nothing() -> None:
-    curve, torch = train.Curve(every=10), Torch()
-    for _ in range(2):
-        curve.add(1.0)
-        curve.fetch(torch)
-    assert curve.points == [(1, 1.0)]
-    assert torch.fetched == 1
+class Job(SimpleNamespace):
+    """Notes what an epoch does with it, in order; the loss of a batch is its first image."""
+
+    curve: Any = None
+    on_first_step: Any = None
+
+    def __init__(self) -> None:
+        super().__init__(done=[], fetched=[])
+
+    def wait(self, result: Any = None) -> None:
+        self.done.append("wait")
+
+    def shuffle(self, data: Any) -> None:
+        self.done.append("shuffle")
+
+    def step(self, first: int, count: int) -> float:
+        self.done.append((first, count))
+        return float(first)
+
+    def decay(self) -> None:
+        self.done.append("decay")
+
+    def fetch(self, losses: list[float]) -> list[float]:
+        self.fetched.append(list(losses))
+        return list(losses)
 
 
-def test_bytes_of_a_split() -> None:
-    part: Any = SimpleNamespace(nbytes=100)
-    assert train.Tensors(part, part).nbytes() == 200
+def test_an_epoch_takes_all_images_in_batches_and_fetches_losses_once() -> None:
+    job: Any = Job()
+    job.curve = train.Curve(every=2)
+    result = train.epoch(job, Tensors(None, [0] * 150), lambda done, total, loss: None)
+    assert job.done == ["wait", "shuffle", "wait", (0, 64), (64, 64), (128, 22), "wait", "decay"]
+    assert job.fetched == [[0.0, 64.0, 128.0]]
+    assert result["loss"] == (0 * 64 + 64 * 64 + 128 * 22) / 150
+    assert result["data_seconds"] + result["compute_seconds"] == result["seconds"]
+    assert result["samples_per_second"] * result["seconds"] == pytest.approx(150)
+    assert job.curve.points == [(1, 0.0), (3, 128.0)]
+
+
+def test_the_first_step_of_all_has_finished_before_it_counts() -> None:
+    job: Any = Job()
+    job.on_first_step = lambda: job.done.append("first")
+    train.epoch(job, Tensors(None, [0] * 128), lambda done, total, loss: None)
+    assert job.done[3:7] == [(0, 64), "wait", "first", (64, 64)]
+    assert job.on_first_step is None
+
+
+def test_progress_can_fetch_the_loss_of_the_last_step() -> None:
+    job: Any = Job()
+    shown: list[Any] = []
+    data = Tensors(None, [0] * 128)
+    train.epoch(job, data, lambda done, total, loss: shown.append((done, total, loss())))
+    assert shown == [(1, 2, 0.0), (2, 2, 64.0)]
+
+
+@pytest.mark.parametrize(("right", "expected"), [(b"\x01\x00\x02", 1.0), (b"\x01\x01\x01", 1 / 3)])
+def test_accuracy(right: bytes, expected: float) -> None:
+    scores = [[[0.1, 0.9, 0.0], [0.9, 0.1, 0.0]], [[0.0, 0.1, 0.9]]]
+    job: Any = SimpleNamespace(predict=lambda images: iter(scores), labels=lambda data: list(right))
+    assert train.accuracy(job, Tensors(None, None)) == expected
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
 def test_an_epoch_takes_every_image_once(order: list[int]) -> None:
-    train.require_every_image(SimpleNamespace(order=Stack(order)), 3)
+    train.require_every_image(SimpleNamespace(taken=lambda: order), 3)
 
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 2, 2], [1, 2, 3], []])
 def test_an_epoch_that_leaves_images_out_is_none(order: list[int]) -> None:
     with pytest.raises(RuntimeError, match="each of the 3 images once"):
-        train.require_every_image(SimpleNamespace(order=Stack(order)), 3)
+        train.require_every_image(SimpleNamespace(taken=lambda: order), 3)

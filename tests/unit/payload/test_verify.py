@@ -21,9 +21,9 @@ DATA = dataset.load(resources.mnist_subset_dir())
 
 KEYS = {
     "origins",
-    "schema", "device", "torch", "precision", "threads", "dataset", "quick", "checks", "training",
-    "kernels", "compile", "determinism", "measurements", "baseline", "speedup", "status", "reasons",
-    "warnings", "contention",
+    "schema", "device", "framework", "precision", "threads", "dataset", "quick", "checks",
+    "training", "kernels", "compile", "determinism", "measurements", "baseline", "speedup",
+    "status", "reasons", "warnings", "contention",
 }  # fmt: skip
 
 

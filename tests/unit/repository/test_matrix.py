@@ -46,8 +46,8 @@ def test_what_was_built_or_run_is_shown_by_a_file(run: Run, repository: Path) ->
 def check_report(report: dict[str, Any], run: Run, profile: Profile) -> None:
     assert (report["profile"], report["backend"]) == (run.profile, run.backend)
     assert report["host"]["platform"] == run.platform
-    assert report["torch"]["python"].startswith(f"{run.python}.")
-    assert report["torch"]["version"] == profile.expects.torch
+    assert report["framework"]["python"].startswith(f"{run.python}.")
+    assert report["framework"]["version"] == profile.expects.torch
     if run.state == "run":
         assert report["status"] == "passed"
         assert report["device"]["used"] == profile.expects.device

@@ -57,7 +57,7 @@ def test_all_that_the_profile_expects_reaches_the_payload() -> None:
         "--dataset-name": ["MNIST"],
         "--epochs": ["4"],
         "--precision": ["bfloat16"],
-        "--torch-version": ["2.14.1+xpu"],
+        "--framework-version": ["2.14.1+xpu"],
         "--min-accuracy": ["0.981"],
         "--compile-backend": ["inductor", "zentorch"],
         "--require-kernels": ["aten::mm", "zentorch::"],
@@ -75,20 +75,26 @@ def test_a_quick_run_expects_what_a_subset_can_show(why: dict[str, Any]) -> None
     assert "--quick" in passed
     assert not {"--min-accuracy", "--compile-backend", "--require-kernels"} & set(passed)
     assert values(passed, "--precision") == ["bfloat16"]
-    assert values(passed, "--torch-version") == ["2.14.1+xpu"]
+    assert values(passed, "--framework-version") == ["2.14.1+xpu"]
     assert values(passed, "--extension") == ["ipex"]
 
 
 def test_what_is_not_asked_for_is_not_passed() -> None:
     plain = Expects(device="cpu", torch="")
     passed = run.payload_arguments(job(expects=plain, epochs=None), PATHS)
-    names = {"--epochs", "--torch-version", "--extension", "--compile-backend", "--require-kernels"}
+    names = {
+        "--epochs",
+        "--framework-version",
+        "--extension",
+        "--compile-backend",
+        "--require-kernels",
+    }
     assert not names & set(passed)
 
 
 def test_the_payload_knows_every_option() -> None:
     parsed = arguments.parser().parse_args([*run.payload_arguments(job(), PATHS), "--run-id", "0f"])
-    assert (parsed.precision, parsed.torch_version) == ("bfloat16", "2.14.1+xpu")
+    assert (parsed.precision, parsed.framework_version) == ("bfloat16", "2.14.1+xpu")
     assert parsed.min_accuracy == 0.981
 
 
@@ -106,7 +112,11 @@ WATCHDOG = "Timeout (0:10:00)!\nThread 0x00007f (most recent call first):\n"
 @pytest.mark.parametrize(
     ("phase", "stderr", "message"),
     [
-        (importing.PHASE, WATCHDOG, "importing torch did not end within 600 s and was stopped"),
+        (
+            importing.PHASE,
+            WATCHDOG,
+            "the framework's import did not end within 600 s and was stopped",
+        ),
         (importing.PHASE, "killed\n", "the payload ended with exit code 1: killed"),
         ("epoch 1", WATCHDOG, "the payload ended with exit code 1"),
     ],

@@ -47,7 +47,7 @@ def device(index: int, rate: float | None = 600.0, **changes: Any) -> dict[str, 
 def scaled(**changes: Any) -> dict[str, Any]:
     """What the payload says of two devices that passed."""
     return {
-        "schema": 1,
+        "schema": 2,
         "devices": [device(0), device(1, 400.0)],
         "ranks": 2,
         "backend": "nccl",

@@ -138,7 +138,7 @@ def test_work_on_another_device_is_named() -> None:
     [
         (changed(device={"requested": "cuda", "used": "cpu"}), "passed on cpu, although cuda"),
         (changed(training=None), "passed without a trained epoch"),
-        (changed(schema=2), "schema 2"),
+        (changed(schema=1), "schema 1"),
         ({**failing("arithmetic"), "status": "passed"}, "although these checks failed"),
         ({k: v for k, v in whole().items() if k != "status"}, "malformed"),
         (changed(status="excellent"), "malformed"),
@@ -173,7 +173,7 @@ def test_a_run_without_a_report_has_a_page(tmp_path: Path) -> None:
 def test_a_crash_shows_the_traceback_folded_and_only_its_end() -> None:
     lines = "\n".join(f"line {n}" for n in range(5000))
     crashed = failing("run", "unexpected RuntimeError: boom", traceback=f"{lines}\nboom at last")
-    for key in ("precision", "kernels", "warnings", "baseline", "torch"):
+    for key in ("precision", "kernels", "warnings", "baseline", "framework"):
         del crashed[key]
     crashed["training"] = None
     seen = Seen(page.render(crashed))

@@ -175,7 +175,7 @@ def test_compare_for_machines(tmp_path: Path, capsys: Shown) -> None:
     assert run("a.json", "--format", "markdown", "-o", "deep/table.md") == 0
     text = (tmp_path / "deep" / "table.md").read_text()
     assert (
-        "| NVIDIA H200 | 141 GiB | cuda | venv | 2.14.1+cu130 | 30.0 s | 20.0 s | - | 1.50× |"
+        "| NVIDIA H200 | 141 GiB | cuda | venv | torch 2.14.1+cu130 | 30.0 s | 20.0 s | - | 1.50× |"
         in text
     )
     assert "standard" not in text
@@ -184,7 +184,7 @@ def test_compare_for_machines(tmp_path: Path, capsys: Shown) -> None:
 def test_damaged_reports_are_all_named(tmp_path: Path, capsys: Shown) -> None:
     written(tmp_path / "r" / "good.json")
     (tmp_path / "r" / "empty.json").write_text("")
-    (tmp_path / "r" / "other.json").write_text('{"schema": 1}')
+    (tmp_path / "r" / "other.json").write_text('{"schema": 2}')
     assert run("r", "-o", "out") == 2
     said = capsys.readouterr().err
     assert "empty.json: damaged" in said
@@ -350,8 +350,8 @@ def test_what_is_no_time_is_not_fast() -> None:
         ({"device__name": "Intel Xeon"}, "device: AMD EPYC, then Intel Xeon"),
         ({"known__host": {"cpu": {"model_name": "AMD EPYC", "threads": 8}}}, "threads: 2, then 8"),
         ({"known__host": {}}, "CPU: AMD EPYC, then unknown"),
-        ({"torch__version": "2.8.0+cpu"}, "torch: 2.13.0+cpu, then 2.8.0+cpu"),
-        ({"torch": {}}, "torch: 2.13.0+cpu, then unknown"),
+        ({"framework__version": "2.8.0+cpu"}, "framework: torch 2.13.0+cpu, then torch 2.8.0+cpu"),
+        ({"framework": {}}, "framework: torch 2.13.0+cpu, then unknown unknown"),
         ({"precision__matmul": "medium"}, "precision: float32, then bfloat16"),
         ({"precision": None}, "precision: float32, then unknown"),
         ({"known__backend": "docker"}, "backend: venv, then docker"),

@@ -40,9 +40,9 @@ def test_a_report_of_what_was_asked_for() -> None:
         ({"precision": None}, "precision: float32 was requested, None"),
         ({"training__batch": 640}, "batch: 64 was requested, 640"),
         ({"training__min_accuracy": 0.1}, "minimum accuracy: 0.85 was requested, 0.1 is"),
-        ({"torch__version": "2.12.0+cpu"}, "torch: 2.13.0+cpu was requested, 2.12.0+cpu"),
-        ({"torch__version": "2.13.0"}, "torch: 2.13.0+cpu was requested, 2.13.0 "),
-        ({"torch": {}}, "torch: 2.13.0+cpu was requested, None"),
+        ({"framework__version": "2.12.0+cpu"}, "torch: 2.13.0+cpu was requested, 2.12.0+cpu"),
+        ({"framework__version": "2.13.0"}, "torch: 2.13.0+cpu was requested, 2.13.0 "),
+        ({"framework": {}}, "torch: 2.13.0+cpu was requested, None"),
         (
             {"device": {"requested": "cuda", "used": "cuda"}},
             "device: cpu was requested, cuda is reported",
@@ -246,7 +246,7 @@ def test_what_a_report_says_is_quoted_in_part() -> None:
 def test_an_external_torch_may_have_any_version() -> None:
     expects = msgspec.structs.replace(EXPECTS, torch="")
     asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
-    other = model.check(quick_report(torch__version="1.0"))
+    other = model.check(quick_report(framework__version="1.0"))
     assert consistency.contradictions(asked, other, LIVED) == []
 
 
@@ -254,7 +254,7 @@ def test_a_version_without_a_local_part_names_every_build() -> None:
     expects = msgspec.structs.replace(EXPECTS, torch="2.13.0")
     asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
     for version in ("2.13.0+cpu", "2.13.0"):
-        report = model.check(quick_report(torch__version=version))
+        report = model.check(quick_report(framework__version=version))
         assert consistency.contradictions(asked, report, LIVED) == []
 
 

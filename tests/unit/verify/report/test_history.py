@@ -187,7 +187,7 @@ def test_a_report_that_cannot_be_kept_is_1(
         (b"[" * 100_000, "damaged"),
         (b"[]", "malformed"),
         (b"{}", "malformed"),
-        (json.dumps({**whole(), "schema": 2}).encode(), "schema 2"),
+        (json.dumps({**whole(), "schema": 1}).encode(), "schema 1"),
         (json.dumps(whole(device__used="cuda")).encode(), "contradicts itself"),
         (b" " * (history.LIMIT_BYTES + 1), "larger than 16 MiB"),
     ],

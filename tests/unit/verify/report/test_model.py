@@ -37,13 +37,13 @@ def passing() -> dict[str, Any]:
         "accuracy": 0.98,
     }
     return {
-        "schema": 1,
+        "schema": 2,
         "device": {"requested": "cpu", "used": "cpu", "name": "A CPU"},
-        "torch": {"version": "2.13.0+cpu"},
+        "framework": {"name": "torch", "version": "2.13.0+cpu"},
         "dataset": {"name": "MNIST", "train": 60000, "test": 10000, "subset": False},
         "checks": [
             {"name": name, "status": "passed", "seconds": 1.0, "detail": "ok"}
-            for name in (*REQUIRED, BLIND_TEST)
+            for name in (*REQUIRED, "vae", BLIND_TEST)
         ],
         "training": {"epochs": [epoch], "cold_start_seconds": 3.0},
         "status": "passed",
@@ -95,7 +95,7 @@ def two_epochs(**earlier: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (spoil("schema", 2), "schema 2"),
+        (spoil("schema", 1), "schema 1"),
         (spoil("status", "great"), "malformed"),
         (spoil("device.used", "cuda"), "passed on cuda, although cpu"),
         (spoil("device.used", None), "although cpu was requested"),

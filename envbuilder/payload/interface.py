@@ -9,20 +9,52 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+)
 
 if TYPE_CHECKING:
-    from ..numerics.arithmetic import Errors
-    from ..numerics.numerics import Comparison
-    from ..numerics.profiling import Observation
-    from ..training.dataset import Split
-    from ..training.train import Curve
+    from .evidence import Comparison, Errors, Observation
 
 Scores = List[List[float]]
 """Log-probabilities of the ten classes, image by image."""
 
 Measurement = Callable[[], Optional[float]]
 """Measures bytes a second; None for a path that this machine does not have."""
+
+
+class Split(Protocol):
+    """Images (unsigned bytes, row by row) and labels; only the first ``count`` are used."""
+
+    @property
+    def images(self) -> bytes:
+        """Return the images."""
+
+    @property
+    def labels(self) -> bytes:
+        """Return their labels."""
+
+    @property
+    def count(self) -> int:
+        """Return how many are used."""
+
+
+class Curve(Protocol):
+    """A loss curve: pairs of a step's number and its loss."""
+
+    points: List[Tuple[int, float]]
+
+    def add(self, losses: List[float]) -> None:
+        """Add the losses of an epoch's steps."""
 
 
 @dataclass(frozen=True)

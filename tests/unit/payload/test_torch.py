@@ -1,0 +1,169 @@
+"""PyTorch behind the interface, and the checks that only it has."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from envbuilder.payload import checks, torch_checks
+from envbuilder.payload.events import Events
+from envbuilder.payload.frameworks import torch_
+from envbuilder.payload.frameworks.torch_ import Torch
+from envbuilder.payload.numerics.compilers import Outcome
+from envbuilder.payload.options import Options
+from envbuilder.payload.report import PASSED, WARNING, CheckError
+from envbuilder.payload.run import Run
+from envbuilder.payload.training import model
+from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
+from tests.support.recorded import Recorded, replaced
+
+DATA = Dataset("few", Split(b"aabbcc", b"abc", 2), Split(b"ddee", b"de", 2), dict(SUBSET_SHA256))
+TORCH: Any = SimpleNamespace(__version__="2.13.0+cpu", set_num_threads=lambda count: None)
+FORM = model.fastest("cpu")
+
+
+def a_run(device: str = "cpu", data: Dataset = DATA, **options: Any) -> Run:
+    return Run(Options(device, **options), data, Events(io.StringIO()))
+
+
+def test_an_extension_is_tried_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = replaced(monkeypatch, torch_checks.extensions, "require_importable", "it imports")
+    assert torch_checks.check_extension("zentorch") == (PASSED, "it imports")
+    assert tried.calls == [("zentorch",)]
+
+
+@pytest.mark.parametrize(("names", "loaded"), [(("ipex",), True), (("zentorch",), False)])
+def test_only_ipex_is_loaded_with_torch(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], loaded: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", TORCH)
+    ipex = replaced(monkeypatch, torch_.extensions, "load", "the extension")
+    run = a_run(extensions=names)
+    run.threads = {"OMP_NUM_THREADS": "2"}
+    assert checks.check_import(run) == (PASSED, "torch 2.13.0+cpu")
+    assert isinstance(run.framework, Torch)
+    assert run.framework.torch is TORCH
+    assert run.framework.ipex == ("the extension" if loaded else None)
+    assert ipex.calls == ([("ipex",)] if loaded else [])
+
+
+class Layer:
+    """A dropout layer that says in which mode it was called, and with what."""
+
+    def __init__(self, form: Any) -> None:
+        self.form, self.mode = form, ""
+
+    def train(self) -> None:
+        self.mode = "training"
+
+    def eval(self) -> None:
+        self.mode = "evaluation"
+
+    def __call__(self, values: str) -> Any:
+        return SimpleNamespace(tolist=lambda mode=self.mode: (self.form, mode, values))
+
+
+def test_dropout_is_tried_in_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    ones = Recorded("ones")
+    monkeypatch.setattr(torch_.model, "drop", lambda torch, share, form: Layer(form))
+    ready = Torch(SimpleNamespace(__version__="2", ones=ones), "cuda")
+    tried = ready.dropouts(8, 0.5)
+    assert {form for (form, _, _), _ in tried} == {model.PUBLISHED, model.fastest("cuda")}
+    assert {(first[1], second[1]) for first, second in tried} == {("training", "evaluation")}
+    assert ones.calls == [(8,)]
+    assert ones.options == [{"device": "cuda"}]
+
+
+def test_the_build_and_the_device_are_asked_about_the_accelerator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    build = replaced(monkeypatch, torch_.device, "require_build", "CUDA 13.0")
+    usable = replaced(monkeypatch, torch_.device, "require_usable", "an H100")
+    runtime = SimpleNamespace(runtime=lambda torch: f"runtime of {torch.__version__}")
+    monkeypatch.setattr(torch_, "ACCELERATORS", {"cuda": runtime})
+    ready = Torch(TORCH, "cuda")
+    assert ready.require_build() == "CUDA 13.0"
+    assert ready.require_usable() == "an H100; runtime of 2.13.0+cpu"
+    assert build.calls == usable.calls == [(TORCH, "cuda")]
+
+
+def test_an_autoencoder_must_learn_from_the_training_images(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, ready = a_run(seed=7), Torch(TORCH, "cpu")
+    run.tensors = ("training", "test")  # type: ignore[assignment]
+    losses = [560.0] + [550.0] * 9 + [200.0] * 9 + [190.0]
+    trained = replaced(monkeypatch, torch_checks.vae, "train", losses)
+    assert torch_checks.check_vae(run, ready) == (PASSED, "loss 560 to 190 in 20 steps")
+    assert trained.calls == [(TORCH, "cpu", "training", 7)]
+    trained.value = [550.0] * 20
+    with pytest.raises(CheckError, match="went from 550 to 550"):
+        torch_checks.check_vae(run, ready)
+
+
+def test_a_new_network_is_optimised_as_the_trained_one_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepared = replaced(monkeypatch, torch_.eager, "prepare", "a network")
+    optimised = replaced(monkeypatch, torch_.extensions, "optimize", None)
+    assert Torch(TORCH, "cpu", ipex="the extension").job(5) == "a network"  # type: ignore[comparison-overlap]
+    assert prepared.calls == [(TORCH, "cpu", FORM, 5)]
+    assert optimised.calls == [("the extension", "a network")]
+
+
+@pytest.mark.parametrize("ipex", [None, "the extension"])
+def test_gradients(monkeypatch: pytest.MonkeyPatch, ipex: str | None) -> None:
+    trials = replaced(monkeypatch, torch_.numerics, "trials", ["one", "two"])
+    step = replaced(monkeypatch, torch_.extensions, "ipex_step", "a step")
+    compared = replaced(monkeypatch, torch_.numerics, "compare", "the comparison")
+    moved = Recorded("on the device")
+    network = replaced(monkeypatch, torch_.numerics, "network", SimpleNamespace(to=moved))
+    checked = replaced(monkeypatch, torch_.numerics, "check", "the comparison")
+    ready = Torch(TORCH, "cpu", ipex)
+    assert ready.gradients("training", 2) == "the comparison"  # type: ignore[arg-type, comparison-overlap]
+    assert ready.trials == ["one", "two"]
+    assert trials.calls == [(TORCH, "training", 2)]
+    if ipex:
+        assert step.calls == [(TORCH, ipex, "cpu", trial) for trial in ("one", "two")]
+        assert compared.calls == [(["a step", "a step"], ["one", "two"])]
+    else:
+        net = "on the device"
+        assert (network.calls, moved.calls) == ([(TORCH, FORM)], [("cpu",)])
+        assert checked.calls == [(TORCH, FORM, net, net, ["one", "two"])]
+
+
+def test_a_compile_backend_is_measured_with_the_same_trials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = io.StringIO()
+    asked: list[Any] = []
+
+    def measure(bench: Any, backend: str, progress: Any) -> Outcome:
+        asked.append(bench)
+        progress(1, 2)
+        return Outcome(backend)
+
+    monkeypatch.setattr(torch_checks.compilers, "measure", measure)
+    judged = replaced(monkeypatch, torch_checks.compilers, "verdict", (WARNING, "slower"))
+    run, ready = Run(Options("cpu"), DATA, Events(stream)), Torch(TORCH, "cpu")
+    run.tensors = ("training", "test")  # type: ignore[assignment]
+    ready.trials = ["one"]  # type: ignore[list-item]
+    assert torch_checks.check_compile(run, ready, "inductor") == (WARNING, "slower")
+    assert asked == [
+        torch_checks.compilers.Bench(
+            TORCH,
+            "cpu",
+            FORM,
+            "training",  # type: ignore[arg-type]
+            "test",  # type: ignore[arg-type]
+            ["one"],  # type: ignore[list-item]
+            run.tolerance,
+        )
+    ]
+    assert [outcome.backend for outcome in run.outcomes] == ["inductor"]
+    assert judged.calls == [(run.outcomes[0], run.tolerance)]
+    assert '"phase": "compile inductor"' in stream.getvalue()
