@@ -7,6 +7,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
+from ..interface import Measurement, Step, Tensors
 from ..machine import hardware, importing, memory
 from ..machine import threads as thread_counts
 from ..numerics.numerics import Step as Gradients
@@ -14,7 +15,6 @@ from ..numerics.precision import LOWERING_VARIABLES
 from ..report import CheckError
 from ..training.dataset import SIDE
 from . import jax_bandwidth, jax_profiling
-from .interface import Measurement, Step, Tensors
 from .jax_device import DEVICE_TYPES, JaxDevice, type_of
 from .jax_job import Job
 from .jax_operators import JaxOperators
@@ -22,7 +22,7 @@ from .jax_programs import Programs
 from .numpy_ import NumpyFramework
 
 if TYPE_CHECKING:
-    from ..training.dataset import Split
+    from ..interface import Split
 
 PLUGINS = {"jax-cuda13-plugin": "cu13", "jax-cuda12-plugin": "cu12"}
 """Distribution → the build that it makes of JAX, whose own wheels are the same everywhere."""

@@ -12,7 +12,7 @@ from ..machine import clock, memory
 from ..speed.bandwidth import COPY, PATHS, array_bytes
 
 if TYPE_CHECKING:
-    from .interface import Measurement
+    from ..interface import Measurement
     from .jax_device import JaxDevice
 
 

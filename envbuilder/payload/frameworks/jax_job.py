@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from .. import interface
 from ..training import layers
 from ..training.train import GAMMA, LEARNING_RATE, TEST_BATCH
-from . import interface
 from .jax_programs import State
 
 if TYPE_CHECKING:
-    from .interface import Tensors
+    from ..interface import Tensors
     from .jax_device import JaxDevice
     from .jax_programs import Programs
 

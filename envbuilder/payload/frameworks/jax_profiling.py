@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Set, Tuple
 
-from ..numerics.profiling import Kernel, Observation
+from ..evidence import Kernel, Observation
 
 HOST, DEVICE, STREAM = "/host:CPU", "/device:", "Stream"
 """Names of the profiler's planes, or how they begin; lines of a device that hold kernels."""

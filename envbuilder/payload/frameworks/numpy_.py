@@ -5,15 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
+from .. import interface
 from ..numerics import plain_arithmetic, reference
 from ..training.train import BATCH
-from . import interface
 
 if TYPE_CHECKING:
-    from ..numerics.arithmetic import Errors
-    from ..numerics.numerics import Comparison, Step
+    from ..evidence import Comparison, Errors
+    from ..interface import Tensors
+    from ..numerics.numerics import Step
     from ..numerics.plain_arithmetic import Device
-    from .interface import Tensors
 
 
 class NumpyFramework(interface.Framework):

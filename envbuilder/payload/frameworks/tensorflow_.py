@@ -6,27 +6,19 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
+from ..interface import Measurement, Step, Tensors
 from ..machine import importing, memory
-from ..numerics import precision, reference
-from ..numerics.numerics import SEED
+from ..machine import threads as thread_counts
+from ..numerics import precision
 from ..numerics.numerics import Step as Differentiated
-from ..training import layers
 from ..training.dataset import SIDE
-from ..training.train import BATCH
-from . import (
-    interface,
-    tensorflow_bandwidth,
-    tensorflow_device,
-    tensorflow_job,
-    tensorflow_operators,
-    tensorflow_profiling,
-)
-from .interface import Measurement, Step, Tensors
+from . import tensorflow_bandwidth, tensorflow_device, tensorflow_job, tensorflow_profiling
+from .numpy_ import NumpyFramework
+from .tensorflow_job import Batch, Differentiation, Job
+from .tensorflow_operators import TensorFlowOperators
 
 if TYPE_CHECKING:
-    from ..numerics.arithmetic import Errors
-    from ..numerics.numerics import Comparison
-    from ..training.dataset import Split
+    from ..interface import Split
 
 PROFILED_STEPS = 3
 MOST_SEEDS = 1 << 30
@@ -44,8 +36,9 @@ def load(accelerator: str, threads: Optional[int]) -> TensorFlow:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", QUIET)
     tensorflow = importing.limited("tensorflow")
     config = tensorflow.config
-    if threads is not None:
-        config.threading.set_intra_op_parallelism_threads(threads)
+    count = threads or thread_counts.chosen_by_user(os.environ.get("OMP_NUM_THREADS"))
+    if count:
+        config.threading.set_intra_op_parallelism_threads(count)
         # One operation after the other: this network has none that could run side by side.
         config.threading.set_inter_op_parallelism_threads(1)
     # An operation that the device lacks is an error, instead of work of the CPU.
@@ -60,7 +53,7 @@ def load(accelerator: str, threads: Optional[int]) -> TensorFlow:
     return TensorFlow(tensorflow, accelerator)
 
 
-class TensorFlow(interface.Framework):
+class TensorFlow(NumpyFramework):
     """An imported TensorFlow that is to use one accelerator."""
 
     name = "tensorflow"
@@ -68,8 +61,11 @@ class TensorFlow(interface.Framework):
 
     def __init__(self, tensorflow: Any, accelerator: str) -> None:
         self.tensorflow, self.accelerator = tensorflow, accelerator
+        self.numpy = importing.limited("numpy")
         self.version = str(tensorflow.__version__)
         self.place = tensorflow_device.place(accelerator)
+        self._compared: Optional[Differentiation] = None
+        """A network that is compared with numpy's: it is traced once, and used for each step."""
 
     def on_cpu(self) -> TensorFlow:
         """Return TensorFlow for the CPU."""
@@ -141,39 +137,40 @@ class TensorFlow(interface.Framework):
 
     def hold(self, split: Split) -> Tensors:
         """Copy a split to the device: images as bytes (N, 28, 28), labels as int64 (N)."""
-        import numpy
-
-        labels = numpy.frombuffer(split.labels, dtype=numpy.uint8)[: split.count]
-        with self.tensorflow.device(self.place):
-            held = self.tensorflow.constant(labels.astype(numpy.int64))
-            return Tensors(self.images(split.images[: split.count * SIDE * SIDE]), held)
+        labels = self.numpy.frombuffer(split.labels, self.numpy.uint8)[: split.count]
+        images = self.images(split.images[: split.count * SIDE * SIDE])
+        return Tensors(images, self.put(labels.astype(self.numpy.int64)))
 
     def images(self, content: bytes) -> Any:
         """Copy images to the device."""
-        import numpy
+        pixels = self.numpy.frombuffer(content, self.numpy.uint8)
+        return self.put(pixels.reshape(-1, SIDE, SIDE))
 
-        pixels = numpy.frombuffer(content, dtype=numpy.uint8).reshape(-1, SIDE, SIDE)
-        with self.tensorflow.device(self.place):
-            return self.tensorflow.constant(pixels)
+    def put(self, value: Any) -> Any:
+        """Copy numpy's array to the device."""
+        return self.on_device(self.tensorflow.constant, value)
 
-    def content(self, array: Any) -> bytes:
-        """Return a tensor's integers as unsigned bytes, copied back from the device."""
-        copied: bytes = array.numpy().astype("uint8").tobytes()
-        return copied
+    def fetch(self, array: Any) -> Any:
+        """Return a tensor as numpy's."""
+        return array.numpy()
 
-    def batches(self, data: Tensors, count: int) -> List[tensorflow_job.Batch]:
+    def normalise(self, images: Any) -> Any:
+        """Convert bytes to float32, as the training does."""
+        return tensorflow_job.normalise(self.tensorflow, images)
+
+    def batches(self, data: Tensors, count: int) -> List[Batch]:
         """Return the first batches, normalised, with labels; small data are repeated."""
-        full = max(1, len(data.labels) // BATCH)
-        cuts = [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
-        with self.tensorflow.device(self.place):
-            return [
-                (tensorflow_job.normalise(self.tensorflow, data.images[cut]), data.labels[cut])
-                for cut in cuts
-            ]
+        batches: List[Batch] = self.on_device(super().batches, data, count)
+        return batches
 
-    def job(self, seed: int) -> tensorflow_job.Job:
+    def on_device(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function whose operations run on the device."""
+        with self.tensorflow.device(self.place):
+            return function(*arguments)
+
+    def job(self, seed: int) -> Job:
         """Prepare a new network and optimizer on the device."""
-        return tensorflow_job.Job(self.tensorflow, self.place, seed % MOST_SEEDS)
+        return Job(self.tensorflow, self.place, seed % MOST_SEEDS)
 
     def observe(self, job: Any, batch: Any) -> Step:
         """Train operator by operator and look at the tensors, then as a graph, profiled."""
@@ -183,73 +180,42 @@ class TensorFlow(interface.Framework):
         )
         return Step(tuple(sorted(census.devices)), tuple(sorted(census.dtypes)), observation)
 
-    def _train(self, job: tensorflow_job.Job, batch: tensorflow_job.Batch) -> None:
+    def _train(self, job: Job, batch: Batch) -> None:
         for _ in range(PROFILED_STEPS):
             job.train(batch)
         self.wait()
 
-    def norm(self, array: Any) -> float:
-        """Return the Euclidean norm."""
-        import numpy
+    def operators(self) -> TensorFlowOperators:
+        """Return the operators, which run one by one."""
+        return TensorFlowOperators(self.tensorflow, self.place)
 
-        return float(numpy.linalg.norm(array))
-
-    def largest(self, array: Any) -> float:
-        """Return the largest absolute value."""
-        return float(abs(array).max())
-
-    def arithmetic(self, dtype: str, stated: str) -> Errors:
-        """Run every case of ``plain_cases``."""
-        return tensorflow_operators.errors(self.tensorflow, self.place, dtype, stated)
-
-    def gradients(self, data: Tensors, count: int) -> Comparison:
-        """Compare steps of the traced network, without dropout, with numpy in float64."""
-        import numpy
-
-        batches = [(images.numpy(), labels.numpy()) for images, labels in self.batches(data, count)]
-        trials = reference.trials(numpy, batches)
-        network = tensorflow_job.network(self.tensorflow, self.place, layers.initial(numpy, SEED))
-        differentiate = tensorflow_job.differentiation(network, self.place)
-        steps = []
-        for trial in trials:
-            for name, variable in network.variables.items():
-                variable.assign(trial.weights[name])
-            loss, gradients = differentiate(trial.images, trial.labels)
-            exact = {
-                name: gradient.numpy()
-                for name, gradient in zip(network.variables, gradients)  # noqa: B905
-            }
-            steps.append(Differentiated(float(loss), exact))
-        return reference.compare(numpy, steps, trials)
+    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Differentiated:
+        """Run a step of the traced network without dropout; weights are assigned in place."""
+        if self._compared is None:
+            self._compared = Differentiation(self.tensorflow, self.place)
+        loss, gradients = self._compared(weights, images, labels)
+        return Differentiated(loss, gradients)
 
     def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
         """Try TensorFlow's dropout, with a seed and without one."""
-        with self.tensorflow.device(self.place):
-            values = self.tensorflow.ones([count])
-            drop = partial(tensorflow_job.drop, self.tensorflow, values, share)
-            return [(drop([1, 2]).numpy().tolist(), drop(None).numpy().tolist())]
+        values = self.put(self.numpy.ones(count, self.numpy.float32))
+        drop = partial(self.on_device, tensorflow_job.drop, self.tensorflow, values, share)
+        return [(drop([1, 2]).numpy().tolist(), drop(None).numpy().tolist())]
 
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
         """Return a function that multiplies two random matrices."""
-        random = self.tensorflow.random.stateless_uniform
-        with self.tensorflow.device(self.place):
-            # Random numbers: on GPUs, products of constants take less power and thus less time.
-            left, right = (
-                self.tensorflow.cast(random([size, size], [1, number]), dtype)
-                for number in range(2)
-            )
-        return partial(self._on_device, self.tensorflow.linalg.matmul, left, right)
-
-    def _on_device(self, operator: Callable[..., Any], *arguments: Any) -> Any:
-        with self.tensorflow.device(self.place):
-            return operator(*arguments)
+        # Random numbers: on GPUs, products of constants take less power and thus less time.
+        draw = partial(self.on_device, self.tensorflow.random.stateless_uniform, [size, size])
+        left, right = (
+            self.on_device(self.tensorflow.cast, draw([1, number]), dtype) for number in range(2)
+        )
+        return partial(self.on_device, self.tensorflow.linalg.matmul, left, right)
 
     def smallest(self) -> Callable[[], Any]:
         """Return a function that adds 1 to one number."""
-        with self.tensorflow.device(self.place):
-            number, step = self.tensorflow.Variable([0.0]), self.tensorflow.constant([1.0])
+        number, step = self.on_device(self.tensorflow.Variable, [0.0]), self.put([1.0])
         add = self.tensorflow.raw_ops.AssignAddVariableOp
-        return partial(self._on_device, partial(add, resource=number.handle, value=step))
+        return partial(self.on_device, partial(add, resource=number.handle, value=step))
 
     def bandwidths(self, budget: float) -> Dict[str, Measurement]:
         """Return the paths of memory and what measures each."""

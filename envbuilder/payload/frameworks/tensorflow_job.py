@@ -21,13 +21,14 @@ from typing import (
     Tuple,
 )
 
+from .. import interface
 from ..training import layers
 from ..training.dataset import SIDE
 from ..training.train import DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH
-from . import interface, tensorflow_device
+from . import tensorflow_device
 
 if TYPE_CHECKING:
-    from .interface import Tensors
+    from ..interface import Tensors
 
 Batch = Tuple[Any, Any]
 """Images, normalised, (N, 28, 28, 1), and their labels."""
@@ -123,19 +124,33 @@ def traced(tensorflow: Any, place: str, function: Callable[..., Any], *signature
     return tensorflow.function(on_device, input_signature=specs, autograph=False)
 
 
-def differentiation(network: Network, place: str) -> Any:
-    """Return a traced function: the loss of images and labels, and its gradients, no dropout."""
-    tensorflow = network.tensorflow
-
-    def differentiate(images: Any, labels: Any) -> Tuple[Any, List[Any]]:
-        return network.differentiate(images, labels)[:2]
-
-    return traced(tensorflow, place, differentiate, *batch_signature(tensorflow))
-
-
 def batch_signature(tensorflow: Any) -> Tuple[Any, Any]:
     """Return shapes and dtypes of a batch of any size."""
     return ([None, SIDE, SIDE, 1], tensorflow.float32), ([None], tensorflow.int64)
+
+
+class Differentiation:
+    """A traced network without dropout whose weights are assigned in place before each step."""
+
+    def __init__(self, tensorflow: Any, place: str) -> None:
+        import numpy
+
+        self._network = network(tensorflow, place, layers.initial(numpy, 0))
+        self._run = traced(tensorflow, place, self._differentiate, *batch_signature(tensorflow))
+
+    def _differentiate(self, images: Any, labels: Any) -> Tuple[Any, List[Any]]:
+        return self._network.differentiate(images, labels)[:2]
+
+    def __call__(
+        self, weights: Dict[str, Any], images: Any, labels: Any
+    ) -> Tuple[float, Dict[str, Any]]:
+        """Return the loss and its gradients by name; arguments and gradients are numpy's."""
+        variables = self._network.variables
+        for name, variable in variables.items():
+            variable.assign(weights[name])
+        loss, gradients = self._run(images, labels)
+        named = zip(variables, gradients)  # noqa: B905 - Python 3.9
+        return float(loss), {name: gradient.numpy() for name, gradient in named}
 
 
 @dataclass

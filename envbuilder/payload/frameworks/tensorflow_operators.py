@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, List, Tuple
 
-from ..numerics import plain_arithmetic
-from ..numerics.arithmetic import Errors, says_lacking
+from ..numerics.arithmetic import says_lacking
+from ..numerics.plain_arithmetic import Device
 from . import tensorflow_job
 
 if TYPE_CHECKING:
     from ..numerics.convolution import Geometry
 
 
-def errors(tensorflow: Any, place: str, dtype: str, stated: str) -> Errors:
-    """Run every case in ``dtype`` on a device; float32 is judged by the stated precision."""
-    import numpy
-
-    return plain_arithmetic.errors(numpy, Operators(tensorflow, place), dtype, stated)
-
-
-class Operators(plain_arithmetic.Device):
+class TensorFlowOperators(Device):
     """TensorFlow's operators on one device."""
 
     def __init__(self, tensorflow: Any, place: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Callable, DefaultDict, Iterator, Tuple
 
-from ..numerics.profiling import Kernel, Observation
+from ..evidence import Kernel, Observation
 
 DEVICE = "/device:"
 """Beginning of the names of all planes but the host's and the profiler's own."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, List, Optional, Tuple
 
-from .arithmetic import HALVES, SCALE, SEED, TOLERANCE, Errors
+from ..evidence import Errors
+from .arithmetic import HALVES, SCALE, SEED, TOLERANCE
 from .plain_cases import CASES, Case, Compute, Operators, Reference
 from .reference import relative_error
 

@@ -6,12 +6,15 @@ Names and shapes of the parameters are those of ``training.layers``; there is no
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
 from ..training import layers
 from .convolution import convolve, gradients, pool, pool_gradient
-from .numerics import LEARNING_RATE, SEED, Comparison, Step, Trial
+from .numerics import LEARNING_RATE, SEED, Step, Trial
 from .numerics import compare as compare_by
+
+if TYPE_CHECKING:
+    from ..evidence import Comparison
 
 
 def step(numpy: Any, weights: Dict[str, Any], images: Any, labels: Any) -> Step:
