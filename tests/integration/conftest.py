@@ -94,11 +94,20 @@ def cli(session_environment: dict[str, str], tmp_path: Path) -> Cli:
 @pytest.fixture(scope="session")
 def torch_prefix(session_environment: dict[str, str]) -> Path:
     """The `cpu` profile as a native environment, built by envbuilder itself."""
-    arguments = ("build", "--profile", "cpu", "--backend", "venv", "--json")
-    done = start(arguments, session_environment)
+    return _built("cpu", "torch", session_environment)
+
+
+@pytest.fixture(scope="session")
+def tensorflow_prefix(session_environment: dict[str, str]) -> Path:
+    """The profile `tensorflow-cpu`."""
+    return _built("tensorflow-cpu", "tensorflow", session_environment)
+
+
+def _built(profile: str, framework: str, environment: dict[str, str]) -> Path:
+    done = start(("build", "--profile", profile, "--backend", "venv", "--json"), environment)
     if done.returncode != 0:
         error = done.stderr.partition("error: ")[2]  # notes come before it
-        missing("torch", f"the cpu profile cannot be built here: {error}")
+        missing(framework, f"the profile {profile} cannot be built here: {error}")
     return Path(json.loads(done.stdout)["artifact"]["ref"])
 
 

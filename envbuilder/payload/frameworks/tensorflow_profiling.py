@@ -35,10 +35,11 @@ def observe(tensorflow: Any, work: Callable[[], Any]) -> Observation:
         space = xplane_pb2.XSpace()
         for file in Path(folder).rglob("*.xplane.pb"):
             space.MergeFromString(file.read_bytes())
-    return Observation(tuple(_kernels(space)))
+    return Observation(tuple(kernels(space)))
 
 
-def _kernels(space: Any) -> Iterator[Kernel]:
+def kernels(space: Any) -> Iterator[Kernel]:
+    """Yield the operations of the host and everything that ran on a device, each name once."""
     times: DefaultDict[Tuple[str, bool], float] = defaultdict(float)
     for plane in space.planes:
         on_device = plane.name.startswith(DEVICE)
