@@ -1,7 +1,7 @@
-"""An environment with a fault in it, and the commands that verify it.
+"""Native environments with a fault in them, and the commands that verify them.
 
-A fault is a module of a folder `sabotage`. It is injected into an environment, never into the
-check, and imported when the interpreter starts or as soon as the framework has been imported.
+A fault is injected into an environment, never into the check: one small module is imported when the
+interpreter starts, or as soon as the framework is imported.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from envbuilder.core import resources
 from envbuilder.payload.training import idx
 from envbuilder.payload.training.dataset import MNIST_SHA256
 
-TESTS = Path(__file__).parents[1] / "integration"
-STARTER = TESTS / "torch" / "sabotage" / "starter.py"
+STARTER = Path(__file__).with_name("sabotage_starter.py")
 ONE_EPOCH = ("--quick", "--epochs", "1")
 COMMAND = (sys.executable, "-m", "envbuilder")
 
@@ -33,38 +32,45 @@ class Overlay:
     """A native environment of its own with the files of another one, and a fault.
 
     Files are shared by hard links: what is imported from elsewhere is foreign, and would fail.
-    Its faults are those of one framework.
+    `modules` are the folders of faults, looked through in this order.
     """
 
-    def __init__(self, folder: Path, prefix: Path, framework: str) -> None:
-        self.framework, self.modules = framework, TESTS / framework / "sabotage"
+    def __init__(self, folder: Path, prefix: Path, modules: tuple[Path, ...]) -> None:
+        self.modules = modules
         shutil.copytree(prefix, folder, copy_function=os.link, symlinks=True, dirs_exist_ok=True)
         self.site = next(folder.glob("lib/python3.*/site-packages"))
         self.python = folder / "bin" / "python"
 
     def at_start(self, fault: str) -> Overlay:
-        """Import a fault when the interpreter starts."""
+        """Import a module of `sabotage/` when the interpreter starts."""
         return self._inject(fault, "sabotage_fault")
 
-    def after_framework(self, fault: str) -> Overlay:
-        """Import a fault as soon as the framework has been imported."""
-        starter = STARTER.read_text().replace('"torch"', f'"{self.framework}"')
-        (self.site / "sabotage_starter.py").write_text(starter)
+    def after(self, framework: str, fault: str) -> Overlay:
+        """Import a module of `sabotage/` as soon as a framework has been imported."""
+        shutil.copy(STARTER, self.site / "sabotage_starter.py")
+        (self.site / "sabotage.framework").write_text(framework)
         return self._inject(fault, "sabotage_starter")
 
+    def after_torch(self, fault: str) -> Overlay:
+        """Import a module of `sabotage/` as soon as torch has been imported."""
+        return self.after("torch", fault)
+
     def with_node(self, fault: str) -> Overlay:
-        """Import a fault when the interpreter starts, before any other fault."""
-        shutil.copy(self.modules / f"{fault}.py", self.site / "sabotage_node.py")
+        """Import a module of `sabotage/` when the interpreter starts, before any other fault."""
+        shutil.copy(self._module(fault), self.site / "sabotage_node.py")
         (self.site / "node.pth").write_text("import sabotage_node\n")
         return self
 
     def package(self, name: str, fault: str) -> Overlay:
-        """Put a fault in a package's place."""
-        shutil.copy(self.modules / f"{fault}.py", self.site / f"{name}.py")
+        """Put a module of `sabotage/` in a package's place."""
+        shutil.copy(self._module(fault), self.site / f"{name}.py")
         return self
 
+    def _module(self, fault: str) -> Path:
+        return next(file for folder in self.modules if (file := folder / f"{fault}.py").exists())
+
     def _inject(self, fault: str, first: str) -> Overlay:
-        shutil.copy(self.modules / f"{fault}.py", self.site / "sabotage_fault.py")
+        shutil.copy(self._module(fault), self.site / "sabotage_fault.py")
         (self.site / "sabotage.pth").write_text(f"import {first}\n")
         return self
 
@@ -93,9 +99,9 @@ class Bench:
     """The commands, in a working folder of their own."""
 
     def __init__(
-        self, folder: Path, prefix: Path, environment: dict[str, str], framework: str = "torch"
+        self, folder: Path, prefix: Path, environment: dict[str, str], *modules: Path
     ) -> None:
-        self.folder, self.prefix, self.framework = folder, prefix, framework
+        self.folder, self.prefix, self.modules = folder, prefix, modules
         self.environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -106,7 +112,7 @@ class Bench:
     @property
     def overlay(self) -> Overlay:
         """A new environment without a fault."""
-        return Overlay(self.folder / "overlay", self.prefix, self.framework)
+        return Overlay(self.folder / "overlay", self.prefix, self.modules)
 
     def run(self, *command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
         words = [str(word) for word in command]
@@ -134,12 +140,7 @@ class Bench:
         """Run the payload alone in an overlay."""
         pyz = self.folder / "payload.pyz"
         pyz.write_bytes(pack.payload_pyz())
-        framework = ("--framework", self.framework)
-        return self.verdict(overlay.python, pyz, "verify", *framework, *options)
-
-    def verdict(self, *command: str | Path) -> Verdict:
-        """Run a payload; its last event is the report."""
-        done = self.run(*command)
+        done = self.run(overlay.python, pyz, "verify", *options)
         last = json.loads(done.stdout.splitlines()[-1])
         return Verdict(done.returncode, last.get("report", {}), done.stderr)
 

@@ -15,7 +15,7 @@ CLASSES = {
     *("gradient wrong", "dropout off", "profiler lies", "wrong numbers"),
     *("changed after the build", "payload ends"),
 }
-HELPERS = {"starter.py", "forged_report.py"}
+HELPERS = {"forged_report.py"}
 
 
 def test_there_are_at_least_fifty_and_each_class_is_tried_in_ci() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ..interface import Measurement, Step, Tensors
+from ..interface import Measurement, Split, Step, Tensors
 from ..machine import hardware, importing, memory
 from ..machine import threads as thread_counts
 from ..numerics.numerics import Step as Gradients
@@ -20,9 +20,6 @@ from .jax_job import Job
 from .jax_operators import JaxOperators
 from .jax_programs import Programs
 from .numpy_ import NumpyFramework
-
-if TYPE_CHECKING:
-    from ..interface import Split
 
 PLUGINS = {"jax-cuda13-plugin": "cu13", "jax-cuda12-plugin": "cu12"}
 """Distribution → the build that it makes of JAX, whose own wheels are the same everywhere."""

@@ -27,7 +27,8 @@ class JaxOperators(Device):
     ) -> Tuple[Any, List[Any]]:
         """Compute on inputs in ``dtype``; return the result and the gradients of the inputs."""
         put, fetch = self._device.put, self._device.fetch
-        typed = [put(values).astype(dtype) for values in inputs]
+        # Converted by numpy: the device would compile that for every shape.
+        typed = [put(values.astype(self._numpy.dtype(dtype))) for values in inputs]
         result, gradients = self._jax.jit(partial(self._differentiate, compute))(*typed)
         float32 = self._device.numpy.float32
         return fetch(result).astype(float32), [fetch(g).astype(float32) for g in gradients]

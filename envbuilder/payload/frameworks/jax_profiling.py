@@ -69,12 +69,12 @@ def instructions(executable: str) -> Dict[str, str]:
             header = _COMPUTATION.match(line)
             computation = header.group(1) if header else computation
             continue
-        found = _INSTRUCTION.match(line)
-        operation = _OPERATION.search(found.group(2)) if found else None
-        if found and operation:
+        instruction = _INSTRUCTION.match(line)
+        operation = _OPERATION.search(instruction.group(2)) if instruction else None
+        if instruction and operation:
             contains[computation].add(operation.group(1))
-            calls = _CALLS.search(found.group(2))
-            called[found.group(1)] = calls.group(1) if calls else ""
+            calls = _CALLS.search(instruction.group(2))
+            called[instruction.group(1)] = calls.group(1) if calls else ""
     result = {}
     for name, callee in called.items():
         heavy = [operation for operation in HEAVY if operation in contains[callee]]

@@ -6,7 +6,8 @@ an environment. A few run with --all, all with `make soak`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.start import Start
 from tests.support import overlays
-from tests.support.overlays import ONE_EPOCH, Bench, Overlay, Words
+from tests.support.overlays import ONE_EPOCH, Bench, Overlay, Verdict, Words
 from tests.support.sabotages import (
     CLOCKS,
     TENSORFLOW_DEVICES,
@@ -24,17 +25,17 @@ from tests.support.sabotages import (
     parameters,
 )
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-SUBSET = ("--device", "cpu", *ONE_EPOCH, "--data", resources.mnist_subset_dir())
+MODULES = Path(__file__).with_name("sabotage")
+OF_TORCH = MODULES.parents[1] / "torch" / "sabotage"
+ON_CPU = ("--framework", "tensorflow", "--device", "cpu")
+SUBSET = (*ON_CPU, *ONE_EPOCH, "--data", resources.mnist_subset_dir())
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def bench(tmp_path: Path, tensorflow_prefix: Path, session_environment: dict[str, str]) -> Bench:
-    return Bench(tmp_path, tensorflow_prefix, session_environment, "tensorflow")
+    return Bench(tmp_path, tensorflow_prefix, session_environment, MODULES, OF_TORCH)
 
 
 @pytest.fixture(scope="session")
@@ -56,8 +57,8 @@ def test_a_device_that_is_not_what_it_says(
 ) -> None:
     overlay = bench.overlay
     if sabotage.name:
-        overlay.after_framework(sabotage.name)
-    found = bench.payload(overlay, "--device", "cuda", *few_digits)
+        overlay.after("tensorflow", sabotage.name)
+    found = bench.payload(overlay, "--framework", "tensorflow", "--device", "cuda", *few_digits)
     found.require_failed(sabotage.check, sabotage.words)
     assert found.report["device"]["used"] != "cuda"
 
@@ -66,35 +67,36 @@ def test_a_device_that_is_not_what_it_says(
 def test_wrong_numbers_and_wrong_witnesses(
     bench: Bench, few_digits: Words, sabotage: Sabotage
 ) -> None:
-    overlay = bench.overlay.after_framework(sabotage.name)
-    found = bench.payload(overlay, "--device", "cpu", *few_digits)
+    overlay = bench.overlay.after("tensorflow", sabotage.name)
+    found = bench.payload(overlay, *ON_CPU, *few_digits)
     found.require_failed(sabotage.check, sabotage.words)
 
 
 @pytest.mark.parametrize("sabotage", parameters(TENSORFLOW_LEARNING))
 def test_learning_that_did_not_happen(bench: Bench, sabotage: Sabotage) -> None:
-    found = bench.payload(bench.overlay.after_framework(sabotage.name), *SUBSET)
+    found = bench.payload(bench.overlay.after("tensorflow", sabotage.name), *SUBSET)
     found.require_failed(sabotage.check, sabotage.words)
 
 
 @pytest.mark.parametrize("sabotage", [pytest.param(s, marks=pytest.mark.soak) for s in CLOCKS])
 def test_a_clock_that_lies(bench: Bench, few_digits: Words, sabotage: Sabotage) -> None:
-    overlay = Overlay(bench.folder / "overlay", bench.prefix, "torch").at_start(sabotage.name)
-    found = bench.payload(overlay, "--device", "cpu", *few_digits)
+    found = bench.payload(bench.overlay.at_start(sabotage.name), *ON_CPU, *few_digits)
     found.require_failed(sabotage.check, sabotage.words)
 
 
 # Code from elsewhere.
 
 
-def promised(bench: Bench, overlay: Overlay, *options: str | Path) -> overlays.Verdict:
+def promised(bench: Bench, overlay: Overlay, *options: str | Path) -> Verdict:
     """Run the payload as the core does: isolated, with a promise of how it is started."""
     python, bytecode = str(overlay.python), str(bench.folder / "bytecode")
     start = Start(False, str(overlay.python.parents[1]), python, bytecode)
     pyz = bench.folder / "payload.pyz"
     pyz.write_bytes(pack.payload_pyz())
     isolated = (python, "-I", "-X", f"pycache_prefix={bytecode}", pyz, "--promise", start.text())
-    return bench.verdict(*isolated, "verify", "--framework", "tensorflow", *options)
+    done = bench.run(*isolated, "verify", *options)
+    last = json.loads(done.stdout.splitlines()[-1])
+    return Verdict(done.returncode, last.get("report", {}), done.stderr)
 
 
 def test_a_module_from_outside_is_not_looked_for(bench: Bench, few_digits: Words) -> None:
@@ -103,7 +105,7 @@ def test_a_module_from_outside_is_not_looked_for(bench: Bench, few_digits: Words
     (folder / "tensorflow.py").write_text("raise SystemExit('this is another tensorflow')\n")
     (folder / "keras.py").write_text("raise SystemExit('this is another keras')\n")
     bench.environment["PYTHONPATH"] = str(folder)
-    found = promised(bench, bench.overlay, "--device", "cpu", *few_digits)
+    found = promised(bench, bench.overlay, *ON_CPU, *few_digits)
     found.require_failed("isolation", "PYTHONPATH")
     assert "another" not in found.stderr
 
@@ -117,5 +119,5 @@ def test_a_package_of_another_environment_is_foreign(
     folder.mkdir()
     (overlay.site / name).rename(folder / name)
     (overlay.site / "outside.pth").write_text(f"{folder}\n")
-    found = promised(bench, overlay, "--device", "cpu", *few_digits)
+    found = promised(bench, overlay, *ON_CPU, *few_digits)
     found.require_failed("origins", f"{name} was imported from {folder}")

@@ -1,8 +1,9 @@
 """Ways to fool a verification, each tried on a real environment: the verdict must not believe it.
 
-A fault is injected into an environment, never into the check (tests/support/overlays.py). It is
-verified by the real commands. Every test asks for the exit code, the report's verdict and the name
-of the check that found the cause.
+A fault is injected into an environment, never into the check: an `Overlay` is a native environment
+with all that another one has, in which one small module of `sabotage/` is imported when the
+interpreter starts or as soon as torch is imported. It is verified by the real commands. Every test
+asks for the exit code, the report's verdict and the name of the check that found the cause.
 
 The table is `tests/support/sabotages.py`. One of each class runs always, all with `make soak`.
 """
@@ -15,6 +16,7 @@ import os
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,19 +46,18 @@ from tests.support.sabotages import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+MODULES = Path(__file__).with_name("sabotage")
 soak = pytest.mark.soak
 
 
 @pytest.fixture
 def bench(tmp_path: Path, torch_prefix: Path, session_environment: dict[str, str]) -> Bench:
-    return Bench(tmp_path, torch_prefix, session_environment)
+    return Bench(tmp_path, torch_prefix, session_environment, MODULES)
 
 
 @pytest.fixture(scope="session")
 def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Words:
-    """Options for a payload that trains on 320 digits."""
     return overlays.few_digits(tmp_path_factory.mktemp("digits"))
 
 
@@ -79,7 +80,7 @@ def test_a_device_that_cannot_be_used(bench: Bench, sabotage: Device) -> None:
     if sabotage.node:
         overlay.with_node(sabotage.node)
     if sabotage.name:
-        overlay.after_framework(sabotage.name)
+        overlay.after_torch(sabotage.name)
     found = bench.verify(overlay, "--force", profile=sabotage.profile)
     found.require_failed(sabotage.check, sabotage.words)
     assert found.report["device"] == {
@@ -94,14 +95,14 @@ def test_a_device_that_cannot_be_used(bench: Bench, sabotage: Device) -> None:
 def test_wrong_numbers_and_wrong_witnesses(
     bench: Bench, few_digits: Words, sabotage: Sabotage
 ) -> None:
-    overlay = bench.overlay.after_framework(sabotage.name)
+    overlay = bench.overlay.after_torch(sabotage.name)
     found = bench.payload(overlay, "--device", "cpu", *few_digits)
     found.require_failed(sabotage.check, sabotage.words)
 
 
 @soak
 def test_a_device_that_does_its_work_on_the_cpu(bench: Bench, few_digits: Words) -> None:
-    overlay = bench.overlay.after_framework("device_that_is_the_cpu")
+    overlay = bench.overlay.after_torch("device_that_is_the_cpu")
     found = bench.payload(overlay, "--device", "mps", *few_digits)
     found.require_failed("device used", "tensors of the training step lived on cpu")
     assert found.report["device"]["used"] == "cpu"
@@ -113,7 +114,7 @@ def test_a_device_that_does_its_work_on_the_cpu(bench: Bench, few_digits: Words)
 @pytest.mark.slow
 @pytest.mark.parametrize("sabotage", parameters(LEARNING))
 def test_learning_that_did_not_happen(bench: Bench, sabotage: Sabotage) -> None:
-    found = bench.verify(bench.overlay.after_framework(sabotage.name))
+    found = bench.verify(bench.overlay.after_torch(sabotage.name))
     found.require_failed(sabotage.check, sabotage.words)
 
 
@@ -121,7 +122,7 @@ def test_learning_that_did_not_happen(bench: Bench, sabotage: Sabotage) -> None:
 def test_a_compile_backend_with_wrong_gradients_counts_for_nothing(
     bench: Bench, few_digits: Words
 ) -> None:
-    overlay = bench.overlay.after_framework("inductor_with_wrong_gradients")
+    overlay = bench.overlay.after_torch("inductor_with_wrong_gradients")
     options = [word for word in few_digits if word != "--quick"]
     backend = ("--compile-backend", "inductor")
     found = bench.payload(overlay, "--device", "cpu", *options, *backend)
@@ -238,13 +239,13 @@ def test_an_extension_that_does_nothing(bench: Bench, few_digits: Words) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("sabotage", parameters(DEATHS))
 def test_a_payload_that_dies(bench: Bench, sabotage: Sabotage) -> None:
-    found = bench.verify(bench.overlay.after_framework(sabotage.name))
+    found = bench.verify(bench.overlay.after_torch(sabotage.name))
     found.require_failed(sabotage.check, sabotage.words)
 
 
 @soak
 def test_memory_that_runs_out(bench: Bench) -> None:
-    found = bench.verify(bench.overlay.after_framework("out_of_memory"))
+    found = bench.verify(bench.overlay.after_torch("out_of_memory"))
     assert (found.code, found.report["status"]) == (5, "failed")
     said = " ".join(found.report["reasons"]).lower()
     # Whatever needs memory first: an import that cannot map its library says so in its own words.
