@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 class TensorFlowOperators(Device):
     """TensorFlow's operators on one device."""
 
+    optional = ("conv2d in groups", "conv2d of an expanded image")
+    """On the CPU, their gradients are oneDNN's, which TensorFlow does not use on each processor."""
+
     def __init__(self, tensorflow: Any, place: str) -> None:
         self._tensorflow, self._place = tensorflow, place
 
@@ -34,7 +37,7 @@ class TensorFlowOperators(Device):
 
     def lacks(self, error: BaseException) -> bool:
         """Return whether an error says that the device has no such operator for the dtype."""
-        return says_lacking(error)
+        return says_lacking(error) or "not yet support" in str(error)
 
     def transpose(self, array: Any, axes: Tuple[int, ...]) -> Any:
         """Return an array with its axes in another order."""

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from envbuilder.payload.evidence import Kernel
-from envbuilder.payload.frameworks import tensorflow_device, tensorflow_job, tensorflow_profiling
+from envbuilder.payload.frameworks import (
+    tensorflow_device,
+    tensorflow_job,
+    tensorflow_operators,
+    tensorflow_profiling,
+)
 from envbuilder.payload.frameworks.tensorflow_ import TensorFlow
 from envbuilder.payload.numerics import precision
 from envbuilder.payload.report import CheckError
@@ -172,3 +177,17 @@ def test_a_census_tells_where_memory_is_and_where_variables_are() -> None:
     census.add(SimpleNamespace(device=f"{local}GPU:0", dtype=SimpleNamespace(name="bfloat16")))
     assert census.devices == {"CPU", "GPU"}
     assert census.dtypes == {"float32", "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("message", "lacking"),
+    [
+        ("Gradients for grouped convolutions are not supported on CPU.", True),
+        ("Current CPU implementations do not yet support dilation rates larger than 1.", True),
+        ("No OpKernel was registered to support Op 'Conv2D'", False),
+        ("input and filter must have the same depth: 16 vs 4", False),
+    ],
+)
+def test_an_operator_that_is_lacking_is_told_from_a_fault(message: str, lacking: bool) -> None:
+    operators = tensorflow_operators.TensorFlowOperators(None, "/device:CPU:0")
+    assert operators.lacks(ValueError(message)) is lacking
