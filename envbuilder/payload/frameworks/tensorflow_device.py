@@ -159,7 +159,9 @@ def _runtime(tensorflow: Any, accelerator: str) -> str:
     built = description(tensorflow)
     if accelerator == "cuda":
         libraries = f"CUDA {built.get('cuda_version')}, cuDNN {built.get('cudnn_version')}"
-        return f"built with {libraries}, driver {ROWS[accelerator].driver() or 'unknown'}"
+        kernels = " ".join(built.get("cuda_compute_capabilities", ())) or "unknown GPUs"
+        driver = ROWS[accelerator].driver() or "unknown"
+        return f"built with {libraries} for {kernels}, driver {driver}"
     if accelerator == "rocm":
         return f"driver {ROWS[accelerator].driver() or 'unknown'}"
     return ""

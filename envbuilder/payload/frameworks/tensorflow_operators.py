@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from ..numerics.convolution import Geometry
 
 
+LACKING = ("not yet support", "Could not find device for node")
+"""Phrases with which TensorFlow itself reports that a device lacks an operator."""
+
+
 class TensorFlowOperators(Device):
     """TensorFlow's operators on one device."""
 
@@ -37,7 +41,7 @@ class TensorFlowOperators(Device):
 
     def lacks(self, error: BaseException) -> bool:
         """Return whether an error says that the device has no such operator for the dtype."""
-        return says_lacking(error) or "not yet support" in str(error)
+        return says_lacking(error) or any(words in str(error) for words in LACKING)
 
     def transpose(self, array: Any, axes: Tuple[int, ...]) -> Any:
         """Return an array with its axes in another order."""

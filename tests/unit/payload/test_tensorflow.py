@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 from envbuilder.payload.evidence import Kernel
@@ -184,10 +186,43 @@ def test_a_census_tells_where_memory_is_and_where_variables_are() -> None:
     [
         ("Gradients for grouped convolutions are not supported on CPU.", True),
         ("Current CPU implementations do not yet support dilation rates larger than 1.", True),
-        ("No OpKernel was registered to support Op 'Conv2D'", False),
+        ("Could not find device for node: {{node Conv2D}} = Conv2D[T=DT_BFLOAT16", True),
         ("input and filter must have the same depth: 16 vs 4", False),
     ],
 )
 def test_an_operator_that_is_lacking_is_told_from_a_fault(message: str, lacking: bool) -> None:
     operators = tensorflow_operators.TensorFlowOperators(None, "/device:CPU:0")
     assert operators.lacks(ValueError(message)) is lacking
+
+
+class Tensor:
+    """A tensor on a GPU that computes with numpy."""
+
+    def __init__(self, numbers: Any, error: float = 0) -> None:
+        self.numbers, self.error = numbers, error
+
+    def __mul__(self, factor: int) -> Tensor:
+        return Tensor(self.numbers * factor, self.error)
+
+    def __add__(self, number: int) -> Tensor:
+        return Tensor(self.numbers + number, self.error)
+
+    def numpy(self) -> Any:
+        return self.numbers + numpy.float32(self.error)
+
+
+@pytest.mark.parametrize("error", [0, 1])
+def test_a_gpu_is_usable_if_it_computes_exactly(error: int) -> None:
+    details = {"device_name": "H100", "compute_capability": (9, 0)}
+    experimental = SimpleNamespace(get_device_details=lambda device: details)
+    framework = tensorflow(CUDA | {"cudnn_version": "9"}, "GPU:0", experimental=experimental)
+    framework.device = lambda place: nullcontext()
+    framework.constant = lambda numbers: Tensor(numbers, error)
+    framework.errors = SimpleNamespace(OpError=OSError)
+    assert tensorflow_device.describe(framework, "cuda")["capability"] == "sm_90"
+    if error:
+        with pytest.raises(CheckError, match="returned wrong numbers"):
+            tensorflow_device.require_usable(framework, "cuda")
+    else:
+        sentence = tensorflow_device.require_usable(framework, "cuda")
+        assert sentence.startswith("H100: allocated, computed and read back; built with CUDA 12.5")
