@@ -274,8 +274,12 @@ def build(
         anew=status == "built",
         versions=made_by,
     )
-    if not backends.makes_image(plan.backend) and (note := _link(product, settings)):
+    if not request.only_tag and (note := _link(product, settings)):
         progress.note(f"note: {note}")
+    if backends.makes_image(plan.backend):
+        from envbuilder.build.image import project_record
+
+        project_record.keep(plan, artifact, settings)
     if request.push:
         from envbuilder.build.attestation import publish
 

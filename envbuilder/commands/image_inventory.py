@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from envbuilder.build import conventions
 from envbuilder.build.attestation import documents
-from envbuilder.build.image import records
+from envbuilder.build.image import project_record, records
 from envbuilder.build.image.base import LATEST
 from envbuilder.build.project_layer import NEWEST
 from envbuilder.commands.inventory import BUSY, Item, Kept
@@ -192,6 +192,7 @@ def removable_records(
 
 
 def _names(digests: Iterable[str]) -> str:
-    ends = "|".join(re.escape(end) for end in documents.SUFFIXES.values())
+    beside = (*documents.SUFFIXES.values(), project_record.SUFFIX)
+    ends = "|".join(re.escape(end) for end in beside)
     either = "|".join(sorted(digests))
     return rf"(?:{either})(?:\.json|{ends})|{records.LOADED}/(?:{either})\.json"

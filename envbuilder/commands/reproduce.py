@@ -17,7 +17,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import BUILD_FAILED
 
 if TYPE_CHECKING:
-    from envbuilder.build.reproduce.differences import Outcome
+    from envbuilder.build.reproduce.differences import Built, Outcome
 
 _SHOWN = 20
 
@@ -42,6 +42,9 @@ def command(
     The second build reads copies of all files from another folder, uses no cache of the first, and
     runs with another umask, time zone, language and working folder. Neither result is kept. Exits
     with 0 if both are equal, 1 if they differ.
+
+    An image contains the project's `files:`, as with `build`. If `build` made one before, says
+    whether it is the same, or names the files that changed since then.
 
     \b
     Examples:
@@ -75,6 +78,8 @@ def _print(outcome: Outcome) -> None:
         console.result(f"{subject}: equal, {outcome.compared} {outcome.digests[0]}, {took}")
         if outcome.manifest_digests and outcome.manifest_digests[0] == outcome.manifest_digests[1]:
             console.result(f"  manifest {outcome.manifest_digests[0]}, as a registry shows it")
+        if outcome.built:
+            _print_built(outcome.built, outcome.digests[0])
         return
     console.result(f"{subject}: different, {took}")
     for which, digest in zip(("first", "second"), outcome.digests, strict=True):
@@ -86,3 +91,20 @@ def _print(outcome: Outcome) -> None:
         console.result(f"  and {more} more: see --json")
     if outcome.diffoscope:
         console.document(outcome.diffoscope)
+
+
+def _print_built(built: Built, digest: str) -> None:
+    """Say whether the two are the image that `build` made, or what in the project changed since."""
+    if built.digest == digest:
+        console.result(f"  the image that build made: {built.ref}")
+        return
+    console.result(f"  not the image that build made: {built.ref}, config {built.digest}")
+    if not built.changed:
+        console.result(
+            "  the project's files are the same: something else changed, as the lock or the base"
+        )
+        return
+    named = ", ".join(built.changed[:_SHOWN])
+    more = len(built.changed) - _SHOWN
+    others = f" and {more} more: see --json" if more > 0 else ""
+    console.result(f"  changed since then in the project: {named}{others}")

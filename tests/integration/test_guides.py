@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import guides
+from tests.support.conda_project import CHANNEL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,11 +19,12 @@ TESTED = [
     pytest.param(guide, id=guide.name, marks=[getattr(pytest.mark, n) for n in guide.needs.split()])
     for guide in guides.tested()
 ]
-NEEDED = {"network": "tiny_lock", "torch": "torch_prefix"}
+NEEDED = {"conda": "conda_channel", "network": "tiny_lock", "torch": "torch_prefix"}
 """What a guide needs → the fixture that skips where it is missing."""
 OF_HARDWARE = {"arc-laptop", "epyc", "mac", "pascal", "radeon", "two-gpus"}
 OF_PROJECTS = {
     *("your-own-project", "behind-a-proxy", "from-uv", "from-pixi", "from-dockerfile"),
+    *("conda", "notebooks"),
 }  # fmt: skip
 LONGEST = 110
 """Lines of a guide: two screens, and its test."""
@@ -41,6 +44,10 @@ def test_its_commands_run(
     folder = tmp_path / "project"
     guides.lay(guide, folder)
     variables = guides.environment(tmp_path / "home", session_environment)
+    if guide.channel:
+        channel = tmp_path / "channel"
+        guides.lay_channel(guide, request.getfixturevalue("conda_python"), channel)
+        variables[CHANNEL] = channel.as_uri()
     for step in guide.steps:
         guides.run(step, folder, variables)
 
@@ -73,3 +80,50 @@ def test_guides_about_hardware_say_that_it_was_not_here() -> None:
 )
 def test_what_is_shown_is_compared_part_by_part(shown: str, printed: str, missing: str) -> None:
     assert guides.first_missing(shown, printed) == missing
+
+
+GUIDE = """```yaml
+# envbuilder.yaml
+profiles: [cpu]
+```
+
+```sh
+envbuilder lock
+```
+
+<!-- serves -->
+```sh
+envbuilder jupyter
+```
+
+```text
+http://…
+```
+
+<!-- tested
+project: script
+writes: envbuilder.yaml
+channel: ffmpeg=6 ninja=1.13
+needs: conda
+-->
+"""
+
+
+def test_what_a_guide_says_of_its_test(tmp_path: Path) -> None:
+    path = tmp_path / "x.md"
+    path.write_text(GUIDE)
+    guide = guides.read(path)
+    assert guide is not None
+    assert guide.written == {"envbuilder.yaml": "profiles: [cpu]\n"}
+    assert guide.channel == ("ffmpeg=6", "ninja=1.13")
+    assert guide.hosts == {}
+    assert [(step.commands, step.serves) for step in guide.steps] == [
+        ("envbuilder lock\n", False),
+        ("envbuilder jupyter\n", True),
+    ]
+
+
+def test_what_serves_must_print_a_link(tmp_path: Path) -> None:
+    step = guides.Step(commands="echo ready\n", serves=True)
+    with pytest.raises(AssertionError, match="prints no link that opens\n\nready"):
+        guides.run(step, tmp_path, os.environ)

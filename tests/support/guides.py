@@ -4,14 +4,22 @@ A guide that is tested ends with a comment:
 
     <!-- tested
     project: script
+    writes: envbuilder.yaml
     laptop.json: lunar-lake
     needs: torch
     -->
 
 Its `sh` blocks then run one after the other in a copy of that project of `examples/` (`without`
-some of its files), beside recordings of constructed hosts under the names that the guide gives
-them. A `text` block is what the commands before it print, on stdout or stderr; … stands for
-anything, and lines may be wrapped elsewhere. "exit code N" at its end is not printed.
+some of its files, and with those that the reader `writes`: the `yaml` blocks whose first line is
+`# NAME`), beside recordings of constructed hosts under the names that the guide gives them. A
+`text` block is what the commands before it print, on stdout or stderr; … stands for anything, and
+lines may be wrapped elsewhere. "exit code N" at its end is not printed.
+
+The one command below the line `<!-- serves -->` goes on until Ctrl-C, which is pressed once the
+link that it prints was opened.
+
+`channel: ffmpeg=6.1.2` puts a folder in the place of conda-forge. It offers a Python, and stand-ins
+for the packages listed: a program that prints its name.
 """
 
 from __future__ import annotations
@@ -19,21 +27,27 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from tests.support import examples, host_trees
+from tests.support import conda_channel, conda_packages, examples, host_trees
+from tests.support.notebooks import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "guides"
 _COMMENT = re.compile(r"^<!-- tested\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
-_BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^(<!-- serves -->\n)?```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_WRITTEN = re.compile(r"^```yaml\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"\s*exit code (\d+)\s*\Z")
 _LONGEST = 600
 
@@ -44,6 +58,7 @@ class Step(Struct):
     commands: str
     printed: str = ""
     code: int = 0
+    serves: bool = False
 
 
 class Guide(Struct, frozen=True):
@@ -52,6 +67,10 @@ class Guide(Struct, frozen=True):
     name: str
     project: str
     without: tuple[str, ...]
+    written: dict[str, str]
+    """The files that the reader writes, by name."""
+    channel: tuple[str, ...]
+    """Packages of the conda channel, as `NAME=VERSION`."""
     hosts: dict[str, str]
     needs: str
     steps: tuple[Step, ...]
@@ -65,17 +84,20 @@ def read(path: Path) -> Guide | None:
         return None
     keys = dict(line.split(": ", 1) for line in comment[1].splitlines())
     steps: list[Step] = []
-    for kind, block in _BLOCK.findall(text):
+    for serves, kind, block in _BLOCK.findall(text):
         if kind == "sh":
-            steps.append(Step(commands=block))
+            steps.append(Step(commands=block, serves=bool(serves)))
         else:
             code = _CODE.search(block)
             steps[-1].code = int(code[1]) if code else 0
             steps[-1].printed = _CODE.sub("", block)
+    blocks = dict(_WRITTEN.findall(text))
     return Guide(
         name=path.stem,
         project=keys.pop("project"),
         without=tuple(keys.pop("without", "").split()),
+        written={name: blocks[name] for name in keys.pop("writes", "").split()},
+        channel=tuple(keys.pop("channel", "").split()),
         needs=keys.pop("needs", ""),
         hosts=keys,
         steps=tuple(steps),
@@ -93,12 +115,35 @@ def lay(guide: Guide, folder: Path) -> None:
     for name in guide.without:
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name, text in guide.written.items():
+        (folder / name).write_text(text)
     for name, host in guide.hosts.items():
         shutil.copy(host_trees.FOLDER / f"{host}.json", folder / name)
 
 
+def lay_channel(guide: Guide, python: conda_channel.Package, folder: Path) -> None:
+    """Write the channel of a guide, with a Python that works.
+
+    That Python needs the C library of this machine, newer than the one that profiles promise: its
+    package states none.
+    """
+    for package in (replace(python, depends=()), conda_packages.PYTHON_AARCH64):
+        conda_channel.write(package, folder)
+    for name, version in (item.split("=") for item in guide.channel):
+        program = conda_channel.Entry(f"#!/bin/sh\necho {name}\n".encode(), 0o755)
+        package = conda_channel.Package(
+            name=name,
+            version=version,
+            subdir="noarch",
+            noarch="generic",
+            files={f"bin/{name}": program},
+        )
+        conda_channel.write(package, folder)
+    conda_channel.index(folder)
+
+
 def environment(home: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """A reader's variables: a home of their own, `envbuilder` on PATH, and no container engine."""
+    """A reader's variables: a home of their own, `envbuilder` on PATH, no engine and no display."""
     programs = home / "bin"
     programs.mkdir(parents=True)
     program = programs / "envbuilder"
@@ -109,8 +154,9 @@ def environment(home: Path, variables: Mapping[str, str]) -> dict[str, str]:
         if settings.is_dir():
             (home / ".config").mkdir(exist_ok=True)
             (home / ".config" / name).symlink_to(settings)
+    left_out = ("ENVBUILDER_", "DISPLAY", "WAYLAND_DISPLAY")
     return {
-        **{k: v for k, v in os.environ.items() if not k.startswith("ENVBUILDER_")},
+        **{k: v for k, v in os.environ.items() if not k.startswith(left_out)},
         **variables,
         "HOME": str(home),
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
@@ -122,14 +168,54 @@ def environment(home: Path, variables: Mapping[str, str]) -> dict[str, str]:
 
 def run(step: Step, folder: Path, variables: Mapping[str, str]) -> None:
     """Run a step; fail unless it prints what the guide says, and ends so."""
+    code, printed = (
+        _served(step, folder, variables) if step.serves else _ran(step, folder, variables)
+    )
+    assert code == step.code, f"{step.commands}ends with {code}\n\n{printed}"
+    missing = first_missing(step.printed, printed)
+    assert not missing, f"{step.commands}does not print: {missing}\n\n{printed}"
+
+
+def _ran(step: Step, folder: Path, variables: Mapping[str, str]) -> tuple[int, str]:
     done = subprocess.run(
         ["sh", "-eu", "-c", step.commands],
         cwd=folder, env=dict(variables), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, check=False, timeout=_LONGEST,
     )  # fmt: skip
-    assert done.returncode == step.code, f"{step.commands}{done.stdout}"
-    missing = first_missing(step.printed, done.stdout)
-    assert not missing, f"{step.commands}does not print: {missing}\n\n{done.stdout}"
+    return done.returncode, done.stdout
+
+
+def _served(step: Step, folder: Path, variables: Mapping[str, str]) -> tuple[int, str]:
+    """Run a step until it prints a link; open that, and press Ctrl-C as a terminal does."""
+    printed, opened = "", False
+    with subprocess.Popen(
+        ["sh", "-eu", "-c", f"exec {step.commands}"],  # else the shell's own end is seen
+        cwd=folder, env=dict(variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as server:  # fmt: skip
+        assert server.stdout
+        limit = threading.Timer(_LONGEST, os.killpg, (server.pid, signal.SIGKILL))
+        limit.start()
+        try:
+            for line in server.stdout:
+                printed += line
+                if line.startswith("http://") and not opened:
+                    opened = _opens(line.strip())
+                    os.killpg(server.pid, signal.SIGINT)
+            code = server.wait()
+        finally:
+            limit.cancel()
+            if server.poll() is None:
+                os.killpg(server.pid, signal.SIGKILL)
+    assert opened, f"{step.commands}prints no link that opens\n\n{printed}"
+    return 0 if code in ENDED else code, printed
+
+
+def _opens(link: str) -> bool:
+    """Whether a link of this machine leads to a page."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(link, timeout=60) as page:
+        return page.headers.get_content_type() == "text/html"
 
 
 def first_missing(shown: str, printed: str) -> str:

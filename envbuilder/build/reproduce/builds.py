@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from envbuilder.build import workflow
 from envbuilder.build.backends.environment import Product
 from envbuilder.build.plan import BuildResult, MakeBase
-from envbuilder.build.reproduce import contents, differences
+from envbuilder.build.reproduce import contents, differences, project_copies
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.http import full_or_broken
@@ -54,9 +54,9 @@ class Trial(Struct, frozen=True):
 def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     """Build twice and compare.
 
-    The second build reads copies of the store's files in another folder, uses no cache of the
-    first, and runs with another umask, time zone, language and working folder. Errors of either
-    build propagate.
+    The second build reads copies of the store's and the project's files in another folder, uses no
+    cache of the first, and runs with another umask, time zone, language and working folder. Errors
+    of either build propagate.
     """
     from filelock import FileLock
 
@@ -80,15 +80,21 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
         _copy(first.product.plan, settings, elsewhere, progress)
         progress.note("second build, in another folder and from copies")
         with _surroundings(second_folder):
-            second = _build(request, elsewhere, progress, stack)
-        return _compare(first, second, folder, progress)
+            second = _build(request, elsewhere, progress, stack, first.product.plan)
+        outcome = _compare(first, second, folder, progress)
+        return replace(outcome, built=project_copies.built(first.product.plan, settings))
 
 
 def _build(
-    request: Request, settings: Settings, progress: Progress, stack: contextlib.ExitStack
+    request: Request,
+    settings: Settings,
+    progress: Progress,
+    stack: contextlib.ExitStack,
+    first: Plan | None = None,
 ) -> Trial:
+    """Build under a name of its own, as `build` does; `first`: the plan of the build before."""
     name = f"envbuilder-reproduce:{secrets.token_hex(6)}"
-    only = replace(request, rebuild=True, only_tag=name)
+    only = replace(request, rebuild=True, only_tag=name, with_project=True)
     product = workflow.prepare_to_build(only, settings, progress).product
     plan = product.plan
     if request.builder and not makes_image(plan.backend):
@@ -100,6 +106,9 @@ def _build(
                 "Use Docker, or --backend venv.",
             )
         stack.callback(_forget, name, progress)
+    if first is not None:
+        folder = settings.data_dir.with_name("project")
+        product.plan = project_copies.reading(first, plan, folder)
     return Trial(product, workflow.build(product, only, settings, progress))
 
 

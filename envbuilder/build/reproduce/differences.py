@@ -43,6 +43,15 @@ class Difference(Struct, frozen=True, kw_only=True):
     how: str
 
 
+class Built(Struct, frozen=True, kw_only=True):
+    """The last image of the same project that `build` made, which the two builds should equal."""
+
+    ref: str
+    digest: str
+    changed: tuple[str, ...] = ()
+    """Paths of the project's files that are not those in that image."""
+
+
 class Outcome(Struct, frozen=True, kw_only=True):
     """The result of two builds (`reproduce --json`)."""
 
@@ -60,6 +69,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     manifest_digests: tuple[str, str] | UnsetType = UNSET
     """Of images, if known: the digests of their manifests, which registries show."""
     seconds: tuple[float, float]
+    built: Built | None = None
+    """None if there is no such image, or it does not contain the project's files."""
     differences: tuple[Difference, ...] = ()
     more: int = 0
     """Number of differences that are not listed."""

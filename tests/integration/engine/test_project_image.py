@@ -126,3 +126,23 @@ def test_run_uses_the_files_where_they_are(bench: Bench) -> None:
     assert answer["pkg"] == f"{bench.folder}/src/pkg/__init__.py"
     assert answer["files"] == {}
     assert "never copied" not in done.stderr
+
+
+def test_reproduce_makes_the_same_image_as_build(bench: Bench) -> None:
+    built = bench.build("layers")
+    base = ("--backend", "docker", "--base-image", bench.base, "--builder", "layers")
+    done = bench.start("reproduce", "--profile", "tiny", "--json", *base)
+    assert done.returncode == 0, done.stderr + done.stdout
+    outcome = json.loads(done.stdout)
+    assert (outcome["status"], outcome["fingerprint"]) == ("equal", built["fingerprint"])
+    digest = built["artifact"]["digest"]
+    assert outcome["digests"] == [digest, digest]
+    assert outcome["built"] == {"ref": built["artifact"]["ref"], "digest": digest, "changed": []}
+
+    (bench.folder / "ask.py").write_text(ASK + "# changed\n")
+    done = bench.start("reproduce", "--profile", "tiny", *base)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert (
+        f"not the image that build made: {built['artifact']['ref']}, config {digest}" in done.stdout
+    )
+    assert done.stdout.endswith("changed since then in the project: ask.py\n")

@@ -100,15 +100,15 @@ def parallel(torch_python: Path, tmp_path: Path) -> Starter:
 IN_RANK_1 = """
 if os.environ.get("RANK") == "1":
     from envbuilder.payload.parallel import ranks
-    from envbuilder.payload.training import train
-    real = train.step
+    from envbuilder.payload.training import eager
+    real = eager.step
     calls = []
     def step(job, images, labels):
         calls.append(1)
         if len(calls) == 5:
             {fault}
         return real(job, images, labels)
-    train.step = step
+    eager.step = step
 """
 
 
@@ -200,14 +200,14 @@ from envbuilder.payload.parallel import ranks
 ranks._wrapped = lambda torch, rank, accelerator, net: net
 """
 OTHER_STEP = """
-from envbuilder.payload.training import train
-train.LEARNING_RATE = 1.01 if os.environ.get("RANK") == "1" else 1.0
+from envbuilder.payload.training import eager
+eager.LEARNING_RATE = 1.01 if os.environ.get("RANK") == "1" else 1.0
 """
 SAME_IMAGES = """
 if os.environ.get("RANK") == "1":
-    from envbuilder.payload.training import train
-    real = train.batches
-    train.batches = lambda data, count: real(data, count)[:1] * count
+    from envbuilder.payload.training import eager
+    real = eager.batches
+    eager.batches = lambda data, count: real(data, count)[:1] * count
 """
 
 

@@ -240,12 +240,12 @@ torch.nn.functional.conv2d = rounded
 """
 
 NO_LEARNING = """
-from envbuilder.payload.training import train
-train.LEARNING_RATE = 0.0
+from envbuilder.payload.training import eager
+eager.LEARNING_RATE = 0.0
 """
 
 DOUBLE_TENSORS = """
-from envbuilder.payload.training import model, train
+from envbuilder.payload.training import eager, model
 arrange = model.arrange
 model.arrange = lambda torch, value, form: (
     value.double() if isinstance(value, torch.nn.Module) else arrange(torch, value, form).double()
@@ -405,11 +405,11 @@ def test_without_shared_memory_all_works_and_the_report_says_so(
 
 
 def test_a_crash_still_reports(torch_python: Path, tmp_path: Path, tiny: Path) -> None:
-    code = "from envbuilder.payload.training import train\ntrain.prepare = None\n"
+    code = "from envbuilder.payload.training import eager\neager.prepare = None\n"
     done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
     assert done.code == 5
     assert "TypeError" in done.report["reasons"][0]
-    assert "train.prepare" in done.report["traceback"]
+    assert "eager.prepare" in done.report["traceback"]
 
 
 @pytest.mark.soak
@@ -459,7 +459,7 @@ def test_probe_prints_facts(torch_python: Path, pyz: Path) -> None:
     command = [str(torch_python), str(pyz), "probe"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     facts = json.loads(done.stdout)
-    assert facts["schema"] == 1
+    assert facts["schema"] == 2
     assert facts["torch"]["version"].startswith("2.13.0")
     assert facts["available"]["cuda"] is False
 

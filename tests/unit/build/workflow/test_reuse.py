@@ -14,6 +14,7 @@ from envbuilder.build import execute, plan, workflow
 from envbuilder.build.backends import docker, integrity
 from envbuilder.build.request import Request
 from envbuilder.core.errors import BuildError
+from envbuilder.core.project_file import Definition
 from envbuilder.host import model as host
 from tests.support.workflow import FITS, PLAIN, SHIPPED, Said, add, go, prepare
 
@@ -134,6 +135,19 @@ def test_rebuild_builds_although_it_exists(found: Settings, doings: list[str]) -
     assert doings == []
     assert go(found, profile="cpu", backend="venv", rebuild=True).status == "built"
     assert doings == ["fetch", "execute"]
+
+
+def test_a_build_that_is_removed_again_leaves_the_projects_link_alone(
+    found: Settings, doings: list[str], tmp_path: Path
+) -> None:
+    request = Request(profile="cpu", backend="venv")
+    product = prepare(request, found, Said(), running=False).product
+    finish(product.plan)
+    project = msgspec.structs.replace(found, project=tmp_path, definition=Definition())
+    workflow.build(product, msgspec.structs.replace(request, only_tag="x"), project, Said())
+    assert not (tmp_path / ".envbuilder").exists()
+    workflow.build(product, request, project, Said())
+    assert (tmp_path / ".envbuilder" / "default").readlink() == Path(product.plan.artifact.ref)
 
 
 @pytest.mark.parametrize(
