@@ -15,14 +15,11 @@ from ..numerics.precision import LOWERING_VARIABLES
 from ..report import CheckError
 from ..training.dataset import SIDE
 from . import jax_bandwidth, jax_profiling
-from .jax_device import DEVICE_TYPES, JaxDevice, type_of
+from .jax_device import PLATFORMS, JaxDevice, type_of
 from .jax_job import Job
 from .jax_operators import JaxOperators
 from .jax_programs import Programs
 from .numpy_ import NumpyFramework
-
-PLUGINS = {"jax-cuda13-plugin": "cu13", "jax-cuda12-plugin": "cu12"}
-"""Distribution → the build that it makes of JAX, whose own wheels are the same everywhere."""
 
 RUNTIMES = {"cu13": "nvidia-cuda-runtime", "cu12": "nvidia-cuda-runtime-cu12"}
 
@@ -62,10 +59,13 @@ def load(accelerator: str, threads: Optional[int]) -> Jax:
 def _restrict(accelerator: str) -> str:
     """Set the platforms that JAX may use; return the user's setting if that excludes the device."""
     stated = os.environ.get("JAX_PLATFORMS", "")
-    # The CPU is there for comparison; nothing runs on it unless it is named.
-    names = (accelerator,) if accelerator == "cpu" else (accelerator, "cpu")
-    os.environ["JAX_PLATFORMS"] = ",".join(names)
-    return stated if stated and accelerator not in stated.split(",") else ""
+    row = PLATFORMS.get(accelerator)
+    if row is None:
+        return ""
+    # The CPU is there for comparison. The device is asked for by name: where no GPU is visible, JAX
+    # leaves "cuda" out of a list without a word.
+    os.environ["JAX_PLATFORMS"] = ",".join(dict.fromkeys((row.name, "cpu")))
+    return stated if stated and not {row.name, row.device_type} & {*stated.split(",")} else ""
 
 
 class Jax(NumpyFramework):
@@ -87,7 +87,8 @@ class Jax(NumpyFramework):
 
     def facts(self) -> Dict[str, Optional[str]]:
         """Return version, build and the version of the build's CUDA runtime."""
-        build = next((b for name, b in PLUGINS.items() if _installed(name)), "cpu")
+        plugins = {name: build for row in PLATFORMS.values() for name, build in row.plugins.items()}
+        build = next((build for name, build in plugins.items() if _installed(name)), "cpu")
         runtime = _installed(RUNTIMES[build]) if build in RUNTIMES else None
         return {"version": self.version, "build": build, "runtime": runtime}
 
@@ -99,14 +100,16 @@ class Jax(NumpyFramework):
 
     def require_build(self) -> str:
         """Return a sentence on the build; raise CheckError if it cannot drive the accelerator."""
-        build, accelerator = self.facts()["build"], self.accelerator
-        if accelerator not in DEVICE_TYPES:
-            raise CheckError(f"JAX is verified on {', '.join(DEVICE_TYPES)}, not on {accelerator}")
-        if accelerator != "cpu" and build == "cpu":
+        accelerator = self.accelerator
+        if accelerator not in PLATFORMS:
+            raise CheckError(f"JAX is verified on {', '.join(PLATFORMS)}, not on {accelerator}")
+        row = PLATFORMS[accelerator]
+        if row.plugins and not any(map(_installed, row.plugins)):
             raise CheckError(
                 f"jax {self.version} is installed without a plugin for {accelerator}; "
-                "install jax[cuda13], or verify with --device cpu"
+                f"install jax[{row.extra}], or verify with --device cpu"
             )
+        build = self.facts()["build"]
         return f"jax {self.version} is a {build} build, which can drive {accelerator}"
 
     def require_usable(self) -> str:
@@ -143,13 +146,13 @@ class Jax(NumpyFramework):
             "name": str(self._place.device.device_kind),
             # JAX knows its own limit only, a fraction of the memory.
             "memory_bytes": None,
-            "driver": hardware.nvidia_driver(),
+            "driver": hardware.nvidia_driver() if self.accelerator == "cuda" else None,
             "capability": f"sm_{str(capability).replace('.', '')}" if capability else None,
         }
 
     def device_type(self) -> str:
         """Return the platform of its devices."""
-        return DEVICE_TYPES[self.accelerator]
+        return PLATFORMS[self.accelerator].device_type
 
     def allocated(self) -> Optional[int]:
         """Return the bytes in use on the device; JAX does not count them on the CPU."""

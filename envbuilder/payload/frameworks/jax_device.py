@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from dataclasses import dataclass, field
+from typing import Any, Dict, Optional
 
 from ..machine import memory
 
-DEVICE_TYPES = {"cpu": "cpu", "cuda": "gpu"}
-"""Accelerator → what JAX calls the platform of its devices; it has more, which are not judged."""
+
+@dataclass(frozen=True)
+class Platform:
+    """How JAX calls an accelerator, and what makes it drive one."""
+
+    name: str
+    device_type: str = "gpu"
+    """What most versions call its devices."""
+    plugins: Dict[str, str] = field(default_factory=dict)
+    """Distribution → the build that it makes of JAX, whose own wheels are the same everywhere."""
+    extra: str = ""
+    """The extra of JAX that installs them."""
+
+
+PLATFORMS = {
+    "cpu": Platform("cpu", device_type="cpu"),
+    "cuda": Platform(
+        "cuda",
+        plugins={"jax-cuda13-plugin": "cu13", "jax-cuda12-plugin": "cu12"},
+        extra="cuda13",
+    ),
+    "xpu": Platform("oneapi", plugins={"jax-oneapi-plugin": "xpu"}, extra="oneapi"),
+}
+"""Accelerator → its platform; JAX has more, which are not judged."""
 
 
 class JaxDevice:
@@ -19,7 +42,7 @@ class JaxDevice:
     @property
     def device(self) -> Any:
         """JAX's own object; this raises what JAX raises if there is none."""
-        return self.jax.devices(self.accelerator)[0]
+        return self.jax.devices(PLATFORMS[self.accelerator].name)[0]
 
     def counted(self, name: str) -> Optional[int]:
         """Return one of its memory counters; None on the CPU, which has none."""
@@ -49,5 +72,6 @@ class JaxDevice:
 
 
 def type_of(device: Any) -> str:
-    """Return the type of one of JAX's devices; some versions call a GPU "cuda"."""
-    return DEVICE_TYPES.get(device.platform, str(device.platform))
+    """Return the type of one of JAX's devices; some versions give a platform's name instead."""
+    types = {row.name: row.device_type for row in PLATFORMS.values()}
+    return types.get(device.platform, str(device.platform))

@@ -141,3 +141,23 @@ def test_the_threads_are_those_that_the_report_states(
     python = bench.overlay.python
     done = bench.run(python, "-c", script, env={**environment, "PYTHONPATH": str(pyz)})
     assert done.stdout.split() == [str(count)] * 2, done.stderr
+
+
+FOREIGN = """
+import pathlib
+pathlib.Path({canary!r}).touch()
+raise ImportError("this module is not the environment's")
+"""
+
+
+@pytest.mark.soak
+def test_modules_from_outside_have_no_effect(bench: Bench) -> None:
+    outside, canary = bench.folder / "outside", bench.folder / "canary"
+    for name in ("jax", "jaxlib", "numpy"):
+        (outside / name).mkdir(parents=True)
+        (outside / name / "__init__.py").write_text(FOREIGN.format(canary=str(canary)))
+    bench.environment["PYTHONPATH"] = str(outside)
+    found = bench.verify(bench.overlay, profile="jax-cpu")
+    assert (found.code, found.report["reasons"]) == (0, [])
+    assert not canary.exists()
+    assert found.report["origins"]["framework"].startswith(str(bench.folder / "overlay"))
