@@ -164,7 +164,7 @@ def ours(ways: Ways) -> Any:
     )
     subprocess.run([str(word) for word in words], stdout=subprocess.DEVNULL, check=True)
     measured = json.loads(report.read_text())
-    return {"torch": measured["torch"]["version"], "epochs": measured["training"]["epochs"]}
+    return {"torch": measured["framework"]["version"], "epochs": measured["training"]["epochs"]}
 
 
 def _full(data: Path) -> bool:

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STARTER = ROOT / "tests" / "support" / "sabotage_starter.py"
 FAULTS_DIR = ROOT / "tests" / "integration" / "torch" / "sabotage"
 _SUBSET = ROOT / "envbuilder" / "data" / "mnist-subset"
-GROUPS = ("host", "verify", "epoch", "refusals", "faults", "tune", "devices", "jax")
+GROUPS = ("host", "verify", "epoch", "ways", "refusals", "faults", "tune", "devices", "jax")
 MOST_BYTES = 15 * 2**20  # of one file in OUT
 _MOST_LOG = 2**20
 _LEAST_SECONDS = 5.0
@@ -51,6 +51,7 @@ _RETURNED = {
     "report.json": "report.json",
     "report.html": "report.html",
     "epochs.json": "epochs.json",
+    "ways.json": "ways.json",
 }
 
 LAUNCHER = """\
@@ -120,6 +121,7 @@ def plan(setting: Setting, groups: tuple[str, ...]) -> list[Step]:
         "host": _host(setting),
         "verify": _verify(setting),
         "epoch": _epoch(setting),
+        "ways": _ways(setting),
         "refusals": _refusals(setting),
         "faults": _faults(setting),
         "tune": _tune(setting),
@@ -166,6 +168,16 @@ def _epoch(setting: Setting) -> list[Step]:
         *("--envbuilder", str(setting.work / "envbuilder")),
     )
     return [Step("epoch", words, 280)]
+
+
+def _ways(setting: Setting) -> list[Step]:
+    """Return the step that measures what stands beside the eager proof, each in its own process."""
+    words = (
+        *(*setting.script, str(ROOT / "benchmarks" / "ways.py")),
+        *("1", "--python", setting.python, "--device", setting.device, "--data", setting.data),
+        *("--limit", "20" if setting.quick else "60", "--json", str(setting.work / "ways.json")),
+    )
+    return [Step("ways", words, 150)]
 
 
 def _refusals(setting: Setting) -> list[Step]:
@@ -441,10 +453,12 @@ def findings(work: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         report = json.loads((work / "report.json").read_text())
         found |= {"verdict": report["status"], "reasons": report["reasons"]}
-        found |= {"name": report["device"]["name"], "torch": report["torch"]["version"]}
+        found |= {"name": report["device"]["name"], "framework": report["framework"]["version"]}
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         epochs = json.loads((work / "epochs.json").read_text())
         found |= {"epoch": epochs["medians"], "ratios": epochs["ratios"]}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found |= {"ways": json.loads((work / "ways.json").read_text())["ways"]}
     return found
 
 

@@ -256,6 +256,11 @@ class Framework(ABC):
     def smallest(self) -> Callable[[], Any]:
         """Return a function that launches the smallest operation."""
 
+    def captured(self, data: Tensors, seed: int) -> Optional[Dict[str, Any]]:
+        """Measure epochs whose whole step is one launch; None where the framework has none."""
+        del data, seed
+        return None
+
     @abstractmethod
     def bandwidths(self, budget: float) -> Dict[str, Measurement]:
         """Return the paths of memory and what measures each, in ``budget`` seconds."""

@@ -10,7 +10,7 @@ from ..interface import Measurement, Step, Tensors
 from ..machine import device, facts, importing, memory
 from ..machine.accelerators import ACCELERATORS, device_of
 from ..numerics import arithmetic, extensions, numerics, precision, profiling
-from ..speed import bandwidth
+from ..speed import bandwidth, captured
 from ..training import eager, model
 
 if TYPE_CHECKING:
@@ -192,6 +192,12 @@ class Torch(interface.Framework):
         """Return a function that adds 1 to one number."""
         number = self.torch.zeros(1, device=device_of(self.accelerator))
         return partial(number.add_, 1)
+
+    def captured(self, data: Tensors, seed: int) -> Optional[Dict[str, Any]]:
+        """Measure epochs with the step captured as a CUDA graph, where there are such graphs."""
+        if self.ipex is not None or not captured.offered(self.torch, self.accelerator):
+            return None
+        return captured.measure(self.torch, self.accelerator, data, seed)
 
     def bandwidths(self, budget: float) -> Dict[str, Measurement]:
         """Return the paths of memory and what measures each."""

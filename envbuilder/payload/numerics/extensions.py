@@ -13,7 +13,7 @@ from .. import start
 from ..machine import facts
 from ..machine.accelerators import device_of
 from ..report import CheckError
-from ..training import eager, train
+from ..training import eager
 from ..training.model import arrange, fastest
 from .numerics import Step, Trial, load_weights, network
 
@@ -61,11 +61,10 @@ def load(name: str) -> Any:
 def optimize(ipex: Any, job: eager.Job) -> None:
     """Let IPEX replace the job's network and optimizer with its own, in float32, for training."""
     job.model.train()
-    job.model, job.optimizer = ipex.optimize(job.model, optimizer=job.optimizer)
+    job.model, optimizer = ipex.optimize(job.model, optimizer=job.optimizer)
     job.extension = "ipex.optimize"
     # The existing schedule would still change the learning rate of the old optimizer.
-    scheduler = job.torch.optim.lr_scheduler.StepLR
-    job.scheduler = scheduler(job.optimizer, step_size=1, gamma=train.GAMMA)
+    eager.scheduled(job, optimizer)
 
 
 def ipex_step(torch: Any, ipex: Any, accelerator: str, trial: Trial) -> Step:

@@ -85,6 +85,7 @@ def measure(
         "launch_seconds": partial(_launch, bench),
         "inference": partial(_inference, bench),
         "logging": partial(_logging, bench),
+        "captured": partial(_captured, bench),
         "epoch_flops": partial(flops.training_flops, len(bench.data.labels)),
     }
     result: Dict[str, Any] = {}
@@ -161,6 +162,13 @@ def _logging(bench: Bench) -> Dict[str, Any]:
         "every_step_seconds": statistics.median(samples[_every_step]),
         "at_end_seconds": statistics.median(samples[_at_end]),
     }
+
+
+def _captured(bench: Bench) -> Optional[Dict[str, Any]]:
+    """Measure whole epochs of captured steps; a quick run has no whole epochs."""
+    if bench.budget is QUICK:
+        return None
+    return bench.framework.captured(bench.data, bench.seed)
 
 
 def _timed_steps(

@@ -161,16 +161,15 @@ def batches(data: Tensors, count: int) -> List[Batch]:
 def prepare(torch: Any, accelerator: str, form: Form, seed: int) -> Job:
     """Prepare a new network on the device with the example's optimizer and schedule."""
     net = model.build(torch, seed, form).to(device_of(accelerator))
-    optimizer = torch.optim.Adadelta(net.parameters(), lr=LEARNING_RATE)
-    return Job(
-        torch,
-        accelerator,
-        form,
-        net,
-        optimizer,
-        torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=GAMMA),
-        torch.Generator().manual_seed(seed),
-    )
+    job = Job(torch, accelerator, form, net, None, None, torch.Generator().manual_seed(seed))
+    return scheduled(job, torch.optim.Adadelta(net.parameters(), lr=LEARNING_RATE))
+
+
+def scheduled(job: Job, optimizer: Any) -> Job:
+    """Give a job an optimizer and the example's schedule."""
+    job.optimizer = optimizer
+    job.scheduler = job.torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=GAMMA)
+    return job
 
 
 def step(job: Job, images: Any, labels: Any) -> Any:

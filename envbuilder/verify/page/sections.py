@@ -204,6 +204,15 @@ def measured(measurements: Measurements | None) -> Iterator[Fact]:
         return
     if launch := measurements.launch_seconds:
         yield Fact(label="Launching an operation", value=duration(launch))
+    if captured := measurements.captured:
+        yield Fact(
+            label="An epoch of captured steps",
+            value=duration(captured.seconds),
+            note=f"the first {duration(captured.first_seconds)}, with the capture"
+            if captured.counts
+            else "its losses differ from eager's: it does not count",
+            wrong=not captured.counts,
+        )
     if inference := measurements.inference:
         speed = f"{amount(inference.samples_per_second)} images a second"
         yield Fact(label="Inference", value=speed, note=f"batch {inference.batch}")

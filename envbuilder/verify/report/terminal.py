@@ -214,6 +214,10 @@ def _measurements(report: Report) -> Iterator[tuple[str, str]]:
         yield "bandwidth", ", ".join(named)
     if measured.launch_seconds:
         yield "launch latency", duration(measured.launch_seconds)
+    if measured.captured:
+        epoch, first = measured.captured.seconds, measured.captured.first_seconds
+        doubt = "" if measured.captured.counts else "; its losses differ: it does not count"
+        yield "captured graph", f"{duration(epoch)} an epoch, the first {duration(first)}{doubt}"
     if measured.inference:
         speed = amount(measured.inference.samples_per_second)
         yield "inference", f"{speed} images/s in batches of {measured.inference.batch}"

@@ -5,6 +5,7 @@ Faults of clocks do not depend on the framework and are those of torch's tests.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,8 @@ def test_modules_from_outside_have_no_effect(bench: Bench) -> None:
     for name in ("jax", "jaxlib", "numpy"):
         (outside / name).mkdir(parents=True)
         (outside / name / "__init__.py").write_text(FOREIGN.format(canary=str(canary)))
-    bench.environment["PYTHONPATH"] = str(outside)
+    theirs = bench.environment.get("PYTHONPATH", "")
+    bench.environment["PYTHONPATH"] = f"{outside}{os.pathsep}{theirs}".rstrip(os.pathsep)
     found = bench.verify(bench.overlay, profile="jax-cpu")
     assert (found.code, found.report["reasons"]) == (0, [])
     assert not canary.exists()

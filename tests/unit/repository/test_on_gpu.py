@@ -213,7 +213,7 @@ def test_what_comes_back_is_little_plain_and_whole(tmp_path: Path) -> None:
                 "status": "passed",
                 "reasons": [],
                 "device": {"name": "H100"},
-                "torch": {"version": "2.11.0+cu130"},
+                "framework": {"version": "2.11.0+cu130"},
             }
         )
     )

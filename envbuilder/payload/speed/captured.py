@@ -1,0 +1,169 @@
+"""The same epochs with the whole step captured as a CUDA graph: a measurement, not the proof.
+
+Eager training of this network is bound by the launches of some hundred small kernels a step; a
+captured step is one launch. Net, batch, optimizer, precision and order of images are those of the
+eager training, and so are the losses: the first ones are compared, and if they differ the time
+does not count. Weights, optimizer and random numbers are put back after the warm-up that a capture
+needs (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
+
+Written for CUDA; HIP has the same interface. Neither has run it yet.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List
+
+from ..machine import clock
+from ..machine.accelerators import device_of
+from ..training import eager, model
+from ..training.train import BATCH, LEARNING_RATE, steps_of
+
+if TYPE_CHECKING:
+    from ..interface import Tensors
+
+WARM_UP = 3
+"""Steps on a stream of their own before the capture, in which libraries choose and allocate."""
+
+COMPARED = 10
+TOLERANCE = 1e-5
+"""Greatest difference of a loss, which is 2.3 at first."""
+
+
+def offered(torch: Any, accelerator: str) -> bool:
+    """Return whether torch captures graphs on this accelerator."""
+    return accelerator != "cpu" and hasattr(getattr(torch, device_of(accelerator)), "CUDAGraph")
+
+
+def measure(torch: Any, accelerator: str, data: Tensors, seed: int) -> Dict[str, Any]:
+    """Return the report's ``captured``: seconds of two epochs, the first with the capture.
+
+    ``largest_difference`` is that of the losses of eager and captured steps in deterministic mode;
+    ``counts`` says whether it is small enough.
+    """
+    with _deterministic(torch):
+        eagerly = _eager_losses(torch, accelerator, data, seed)
+        captured = Captured(torch, accelerator, data, seed)
+        captured.begin(data)
+        for _ in eagerly:
+            captured.replay()
+        replayed = captured.losses[: len(eagerly)].tolist()
+    difference = max(abs(ours - theirs) for ours, theirs in zip(replayed, eagerly))  # noqa: B905
+    seconds = []
+    for number in range(2):
+        began = time.perf_counter()
+        if not number:
+            captured = Captured(torch, accelerator, data, seed)
+        captured.epoch(data)
+        seconds.append(clock.since(began))
+    return {
+        "first_seconds": seconds[0],
+        "seconds": seconds[1],
+        "compared": len(eagerly),
+        "largest_difference": difference,
+        "counts": difference <= TOLERANCE,
+    }
+
+
+class Captured:
+    """A training whose step is one graph over buffers that keep their place."""
+
+    def __init__(self, torch: Any, accelerator: str, data: Tensors, seed: int) -> None:
+        self.torch, self.place, self.seed = torch, device_of(accelerator), seed
+        self.job = _job(torch, accelerator, seed)
+        count = len(data.labels)
+        self.full = count // BATCH
+        self.images = torch.empty(data.images.shape, dtype=torch.float32, device=self.place)
+        self.labels = torch.empty_like(data.labels)
+        self.losses = torch.zeros(steps_of(count), device=self.place)
+        self.first = torch.zeros(1, dtype=torch.int64, device=self.place)
+        self.number = torch.zeros(1, dtype=torch.int64, device=self.place)
+        self.offsets = torch.arange(BATCH, device=self.place)
+        self.images.zero_()
+        self.labels.zero_()
+        self.job.model.train()
+        before = [parameter.detach().clone() for parameter in self.job.model.parameters()]
+        self.replay = self._capture()
+        self._put_back(before)
+
+    def step(self) -> None:
+        """Train on the batch that begins at ``first``, note its loss, and go on to the next."""
+        batch = self.first + self.offsets
+        images, labels = self.images.index_select(0, batch), self.labels.index_select(0, batch)
+        loss = eager.step(self.job, images, labels)
+        self.losses.index_copy_(0, self.number, loss.reshape(1))
+        self.first += BATCH
+        self.number += 1
+
+    def _capture(self) -> Callable[[], None]:
+        """Return a function that does one step."""
+        torch = self.torch
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                self.step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.step()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+    def _put_back(self, before: List[Any]) -> None:
+        """Undo the warm-up in place: the graph holds the addresses."""
+        with self.torch.no_grad():
+            for parameter, value in zip(self.job.model.parameters(), before):  # noqa: B905
+                parameter.copy_(value)
+            for state in self.job.optimizer.state.values():
+                for value in state.values():
+                    value.zero_()
+        self.torch.manual_seed(self.seed)
+
+    def begin(self, data: Tensors) -> None:
+        """Begin an epoch: shuffle, convert and normalise, as in eager mode."""
+        self.job.shuffle(data)
+        assert self.job.shuffled is not None
+        images, labels = self.job.shuffled
+        self.images.copy_(images)
+        self.labels.copy_(labels)
+        self.first.zero_()
+        self.number.zero_()
+
+    def epoch(self, data: Tensors) -> List[float]:
+        """Train on every image once and return the losses; the last, smaller batch runs eagerly."""
+        self.begin(data)
+        for _ in range(self.full):
+            self.replay()
+        if len(self.losses) > self.full:
+            rest = slice(self.full * BATCH, None)
+            self.losses[self.full] = eager.step(self.job, self.images[rest], self.labels[rest])
+        self.job.decay()
+        losses: List[float] = self.losses.tolist()
+        return losses
+
+
+def _job(torch: Any, accelerator: str, seed: int) -> eager.Job:
+    """Prepare a job whose optimizer keeps everything on the device, the learning rate too."""
+    job = eager.prepare(torch, accelerator, model.fastest(accelerator), seed)
+    rate = torch.tensor(LEARNING_RATE, device=device_of(accelerator))
+    parameters = job.model.parameters()
+    return eager.scheduled(job, torch.optim.Adadelta(parameters, lr=rate, capturable=True))
+
+
+def _eager_losses(torch: Any, accelerator: str, data: Tensors, seed: int) -> List[float]:
+    job = eager.prepare(torch, accelerator, model.fastest(accelerator), seed)
+    job.shuffle(data)
+    count = min(COMPARED, len(data.labels) // BATCH)
+    return job.fetch([job.step(number * BATCH, BATCH) for number in range(count)])
+
+
+@contextmanager
+def _deterministic(torch: Any) -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
