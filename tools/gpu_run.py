@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+STARTER = ROOT / "tests" / "support" / "sabotage_starter.py"
 FAULTS_DIR = ROOT / "tests" / "integration" / "torch" / "sabotage"
 _SUBSET = ROOT / "envbuilder" / "data" / "mnist-subset"
 GROUPS = ("host", "verify", "epoch", "ways", "refusals", "faults", "tune", "devices", "jax")
@@ -379,7 +380,8 @@ def copied(python: str, work: Path) -> tuple[Path, Path, Path]:
 def injected(packages: Path, fault: str) -> Any:
     """Put a fault behind the import of torch in the copy, and take it out again."""
     names = {
-        "sabotage_starter.py": (FAULTS_DIR / "starter.py").read_text(),
+        "sabotage_starter.py": STARTER.read_text(),
+        "sabotage.framework": "torch",
         "sabotage_fault.py": (FAULTS_DIR / f"{fault}.py").read_text(),
         "sabotage.pth": "import sabotage_starter\n",
     }

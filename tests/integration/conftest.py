@@ -91,21 +91,37 @@ def cli(session_environment: dict[str, str], tmp_path: Path) -> Cli:
     return run
 
 
+def _native(framework: str, profile: str, environment: dict[str, str]) -> Path:
+    arguments = ("build", "--profile", profile, "--backend", "venv", "--json")
+    done = start(arguments, environment)
+    if done.returncode != 0:
+        error = done.stderr.partition("error: ")[2]  # notes come before it
+        missing(framework, f"the {profile} profile cannot be built here: {error}")
+    return Path(json.loads(done.stdout)["artifact"]["ref"])
+
+
 @pytest.fixture(scope="session")
 def torch_prefix(session_environment: dict[str, str]) -> Path:
     """The `cpu` profile as a native environment, built by envbuilder itself."""
-    arguments = ("build", "--profile", "cpu", "--backend", "venv", "--json")
-    done = start(arguments, session_environment)
-    if done.returncode != 0:
-        error = done.stderr.partition("error: ")[2]  # notes come before it
-        missing("torch", f"the cpu profile cannot be built here: {error}")
-    return Path(json.loads(done.stdout)["artifact"]["ref"])
+    return _native("torch", "cpu", session_environment)
 
 
 @pytest.fixture(scope="session")
 def torch_python(torch_prefix: Path) -> Path:
     """An interpreter with torch 2.13.0+cpu."""
     return torch_prefix / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def jax_prefix(session_environment: dict[str, str]) -> Path:
+    """The `jax-cpu` profile as a native environment, built by envbuilder itself."""
+    return _native("jax", "jax-cpu", session_environment)
+
+
+@pytest.fixture(scope="session")
+def tensorflow_prefix(session_environment: dict[str, str]) -> Path:
+    """The `tensorflow-cpu` profile as a native environment, built by envbuilder itself."""
+    return _native("tensorflow", "tensorflow-cpu", session_environment)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
 from ..evidence import Comparison
 from ..training import eager, model
@@ -103,13 +103,18 @@ def backward(torch: Any, net: Any, call: Any, images: Any, labels: Any) -> Step:
     return Step(float(loss.detach()), gradients)
 
 
-def compare(ours: List[Step], steps: List[Trial]) -> Comparison:
-    """Return the largest errors of ``ours``, one step per trial."""
+def compare(
+    ours: List[Step], steps: List[Trial], error_of: Callable[[Any, Any], float] = relative_error
+) -> Comparison:
+    """Return the largest errors of ``ours``, one step per trial.
+
+    ``error_of`` compares a gradient with the exact one: that of torch's tensors by default.
+    """
     losses, gradients = [0.0], dict.fromkeys(steps[0].exact.gradients, 0.0)
     for number, trial in enumerate(steps):
         error = abs(ours[number].loss - trial.exact.loss) / abs(trial.exact.loss)
         losses.append(error if math.isfinite(error) else math.inf)
         for name, exact in trial.exact.gradients.items():
-            relative = relative_error(ours[number].gradients[name], exact)
+            relative = error_of(ours[number].gradients[name], exact)
             gradients[name] = max(gradients[name], relative)
     return Comparison(max(losses), gradients)

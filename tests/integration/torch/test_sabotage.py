@@ -14,20 +14,17 @@ import gzip
 import json
 import os
 import shutil
-import struct
-import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.build import payload as pack
 from envbuilder.core import resources
-from envbuilder.payload.training import idx
 from envbuilder.payload.training.dataset import MNIST_SHA256
+from tests.support import overlays
+from tests.support.overlays import COMMAND, ONE_EPOCH, Bench, Verdict, Words
 from tests.support.pretended_payload import quick_report
 from tests.support.reports import measured
 from tests.support.sabotages import (
@@ -51,136 +48,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MODULES = Path(__file__).with_name("sabotage")
-ONE_EPOCH = ("--quick", "--epochs", "1")
-COMMAND = (sys.executable, "-m", "envbuilder")
-
-Words = tuple[str | Path, ...]
-
 soak = pytest.mark.soak
-
-
-class Overlay:
-    """A native environment of its own with the files of another one, and a fault.
-
-    Files are shared by hard links: what is imported from elsewhere is foreign, and would fail.
-    """
-
-    def __init__(self, folder: Path, prefix: Path) -> None:
-        shutil.copytree(prefix, folder, copy_function=os.link, symlinks=True, dirs_exist_ok=True)
-        self.site = next(folder.glob("lib/python3.*/site-packages"))
-        self.python = folder / "bin" / "python"
-
-    def at_start(self, fault: str) -> Overlay:
-        """Import a module of `sabotage/` when the interpreter starts."""
-        return self._inject(fault, "sabotage_fault")
-
-    def after_torch(self, fault: str) -> Overlay:
-        """Import a module of `sabotage/` as soon as torch has been imported."""
-        shutil.copy(MODULES / "starter.py", self.site / "sabotage_starter.py")
-        return self._inject(fault, "sabotage_starter")
-
-    def with_node(self, fault: str) -> Overlay:
-        """Import a module of `sabotage/` when the interpreter starts, before any other fault."""
-        shutil.copy(MODULES / f"{fault}.py", self.site / "sabotage_node.py")
-        (self.site / "node.pth").write_text("import sabotage_node\n")
-        return self
-
-    def package(self, name: str, fault: str) -> Overlay:
-        """Put a module of `sabotage/` in a package's place."""
-        shutil.copy(MODULES / f"{fault}.py", self.site / f"{name}.py")
-        return self
-
-    def _inject(self, fault: str, first: str) -> Overlay:
-        shutil.copy(MODULES / f"{fault}.py", self.site / "sabotage_fault.py")
-        (self.site / "sabotage.pth").write_text(f"import {first}\n")
-        return self
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How a command ended and what it reported."""
-
-    code: int
-    report: dict[str, Any]
-    stderr: str
-
-    def check(self, name: str) -> dict[str, Any]:
-        return next(check for check in self.report["checks"] if check["name"] == name)
-
-    def require_failed(self, check: str, words: str) -> None:
-        """The verdict is "failed" with exit code 5, and this check names this cause."""
-        assert (self.code, self.report["status"]) == (5, "failed"), self.report
-        found = self.check(check)
-        assert found["status"] == "failed", self.report["reasons"]
-        assert words in found["detail"]
-        assert any(words in reason for reason in self.report["reasons"])
-
-
-class Bench:
-    """The commands, in a working folder of their own."""
-
-    def __init__(self, folder: Path, prefix: Path, environment: dict[str, str]) -> None:
-        self.folder, self.prefix = folder, prefix
-        self.environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "OMP_WAIT_POLICY": "PASSIVE",
-            **environment,
-        }
-
-    @property
-    def overlay(self) -> Overlay:
-        """A new environment without a fault."""
-        return Overlay(self.folder / "overlay", self.prefix)
-
-    def run(self, *command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-        words = [str(word) for word in command]
-        given = {"cwd": self.folder, "env": self.environment, **options}
-        return subprocess.run(words, capture_output=True, text=True, check=False, **given)
-
-    def envbuilder(self, *arguments: str | Path, command: Words = COMMAND) -> Verdict:
-        """`envbuilder verify ARGUMENTS --json` as a process."""
-        done = self.run(*command, "verify", *arguments, "--json")
-        report = json.loads(done.stdout) if done.stdout else {}
-        return Verdict(done.returncode, report, done.stderr)
-
-    def verify(
-        self,
-        overlay: Overlay,
-        *options: str | Path,
-        profile: str = "cpu",
-        command: Words = COMMAND,
-    ) -> Verdict:
-        """Verify an overlay quickly, through the command line."""
-        which = ("--python", overlay.python, "--profile", profile, *ONE_EPOCH)
-        return self.envbuilder(*which, *options, command=command)
-
-    def payload(self, overlay: Overlay, *options: str | Path) -> Verdict:
-        """Run the payload alone in an overlay."""
-        pyz = self.folder / "payload.pyz"
-        pyz.write_bytes(pack.payload_pyz())
-        done = self.run(overlay.python, pyz, "verify", *options)
-        last = json.loads(done.stdout.splitlines()[-1])
-        return Verdict(done.returncode, last.get("report", {}), done.stderr)
 
 
 @pytest.fixture
 def bench(tmp_path: Path, torch_prefix: Path, session_environment: dict[str, str]) -> Bench:
-    return Bench(tmp_path, torch_prefix, session_environment)
+    return Bench(tmp_path, torch_prefix, session_environment, MODULES)
 
 
 @pytest.fixture(scope="session")
 def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Words:
-    """Options for a payload that trains on 320 digits: seconds, and too few to learn from."""
-    folder = tmp_path_factory.mktemp("digits")
-    for stem in MNIST_SHA256:
-        found = idx.read(resources.mnist_subset_dir() / f"{stem}.gz", 3 if "images" in stem else 1)
-        count = 320 if stem.startswith("train") else 100
-        size = len(found.content) // found.shape[0]
-        shape = (count, *found.shape[1:])
-        header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
-        (folder / stem).write_bytes(header + found.content[: count * size])
-    return (*ONE_EPOCH, "--min-accuracy", "0", "--data", folder)
+    return overlays.few_digits(tmp_path_factory.mktemp("digits"))
 
 
 # Without a fault, the same commands pass: what fails below fails for its fault.

@@ -1,0 +1,283 @@
+"""JAX, judged through a training step that is compiled as a whole, as its users write it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ..interface import Measurement, Split, Step, Tensors
+from ..machine import hardware, importing, memory
+from ..machine import threads as thread_counts
+from ..numerics.numerics import Step as Gradients
+from ..numerics.precision import LOWERING_VARIABLES
+from ..report import CheckError
+from ..training.dataset import SIDE
+from . import jax_bandwidth, jax_profiling
+from .jax_device import PLATFORMS, JaxDevice, type_of
+from .jax_job import Job
+from .jax_operators import JaxOperators
+from .jax_programs import Programs
+from .numpy_ import NumpyFramework
+
+RUNTIMES = {"cu13": "nvidia-cuda-runtime", "cu12": "nvidia-cuda-runtime-cu12"}
+
+THREADS = ("PJRT_NPROC", "NPROC")
+"""Variables that XLA's client for the CPU reads for the size of its pool; the first counts.
+
+Read in jaxlib 0.10.2 and 0.12.0.1, and seen in the threads of the process. ``OMP_NUM_THREADS`` has
+no effect.
+"""
+
+LOWERING = {
+    **dict.fromkeys(("fastest", "bfloat16", "BF16_BF16_F32"), "medium"),
+    **dict.fromkeys(("high", "tensorfloat32", "bfloat16_3x", "TF32_TF32_F32"), "high"),
+}
+"""``jax_default_matmul_precision`` → the name of an equal or higher one in torch."""
+
+NOTED = ("JAX_DEFAULT_MATMUL_PRECISION", "JAX_ENABLE_X64", "XLA_FLAGS")
+"""Variables that the report records with those that lower the precision."""
+
+PROFILED_STEPS = 3
+
+
+def load(accelerator: str, threads: Optional[int]) -> Jax:
+    """Import JAX, restricted to the accelerator and the CPU."""
+    hidden = _restrict(accelerator)
+    count = threads or thread_counts.chosen_by_user(os.environ.get("OMP_NUM_THREADS"))
+    if count and not any(name in os.environ for name in THREADS):
+        os.environ[THREADS[0]] = str(count)
+    # JAX takes three quarters of a GPU's memory at once unless told otherwise.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    jax = importing.limited("jax")
+    # What runs is compiled by this process, and the time that takes counts.
+    jax.config.update("jax_enable_compilation_cache", False)
+    return Jax(jax, accelerator, hidden)
+
+
+def _restrict(accelerator: str) -> str:
+    """Set the platforms that JAX may use; return the user's setting if that excludes the device."""
+    stated = os.environ.get("JAX_PLATFORMS", "")
+    row = PLATFORMS.get(accelerator)
+    if row is None:
+        return ""
+    # The CPU is there for comparison. The device is asked for by name: where no GPU is visible, JAX
+    # leaves "cuda" out of a list without a word.
+    os.environ["JAX_PLATFORMS"] = ",".join(dict.fromkeys((row.name, "cpu")))
+    return stated if stated and not {row.name, row.device_type} & {*stated.split(",")} else ""
+
+
+class Jax(NumpyFramework):
+    """An imported JAX that is to use one accelerator; ``hidden`` is a setting that excludes it."""
+
+    name = "jax"
+    deterministic = "XLA_FLAGS=--xla_gpu_deterministic_ops=true"
+
+    def __init__(self, jax: Any, accelerator: str, hidden: str = "") -> None:
+        self.jax, self.accelerator, self._hidden = jax, accelerator, hidden
+        self.numpy = importing.limited("numpy")
+        self.version = str(jax.__version__)
+        self._place = JaxDevice(jax, self.numpy, accelerator)
+        self._programs = Programs(jax)
+
+    def on_cpu(self) -> Jax:
+        """Return JAX for the CPU."""
+        return Jax(self.jax, "cpu")
+
+    def facts(self) -> Dict[str, Optional[str]]:
+        """Return version, build and the version of the build's CUDA runtime."""
+        plugins = {name: build for row in PLATFORMS.values() for name, build in row.plugins.items()}
+        build = next((build for name, build in plugins.items() if _installed(name)), "cpu")
+        runtime = _installed(RUNTIMES[build]) if build in RUNTIMES else None
+        return {"version": self.version, "build": build, "runtime": runtime}
+
+    def threads(self) -> Dict[str, Optional[int]]:
+        """Return the size of the pool of XLA's client for the CPU."""
+        stated = next((os.environ[name] for name in THREADS if name in os.environ), None)
+        count = thread_counts.chosen_by_user(stated) or len(thread_counts.allowed_cpus())
+        return {"framework": count, "interop": None}
+
+    def require_build(self) -> str:
+        """Return a sentence on the build; raise CheckError if it cannot drive the accelerator."""
+        accelerator = self.accelerator
+        if accelerator not in PLATFORMS:
+            raise CheckError(f"JAX is verified on {', '.join(PLATFORMS)}, not on {accelerator}")
+        row = PLATFORMS[accelerator]
+        if row.plugins and not any(map(_installed, row.plugins)):
+            raise CheckError(
+                f"jax {self.version} is installed without a plugin for {accelerator}; "
+                f"install jax[{row.extra}], or verify with --device cpu"
+            )
+        build = self.facts()["build"]
+        return f"jax {self.version} is a {build} build, which can drive {accelerator}"
+
+    def require_usable(self) -> str:
+        """Allocate, compute, read back and compare; raise CheckError with the reason if it fails.
+
+        A device of another type is an error, too: JAX takes the CPU where it finds nothing else.
+        """
+        if self._hidden:
+            raise CheckError(f"JAX_PLATFORMS={self._hidden} hides {self.accelerator}; unset it")
+        size, numpy = 1 << 20, self.numpy
+        try:
+            device = self._place.device
+            if type_of(device) != self.device_type():
+                raise CheckError(f"JAX gives {device.platform} as a device of {self.accelerator}")
+            values = self.put(numpy.arange(size, dtype=numpy.float32))
+            returned = self.fetch(self.jax.jit(lambda numbers: numbers * 2 + 1)(values))
+        except (RuntimeError, AssertionError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise CheckError(f"no {self.accelerator} device can be used: {reason}") from error
+        # float32 is exact for integers below 2**24, so the result must be equal, not close.
+        if returned.tolist() != [number * 2 + 1 for number in range(size)]:
+            raise CheckError(f"{self.accelerator} returned wrong numbers for x * 2 + 1")
+        client = " ".join(str(device.client.platform_version).split())
+        return f"{self.describe()['name']}: allocated, computed and read back; client {client}"
+
+    def describe(self) -> Dict[str, Any]:
+        """Return the device's name, memory, driver and architecture."""
+        if self.accelerator == "cpu":
+            size = hardware.physical_memory()
+            name = hardware.cpu_name()
+            return {"name": name, "memory_bytes": size, "driver": None, "capability": None}
+        capability = getattr(self._place.device, "compute_capability", None)
+        return {
+            "name": str(self._place.device.device_kind),
+            # JAX knows its own limit only, a fraction of the memory.
+            "memory_bytes": None,
+            "driver": hardware.nvidia_driver() if self.accelerator == "cuda" else None,
+            "capability": f"sm_{str(capability).replace('.', '')}" if capability else None,
+        }
+
+    def device_type(self) -> str:
+        """Return the platform of its devices."""
+        return PLATFORMS[self.accelerator].device_type
+
+    def allocated(self) -> Optional[int]:
+        """Return the bytes in use on the device; JAX does not count them on the CPU."""
+        return self._place.counted("bytes_in_use")
+
+    def peak(self) -> Optional[int]:
+        """Return their maximum; on the CPU, the peak size of the process."""
+        cpu = self.accelerator == "cpu"
+        return memory.process_peak() if cpu else self._place.counted("peak_bytes_in_use")
+
+    def wait(self, result: Any = None) -> None:
+        """Wait for a result, or for all arrays that there are."""
+        self._place.wait(result)
+
+    def state_precision(self, stated: str) -> None:
+        """Demand float32 products: by default, JAX computes them in TF32 on a GPU."""
+        config = self.jax.config
+        if stated == "float32" and config.jax_default_matmul_precision is None:
+            config.update("jax_default_matmul_precision", "highest")
+
+    def precision(self) -> Dict[str, Any]:
+        """Return the settings in effect."""
+        setting, cpu = self.jax.config.jax_default_matmul_precision, self.accelerator == "cpu"
+        # By default, only the CPU computes products of float32 in float32.
+        default = "highest" if cpu else "high"
+        name = str(setting or "default")
+        matmul = default if name == "default" else LOWERING.get(name, "highest")
+        return {
+            "dtype": str(self.jax.numpy.zeros(()).dtype),
+            "matmul": matmul,
+            "autocast": False,
+            "cuda_tf32": not cpu and matmul == "high",
+            "environment": {
+                name: os.environ[name]
+                for name in (*LOWERING_VARIABLES, *NOTED)
+                if name in os.environ
+            },
+        }
+
+    def put(self, value: Any) -> Any:
+        """Copy an array, or several, to the device."""
+        return self._place.put(value)
+
+    def fetch(self, array: Any) -> Any:
+        """Return numpy's view or copy of an array."""
+        return self._place.fetch(array)
+
+    def hold(self, split: Split) -> Tensors:
+        """Copy a split to the device: images as unsigned bytes, labels as int32."""
+        labels = self.numpy.frombuffer(split.labels, self.numpy.uint8)[: split.count]
+        images = self.images(split.images[: split.count * SIDE * SIDE])
+        return Tensors(images, self.put(labels.astype(self.numpy.int32)))
+
+    def images(self, content: bytes) -> Any:
+        """Copy images to the device."""
+        pixels = self.numpy.frombuffer(content, self.numpy.uint8)
+        return self.put(pixels.reshape(-1, SIDE, SIDE))
+
+    def normalise(self, images: Any) -> Any:
+        """Convert bytes to float32 with MNIST's mean and deviation."""
+        return self._programs.normalise(images)
+
+    def job(self, seed: int) -> Job:
+        """Prepare a new network and optimizer."""
+        return Job(self._place, self._programs, seed)
+
+    def observe(self, job: Any, batch: Any) -> Step:
+        """Look at a step's arrays, then train with the profiler and read what was compiled.
+
+        Gradients and activations are those of a step of their own, since XLA merges them in the
+        one that trains; parameters and Adadelta's averages are those of the training.
+        """
+        (loss, activations), gradients = self._programs.witnesses(
+            job.state.weights, *batch, job.state.key
+        )
+        arrays = self.jax.tree.leaves([*job.state[:3], loss, activations, gradients])
+        devices = {type_of(device) for array in arrays for device in array.devices()}
+        executable = job.executable(batch).as_text()
+        dtypes = {str(array.dtype) for array in arrays} | jax_profiling.float_types(executable)
+        steps = partial(_train, job, batch)
+        observation = jax_profiling.observe(self.jax, executable, steps)
+        return Step(tuple(sorted(devices)), tuple(sorted(dtypes)), observation)
+
+    def operators(self) -> JaxOperators:
+        """Return JAX's operators."""
+        return JaxOperators(self._place, self._programs)
+
+    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Gradients:
+        """Run a training step without dropout."""
+        arguments = self.put((weights, images, labels))
+        (loss, _), gradients = self._programs.gradients(*arguments)
+        return Gradients(float(loss), {name: self.fetch(g) for name, g in gradients.items()})
+
+    def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
+        """Try the dropout of the network, with a key and without."""
+        values = self.put(self.numpy.ones(count, self.numpy.float32))
+        key = self.put(self.jax.random.key(1))
+        trained, evaluated = (self._programs.drop(values, share, k) for k in (key, None))
+        return [(self.fetch(trained).tolist(), self.fetch(evaluated).tolist())]
+
+    def product(self, dtype: str, size: int) -> Callable[[], Any]:
+        """Return a function that multiplies two random matrices."""
+        # Random numbers: on GPUs, products of constants take less power and thus less time.
+        values = self.numpy.random.default_rng(1).random((2, size, size), self.numpy.float32)
+        left, right = (self.put(matrix).astype(dtype) for matrix in values)
+        return partial(self.jax.jit(self.jax.numpy.matmul), left, right)
+
+    def smallest(self) -> Callable[[], Any]:
+        """Return a function that adds 1 to one number, on the device."""
+        add = self.jax.jit(lambda number: number + 1)
+        return partial(add, self.put(self.numpy.float32(0)))
+
+    def bandwidths(self, budget: float) -> Dict[str, Measurement]:
+        """Return the paths of memory and what measures each."""
+        return jax_bandwidth.measurements(self._place, budget)
+
+
+def _train(job: Job, batch: Any) -> None:
+    for _ in range(PROFILED_STEPS):
+        loss = job.train(batch)
+    job.wait(loss)
+
+
+def _installed(distribution: str) -> Optional[str]:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,133 @@
+"""What JAX compiles for training the network: pure functions of arrays, compiled once for a device.
+
+Images are (N, 28, 28, 1) and weights those of ``training.layers``: on the CPU, XLA computes
+convolutions of channels-last images no slower than of channels-first ones (0.10.2 and 0.12.0.1).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from ..numerics.convolution import PLAIN, Geometry
+from ..training.train import DEVIATION, MEAN
+
+RHO, EPSILON = 0.9, 1e-6
+"""Adadelta's, as in torch."""
+
+IMAGES = ("NHWC", "HWIO", "NHWC")
+SHARES = (0.25, 0.5)
+
+
+class State(NamedTuple):
+    """What a training step reads and replaces: parameters, Adadelta's two averages, random key."""
+
+    weights: Dict[str, Any]
+    squares: Dict[str, Any]
+    changes: Dict[str, Any]
+    key: Any
+
+
+class Programs:
+    """The compiled functions; all jobs of a device share them."""
+
+    def __init__(self, jax: Any) -> None:
+        self._jax, self._numpy = jax, jax.numpy
+        self._steps: Dict[int, Any] = {}
+        self.normalise = jax.jit(self._normalise)
+        self.shuffle = jax.jit(self._shuffle)
+        self.cut = jax.jit(self._cut, static_argnums=2)
+        self.classify = jax.jit(self._classify)
+        self.gradients = jax.jit(jax.value_and_grad(partial(self._loss, key=None), has_aux=True))
+        self.witnesses = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
+        self.drop = jax.jit(self._drop, static_argnums=1)
+
+    def step(self, state: State, images: Any, labels: Any, rate: Any) -> Any:
+        """Return the executable of a training step for batches of this size; compile it if new.
+
+        It replaces the state's memory by the new state's.
+        """
+        size = len(labels)
+        if size not in self._steps:
+            lowered = self._jax.jit(self._step, donate_argnums=0).lower(state, images, labels, rate)
+            self._steps[size] = lowered.compile()
+        return self._steps[size]
+
+    def _normalise(self, images: Any) -> Any:
+        return ((images.astype(self._numpy.float32) / 255 - MEAN) / DEVIATION)[..., None]
+
+    def _shuffle(self, images: Any, labels: Any, key: Any) -> Tuple[Any, Any, Any]:
+        """Return all images in a random order and normalised, their labels, and the order."""
+        order = self._jax.random.permutation(key, len(labels))
+        return self._normalise(images[order]), labels[order], order
+
+    def _cut(self, array: Any, first: Any, count: int) -> Any:
+        # Compiled for any ``first``; the array's own slices would be for one each.
+        return self._jax.lax.dynamic_slice_in_dim(array, first, count)
+
+    def _classify(self, weights: Dict[str, Any], images: Any) -> Any:
+        return self._network(weights, images, None)[0]
+
+    def _network(self, weights: Dict[str, Any], images: Any, key: Any) -> Tuple[Any, List[Any]]:
+        """Return log-probabilities, and the activations of all layers; no key, no dropout."""
+        relu = self._jax.nn.relu
+        keys = (None, None) if key is None else self._jax.random.split(key)
+        first = relu(self.convolve(images, weights["conv1.weight"]) + weights["conv1.bias"])
+        second = relu(self.convolve(first, weights["conv2.weight"]) + weights["conv2.bias"])
+        pooled = self._drop(self.pool(second), SHARES[0], keys[0])
+        flat = pooled.reshape(len(images), -1)
+        third = relu(flat @ weights["fc1.weight"] + weights["fc1.bias"])
+        scores = self._drop(third, SHARES[1], keys[1]) @ weights["fc2.weight"] + weights["fc2.bias"]
+        result = self._jax.nn.log_softmax(scores)
+        return result, [first, second, pooled, third, scores, result]
+
+    def _loss(
+        self, weights: Dict[str, Any], images: Any, labels: Any, key: Any
+    ) -> Tuple[Any, List[Any]]:
+        log_probabilities, activations = self._network(weights, images, key)
+        return self.likelihood(log_probabilities, labels), activations
+
+    def likelihood(self, log_probabilities: Any, labels: Any) -> Any:
+        """Return the mean negative log-probability of the labels."""
+        return -self._numpy.take_along_axis(log_probabilities, labels[:, None], axis=1).mean()
+
+    def convolve(self, images: Any, weight: Any, geometry: Geometry = PLAIN) -> Any:
+        """Return a convolution without a bias."""
+        return self._jax.lax.conv_general_dilated(
+            images,
+            weight,
+            window_strides=(geometry.stride,) * 2,
+            padding=((geometry.padding, geometry.padding),) * 2,
+            rhs_dilation=(geometry.dilation,) * 2,
+            dimension_numbers=IMAGES,
+            feature_group_count=geometry.groups,
+        )
+
+    def pool(self, images: Any) -> Any:
+        """Return the largest pixel of each window of 2 by 2."""
+        size = (1, 2, 2, 1)
+        lax = self._jax.lax
+        return lax.reduce_window(images, -self._numpy.inf, lax.max, size, size, "VALID")
+
+    def _drop(self, values: Any, share: float, key: Any) -> Any:
+        """Set each value to 0 with probability ``share``, and scale the rest; no key, no change."""
+        if key is None:
+            return values
+        kept = self._jax.random.bernoulli(key, 1 - share, values.shape)
+        return self._numpy.where(kept, values / (1 - share), 0)
+
+    def _step(self, state: State, images: Any, labels: Any, rate: Any) -> Tuple[State, Any]:
+        """Return the next state and the mean loss before it: one step of Adadelta."""
+        following, used = self._jax.random.split(state.key)
+        (loss, _), gradients = self._jax.value_and_grad(self._loss, has_aux=True)(
+            state.weights, images, labels, used
+        )
+        root = self._numpy.sqrt
+        weights, squares, changes = {}, {}, {}
+        for name, gradient in gradients.items():
+            square = squares[name] = RHO * state.squares[name] + (1 - RHO) * gradient**2
+            before = state.changes[name]
+            change = root(before + EPSILON) / root(square + EPSILON) * gradient
+            changes[name] = RHO * before + (1 - RHO) * change**2
+            weights[name] = state.weights[name] - rate * change
+        return State(weights, squares, changes, following), loss

@@ -1,0 +1,72 @@
+"""What frameworks have in common whose arrays numpy reads: their references and their content."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+
+from .. import interface
+from ..numerics import plain_arithmetic, reference
+from ..training.train import BATCH
+
+if TYPE_CHECKING:
+    from ..evidence import Comparison, Errors
+    from ..interface import Tensors
+    from ..numerics.numerics import Step
+    from ..numerics.plain_arithmetic import Device
+
+
+class NumpyFramework(interface.Framework):
+    """A framework judged by numpy, which it has brought along."""
+
+    numpy: Any
+
+    @abstractmethod
+    def put(self, value: Any) -> Any:
+        """Copy numpy's array to the device."""
+
+    @abstractmethod
+    def fetch(self, array: Any) -> Any:
+        """Return a copy or a view of an array as numpy's."""
+
+    @abstractmethod
+    def normalise(self, images: Any) -> Any:
+        """Convert bytes (N, 28, 28) to float32 (N, 28, 28, 1), as the training does."""
+
+    @abstractmethod
+    def operators(self) -> Device:
+        """Return the framework's operators."""
+
+    @abstractmethod
+    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Step:
+        """Run a training step without dropout; all arguments and results are numpy's."""
+
+    def content(self, array: Any) -> bytes:
+        """Return an array's integers as unsigned bytes, copied back from the device."""
+        content: bytes = self.fetch(array).astype(self.numpy.uint8).tobytes()
+        return content
+
+    def batches(self, data: Tensors, count: int) -> List[Tuple[Any, Any]]:
+        """Return the first batches, normalised, with labels; small data are repeated."""
+        full = max(1, len(data.labels) // BATCH)
+        cuts = [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
+        return [(self.normalise(data.images[cut]), data.labels[cut]) for cut in cuts]
+
+    def norm(self, array: Any) -> float:
+        """Return the Euclidean norm."""
+        return float(self.numpy.linalg.norm(array.ravel()))
+
+    def largest(self, array: Any) -> float:
+        """Return the largest absolute value."""
+        return float(abs(array).max())
+
+    def arithmetic(self, dtype: str, stated: str) -> Errors:
+        """Run every case of ``plain_cases``."""
+        return plain_arithmetic.errors(self.numpy, self.operators(), dtype, stated)
+
+    def gradients(self, data: Tensors, count: int) -> Comparison:
+        """Compare training steps of the network with numpy's float64."""
+        batches = [tuple(map(self.fetch, batch)) for batch in self.batches(data, count)]
+        trials = reference.trials(self.numpy, batches)
+        steps = [self.backward(trial.weights, trial.images, trial.labels) for trial in trials]
+        return reference.compare(self.numpy, steps, trials)

@@ -1,0 +1,165 @@
+"""Ways to fool a verification of JAX, each tried on a real environment; see `torch/test_sabotage`.
+
+Faults of clocks do not depend on the framework and are those of torch's tests.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuilder.core import resources
+from tests.support import overlays
+from tests.support.overlays import ONE_EPOCH, Bench, Words
+
+MODULES = Path(__file__).with_name("sabotage")
+OF_TORCH = MODULES.parents[1] / "torch" / "sabotage"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A module of `sabotage/`, and the check and words that name what it does."""
+
+    name: str
+    check: str
+    words: str
+    device: str = "cpu"
+    always: bool = False
+
+
+def parameters(*faults: Fault) -> list[Any]:
+    """Those that do not run always are marked `soak`."""
+    return [
+        pytest.param(fault, id=fault.name, marks=[] if fault.always else pytest.mark.soak)
+        for fault in faults
+    ]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, jax_prefix: Path, session_environment: dict[str, str]) -> Bench:
+    return Bench(tmp_path, jax_prefix, session_environment, MODULES, OF_TORCH)
+
+
+@pytest.fixture(scope="session")
+def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Words:
+    return overlays.few_digits(tmp_path_factory.mktemp("digits"))
+
+
+def arguments(fault: Fault) -> Words:
+    return ("--framework", "jax", "--device", fault.device)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault",
+    parameters(
+        Fault("matmul_a_thousandth_off", "arithmetic", "float32 matmul"),
+        Fault("conv_without_weight_gradient", "gradients", "conv2.weight", always=True),
+        Fault("relu_with_a_wrong_gradient", "gradients", "wrong gradients"),
+        Fault("convolutions_in_bfloat16", "precision", "bfloat16 took part", always=True),
+        Fault("lower_matmul_precision", "precision", "bfloat16 is in effect"),
+        Fault("numbers_of_64_bits", "precision", "float64 is in effect"),
+        Fault("training_without_dropout", "dropout", "dropped 0%"),
+        Fault("profiler_that_sees_nothing", "device used", "no convolution"),
+        Fault("profiler_that_invents_kernels", "device used", "work elsewhere"),
+        Fault("labels_shuffled_in_memory", "data copied", "training labels"),
+        Fault("images_altered_in_memory", "data copied", "training images"),
+        Fault("half_of_the_images_twice", "run", "each of the 320 images once"),
+        Fault("optimizer_that_does_nothing", "learning", "did not change", always=True),
+        Fault("clock_that_stops", "clock", "and the kernel"),
+        Fault("device_that_is_the_cpu", "device used", "step lived on cpu", "cuda", always=True),
+    ),
+)
+def test_faults_that_a_few_images_show(bench: Bench, few_digits: Words, fault: Fault) -> None:
+    found = bench.payload(bench.overlay.after("jax", fault.name), *arguments(fault), *few_digits)
+    found.require_failed(fault.check, fault.words)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    parameters(
+        Fault("gpu_that_is_not_there", "device", "no cuda device can be used", "cuda", True),
+        Fault("gpu_that_is_named_so", "device", "JAX gives cpu as a device of cuda", "cuda", True),
+    ),
+)
+def test_a_device_that_is_none(bench: Bench, few_digits: Words, fault: Fault) -> None:
+    found = bench.payload(bench.overlay.after("jax", fault.name), *arguments(fault), *few_digits)
+    found.require_failed(fault.check, fault.words)
+    assert found.report["device"]["used"] is None
+
+
+def test_an_environment_without_the_plugin_is_named(bench: Bench, few_digits: Words) -> None:
+    found = bench.payload(bench.overlay, "--framework", "jax", "--device", "cuda", *few_digits)
+    found.require_failed("build", "is installed without a plugin for cuda")
+
+
+def test_a_setting_of_the_user_that_hides_the_device_is_named(
+    bench: Bench, few_digits: Words
+) -> None:
+    bench.environment["JAX_PLATFORMS"] = "tpu"
+    found = bench.payload(bench.overlay, "--framework", "jax", "--device", "cpu", *few_digits)
+    found.require_failed("device", "JAX_PLATFORMS=tpu hides cpu")
+
+
+@pytest.mark.slow
+def test_without_a_fault_it_passes(bench: Bench) -> None:
+    data = ("--data", resources.mnist_subset_dir())
+    found = bench.payload(bench.overlay, "--framework", "jax", "--device", "cpu", *ONE_EPOCH, *data)
+    assert (found.code, found.report["status"], found.report["reasons"]) == (0, "passed", [])
+    assert found.report["framework"]["name"] == "jax"
+    assert found.report["device"]["used"] == "cpu"
+    assert any("convolution" in name for name in found.report["kernels"]["training"])
+
+
+@pytest.mark.soak
+def test_convolutions_that_do_not_learn_are_below_the_gate(bench: Bench) -> None:
+    overlay = bench.overlay.after("jax", "conv_without_weight_gradient")
+    data = ("--data", resources.mnist_subset_dir())
+    found = bench.payload(overlay, "--framework", "jax", "--device", "cpu", *ONE_EPOCH, *data)
+    found.require_failed("accuracy", "at least 85.00% is needed")
+    found.require_failed("learning", "did not change conv1.weight")
+
+
+@pytest.mark.parametrize(("variable", "count"), [("PJRT_NPROC", 3), ("OMP_NUM_THREADS", 1)])
+def test_the_threads_are_those_that_the_report_states(
+    bench: Bench, variable: str, count: int
+) -> None:
+    """XLA names the threads of its pool; there is no other way to see their number."""
+    script = (
+        "import os, pathlib; from payload import frameworks;"
+        f"os.environ['{variable}'] = '{count}';"
+        "framework = frameworks.load('jax', 'cpu', None); framework.require_usable();"
+        "names = [p.read_text().strip() for p in pathlib.Path('/proc/self/task').glob('*/comm')];"
+        "print(framework.threads()['framework'], names.count('tf_XLAEigen'))"
+    )
+    pyz = bench.folder / "payload.pyz"
+    pyz.write_bytes(overlays.pack.payload_pyz())
+    environment = {k: v for k, v in bench.environment.items() if k != "OMP_NUM_THREADS"}
+    python = bench.overlay.python
+    done = bench.run(python, "-c", script, env={**environment, "PYTHONPATH": str(pyz)})
+    assert done.stdout.split() == [str(count)] * 2, done.stderr
+
+
+FOREIGN = """
+import pathlib
+pathlib.Path({canary!r}).touch()
+raise ImportError("this module is not the environment's")
+"""
+
+
+@pytest.mark.soak
+def test_modules_from_outside_have_no_effect(bench: Bench) -> None:
+    outside, canary = bench.folder / "outside", bench.folder / "canary"
+    for name in ("jax", "jaxlib", "numpy"):
+        (outside / name).mkdir(parents=True)
+        (outside / name / "__init__.py").write_text(FOREIGN.format(canary=str(canary)))
+    theirs = bench.environment.get("PYTHONPATH", "")
+    bench.environment["PYTHONPATH"] = f"{outside}{os.pathsep}{theirs}".rstrip(os.pathsep)
+    found = bench.verify(bench.overlay, profile="jax-cpu")
+    assert (found.code, found.report["reasons"]) == (0, [])
+    assert not canary.exists()
+    assert found.report["origins"]["framework"].startswith(str(bench.folder / "overlay"))

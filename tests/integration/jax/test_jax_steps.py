@@ -1,0 +1,14 @@
+"""What the payload trains by JAX is the network of the example, with its optimizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support.exact_steps import require_exact
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_three_steps_are_those_of_numpy_in_float64(jax_prefix: Path) -> None:
+    require_exact("jax", jax_prefix)

@@ -1,0 +1,50 @@
+"""numpy's loss and gradients of the network are those of torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from envbuilder import payload
+from envbuilder.core import resources
+from envbuilder.payload.numerics import reference
+from envbuilder.payload.training import dataset
+
+
+def by_torch(name: str, value: Any) -> Any:
+    """A parameter in torch's layout; images are flattened there channel by channel."""
+    if name == "fc1.weight":
+        value = value.reshape(12, 12, 64, 128).transpose(2, 0, 1, 3).reshape(9216, 128)
+    return value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+
+
+def test_the_reference_agrees_with_torch_in_float64(torch_python: Path, tmp_path: Path) -> None:
+    split = dataset.load(resources.mnist_subset_dir()).train
+    images = numpy.frombuffer(split.images, numpy.uint8).reshape(-1, 28, 28, 1)[:128] / 255 - 0.13
+    labels = numpy.frombuffer(split.labels, numpy.uint8)[:128].astype(numpy.int64)
+    batches = [(images[:64], labels[:64]), (images[64:], labels[64:])]
+    # In the second trial, the first has moved the weights.
+    trial = reference.trials(numpy, batches)[1]
+    (tmp_path / "images").write_bytes(trial.images.tobytes())
+    (tmp_path / "labels").write_bytes(trial.labels.tobytes())
+    for name, value in trial.weights.items():
+        (tmp_path / name).write_bytes(by_torch(name, value).astype(float).tobytes())
+
+    done = subprocess.run(
+        [str(torch_python), str(Path(__file__).with_name("gradients_by_torch.py")), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(payload.__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout) == pytest.approx(trial.exact.loss, rel=1e-13)
+    for name, gradient in trial.exact.gradients.items():
+        exact = numpy.frombuffer((tmp_path / f"{name}.gradient").read_bytes())
+        ours = by_torch(name, gradient).ravel()
+        assert reference.relative_error(numpy, ours, exact) < 1e-12, name

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+
+from envbuilder.payload import frameworks
+from envbuilder.payload.frameworks.jax_ import Jax
+from envbuilder.payload.machine import importing
+from envbuilder.payload.report import CheckError
+
+
+class Config:
+    """jax.config."""
+
+    def __init__(self) -> None:
+        self.jax_default_matmul_precision: str | None = None
+
+    def update(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+
+def device(platform: str = "cpu", **more: Any) -> Any:
+    client = SimpleNamespace(platform_version="PJRT C API\ncuda 13000")
+    return SimpleNamespace(platform=platform, client=client, device_kind="H100", **more)
+
+
+class Module:
+    """As much of JAX as a device needs, computed by numpy."""
+
+    __version__ = "0.12.0.1"
+
+    def __init__(self, *devices: Any) -> None:
+        self.config, self.numpy, self.asked = Config(), numpy, [""]
+        self.value_and_grad = lambda function, **options: function
+        self._devices = list(devices)
+
+    def jit(self, function: Any, **options: Any) -> Any:
+        return function
+
+    def devices(self, name: str) -> list[Any]:
+        self.asked.append(name)
+        if not self._devices:
+            raise RuntimeError("Unknown backend\nmore")
+        return self._devices
+
+    def device_put(self, value: Any, place: Any, **options: Any) -> Any:
+        return value
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAX_PLATFORMS", "PJRT_NPROC", "NPROC", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
+
+
+def load(
+    monkeypatch: pytest.MonkeyPatch, accelerator: str, threads: int | None = None, *devices: Any
+) -> Any:
+    modules = {"jax": Module(*devices), "numpy": numpy}
+    monkeypatch.setattr(importing, "limited", modules.__getitem__)
+    return frameworks.load("jax", accelerator, threads)
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    names = {name.replace("_", "-"): version for name, version in versions.items()}
+
+    def version(name: str) -> str:
+        if name not in names:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return names[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "platforms"), [("cpu", "cpu"), ("cuda", "cuda,cpu"), ("xpu", "oneapi,cpu")]
+)
+def test_jax_may_use_the_accelerator_and_the_cpu_only(
+    monkeypatch: pytest.MonkeyPatch, accelerator: str, platforms: str
+) -> None:
+    load(monkeypatch, accelerator)
+    assert os.environ["JAX_PLATFORMS"] == platforms
+
+
+def test_nothing_compiled_before_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(monkeypatch, "cpu").jax.config.jax_enable_compilation_cache is False
+
+
+@pytest.mark.parametrize(
+    ("environment", "decided", "threads"),
+    [
+        ({}, 3, 3),
+        ({"OMP_NUM_THREADS": "5,2"}, None, 5),
+        ({"OMP_NUM_THREADS": "5", "NPROC": "2"}, None, 2),
+        ({"NPROC": "2"}, 3, 2),
+        ({"NPROC": "2", "PJRT_NPROC": "4"}, 3, 4),
+    ],
+)
+def test_the_users_threads_come_before_those_decided(
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    decided: int | None,
+    threads: int,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    framework = load(monkeypatch, "cpu", decided)
+    assert framework.threads() == {"framework": threads, "interop": None}
+
+
+def test_the_plugin_names_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = load(monkeypatch, "cuda")
+    installed(monkeypatch)
+    assert framework.facts() == {"version": "0.12.0.1", "build": "cpu", "runtime": None}
+    with pytest.raises(CheckError, match=r"without a plugin for cuda; install jax\[cuda13\]"):
+        framework.require_build()
+    installed(monkeypatch, jax_cuda13_plugin="0.12.0.1", nvidia_cuda_runtime="13.0.96")
+    assert framework.facts() == {"version": "0.12.0.1", "build": "cu13", "runtime": "13.0.96"}
+    assert framework.require_build() == "jax 0.12.0.1 is a cu13 build, which can drive cuda"
+
+
+def test_another_accelerators_plugin_does_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = load(monkeypatch, "xpu")
+    installed(monkeypatch, jax_cuda13_plugin="0.12.0.1")
+    with pytest.raises(CheckError, match="without a plugin for xpu"):
+        framework.require_build()
+
+
+def test_an_accelerator_that_is_not_judged_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckError, match="verified on cpu, cuda, xpu, not on mps"):
+        load(monkeypatch, "mps").require_build()
+
+
+@pytest.mark.parametrize(
+    ("stated", "accelerator", "hidden"),
+    [
+        ("cpu", "cuda", True),
+        ("cuda", "cpu", True),
+        ("cuda,cpu", "cuda", False),
+        ("gpu", "cuda", False),
+        ("oneapi", "xpu", False),
+        ("", "cuda", False),
+    ],
+)
+def test_a_setting_that_hides_the_device_is_named(
+    monkeypatch: pytest.MonkeyPatch, stated: str, accelerator: str, hidden: bool
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", stated)
+    framework = load(
+        monkeypatch, accelerator, None, device("cpu" if accelerator == "cpu" else "gpu")
+    )
+    if hidden:
+        with pytest.raises(CheckError, match=f"JAX_PLATFORMS={stated} hides {accelerator}"):
+            framework.require_usable()
+    else:
+        assert framework.require_usable().endswith("client PJRT C API cuda 13000")
+
+
+@pytest.mark.parametrize("platform", ["gpu", "cuda"])
+def test_a_gpu_has_one_type_whatever_the_version_calls_it(
+    monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    framework = load(monkeypatch, "cuda", None, device(platform, compute_capability="9.0"))
+    framework.require_usable()
+    assert framework.jax.asked[-1] == "cuda"
+    assert framework.device_type() == "gpu"
+    described = framework.describe()
+    assert (described["name"], described["capability"]) == ("H100", "sm_90")
+
+
+def test_a_cpu_in_place_of_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckError, match="JAX gives cpu as a device of cuda"):
+        load(monkeypatch, "cuda", None, device("cpu")).require_usable()
+
+
+def test_without_a_device_jaxs_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckError, match=r"no cuda device can be used: Unknown backend$"):
+        load(monkeypatch, "cuda").require_usable()
+
+
+def test_an_error_without_a_message_is_named_by_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's, where a platform that is listed alone has no plugin."""
+    framework = load(monkeypatch, "cuda")
+
+    def devices(name: str) -> list[Any]:
+        raise AssertionError
+
+    framework.jax.devices = devices
+    with pytest.raises(CheckError, match="no cuda device can be used: AssertionError"):
+        framework.require_usable()
+
+
+def test_wrong_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = load(monkeypatch, "cpu", None, device())
+    framework.jax.jit = lambda function: lambda values: function(values) * 1.001
+    with pytest.raises(CheckError, match="returned wrong numbers"):
+        framework.require_usable()
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "setting", "matmul", "tf32"),
+    [
+        ("cpu", None, "highest", False),
+        ("cuda", None, "high", True),
+        ("cuda", "default", "high", True),
+        ("cuda", "highest", "highest", False),
+        ("cuda", "float32", "highest", False),
+        ("cuda", "tensorfloat32", "high", True),
+        ("cpu", "bfloat16", "medium", False),
+    ],
+)
+def test_the_precision_of_products(
+    monkeypatch: pytest.MonkeyPatch,
+    accelerator: str,
+    setting: str | None,
+    matmul: str,
+    tf32: bool,
+) -> None:
+    framework = load(monkeypatch, accelerator)
+    framework.jax.config.jax_default_matmul_precision = setting
+    framework.jax.numpy = SimpleNamespace(zeros=lambda shape: numpy.zeros(shape, "float32"))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
+    observed = framework.precision()
+    assert (observed["dtype"], observed["matmul"]) == ("float32", matmul)
+    assert (observed["cuda_tf32"], observed["autocast"]) == (tf32, False)
+    assert observed["environment"]["XLA_FLAGS"] == "--xla_gpu_deterministic_ops=true"
+
+
+@pytest.mark.parametrize(
+    ("stated", "setting", "result"),
+    [("float32", None, "highest"), ("float32", "bfloat16", "bfloat16"), ("tf32", None, None)],
+)
+def test_only_jaxs_own_default_is_undone(
+    monkeypatch: pytest.MonkeyPatch, stated: str, setting: str | None, result: str | None
+) -> None:
+    framework = load(monkeypatch, "cuda")
+    framework.jax.config.jax_default_matmul_precision = setting
+    framework.state_precision(stated)
+    assert framework.jax.config.jax_default_matmul_precision == result
+
+
+def test_memory_is_counted_where_jax_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = {"bytes_in_use": 7, "peak_bytes_in_use": 9, "bytes_limit": 100}
+    framework = load(monkeypatch, "cuda", None, device("gpu", memory_stats=lambda: counters))
+    assert (framework.allocated(), framework.peak()) == (7, 9)
+    framework = load(monkeypatch, "cpu", None, device(memory_stats=lambda: None))
+    assert framework.allocated() is None
+    assert framework.peak() > 1 << 20
+
+
+def test_the_baseline_is_of_the_same_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = load(monkeypatch, "cuda")
+    assert isinstance(framework, Jax)
+    baseline = framework.on_cpu()
+    assert (baseline.jax, baseline.accelerator) == (framework.jax, "cpu")

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+
+from envbuilder.payload.numerics import reference
+from envbuilder.payload.training import layers
+
+
+def batch(count: int) -> tuple[Any, Any]:
+    generator = numpy.random.default_rng(2)
+    images = generator.standard_normal((count, 28, 28, 1)).astype(numpy.float32)
+    return images, generator.integers(0, 10, count)
+
+
+def test_the_network_is_that_of_the_example() -> None:
+    weights = layers.initial(numpy, 1)
+    assert sum(value.size for value in weights.values()) == 1_199_882
+    assert {value.dtype.name for value in weights.values()} == {"float32"}
+    bound = 1 / 9216**0.5
+    drawn = weights["fc1.weight"]
+    assert bound * 0.999 < abs(drawn).max() <= numpy.float32(bound)
+    assert abs(drawn.std() / (bound / 3**0.5) - 1) < 0.01
+    assert 0 < abs(weights["fc1.bias"]).max() <= numpy.float32(bound)
+
+
+def test_one_seed_gives_equal_weights_and_another_others() -> None:
+    first, again, other = (layers.initial(numpy, seed)["conv1.weight"] for seed in (1, 1, 2))
+    assert numpy.array_equal(first, again)
+    assert not numpy.array_equal(first, other)
+
+
+def test_the_gradients_are_how_the_loss_changes() -> None:
+    images, labels = batch(2)
+    weights = {name: value.astype(float) for name, value in layers.initial(numpy, 1).items()}
+    generator = numpy.random.default_rng(3)
+    directions = {name: generator.standard_normal(value.shape) for name, value in weights.items()}
+    exact = reference.step(numpy, weights, images, labels).gradients
+    near = 1e-7
+
+    def loss(distance: float) -> float:
+        moved = {name: value + distance * directions[name] for name, value in weights.items()}
+        return reference.step(numpy, moved, images, labels).loss
+
+    parts = [(exact[name] * direction).sum() for name, direction in directions.items()]
+    assert (loss(near) - loss(-near)) / (2 * near) == pytest.approx(sum(parts), rel=1e-4)
+    # None is too small for the sum to show that it is wrong.
+    assert min(map(abs, parts)) > 1e-3 * abs(sum(parts))
+
+
+def test_the_loss_of_an_untrained_network_is_near_that_of_guessing() -> None:
+    images, labels = batch(8)
+    assert 2.0 < reference.step(numpy, layers.initial(numpy, 1), images, labels).loss < 2.7
+
+
+def test_the_weights_of_a_trial_are_those_that_the_one_before_moved() -> None:
+    first, second = reference.trials(numpy, [batch(2), batch(2)])
+    assert second.weights["fc2.bias"].dtype == numpy.float32
+    for name, value in first.weights.items():
+        moved = value - 0.1 * first.exact.gradients[name]
+        assert numpy.array_equal(second.weights[name], moved.astype(numpy.float32))
+    assert second.exact.loss < first.exact.loss
+
+
+def test_equal_results_have_no_error_and_wrong_ones_are_named() -> None:
+    steps = reference.trials(numpy, [batch(2)])
+    results = [trial.exact for trial in steps]
+    assert reference.compare(numpy, results, steps).worst()[1] == 0
+    results[0].gradients["conv2.weight"] = steps[0].exact.gradients["conv2.weight"] * 0
+    wrong = reference.trials(numpy, [batch(2)])
+    comparison = reference.compare(numpy, results, wrong)
+    assert comparison.worst() == ("conv2.weight", 1.0)
+
+
+def test_what_is_not_finite_is_infinitely_wrong() -> None:
+    exact = numpy.ones(3)
+    assert reference.relative_error(numpy, [1, numpy.nan, 1], exact) == numpy.inf
