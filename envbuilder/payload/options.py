@@ -24,6 +24,8 @@ SUBSET_MIN_ACCURACY = (0.85, 0.90, 0.92)
 Measured on the CPU with torch 2.13.0: 16 runs (seeds 1 to 8, on the shipped subset and on MNIST's
 first images) reach 89.2-93.2 %, 93.1-95.1 % and 93.8-95.9 %. With convolutions that do not learn
 (the effect of wrong gradients in one build) six runs reached at most 77.4 %, 85.3 % and 86.9 %.
+With TensorFlow 2.21.0 the same 16 runs reach 87.9-92.6 %, 93.4-95.4 % and 94.2-95.8 %, and eight
+with convolutions that do not learn at most 82.1 %, 88.4 % and 89.2 %.
 """
 
 LOSS_AT_NO_ERROR, LOSS_PER_ERROR = 0.2, 8.8

@@ -49,12 +49,15 @@ FRAMEWORKS = frozenset(
             "cuda",
             "pytorch_triton_xpu",
         ),
+        # TensorFlow imports Keras whether it is used or not, and gets bfloat16 from ml_dtypes.
+        *("tensorflow", "keras", "ml_dtypes", "zentf"),
     }
 )
 """Modules that determine what a training does."""
 
 FRAMEWORK_LIBRARY = re.compile(
-    r"lib(torch|c10|caffe2|shm\.so|zentorch|zendnn|amdZenDNN|intel-ext-pt|onednn|dnnl|aoti_)"
+    r"lib(torch|c10|caffe2|shm\.so|zentorch|zendnn|amdZenDNN|intel-ext-pt|onednn|dnnl|aoti_"
+    r"|tensorflow|_pywrap_tensorflow|amdcpu_plugin)"
 )
 """The framework's own libraries: never allowed from outside."""
 

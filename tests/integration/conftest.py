@@ -119,6 +119,12 @@ def jax_prefix(session_environment: dict[str, str]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tensorflow_prefix(session_environment: dict[str, str]) -> Path:
+    """The `tensorflow-cpu` profile as a native environment, built by envbuilder itself."""
+    return _native("tensorflow", "tensorflow-cpu", session_environment)
+
+
+@pytest.fixture(scope="session")
 def mnist_dir(session_environment: dict[str, str]) -> Path:
     """The four MNIST files."""
     found = configuration.load({**os.environ, **session_environment})

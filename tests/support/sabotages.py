@@ -127,6 +127,35 @@ DEVICES = (
     ),
 )
 
+TENSORFLOW_DEVICES = (
+    Sabotage("", "device faked", "build", "is a cpu build and cannot use cuda"),
+    Sabotage("cuda_that_is_not_there", "device faked", "device", "no cuda device can be used"),
+    Sabotage("gpu_that_does_not_compute", "device faked", "device", "cuda cannot compute"),
+    Sabotage("device_that_is_the_cpu", "device faked", "device used", "lived on CPU", True),
+)
+
+TENSORFLOW_NUMBERS = (
+    Sabotage("matmul_a_thousandth_off", "wrong numbers", "arithmetic", "float32 matmul"),
+    Sabotage("convolutions_in_bfloat16", "wrong numbers", "arithmetic", "float32 conv2d"),
+    Sabotage("conv_without_weight_gradient", "gradient wrong", "gradients", "conv1.weight"),
+    Sabotage("graphs_with_a_wrong_gradient", "gradient wrong", "gradients", "conv1.weight", True),
+    Sabotage("loss_with_a_wrong_gradient", "gradient wrong", "gradients", "wrong gradients"),
+    Sabotage("mixed_precision_by_rewriting", "precision lowered", "precision", "autocast is in"),
+    Sabotage("tf32_that_stays_on", "precision lowered", "precision", "tf32 is in effect"),
+    Sabotage("training_without_dropout", "dropout off", "dropout", "dropped 0%"),
+    Sabotage("profiler_that_sees_nothing", "profiler lies", "device used", "no convolution", True),
+    Sabotage("profiler_that_invents_kernels", "profiler lies", "device used", "work elsewhere"),
+)
+
+TENSORFLOW_LEARNING = (
+    Sabotage("loss_that_is_nan", "nothing learned", "accuracy", "loss is not finite"),
+    Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed", True),
+    Sabotage("labels_shuffled_in_memory", "other data", "data copied", "training labels"),
+    Sabotage("images_altered_in_memory", "other data", "data copied", "training images"),
+    Sabotage("half_of_the_images_twice", "other data", "run", "each of the 3000 images once"),
+    Sabotage("tested_on_training_data", "labels leak", "data copied", "test images"),
+)
+
 DEATHS = (
     Sabotage("killed", "payload ends", "run", "killed (signal 9)", True),
     Sabotage("crashed", "payload ends", "run", "ended by signal 11"),
@@ -278,6 +307,12 @@ EVERY: tuple[Sabotage, ...] = (
     *DEATHS,
     *FORGED,
     *PLANTED,
+)
+
+OF_TENSORFLOW: tuple[Sabotage, ...] = (
+    *TENSORFLOW_DEVICES,
+    *TENSORFLOW_NUMBERS,
+    *TENSORFLOW_LEARNING,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.sabotages import DEVICES, EVERY, FORGED, PLANTED, Device
+from tests.support.sabotages import DEVICES, EVERY, FORGED, OF_TENSORFLOW, PLANTED, Device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,3 +33,9 @@ def test_every_fault_is_tried_and_every_name_is_one(repository: Path) -> None:
     listed |= {s.node for s in DEVICES if s.node}
     assert listed <= modules
     assert {name for name in modules - listed if f'"{name}"' not in tests} == set()
+
+
+def test_the_faults_of_tensorflow_are_those_that_are_listed(repository: Path) -> None:
+    folder = repository / "tests" / "integration" / "tensorflow" / "sabotage"
+    assert {path.stem for path in folder.glob("*.py")} == {s.name for s in OF_TENSORFLOW if s.name}
+    assert {s.kind for s in OF_TENSORFLOW} < CLASSES

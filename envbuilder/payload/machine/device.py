@@ -67,7 +67,7 @@ def _require_consistent(torch: Any) -> None:
 def require_usable(torch: Any, accelerator: str) -> str:
     """Allocate, compute, read back and compare; raise CheckError with the reason if this fails."""
     row = ACCELERATORS[accelerator]
-    _require_undisguised(accelerator, os.environ)
+    require_undisguised(accelerator, os.environ)
     if accelerator != "cpu" and not row.available(torch):
         raise CheckError(f"no {accelerator} device can be used: {_why_not(torch, accelerator)}")
     if row.exact and row.describe(torch)["capability"] not in architectures(torch):
@@ -80,7 +80,7 @@ def require_usable(torch: Any, accelerator: str) -> str:
     except RuntimeError as error:
         kernels = row.kernels(torch)
         hint = f" ({kernels})" if kernels else ""
-        raise CheckError(f"{accelerator} cannot compute: {_first_line(error)}{hint}") from error
+        raise CheckError(f"{accelerator} cannot compute: {first_line(error)}{hint}") from error
     if not torch.equal(returned, torch.arange(size, dtype=torch.float32) * 2 + 1):
         raise CheckError(f"{accelerator} returned wrong numbers for x * 2 + 1 of whole numbers")
     listed = f"; {row.kernels(torch)}" if row.exact else ""
@@ -93,10 +93,10 @@ def without_kernel(torch: Any, accelerator: str, error: BaseException) -> str:
     if torch is None or not any(phrase in text for phrase in NO_KERNEL):
         return ""
     kernels = ACCELERATORS[accelerator].kernels(torch)
-    return f"a part of this build has no kernel for the GPU: {_first_line(error)} ({kernels})"
+    return f"a part of this build has no kernel for the GPU: {first_line(error)} ({kernels})"
 
 
-def _require_undisguised(accelerator: str, environ: Mapping[str, str]) -> None:
+def require_undisguised(accelerator: str, environ: Mapping[str, str]) -> None:
     """Raise CheckError if a variable makes the driver take the device for another one.
 
     What then runs proves nothing of the device: its kernels are those of another architecture.
@@ -111,7 +111,8 @@ def _require_undisguised(accelerator: str, environ: Mapping[str, str]) -> None:
         )
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
@@ -120,5 +121,5 @@ def _why_not(torch: Any, accelerator: str) -> str:
     try:
         torch.zeros(1, device=device_of(accelerator))
     except (RuntimeError, AssertionError) as error:
-        return _first_line(error)
+        return first_line(error)
     return "torch reports it as unavailable, without a reason"

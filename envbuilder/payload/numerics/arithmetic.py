@@ -46,7 +46,7 @@ def _case_error(torch: Any, accelerator: str, case: Case, dtype: str) -> Optiona
     try:
         ours = _run(torch, case, device_of(accelerator), dtype, dtype)
     except (RuntimeError, TypeError) as error:
-        if dtype in HALVES and _says_lacking(error):
+        if dtype in HALVES and says_lacking(error):
             return None
         raise
     exact = _run(torch, case, "cpu", dtype, "float64")
@@ -64,7 +64,8 @@ def _run(torch: Any, case: Case, place: str, rounded: str, dtype: str) -> Output
     return case(torch, make)
 
 
-def _says_lacking(error: BaseException) -> bool:
+def says_lacking(error: BaseException) -> bool:
+    """Return whether an error says that a device lacks an operator for a dtype."""
     text = str(error).lower().replace("_", " ")
     return any(words in text for words in LACKING)
 

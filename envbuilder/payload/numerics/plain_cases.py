@@ -16,7 +16,8 @@ from .convolution import gradients as of_convolution
 from .reference import log_softmax
 
 MANY_CHANNELS = (1 << 16) + 1
-LONG = 100_003
+LONG = 50_003
+"""Within float16, in which TensorFlow counts the elements of a mean (tensorflow#115732)."""
 CLASSES = 10
 
 Compute = Callable[..., Any]
@@ -365,7 +366,7 @@ CASES: Dict[str, Case] = {
     "sum of columns": Case(((129, 257),), _sum_columns, _of_sum_columns),
     "sum of a strided view": Case(((129, 257),), _sum_strided, _of_sum_strided),
     "sum of an expanded array": Case(((129, 1),), _sum_expanded, _of_sum_expanded),
-    "mean of 100,003 numbers": Case(((LONG,),), _mean_long),
+    "mean of 50,003 numbers": Case(((LONG,),), _mean_long),
     "variance": Case(((65, 129),), _variance, _of_variance),
     "norm": Case(((65, 129),), _norm, _of_norm),
     "maximum": Case(((65, 129),), _maximum, _of_maximum),

@@ -13,6 +13,7 @@ LOWERING_VARIABLES = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("", "0"),
     "NVIDIA_TF32_OVERRIDE": ("", "0"),
     "HIPBLASLT_ALLOW_TF32": ("", "0"),
+    "TF_SET_ONEDNN_FPMATH_MODE": ("", "STRICT"),
 }
 """Variable → values that leave float32 as it is (documentation of oneDNN, PyTorch, NVIDIA).
 
@@ -42,8 +43,13 @@ def observe(
             ACCELERATORS[accelerator].tf32
             and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
         ),
-        "environment": {name: environ[name] for name in LOWERING_VARIABLES if name in environ},
+        "environment": lowering(environ),
     }
+
+
+def lowering(environ: Mapping[str, str]) -> Dict[str, str]:
+    """Return the variables of an environment that can lower the precision."""
+    return {name: environ[name] for name in LOWERING_VARIABLES if name in environ}
 
 
 def _matmul(torch: Any, accelerator: str) -> str:

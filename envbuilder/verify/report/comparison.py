@@ -26,12 +26,12 @@ STANDARD = (60_000, "float32")
 """Training images and precision of the epoch that is commonly published."""
 COLUMNS = (
     *("machine", "memory", "profile", "backend", "framework"),
-    *("CPU epoch", "accelerator epoch", "warm epoch", "speed-up", "accuracy", "verdict"),
-    *("report", "date"),
+    *("CPU epoch", "accelerator epoch", "warm epoch", "speed-up", "images/s", "accuracy"),
+    *("peak memory", "start-up", "verdict", "report", "date"),
 )
-NUMBERS = slice(5, 10)
+NUMBERS = slice(5, 13)
 """The right-aligned columns."""
-_TIMES = slice(5, 8)
+_TIMES = slice(5, 10)
 FOOTNOTES = {
     "*": "not the standard epoch (60,000 images, float32): do not compare its time with the others",
     "†": "the machine was busy: its speed was not judged",
@@ -44,6 +44,9 @@ class Row(Struct, frozen=True, kw_only=True):
 
     `cpu_seconds` and `accelerator_seconds` are those of first epochs, which every report has; only
     a time on the requested device counts. `speedup` is their ratio, so it compares like with like.
+    `images_per_second` is the last epoch's. `peak_bytes` is what the framework took of the device's
+    memory, or of the machine's on the CPU, and `start_seconds` lasts from the process's start to
+    the end of its first training step, with the import and whatever is compiled.
     """
 
     file: str
@@ -62,7 +65,10 @@ class Row(Struct, frozen=True, kw_only=True):
     accelerator_seconds: float | None
     warm_seconds: float | None
     speedup: float | None
+    images_per_second: float | None
     accuracy: float | None
+    peak_bytes: int | None
+    start_seconds: float | None
     status: Literal["passed", "failed"]
     speed: Literal["judged", "not_judged"] | None = None
 
@@ -120,7 +126,10 @@ def _row(stored: StoredReport) -> Row:
         accelerator_seconds=device_seconds,
         warm_seconds=warm,
         speedup=cpu / device_seconds if cpu and device_seconds else None,
+        images_per_second=_positive(report.epochs[-1].samples_per_second) if first else None,
         accuracy=_share(report.epochs[-1].accuracy) if report.epochs else None,
+        peak_bytes=report.measurements.peak_memory_bytes if report.measurements else None,
+        start_seconds=_positive(report.training.cold_start_seconds) if report.training else None,
         status=report.status,
         speed=report.speed,
     )
@@ -170,7 +179,10 @@ def cells(row: Row) -> tuple[str, ...]:
         row.framework or "unknown",
         *("-" if t is None else f"{amount(t)} s{mark}" for t in seconds),
         "-" if row.speedup is None else times(row.speedup),
+        "-" if row.images_per_second is None else f"{amount(row.images_per_second)}{mark}",
         percent(row.accuracy),
+        memory(row.peak_bytes),
+        "-" if row.start_seconds is None else f"{amount(row.start_seconds)} s",
         row.status,
         row.file,
         row.date or "-",

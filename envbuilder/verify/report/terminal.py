@@ -88,20 +88,25 @@ def print_comparison(rows: Sequence[Row], console: Any) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("machine,\nreport", overflow="fold", min_width=12)
-    table.add_column("profile,\ntorch", overflow="fold", min_width=10)
-    for name in ("CPU\nepoch", "accel.\nepoch", "warm\nepoch", "speed-\nup", "accu-\nracy"):
+    table.add_column("profile,\nframework", overflow="fold", min_width=10)
+    for name in (
+        "accel.,\nCPU epoch",
+        "warm,\nimages/s",
+        "speed-up,\naccuracy",
+        "memory,\nstart-up",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("\nverdict", no_wrap=True)
     for row in rows:
-        machine, memory, profile, backend, torch, *numbers, verdict, file, date = comparison.cells(
-            row
-        )
+        machine, memory, profile, backend, framework, *rest = comparison.cells(row)
+        cpu, accelerator, warm, speedup, speed, accuracy, peak, start, verdict, file, date = rest
+        pairs = ((accelerator, cpu), (warm, speed), (speedup, accuracy), (peak, start))
         style = _MARKS[row.status][1]
         named = [machine, *([memory] if row.memory_bytes else [])]
         table.add_row(
             Text("\n".join(named)).append(f"\n{file}\n{date}", style="dim"),
-            Text(f"{profile}, {backend}\n{torch}"),
-            *map(Text, numbers),
+            Text(f"{profile}, {backend}\n{framework}"),
+            *(Text(f"{upper}\n{lower}") for upper, lower in pairs),
             Text(verdict, style=style),
         )
     console.print(table)

@@ -64,14 +64,15 @@ def test_a_foreign_module_fails(modules: dict[str, str], words: str) -> None:
     assert words in problem
 
 
-def test_a_package_is_named_once_and_the_framework_first() -> None:
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "keras", "ml_dtypes", "zentf"])
+def test_a_package_is_named_once_and_the_framework_first(framework: str) -> None:
     foreign = {
         "aardvark": "/other/aardvark.py",
-        "torch": "/other/torch/__init__.py",
-        "torch.nn": "/other/torch/nn.py",
+        framework: f"/other/{framework}/__init__.py",
+        f"{framework}.nn": f"/other/{framework}/nn.py",
     }
     problems = judged(modules=foreign).problems
-    assert [problem.split()[0] for problem in problems] == ["torch", "aardvark"]
+    assert [problem.split()[0] for problem in problems] == [framework, "aardvark"]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,9 @@ def test_a_package_is_named_once_and_the_framework_first() -> None:
         # The framework's own: never from anywhere else, the system included.
         ("/other/lib/libtorch_cpu.so", "the framework's library is not the environment's"),
         ("/usr/local/lib/libc10.so", "the framework's library is not the environment's"),
+        ("/usr/lib/libtensorflow_cc.so.2", "the framework's library is not the environment's"),
+        ("/other/lib_pywrap_tensorflow_common.so", "the framework's library is not the env"),
+        ("/other/libamdcpu_plugin.so", "the framework's library is not the environment's"),
         # In place of the environment's.
         ("/tmp/libgomp.so.1", "loaded in place of the environment's own libgomp.so.1"),
         ("/usr/lib/x86_64-linux-gnu/libgomp.so.1.0.0", "in place of the environment's own"),

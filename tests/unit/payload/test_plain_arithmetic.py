@@ -96,6 +96,19 @@ def test_a_half_type_may_be_missing_but_float32_may_not() -> None:
         plain_arithmetic.errors(numpy, device, "float32", "float32")
 
 
+def test_a_case_that_is_optional_may_be_missing_in_float32_but_not_wrong() -> None:
+    device = Double(numpy)
+    device.optional = tuple(CASES)
+    device.error = RuntimeError("not implemented on this device")
+    errors = plain_arithmetic.errors(numpy, device, "float32", "float32")
+    assert (errors.by_case, errors.lacking) == ({}, list(CASES))
+    device.error, device.spoiled = None, True
+    assert plain_arithmetic.errors(numpy, device, "float32", "float32").wrong()
+    device.error = RuntimeError("an illegal memory access")
+    with pytest.raises(RuntimeError, match="illegal"):
+        plain_arithmetic.errors(numpy, device, "float32", "float32")
+
+
 def test_any_other_error_in_a_half_type_is_a_fault() -> None:
     device = Double(numpy)
     device.error = RuntimeError("an illegal memory access")

@@ -217,6 +217,7 @@ def test_what_comes_back_is_little_plain_and_whole(tmp_path: Path) -> None:
             }
         )
     )
+    (work / "ways.json").write_text('{"ways": {"captured": {"ratio": 0.1}}}')
     (work / "epochs.json").write_text('{"medians": {"a": 1.5}, "ratios": {"last epoch": 0.2}}')
     results = [Result("verify", "expected", code=0, seconds=9.5), Result("jax", "not run", "why")]
     for _ in range(2):
@@ -228,6 +229,7 @@ def test_what_comes_back_is_little_plain_and_whole(tmp_path: Path) -> None:
     assert len(gpu_run._RETURNED) + 3 <= 8
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names)
     summary = json.loads((out / "summary.json").read_text())
+    assert summary["ways"] == {"captured": {"ratio": 0.1}}
     assert (summary["verdict"], summary["name"], summary["ratios"]) == (
         *("passed", "H100"),
         {"last epoch": 0.2},

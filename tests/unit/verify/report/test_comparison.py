@@ -181,6 +181,24 @@ def test_compare_for_machines(tmp_path: Path, capsys: Shown) -> None:
     assert "standard" not in text
 
 
+def test_speed_memory_and_start_of_frameworks_stand_side_by_side() -> None:
+    report = loaded(
+        framework__name="jax",
+        framework__version="0.12.0.1",
+        training__epochs=[epoch(30.0), epoch(20.0)],
+        training__cold_start_seconds=4.25,
+        measurements={"peak_memory_bytes": 3 * 2**30},
+    )
+    (row,) = comparison.rows([report])
+    assert (row.framework, row.start_seconds, row.peak_bytes) == ("jax 0.12.0.1", 4.25, 3 * 2**30)
+    assert row.images_per_second == report.report.epochs[-1].samples_per_second
+    shown = dict(zip(comparison.COLUMNS, comparison.cells(row), strict=True))
+    assert (shown["peak memory"], shown["start-up"]) == ("3.00 GiB", "4.25 s")
+    assert shown["images/s"] == "3,000"
+    (failed,) = comparison.rows([loaded(status="failed", device__used="cuda")])
+    assert failed.images_per_second is None, "another device's"
+
+
 def test_damaged_reports_are_all_named(tmp_path: Path, capsys: Shown) -> None:
     written(tmp_path / "r" / "good.json")
     (tmp_path / "r" / "empty.json").write_text("")

@@ -1,6 +1,6 @@
-"""Print how far JAX's training is from numpy's: the shuffled images, and weights after three steps.
+"""Print how far a framework's training is from numpy's: shuffled images, weights after three steps.
 
-Runs in an interpreter with JAX, without dropout, whose masks numpy does not draw.
+Runs in an interpreter with that framework, without dropout, whose masks numpy does not draw.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 
 from envbuilder.payload import frameworks
-from envbuilder.payload.frameworks import jax_programs
+from envbuilder.payload.frameworks import jax_programs, tensorflow_job
 from envbuilder.payload.numerics import reference
 from envbuilder.payload.training import dataset
 
@@ -37,10 +37,11 @@ class Adadelta:
             self.weights[name] = self.weights[name] - change
 
 
-def main(folder: Path) -> None:
+def main(name: str, folder: Path) -> None:
     split = dataset.load(folder).train
     jax_programs.Programs._drop = lambda self, values, share, key: values
-    framework = frameworks.load("jax", "cpu", None)
+    tensorflow_job.drop = lambda tensorflow, values, share, seed: values
+    framework = frameworks.load(name, "cpu", None)
     framework.state_precision("float32")
     data, job = framework.hold(split), framework.job(1)
     exact = Adadelta(job.weights())
@@ -66,4 +67,4 @@ def main(folder: Path) -> None:
     print(json.dumps(result))
 
 
-main(Path(sys.argv[1]))
+main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,302 @@
+"""The network's training in TensorFlow: a step is traced once, then runs as a graph.
+
+Dropout and the optimizer's update are TensorFlow's own. Keras, which is built upon these, takes no
+part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
+
+from .. import interface
+from ..training import layers
+from ..training.dataset import SIDE
+from ..training.train import DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH
+from . import tensorflow_device
+
+if TYPE_CHECKING:
+    from ..interface import Tensors
+
+Batch = Tuple[Any, Any]
+"""Images, normalised, (N, 28, 28, 1), and their labels."""
+
+RHO, EPSILON = 0.9, 1e-6
+SHARES = (0.25, 0.5)
+"""Fractions that the two dropouts drop."""
+
+
+def normalise(tensorflow: Any, images: Any) -> Any:
+    """Convert bytes (N, 28, 28) to float32 with MNIST's mean and deviation, (N, 28, 28, 1)."""
+    values = (tensorflow.cast(images, tensorflow.float32) / 255 - MEAN) / DEVIATION
+    return tensorflow.reshape(values, [-1, SIDE, SIDE, 1])
+
+
+def drop(tensorflow: Any, values: Any, share: float, seed: Any) -> Any:
+    """Set values to 0 with probability ``share``, else divide them by 1 - ``share``.
+
+    The seed, two integers, decides the random numbers; without one nothing is dropped.
+    """
+    if seed is None:
+        return values
+    # Each device has this algorithm; "auto_select" differs between them.
+    return tensorflow.nn.experimental.stateless_dropout(values, share, seed, rng_alg="philox")
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network's variables by name, in the shapes of ``layers``."""
+
+    tensorflow: Any
+    variables: Dict[str, Any]
+
+    def activations(self, images: Any, seeds: Optional[Sequence[Any]] = None) -> List[Any]:
+        """Return each layer's output; the last are the scores before log_softmax.
+
+        ``seeds`` are those of the two dropouts; without them this is the evaluation mode.
+        """
+        nn, variables = self.tensorflow.nn, self.variables
+        first_seed, second_seed = seeds or (None, None)
+        first = nn.conv2d(images, variables["conv1.weight"], 1, "VALID")
+        first = nn.relu(nn.bias_add(first, variables["conv1.bias"]))
+        second = nn.conv2d(first, variables["conv2.weight"], 1, "VALID")
+        second = nn.relu(nn.bias_add(second, variables["conv2.bias"]))
+        pooled = nn.max_pool2d(second, 2, 2, "VALID")
+        dropped = drop(self.tensorflow, pooled, SHARES[0], first_seed)
+        flat = self.tensorflow.reshape(dropped, [-1, layers.WEIGHTS["fc1"][0]])
+        third = self.tensorflow.linalg.matmul(flat, variables["fc1.weight"])
+        third = nn.relu(nn.bias_add(third, variables["fc1.bias"]))
+        thinned = drop(self.tensorflow, third, SHARES[1], second_seed)
+        scores = self.tensorflow.linalg.matmul(thinned, variables["fc2.weight"])
+        scores = nn.bias_add(scores, variables["fc2.bias"])
+        return [first, second, pooled, dropped, third, thinned, scores]
+
+    def differentiate(
+        self, images: Any, labels: Any, seeds: Optional[Sequence[Any]] = None
+    ) -> Tuple[Any, List[Any], List[Any]]:
+        """Return the mean loss, its gradient of each variable, and each layer's output."""
+        with self.tensorflow.GradientTape() as tape:
+            outputs = self.activations(images, seeds)
+            loss = loss_of(self.tensorflow, outputs[-1], labels)
+        return loss, tape.gradient(loss, list(self.variables.values())), outputs
+
+    def values(self) -> Dict[str, Any]:
+        """Copy the variables: float64, on the CPU."""
+        return {name: value.numpy().astype("float64") for name, value in self.variables.items()}
+
+
+def loss_of(tensorflow: Any, scores: Any, labels: Any) -> Any:
+    """Return the mean negative log-probability of the labels."""
+    losses = tensorflow.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
+    return tensorflow.reduce_mean(losses)
+
+
+def network(tensorflow: Any, place: str, weights: Dict[str, Any]) -> Network:
+    """Copy weights into new variables on a device."""
+    with tensorflow.device(place):
+        variables = {
+            name: tensorflow.Variable(value, name=name.replace(".", "_"))
+            for name, value in weights.items()
+        }
+    return Network(tensorflow, variables)
+
+
+def traced(tensorflow: Any, place: str, function: Callable[..., Any], *signature: Any) -> Any:
+    """Return a function of TensorFlow that runs on a device; it is traced once for all sizes."""
+
+    def on_device(*arguments: Any) -> Any:
+        with tensorflow.device(place):
+            return function(*arguments)
+
+    specs = [tensorflow.TensorSpec(*spec) for spec in signature]
+    return tensorflow.function(on_device, input_signature=specs, autograph=False)
+
+
+def batch_signature(tensorflow: Any) -> Tuple[Any, Any]:
+    """Return shapes and dtypes of a batch of any size."""
+    return ([None, SIDE, SIDE, 1], tensorflow.float32), ([None], tensorflow.int64)
+
+
+class Differentiation:
+    """A traced network without dropout whose weights are assigned in place before each step."""
+
+    def __init__(self, tensorflow: Any, place: str) -> None:
+        import numpy
+
+        self._network = network(tensorflow, place, layers.initial(numpy, 0))
+        self._run = traced(tensorflow, place, self._differentiate, *batch_signature(tensorflow))
+
+    def _differentiate(self, images: Any, labels: Any) -> Tuple[Any, List[Any]]:
+        return self._network.differentiate(images, labels)[:2]
+
+    def __call__(
+        self, weights: Dict[str, Any], images: Any, labels: Any
+    ) -> Tuple[float, Dict[str, Any]]:
+        """Return the loss and its gradients by name; arguments and gradients are numpy's."""
+        variables = self._network.variables
+        for name, variable in variables.items():
+            variable.assign(weights[name])
+        loss, gradients = self._run(images, labels)
+        named = zip(variables, gradients)  # noqa: B905 - Python 3.9
+        return float(loss), {name: gradient.numpy() for name, gradient in named}
+
+
+@dataclass
+class Census:
+    """Device types and dtypes of variables, gradients and activations in a training step."""
+
+    tensorflow: Any
+    devices: Set[str] = field(default_factory=set)
+    dtypes: Set[str] = field(default_factory=set)
+
+    def add(self, tensor: Any) -> None:
+        """Record one tensor, by the device whose memory holds it, or one variable."""
+        place = getattr(tensor, "backing_device", None) or tensor.device
+        self.devices.add(str(self.tensorflow.DeviceSpec.from_string(place).device_type))
+        self.dtypes.add(str(tensor.dtype.name))
+
+
+class Job(interface.Job):
+    """One training on one device."""
+
+    def __init__(self, tensorflow: Any, place: str, seed: int) -> None:
+        import numpy
+
+        self._tensorflow, self._place, self._seed = tensorflow, place, seed
+        # Drawn on the CPU, so that the order of images is the same on every device.
+        self._generator = numpy.random.default_rng(seed)
+        self._shuffled: Optional[Batch] = None
+        self._steps = 0
+        self.network = network(tensorflow, place, layers.initial(numpy, seed))
+        with tensorflow.device(place):
+            self._rate = tensorflow.Variable(LEARNING_RATE, dtype=tensorflow.float32)
+            self._means = [
+                tuple(tensorflow.Variable(tensorflow.zeros_like(value)) for _ in range(2))
+                for value in self.network.variables.values()
+            ]
+        images, labels = batch_signature(tensorflow)
+        scalar: Any = [], tensorflow.int32
+        trace = partial(traced, tensorflow, place)
+        self._update = trace(self._update_by_slice, images, labels, *[scalar] * 3)
+        self._classify = trace(self._log_probabilities, images)
+
+    def wait(self, result: Any = None) -> None:
+        """Wait until all devices have finished."""
+        tensorflow_device.waiter(self._tensorflow)(result)
+
+    def shuffle(self, data: Tensors) -> None:
+        """Begin an epoch."""
+        count = len(data.labels)
+        with self._tensorflow.device(self._place):
+            self.order = self._tensorflow.constant(self._generator.permutation(count))
+            # In this order, because gathering bytes is not offered on each device.
+            images = normalise(self._tensorflow, data.images)
+            gather = self._tensorflow.gather
+            self._shuffled = gather(images, self.order), gather(data.labels, self.order)
+
+    def step(self, first: int, count: int) -> Any:
+        """Train on a batch of the shuffled images and return its loss."""
+        assert self._shuffled is not None
+        return self._run(self._update, self._shuffled, first, first + count)
+
+    def train(self, batch: Batch) -> Any:
+        """Train on a batch and return its loss."""
+        return self._run(self._update, batch, 0, len(batch[1]))
+
+    def census(self, batch: Batch) -> Census:
+        """Train on a batch, operator by operator, and record where its tensors are."""
+        census = Census(self._tensorflow)
+        with self._tensorflow.device(self._place):
+            loss, gradients, outputs = self._run(self._update_all, batch)
+        for tensor in (loss, *gradients, *outputs, *self.network.variables.values()):
+            census.add(tensor)
+        return census
+
+    def _run(self, update: Callable[..., Any], batch: Batch, *bounds: int) -> Any:
+        self._steps += 1
+        return update(*batch, *bounds, self._steps)
+
+    def _update_by_slice(self, images: Any, labels: Any, first: Any, end: Any, number: Any) -> Any:
+        return self._update_all(images[first:end], labels[first:end], number)[0]
+
+    def _update_all(
+        self, images: Any, labels: Any, number: Any
+    ) -> Tuple[Any, List[Any], List[Any]]:
+        # Two seeds a step; those of a job with another seed differ.
+        numbers = [(2 * self._seed + layer) % (1 << 31) for layer in range(2)]
+        seeds = [self._tensorflow.stack([number, layer]) for layer in numbers]
+        loss, gradients, outputs = self.network.differentiate(images, labels, seeds)
+        variables = self.network.variables.values()
+        for variable, means, gradient in zip(variables, self._means, gradients):  # noqa: B905
+            self._tensorflow.raw_ops.ResourceApplyAdadelta(
+                var=variable.handle,
+                accum=means[0].handle,
+                accum_update=means[1].handle,
+                lr=self._rate,
+                rho=RHO,
+                epsilon=EPSILON,
+                grad=gradient,
+            )
+        return loss, gradients, outputs
+
+    def _log_probabilities(self, images: Any) -> Any:
+        return self._tensorflow.nn.log_softmax(self.network.activations(images)[-1])
+
+    def decay(self) -> None:
+        """End an epoch: reduce the learning rate."""
+        with self._tensorflow.device(self._place):
+            self._rate.assign(self._rate * GAMMA)
+
+    def fetch(self, losses: Sequence[Any]) -> List[float]:
+        """Return losses as numbers, all at once."""
+        with self._tensorflow.device(self._place):
+            numbers: List[float] = self._tensorflow.stack(list(losses)).numpy().tolist()
+        return numbers
+
+    def taken(self) -> List[int]:
+        """Return the order of the last epoch."""
+        numbers: List[int] = self.order.numpy().tolist()
+        return numbers
+
+    def labels(self, data: Tensors) -> List[int]:
+        """Return the labels of a split."""
+        numbers: List[int] = data.labels.numpy().tolist()
+        return numbers
+
+    def predict(self, images: Any) -> Iterator[interface.Scores]:
+        """Yield log-probabilities of images as bytes (N, 28, 28), by ``TEST_BATCH``."""
+        for first in range(0, len(images), TEST_BATCH):
+            classify, _ = self.inference(images[first : first + TEST_BATCH])
+            yield classify().numpy().tolist()
+
+    def inference(self, images: Any) -> Tuple[Callable[[], Any], int]:
+        """Return a function that classifies the first batch of images, and how many these are."""
+        with self._tensorflow.device(self._place):
+            batch = normalise(self._tensorflow, images[:TEST_BATCH])
+        return partial(self._classify, batch), len(batch)
+
+    def weights(self) -> Dict[str, Any]:
+        """Copy the parameters by name: float64, on the CPU."""
+        return self.network.values()
+
+    def summary(self) -> Dict[str, Any]:
+        """Return what differs from the published form: the layout, and how steps are run."""
+        return {
+            "optimizer": "Adadelta",
+            "reordered": None,
+            "memory_format": "channels_last",
+            "dropout": None,
+            "extension": None,
+        }

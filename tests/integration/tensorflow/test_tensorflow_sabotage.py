@@ -1,0 +1,123 @@
+"""Ways to fool a verification of TensorFlow: the verdict must not believe one of them.
+
+The table is `tests/support/sabotages.py`, and tests/support/overlays.py says how a fault comes into
+an environment. A few run with --all, all with `make soak`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envbuilder.build import payload as pack
+from envbuilder.core import resources
+from envbuilder.payload.start import Start
+from tests.support import overlays
+from tests.support.overlays import ONE_EPOCH, Bench, Overlay, Verdict, Words
+from tests.support.sabotages import (
+    CLOCKS,
+    TENSORFLOW_DEVICES,
+    TENSORFLOW_LEARNING,
+    TENSORFLOW_NUMBERS,
+    Sabotage,
+    parameters,
+)
+
+MODULES = Path(__file__).with_name("sabotage")
+OF_TORCH = MODULES.parents[1] / "torch" / "sabotage"
+ON_CPU = ("--framework", "tensorflow", "--device", "cpu")
+SUBSET = (*ON_CPU, *ONE_EPOCH, "--data", resources.mnist_subset_dir())
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def bench(tmp_path: Path, tensorflow_prefix: Path, session_environment: dict[str, str]) -> Bench:
+    return Bench(tmp_path, tensorflow_prefix, session_environment, MODULES, OF_TORCH)
+
+
+@pytest.fixture(scope="session")
+def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Words:
+    """Options for a payload that trains on 320 digits."""
+    return overlays.few_digits(tmp_path_factory.mktemp("digits"))
+
+
+def test_an_overlay_without_a_fault_passes(bench: Bench) -> None:
+    found = bench.payload(bench.overlay, *SUBSET)
+    assert (found.code, found.report["status"], found.report["reasons"]) == (0, "passed", [])
+    assert found.report["device"]["used"] == "cpu"
+    assert any("Conv2DBackpropFilter" in name for name in found.report["kernels"]["training"])
+
+
+@pytest.mark.parametrize("sabotage", parameters(TENSORFLOW_DEVICES))
+def test_a_device_that_is_not_what_it_says(
+    bench: Bench, few_digits: Words, sabotage: Sabotage
+) -> None:
+    overlay = bench.overlay
+    if sabotage.name:
+        overlay.after("tensorflow", sabotage.name)
+    found = bench.payload(overlay, "--framework", "tensorflow", "--device", "cuda", *few_digits)
+    found.require_failed(sabotage.check, sabotage.words)
+    assert found.report["device"]["used"] != "cuda"
+
+
+@pytest.mark.parametrize("sabotage", parameters(TENSORFLOW_NUMBERS))
+def test_wrong_numbers_and_wrong_witnesses(
+    bench: Bench, few_digits: Words, sabotage: Sabotage
+) -> None:
+    overlay = bench.overlay.after("tensorflow", sabotage.name)
+    found = bench.payload(overlay, *ON_CPU, *few_digits)
+    found.require_failed(sabotage.check, sabotage.words)
+
+
+@pytest.mark.parametrize("sabotage", parameters(TENSORFLOW_LEARNING))
+def test_learning_that_did_not_happen(bench: Bench, sabotage: Sabotage) -> None:
+    found = bench.payload(bench.overlay.after("tensorflow", sabotage.name), *SUBSET)
+    found.require_failed(sabotage.check, sabotage.words)
+
+
+@pytest.mark.parametrize("sabotage", [pytest.param(s, marks=pytest.mark.soak) for s in CLOCKS])
+def test_a_clock_that_lies(bench: Bench, few_digits: Words, sabotage: Sabotage) -> None:
+    found = bench.payload(bench.overlay.at_start(sabotage.name), *ON_CPU, *few_digits)
+    found.require_failed(sabotage.check, sabotage.words)
+
+
+# Code from elsewhere.
+
+
+def promised(bench: Bench, overlay: Overlay, *options: str | Path) -> Verdict:
+    """Run the payload as the core does: isolated, with a promise of how it is started."""
+    python, bytecode = str(overlay.python), str(bench.folder / "bytecode")
+    start = Start(False, str(overlay.python.parents[1]), python, bytecode)
+    pyz = bench.folder / "payload.pyz"
+    pyz.write_bytes(pack.payload_pyz())
+    isolated = (python, "-I", "-X", f"pycache_prefix={bytecode}", pyz, "--promise", start.text())
+    done = bench.run(*isolated, "verify", *options)
+    last = json.loads(done.stdout.splitlines()[-1])
+    return Verdict(done.returncode, last.get("report", {}), done.stderr)
+
+
+def test_a_module_from_outside_is_not_looked_for(bench: Bench, few_digits: Words) -> None:
+    folder = bench.folder / "outside"
+    folder.mkdir()
+    (folder / "tensorflow.py").write_text("raise SystemExit('this is another tensorflow')\n")
+    (folder / "keras.py").write_text("raise SystemExit('this is another keras')\n")
+    bench.environment["PYTHONPATH"] = str(folder)
+    found = promised(bench, bench.overlay, *ON_CPU, *few_digits)
+    found.require_failed("isolation", "PYTHONPATH")
+    assert "another" not in found.stderr
+
+
+@pytest.mark.parametrize("name", ["keras", pytest.param("ml_dtypes", marks=pytest.mark.soak)])
+def test_a_package_of_another_environment_is_foreign(
+    bench: Bench, few_digits: Words, name: str
+) -> None:
+    overlay = bench.overlay
+    folder = bench.folder / "outside"
+    folder.mkdir()
+    (overlay.site / name).rename(folder / name)
+    (overlay.site / "outside.pth").write_text(f"{folder}\n")
+    found = promised(bench, overlay, *ON_CPU, *few_digits)
+    found.require_failed("origins", f"{name} was imported from {folder}")

@@ -1,0 +1,17 @@
+"""What the payload trains by TensorFlow is the network of the example, with its optimizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.exact_steps import require_exact
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.slow
+def test_three_steps_are_those_of_numpy_in_float64(tensorflow_prefix: Path) -> None:
+    require_exact("tensorflow", tensorflow_prefix)
