@@ -14,8 +14,9 @@ import yaml
 from msgspec import Struct
 
 from envbuilder.core import resources, types
-from envbuilder.profiles import backends
+from envbuilder.profiles import backends, frameworks
 from envbuilder.profiles.accelerators import ACCELERATORS
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Profile
 
@@ -87,13 +88,18 @@ def shipped() -> list[Row]:
     """Return the rows of the shipped profiles, those that are chosen first being the first."""
     library = Library((resources.profiles_dir(),))
     profiles = library.profiles()
-    order = [name for key, row in ACCELERATORS.items() for name in (key, *row.variants)]
-    ranked = sorted(profiles, key=lambda p: _rank(order, p.name))
-    return rows(ranked, library.locks(profiles), evidence().runs)
+    return rows(sorted(profiles, key=_rank), library.locks(profiles), evidence().runs)
 
 
-def _rank(order: Sequence[str], name: str) -> int:
-    return order.index(name) if name in order else len(order)
+def _rank(profile: Profile) -> tuple[int, int]:
+    """Return the place of a profile: by framework, then by accelerator and its variants."""
+    order = [
+        name
+        for key, row in ACCELERATORS.items()
+        for name in (frameworks.first_profile(profile.framework, key), *row.variants)
+    ]
+    place = order.index(profile.name) if profile.name in order else len(order)
+    return [*FRAMEWORKS].index(profile.framework), place
 
 
 def rows(
@@ -115,7 +121,7 @@ def rows(
 
 
 def _key(row: Row) -> tuple[object, ...]:
-    return row.profile.name, row.platform, row.states, row.evidence
+    return row.profile.name, row.platform, row.states, row.evidence, _framework(row)
 
 
 def _row(
@@ -155,14 +161,18 @@ def _offers(profile: Profile, backend: str, platform: types.Platform, python: st
     return backend in profile.backends and (possible or not image)
 
 
+def _framework(row: Row) -> str:
+    return f"{row.profile.framework} {row.profile.expected(row.pythons[0]).version}"
+
+
 def page(table: Sequence[Row]) -> str:
     """Return the page with every row and what shows its states."""
     lines = [
-        "| profile | torch | platform | Python | image | venv | conda | shown by |",
+        "| profile | framework | platform | Python | image | venv | conda | shown by |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| `{row.profile.name}` | {row.profile.expects.torch} | {row.platform}"
+        f"| `{row.profile.name}` | {_framework(row)} | {row.platform}"
         f" | {', '.join(row.pythons)} | {_cells(row.states)} | {_shown(row.evidence)} |"
         for row in table
     ]
@@ -184,9 +194,11 @@ def _shown(paths: Sequence[str]) -> str:
 
 
 def summary(table: Sequence[Row], hardware: dict[str, dict[types.Platform, str]]) -> str:
-    """Return the table of the README: a row for each profile and platform."""
+    """Return the table of the README: a row for each profile of PyTorch and each platform."""
     merged: dict[tuple[str, types.Platform], list[Row]] = {}
     for row in table:
+        if row.profile.framework != frameworks.DEFAULT:
+            continue
         merged.setdefault((row.profile.name, row.platform), []).append(row)
     lines = [
         "| profile | for | on | image | venv | conda | Python |",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FILE = REPOSITORY / "share" / "envbuilder.schema.json"
 EXAMPLE = """\
 # The project: what it needs in addition to what the hardware needs.
+framework: torch
 profiles: [cpu, cuda, mps]
 python: "3.12"
 requirements:

@@ -15,6 +15,7 @@ from envbuilder.build import conventions
 from envbuilder.core.errors import EnvbuilderError, VerifyError
 from envbuilder.core.text import printable
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
+from envbuilder.profiles.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -164,16 +165,18 @@ def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found:
 def unreached(
     report: Mapping[str, Any], executable: Path | None, environ: Mapping[str, str]
 ) -> list[EnvbuilderError]:
-    """Return an error for a missing torch that the user site or omitted variables may provide."""
+    """Return an error for a missing framework that the user site or left out variables may have."""
     reasons = " ".join(map(str, report.get("reasons") or ()))
-    if executable is None or not re.search(r"No module named '?torch\b", reasons):
+    missing = re.search(rf"No module named '?({'|'.join(FRAMEWORKS)})\b", reasons)
+    if executable is None or missing is None:
         return []
     lost = [name for name in left_out(environ) if name.startswith(("PYTHON", "LD_", "DYLD_"))]
     also = f", nor is anything named by {', '.join(lost)}" if lost else ""
     return [
         VerifyError(
-            f"{executable} has no torch of its own: the user's packages are not part of it{also}",
-            "If torch is provided that way, add --inherit-environment: the verdict then says that"
-            " the environment is as found.",
+            f"{executable} has no {missing[1]} of its own: the user's packages are not part of"
+            f" it{also}",
+            f"If {missing[1]} is provided that way, add --inherit-environment: the verdict then"
+            " says that the environment is as found.",
         )
     ]

@@ -14,6 +14,7 @@ from envbuilder.core.project_file import Environment
 from envbuilder.core.redaction import is_public, public
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.locked_file import File
 from envbuilder.profiles.profile import require_backend
 
@@ -170,7 +171,7 @@ def render(
     channels to URLs; the files get them without credentials. Raises `InvalidError` if the profile
     cannot be rendered as this target.
     """
-    wheels = profile.torch_from_wheels("conda" if target in CONDA_TARGETS else "")
+    wheels = profile.framework_from_wheels("conda" if target in CONDA_TARGETS else "")
     context = _context(profile, lock, targets_for(lock, python) if wheels else (), python)
     public_urls = {name: public(url) for name, url in urls.items()}
     private = {name for name, url in urls.items() if not is_public(url)}
@@ -324,6 +325,7 @@ def _context(
     return {
         "mark": MARK,
         "profile": profile,
+        "framework": FRAMEWORKS[profile.framework],
         "lock": lock,
         "python": python,
         "targets": targets,

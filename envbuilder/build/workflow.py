@@ -143,7 +143,7 @@ def _decide(
             library,
             backend=name,
             building=not request.to_run,
-            locked=profile.torch_from_wheels(name),
+            locked=profile.framework_from_wheels(name),
         )
         way_out, variables = fit.way_out, fit.environment
         for reason in fit.reasons if fit.verdict == "warnings" else ():

@@ -39,10 +39,10 @@ class State(Struct, frozen=True, kw_only=True):
 @click.command("check", short_help="Check a project's locks; for CI and pre-commit.")
 @json_option
 def command(as_json: bool) -> int:
-    """Check that every lock of the project is fresh, and has its hardware's own build of PyTorch.
+    """Check that every lock of the project is fresh, and has the hardware's own framework.
 
     Needs no network, and builds nothing. Exit code 2 if a lock is missing, stale or damaged, or if
-    PyTorch was replaced by another build.
+    the framework was replaced by another build.
 
     \b
     Examples:

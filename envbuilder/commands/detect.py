@@ -11,6 +11,7 @@ import msgspec
 
 from envbuilder.commands.options import json_option, root_option, target_host_option
 from envbuilder.core import console
+from envbuilder.core.types import FRAMEWORKS
 from envbuilder.host import probe
 from envbuilder.packages import configuration
 from envbuilder.profiles import selection
@@ -18,8 +19,10 @@ from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
+    from envbuilder.core import types
     from envbuilder.host.model import Host
     from envbuilder.host.model_fit import Pool
+    from envbuilder.profiles.library import Library
     from envbuilder.profiles.selection import Choice
 
 _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}
@@ -37,6 +40,11 @@ _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "
     metavar="DIR",
     help="Write what detection reads here, without personal data, for --root elsewhere.",
 )
+@click.option(
+    "--framework",
+    type=click.Choice(FRAMEWORKS),
+    help="Choose among the profiles of this framework. Without it: the project's, or torch.",
+)
 @json_option
 def command(
     full: bool,
@@ -45,15 +53,17 @@ def command(
     record: Path | None,
     model: str | None,
     quant: str,
+    framework: types.Framework | None,
     as_json: bool,
 ) -> None:
     """Show what this machine has, the profile chosen for it, and why not the others.
 
-    Only reads system files: no torch, no vendor tools; starts no program without --full.
+    Only reads system files: no framework, no vendor tools; starts no program without --full.
 
     \b
     Examples:
       envbuilder detect
+      envbuilder detect --framework jax
       envbuilder detect --model 70B --quant q4
       envbuilder detect --json > machine.json
       envbuilder detect --target-host machine.json
@@ -75,7 +85,7 @@ def command(
         host = assumed.find(target_host)
     else:
         host = probe.host(full=full)
-    candidates = library.profiles()
+    candidates = library.candidates(framework)
     choice = selection.choose(candidates, host, locks=library.locks(candidates))
     chosen = next((p for p in candidates if p.name == choice.profile), None)
     pools = memory_pools.pools(host, ACCELERATORS[chosen.accelerator].vendor if chosen else None)
@@ -84,6 +94,7 @@ def command(
         data = {
             "schema": 1,
             "host": msgspec.to_builtins(host),
+            "framework": framework or library.framework[0],
             "profile": choice.profile,
             "reason": choice.reason,
             "fits": msgspec.to_builtins(choice.fits),
@@ -94,9 +105,16 @@ def command(
         return
     memory, *largest = _room(pools)
     opt_in = {p.name for p in candidates if p.opt_in}
-    _print(
-        host, choice, opt_in, (memory, *(model_fit.sentences(estimate) if estimate else largest))
-    )
+    models = (memory, *(model_fit.sentences(estimate) if estimate else largest))
+    _print(host, choice, opt_in, (_frameworks(library, framework), *models))
+
+
+def _frameworks(library: Library, requested: types.Framework | None) -> str:
+    """Return a line on the framework of these profiles, and how to see those of the others."""
+    used, says_so = library.framework
+    name, why = (requested, "") if requested else (used, f", because {says_so}" if says_so else "")
+    others = "|".join(other for other in FRAMEWORKS if other != name)
+    return f"framework: {name}{why}; others: envbuilder detect --framework {others}"
 
 
 def _record(folder: Path, *, full: bool, as_json: bool) -> None:
@@ -108,7 +126,7 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
     scrubber = recorder.this_machine()
     files = recorder.write(folder, taken, scrubber)
     library = catalog.library(configuration.load())
-    candidates = library.profiles()
+    candidates = library.candidates()
     choices = [
         selection.choose(candidates, host, locks=library.locks(candidates))
         for host in (system.decide(taken, {}), probe.host(folder))

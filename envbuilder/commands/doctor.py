@@ -103,7 +103,7 @@ def _examine(
     settings = configuration.load()
     library = catalog.library(settings)
     requested = library.profile(name) if name else None
-    candidates = library.profiles()
+    candidates = library.candidates(requested.framework if requested else None)
     locks = library.locks(candidates)
     around = surroundings.Around()
     if root != Path("/"):

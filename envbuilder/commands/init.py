@@ -125,10 +125,14 @@ def _tried(definition: Definition, folder: Path) -> tuple[tuple[str, ...], tuple
 
     variants = ProjectProfiles(definition, DEFAULT, folder)
     folders = profile_files.search_path(folder, configuration.load().config_dir)
+    try:
+        framework, _ = variants.framework
+    except InvalidError as error:
+        return variants.contents.notes, (Impossible("any profile", error.message, error.hint),)
     impossible = []
     for name in profile_files.names(folders):
         profile = profile_files.load(name, folders)
-        if profile.opt_in:
+        if profile.opt_in or profile.framework != framework:
             continue
         try:
             variants.of(profile)

@@ -304,8 +304,8 @@ def payload_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "inherit",
                 is_flag=True,
                 help="With --python: keep your own variables (PYTHONPATH, LD_LIBRARY_PATH …), for"
-                " sites whose modules provide torch through them. The verdict then states that the"
-                " environment was used as found.",
+                " sites whose modules provide the framework through them. The verdict then states"
+                " that the environment was used as found.",
             ),
             click.option(
                 "--force",

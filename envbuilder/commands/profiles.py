@@ -43,11 +43,12 @@ def command(ctx: click.Context, as_json: bool) -> None:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("profile", "device", "backends", "lock", "fits here"):
+    for heading in ("profile", "framework", "device", "backends", "lock", "fits here"):
         table.add_column(heading, no_wrap=heading != "fits here")
     for row in rows:
         table.add_row(
             row["name"],
+            row["framework"],
             row["accelerator"],
             " ".join(row["backends"]),
             row["lock"],
@@ -78,6 +79,7 @@ def show(name: str, as_json: bool) -> None:
         return
     console.result(f"{name}: {profile.description}")
     for label, value in (
+        ("framework", profile.framework),
         ("accelerator", profile.accelerator),
         ("platforms", ", ".join(profile.platforms)),
         ("python", f"{', '.join(profile.python.supported)} (default {profile.python.default})"),
@@ -127,6 +129,7 @@ def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
     return {
         "name": name,
         "description": profile.description,
+        "framework": profile.framework,
         "accelerator": profile.accelerator,
         "platforms": profile.platforms,
         "backends": profile.backends,

@@ -59,7 +59,14 @@ def command(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force
     )
     dataset = mnist.local(data, quick=quick)
-    expects, facts, run = start.prepare(request, executable, settings, progress, inherit=inherit)
+    expects, facts, run = start.prepare(
+        request,
+        executable,
+        settings,
+        progress,
+        inherit=inherit,
+        require=lambda profile, _, expected: start.require_torch("`tune`", profile, expected),
+    )
     dataset = dataset or mnist.obtain(settings, progress)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     facts = {**facts, "envbuilder": __version__, "time": stamp}

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.core.settings import Settings
+    from envbuilder.profiles.profile import Expected
     from envbuilder.verify.report.model import Report
     from envbuilder.verify.report.regression import Yardstick
 
@@ -144,10 +145,12 @@ def command(
     dataset = mnist.local(data, quick=quick)
     small = quick or (dataset is not None and dataset.subset)
 
-    def sensible(profile: str, backend: str, accelerator: str) -> None:
+    def sensible(profile: str, backend: str, expected: Expected) -> None:
         """Reject unusable devices, or a missing comparison, before any build or training."""
         require_image(backend)
-        scaling.require(devices, accelerator)
+        if devices is not None:
+            start.require_torch("--devices", profile, expected)
+        scaling.require(devices, expected.device)
         if yardstick is not None:
             yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 

@@ -101,7 +101,7 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """What an environment holds in addition to the profile of the hardware."""
 
     requirements: tuple[RequirementLine, ...] = ()
-    """Packages (PEP 508 lines). PyTorch comes from the profile and need not be listed."""
+    """Packages (PEP 508 lines). The framework comes from the profile and need not be listed."""
     requirements_from: tuple[ProjectPath | RequirementFile, ...] = ()
     """Files that list more of them."""
     python: types.PythonVersion | None = None
@@ -129,7 +129,9 @@ class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A project: its top-level keys are the environment `default`."""
 
     profiles: Annotated[tuple[types.Name, ...], Meta(min_length=1)] | None = None
-    """The profiles to support; by default all that are not opt-in."""
+    """The profiles to support; by default all of the framework that are not opt-in."""
+    framework: types.Framework | None = None
+    """`torch`, `jax` or `tensorflow`; by default the one that packages require, else `torch`."""
     environments: dict[types.Name, Environment] = {}
     """More environments: each has what the top-level keys list, and its own in addition."""
 
@@ -183,11 +185,12 @@ _ENVIRONMENT_HINTS = {
     ),
     **dict.fromkeys(
         ("index", "index_url", "index-url", "extra_index_url", "extra-index-url", "find_links"),
-        "Remove the key, and set the index up for pip or uv. PyTorch's are the profiles' own.",
+        "Remove the key, and set the index up for pip or uv. Frameworks' are the profiles' own.",
     ),
     **dict.fromkeys(
-        ("framework", "torch", "pytorch"),
-        "Remove the key: PyTorch comes from the profile.",
+        ("torch", "pytorch", "jax", "tensorflow", "tf", "keras", "frameworks"),
+        "Remove the key: the framework comes from the profile. For another than PyTorch, write at"
+        " the top level: framework: jax",
     ),
 }
 HINTS: Hints = {
@@ -264,7 +267,8 @@ def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:
 
     A list that was forgotten after `profiles:` must not mean all profiles.
     """
-    yield from ([key] for key in ("python", "profiles") if key in data and data[key] is None)
+    keys = ("python", "profiles", "framework")
+    yield from ([key] for key in keys if key in data and data[key] is None)
     environments = data.get("environments")
     for name, environment in environments.items() if isinstance(environments, dict) else ():
         if isinstance(environment, dict) and environment.get("python", "") is None:

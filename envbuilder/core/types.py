@@ -8,6 +8,10 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta
 
 Accelerator = Literal["cpu", "cuda", "rocm", "xpu", "mps"]
+Framework = Literal["torch", "jax", "tensorflow"]
+FrameworkVersion = Annotated[
+    str, Meta(pattern=r"^[0-9][0-9a-z.+]*\Z", description="a version of the framework")
+]
 Backend = Literal["docker", "venv", "conda"]
 Platform = Literal["linux/amd64", "linux/arm64", "macos/arm64"]
 FileKind = Literal["wheel", "deb", "conda", "tool", "oci"]
@@ -16,6 +20,7 @@ Provenance = Literal["read", "claim", "assumed"]
 LockState = Literal["locked", "claimed", "unlocked"]
 
 PLATFORMS: tuple[Platform, ...] = get_args(Platform)
+FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 # Patterns end in \Z, because `$` would accept a trailing newline, and begin with ^, because msgspec
 # searches. Every value that may reach a file name, a Dockerfile or a command line is checked here.
@@ -59,16 +64,17 @@ ImageRef = Annotated[
         description="an image reference",
     ),
 ]
-# Name, extras and versions; no URL, no option, and no environment marker (the profile lists the
-# platforms). The full grammar is left to the resolver: its parser would add 0.1 s to the start-up.
+# Name, extras, versions, and for which Python or platform; no URL, no option. The full grammar is
+# left to the resolver: its parser would add 0.1 s to the start-up.
 _CLAUSE = r"(==|~=|!=|<=|>=|<|>) ?[0-9][A-Za-z0-9.+!*]*"
+_MARKER = r"(python_version|platform_machine|sys_platform) ?(==|!=|<=|>=|<|>) ?'[A-Za-z0-9_.]+'"
 Requirement = Annotated[
     str,
     Meta(
         pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9._,-]+\])?"
-        rf"( ?{_CLAUSE}(, ?{_CLAUSE})*)?\Z",
-        description="a package: name, name==version or name>=version (files, URLs and markers are"
-        " not supported)",
+        rf"( ?{_CLAUSE}(, ?{_CLAUSE})*)?( ?; ?{_MARKER})?\Z",
+        description="a package: name, name==version or name>=version, perhaps with a marker such as"
+        " ; python_version < '3.12' (files and URLs are not supported)",
     ),
 ]
 Distribution = Annotated[

@@ -77,8 +77,8 @@ def _quota(host: Host, around: Around) -> Iterator[Problem]:
         return
     yield _slow(
         "quota",
-        f"the CPU quota allows {cpu.quota:g} of {cpu.affinity} CPUs; torch does not see it and"
-        " starts a thread for each core",
+        f"the CPU quota allows {cpu.quota:g} of {cpu.affinity} CPUs; frameworks do not see it"
+        " and start a thread for each core",
         f"Run `export OMP_NUM_THREADS={cpu.threads or most}` (envbuilder does for what it runs),"
         " or start the container with --cpuset-cpus instead of --cpus.",
     )

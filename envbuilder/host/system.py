@@ -206,7 +206,7 @@ def _notes(snapshot: Snapshot) -> list[str]:
 
 def _environment_notes(environ: Mapping[str, str]) -> list[str]:
     return [
-        f"{name}={clean(environ[name]) or ''} limits which GPUs torch sees."
+        f"{name}={clean(environ[name]) or ''} limits which GPUs frameworks see."
         for name in _HIDING
         if name in environ
     ]

@@ -82,9 +82,9 @@ def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
 def of_project(settings: Settings, name: str | None = None) -> Iterator[Entry]:
     """Yield what a project has to lock, or only what concerns one profile.
 
-    Opt-in profiles count only if the project lists them. Raise `InvalidError` outside of a project,
-    for profiles or files that cannot be read, and for an environment that fits none of the profiles
-    if the project lists none.
+    Unless the project lists them, opt-in profiles and those of another framework than the project's
+    do not count. Raise `InvalidError` outside of a project, for profiles or files that cannot be
+    read, and for an environment that fits none of the profiles if the project lists none.
     """
     definition = settings.definition
     if definition is None:
@@ -103,7 +103,7 @@ def of_project(settings: Settings, name: str | None = None) -> Iterator[Entry]:
         combined = [
             _entry(variants, origin, folders, required=required)
             for origin in origins
-            if required or not origin.opt_in
+            if required or (not origin.opt_in and origin.framework == variants.framework[0])
         ]
         problems = [e.profile for e in combined if isinstance(e.profile, InvalidError)]
         if len(problems) == len(combined) and not required:

@@ -1,4 +1,4 @@
-"""Check that a project's lock still holds the hardware's own build of PyTorch. Pure.
+"""Check that a project's lock still holds the hardware's own build of the framework. Pure.
 
 A dependency or an edit can replace it by one that installs and never uses the device.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.project import framework
+from envbuilder.profiles.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,10 +23,11 @@ def objections(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[st
         for target in (origin.targets if origin else ())
         for file in target.of_kind("wheel")
     }
+    builds = FRAMEWORKS[profile.framework].builds
     for target in lock.targets:
         where = f"{target.platform} Python {target.python}"
         for file in target.of_kind("wheel"):
-            if file.name not in framework.TORCH:
+            if file.name not in builds:
                 continue
             source = profile.indexes.get(file.name, file.source)
             expected = theirs.get((target.platform, target.python, file.name))

@@ -16,26 +16,25 @@ import msgspec
 
 from envbuilder.core import pip_settings, process, types
 from envbuilder.core.settings import require_writable
+from envbuilder.locks import target_wheels
 from envbuilder.locks.availability import queries
 from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.packages.python import indexes, static_index, upstream
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError, Uv, links
 from envbuilder.profiles.lock import SCHEMA, Lock, Target, inputs_digest
+from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.python.static_index import Offer
-    from envbuilder.packages.python.uv import Found, Runner
+    from envbuilder.packages.python.uv import Runner
     from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
 
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
 
-_MOST_EXCLUDED = 20
-"""Versions on other indexes that are excluded before a target counts as unresolvable."""
 _KIND_ORDER = {"wheel": 0, "deb": 1, "conda": 2, "oci": 3}
 
 
@@ -70,7 +69,7 @@ def resolve(
     offers = upstream.offers(profile.indexes, settings, user_links, on_progress, read)
     basis = None if upgrade else previous
     try:
-        _require_offers(profile, offers)
+        target_wheels.require_offers(profile, offers)
         with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
             work = Path(name)
             index = static_index.write(offers, work)
@@ -130,6 +129,8 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
         pins = {canonical(f.name): f.version for f in target.of_kind("wheel")}
         for line in profile.requirements:
             need = Requirement(line)
+            if not applies(need.marker, target.platform, target.python):
+                continue
             pin = pins.get(canonical(need.name))
             if pin is None and need.marker is not None:
                 continue  # whether it holds there, the resolver knew
@@ -140,71 +141,6 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
         if not is_current(profile, target):
             reasons.append(f"{where}: the base image is not the profile's")
     return tuple(reasons)
-
-
-def _require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
-    """Require that every pinned distribution of a named index is offered in that version."""
-    from packaging.requirements import Requirement
-    from packaging.version import Version
-
-    offered: dict[str, set[str]] = {}
-    for offer in offers:
-        offered.setdefault(canonical(offer.distribution), set()).add(offer.version)
-    sources = {canonical(d): s for d, s in profile.indexes.items()}
-    for line in profile.requirements:
-        need = Requirement(line)
-        name = canonical(need.name)
-        if name in sources and not any(
-            need.specifier.contains(Version(v), prereleases=True) for v in offered.get(name, ())
-        ):
-            raise UnresolvableError(
-                f"{need}: the index {sources[name]} did not answer, and no public source "
-                f"states the hash of its wheels: {_elsewhere(sources[name])}"
-            )
-
-
-def _compiled(
-    profile: Profile,
-    platform: types.Platform,
-    python: types.PythonVersion,
-    before: Mapping[str, str],
-    uv: Uv,
-) -> tuple[Found, ...]:
-    """Return the wheels of a target; what belongs to a named index is taken from that one.
-
-    If uv takes the best version of several indexes, that may be PyPI's, a build for other hardware:
-    then it resolves again without that version.
-    """
-    sources = {canonical(d): s for d, s in profile.indexes.items()}
-    excluded: list[str] = []
-    foreign: list[File] = []
-    while len(excluded) <= _MOST_EXCLUDED:
-        constraints = (*profile.constraints, *excluded)
-        try:
-            wheels = uv.compile(profile.requirements, platform, python, before, constraints)
-        except UnresolvableError:
-            if not foreign:
-                raise
-            break
-        foreign = [
-            w.file
-            for w in wheels
-            if sources.get(canonical(w.file.name), w.file.source) != w.file.source
-        ]
-        if not foreign:
-            return wheels
-        excluded += [f"{f.name}!={f.version}" for f in foreign]
-    name = foreign[0].name
-    raise UnresolvableError(
-        f"{platform} with Python {python}: {name} is required, but no source states the hash of a"
-        f" build for this hardware (index {sources[canonical(name)]}) that fits, and PyPI's builds"
-        f" are for other hardware: {_elsewhere(sources[canonical(name)])}"
-    )
-
-
-def _elsewhere(source: str) -> str:
-    """Return what to do if a named index cannot be reached."""
-    return f"lock on a machine that reaches it, or name a mirror ({indexes.mirror_setting(source)})"
 
 
 class _Solution(NamedTuple):
@@ -236,7 +172,7 @@ def _targets(
             on_progress(f"{profile.name}: resolving {platform} with Python {python}")
             before = _preferred(basis, platform, python)
             try:
-                wheels = _compiled(profile, platform, python, before, uv)
+                wheels = target_wheels.of_target(profile, platform, python, before, uv)
             except UnresolvableError as reason:
                 if not partly:
                     raise

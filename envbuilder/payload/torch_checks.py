@@ -16,7 +16,7 @@ Result = Tuple[str, str]
 
 
 def check_extension(name: str) -> Result:
-    """Require that the extension imports together with this torch, in a separate process."""
+    """Require that the extension imports together with its framework, in a separate process."""
     return PASSED, extensions.require_importable(name)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.core.errors import HostError
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
@@ -41,11 +42,17 @@ def choose(
     configured = settings.configuration.profile
     if configured:
         return Chosen(profile=library.profile(configured), reason="set in the configuration")
-    candidates = library.profiles()
+    candidates = library.candidates()
     choice = selection.choose(candidates, host, locks=library.locks(candidates), backend=backend)
+    framework, says_so = library.framework
+    title = FRAMEWORKS[framework].title
     if choice.profile is None:
-        raise HostError(f"no profile fits this machine: {choice.reason}", "See: envbuilder detect")
-    return Chosen(profile=library.profile(choice.profile), reason=choice.reason)
+        of_framework = f" with {title} ({says_so})" if says_so else ""
+        raise HostError(
+            f"no profile{of_framework} fits this machine: {choice.reason}", "See: envbuilder detect"
+        )
+    reason = f"{title}, because {says_so}; {choice.reason}" if says_so else choice.reason
+    return Chosen(profile=library.profile(choice.profile), reason=reason)
 
 
 def locked(
@@ -86,7 +93,7 @@ def require_host(
     lock = library.lock(profile.name) if locked else None
     fit = selection.fit(profile, host, lock=lock, backend=backend, building=building)
     if fit.verdict == "no":
-        others = library.profiles()
+        others = library.candidates(profile.framework)
         selection.require(
             profile,
             host,

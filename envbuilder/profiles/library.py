@@ -9,19 +9,29 @@ from typing import TYPE_CHECKING, Protocol
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import shipped_lock, signed_lock
+from envbuilder.profiles.frameworks import DEFAULT
 from envbuilder.profiles.profile import load as load_profile
 from envbuilder.profiles.profile import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envbuilder.core import types
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
     from envbuilder.signatures.statement import Signed
 
 
+class OtherFrameworkError(InvalidError):
+    """A profile brings another framework than the project is for."""
+
+
 class Variants(Protocol):
     """What a project makes of profiles, and where the locks of the results are."""
+
+    @property
+    def framework(self) -> tuple[types.Framework, str]:
+        """The framework that the project is for, and what says so; "" if nothing does."""
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the names of the profiles to choose from."""
@@ -79,8 +89,18 @@ class Library:
                     raise
                 errors.append(error)
         if errors and not possible:
-            raise errors[0]
+            raise min(errors, key=lambda error: isinstance(error, OtherFrameworkError))
         return tuple(possible)
+
+    @property
+    def framework(self) -> tuple[types.Framework, str]:
+        """The framework to choose a profile of, and what says so; "" if nothing does."""
+        return self._variants.framework if self._variants else (DEFAULT, "")
+
+    def candidates(self, framework: types.Framework | None = None) -> tuple[Profile, ...]:
+        """Return the profiles to choose from that bring one framework, as `profiles` does."""
+        wanted = framework or self.framework[0]
+        return tuple(profile for profile in self.profiles() if profile.framework == wanted)
 
     def on_packages(self, name: str, python: str) -> str | None:
         """Return the name of a profile's variant whose base is made of locked packages, if any.
@@ -103,7 +123,7 @@ class Library:
     def lock(self, name: str) -> Lock | None:
         """Return the lock of a profile, for judging hosts by it; None if it has no readable one.
 
-        For a variant that is not locked yet, it is that of the profile itself: same PyTorch.
+        For a variant that is not locked yet, it is that of the profile itself: same framework.
         """
         lock = self._read(name)
         if lock is None and self._variants:

@@ -15,12 +15,14 @@ from msgspec import Meta, Struct
 from envbuilder.core import ownership, resources, strict_yaml, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
-from envbuilder.profiles import backends, requirements
+from envbuilder.profiles import backends, frameworks, requirements
 from envbuilder.profiles.suggestions import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from envbuilder.core.schema import Hints
 
 _LONGEST_CHAIN = 16
 """Maximum number of profiles in a chain of `extends`."""
@@ -113,18 +115,26 @@ class Expects(_Strict, frozen=True):
 
     device: types.Accelerator
     """The device that must do the work."""
-    torch: Annotated[str, Meta(pattern=r"^[0-9][0-9a-z.+]*\Z")]
-    """The version that torch must report."""
+    version: types.FrameworkVersion
+    """The version that the framework must report."""
+    versions: dict[types.PythonVersion, types.FrameworkVersion] = {}
+    """Python → the version, where it is another one."""
     accuracy: Annotated[float, Meta(gt=0, lt=1)] = 0.975
     """The lowest accuracy on MNIST's test images after a full epoch."""
     precision: Annotated[str, Meta(pattern=r"^float32\Z")] = "float32"
     """The precision that must be in effect."""
-    extension: Annotated[str, Meta(pattern=r"^(zentorch|ipex)?\Z")] = ""
-    """An extension of torch that must load: `zentorch` or `ipex`."""
+    extension: Annotated[str, Meta(pattern=r"^(zentorch|ipex|zentf)?\Z")] = ""
+    """An extension of the framework that must load: `zentorch`, `ipex` or `zentf`."""
     kernels: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9_:]+\Z")], ...] = ()
     """Operators that the profiler must see running."""
     compile: tuple[Annotated[str, Meta(pattern=r"^(inductor|zentorch)\Z")], ...] = ()
     """Backends of `torch.compile` to check and to time."""
+
+
+class Expected(Expects, frozen=True):
+    """What verification must observe in one environment; `version` is empty if any will do."""
+
+    framework: types.Framework = frameworks.DEFAULT
 
 
 class Tools(_Strict, frozen=True):
@@ -140,10 +150,11 @@ class Conda(_Strict, frozen=True):
     channels: tuple[types.Source, ...] = ("conda-forge",)
     """Symbolic names, highest priority first."""
     packages: tuple[types.CondaSpec, ...] = ()
-    """In addition to Python: compilers, system libraries, and torch itself if `torch` says so."""
-    torch: Literal["wheels", "conda"] = "wheels"
-    """The source of torch: the profile's locked wheels, in a virtual environment on top of conda's
-    Python; or a conda package, without any wheels."""
+    """In addition to Python: compilers, system libraries, and the framework itself if `framework`
+    says so."""
+    framework: Literal["wheels", "conda"] = "wheels"
+    """The source of the framework: the profile's locked wheels, in a virtual environment on top of
+    conda's Python; or a conda package, without any wheels."""
     virtual_packages: dict[types.Platform, dict[types.VirtualPackage, types.VirtualVersion]] = {}
     """Virtual packages given to the solver, never those of the machine that locks."""
 
@@ -164,8 +175,11 @@ class Profile(_Strict, frozen=True):
     """The backends that can build it."""
     tools: Tools
     requirements: tuple[types.Requirement, ...]
-    """The packages to install, torch among them; they replace those of the extended profile."""
+    """The packages to install, the framework among them; they replace those of the extended
+    profile."""
     expects: Expects
+    framework: types.Framework = frameworks.DEFAULT
+    """What the profile brings: `torch`, `jax` or `tensorflow`."""
     extends: types.Name | None = None
     """The profile that this one is a variant of."""
     constraints: tuple[types.Requirement, ...] = ()
@@ -214,13 +228,27 @@ class Profile(_Strict, frozen=True):
         have = [v for v in self.python.supported if v in self.image_pythons]
         return max(have, key=lambda v: int(v.partition(".")[2]), default=self.python.default)
 
-    def torch_from_wheels(self, backend: str) -> bool:
+    def framework_from_wheels(self, backend: str) -> bool:
         """Return whether environments of this backend contain the wheels of the profile's lock."""
-        return backend != "conda" or self.conda.torch == "wheels"
+        return backend != "conda" or self.conda.framework == "wheels"
+
+    def expected(self, python: types.PythonVersion | None) -> Expected:
+        """Return what verification must observe with one Python; None: of any version."""
+        stated = self.expects
+        version = stated.versions.get(python, stated.version) if python else ""
+        values = msgspec.structs.asdict(stated) | {"version": version, "versions": {}}
+        return Expected(**values, framework=self.framework)
 
     def takes_lock(self, backend: str) -> bool:
         """Return whether this backend needs the lock at all, for wheels or preloaded libraries."""
-        return self.torch_from_wheels(backend) or bool(self.preload)
+        return self.framework_from_wheels(backend) or bool(self.preload)
+
+
+_HINTS: Hints = {
+    Profile: requirements.HINTS,
+    Expects: {"torch": "Did you mean 'version'? It is that of the profile's framework."},
+    Conda: {"torch": "Did you mean 'framework'? It is the source of the profile's framework."},
+}
 
 
 def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
@@ -244,7 +272,7 @@ def names(folders: Sequence[Path]) -> tuple[str, ...]:
 def load(name: str, folders: Sequence[Path]) -> Profile:
     """Return the profile `name`. Raises `InvalidError` with file, key and a suggestion."""
     data, where, text = _merged(name, folders, ())
-    profile = decode(data, Profile, where, text, {Profile: requirements.HINTS})
+    profile = decode(data, Profile, where, text, _HINTS)
     _check(profile, where)
     return profile
 

@@ -14,9 +14,12 @@ from msgspec import Struct
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, place
+from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from packaging.markers import Marker
 
 ADD = "add_requirements"
 """The key that adds to the inherited requirements."""
@@ -36,9 +39,13 @@ HINTS = {
     ),
 }
 """Common wrong keys → what to write instead."""
-_FRAMEWORK = "torch"
-_EXTENSIONS = {"zentorch": "zentorch", "ipex": "intel-extension-for-pytorch"}
-"""`expects.extension` → its distribution."""
+
+
+_SYSTEMS: dict[types.Platform, tuple[str, str]] = {
+    "linux/amd64": ("Linux", "x86_64"),
+    "linux/arm64": ("Linux", "aarch64"),
+    "macos/arm64": ("Darwin", "arm64"),
+}
 
 
 class _Lists(Struct, frozen=True, kw_only=True):
@@ -53,6 +60,23 @@ def distribution(requirement: str) -> str:
     """
     match = re.match(r"[A-Za-z0-9._-]*", requirement)
     return re.sub(r"[-_.]+", "-", match[0] if match else "").lower()
+
+
+def applies(marker: Marker | None, platform: types.Platform, python: str) -> bool:
+    """Return whether a requirement with this marker holds on a platform with a Python."""
+    if marker is None:
+        return True
+    system, machine = _SYSTEMS[platform]
+    return marker.evaluate(
+        {
+            "python_version": python,
+            "python_full_version": f"{python}.0",
+            "sys_platform": system.lower(),
+            "platform_system": system,
+            "platform_machine": machine,
+            "os_name": "posix",
+        }
+    )
 
 
 def combined(
@@ -105,33 +129,32 @@ def _require_complete(
     name: str, data: Mapping[str, Any], inherited: Mapping[str, Any], spot: str
 ) -> None:
     """Raise `InvalidError` if a profile's own list drops what the profile still expects."""
-    needed = set(_expected(data, inherited))
     remaining = {distribution(line) for line in data[_REPLACE]}
-    lost = [
-        line
-        for line in _listed(inherited.get(_REPLACE))
-        if distribution(line) in needed and distribution(line) not in remaining
-    ]
+    needed = {name for each in _expected(data, inherited) if not each & remaining for name in each}
+    lost = [line for line in _listed(inherited.get(_REPLACE)) if distribution(line) in needed]
     if lost:
-        names = " and no ".join(distribution(line) for line in lost)
+        names = " and no ".join(dict.fromkeys(distribution(line) for line in lost))
         raise InvalidError(
             f"{spot}: '{name}' has no {names}: {_REPLACE}: replaces those of '{data['extends']}'",
             f"Repeat {' and '.join(lost)}, or use {ADD}: instead, which keeps them.",
         )
 
 
-def _expected(data: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the distributions that come from wheels and that verification looks for."""
+def _expected(data: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[frozenset[str]]:
+    """Yield the distributions, one of each set, that come from wheels and verification needs."""
     conda = {**_mapping(inherited.get("conda")), **_mapping(data.get("conda"))}
-    if conda.get("torch") == "conda" and data.get("backends", inherited.get("backends")) == [
+    if conda.get("framework") == "conda" and data.get("backends", inherited.get("backends")) == [
         "conda"
     ]:
         return
-    yield _FRAMEWORK
+    framework = FRAMEWORKS.get(data.get("framework", inherited.get("framework", DEFAULT)))
+    if framework is None:  # which decoding the profile reports
+        return
+    yield framework.names
     expects = {**_mapping(inherited.get("expects")), **_mapping(data.get("expects"))}
-    extension = _EXTENSIONS.get(str(expects.get("extension")))
+    extension = framework.extensions.get(str(expects.get("extension")))
     if extension:
-        yield extension
+        yield frozenset({extension})
 
 
 def _mapping(value: Any) -> dict[str, Any]:

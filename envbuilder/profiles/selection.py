@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from envbuilder.core.errors import HostError
-from envbuilder.profiles import backends, finding, ways
+from envbuilder.profiles import backends, finding, frameworks, ways
 from envbuilder.profiles.accelerators import ACCELERATORS, of_vendor
 
 if TYPE_CHECKING:
@@ -116,15 +116,16 @@ def choose(
     locks: Locks | None = None,
     backend: str | None = None,
 ) -> Choice:
-    """Return the profile to use on a host.
+    """Return the profile to use on a host, of some that bring the same framework.
 
-    An accelerator that fits takes precedence over the CPU, in the order cuda, rocm, xpu, mps,
-    cuda-legacy, then the user's own profiles by accelerator and name. Of two for one accelerator,
-    the one that leaves no GPU out takes precedence. On the CPU, `cpu` is chosen: zendnn speeds up
-    inference only, and is mentioned if it fits. Profiles that fit take precedence over those that
-    fit with warnings, so `cpu` is chosen if an accelerator could not be confirmed, and the reason
-    states that. If nothing fits for certain, profiles that lack only a container engine come first,
-    then the CPU. Opt-in profiles are never chosen, nor are those without a usable lock in `locks`.
+    An accelerator that fits takes precedence over the CPU, in the order cuda, rocm, xpu, mps
+    (jax-cuda … for another framework), cuda-legacy, then the user's own profiles by accelerator and
+    name. Of two for one accelerator, the one that leaves no GPU out takes precedence. On the CPU,
+    `cpu` is chosen: zendnn speeds up inference only, and is mentioned if it fits. Profiles that fit
+    take precedence over those that fit with warnings, so `cpu` is chosen if an accelerator could
+    not be confirmed, and the reason states that. If nothing fits for certain, profiles that lack
+    only a container engine come first, then the CPU. Opt-in profiles are never chosen, nor are
+    those without a usable lock in `locks`.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
     fits = {p.name: _fit_locked(p, host, locks, backend) for p in profiles}
@@ -168,7 +169,7 @@ def _rank(profile: Profile) -> tuple[bool, int, int, int, str]:
     name, on_cpu = profile.name, profile.accelerator == "cpu"
     order = list(ACCELERATORS).index(profile.accelerator)
     variants = ACCELERATORS[profile.accelerator].variants
-    if name == profile.accelerator:
+    if name == frameworks.first_profile(profile.framework, profile.accelerator):
         return on_cpu, 0, order, 0, name
     if name in variants:
         # Variants for a GPU rank before a user's profiles, those for the CPU after them.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.frameworks import of_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,10 +74,10 @@ def comparison(shipped: Lock, other: Lock) -> str:
 
 
 def is_preferable(shipped: Lock, other: Lock) -> bool:
-    """Return whether a shipped lock has another PyTorch, or only newer packages."""
+    """Return whether a shipped lock has another framework's version, or only newer packages."""
     newer, older = _moves(shipped, other)
-    torch = any(line.startswith("torch ") for line in (*newer, *older))
-    return torch or bool(newer and not older)
+    moved = any(_is_framework(line.partition(" ")[0]) for line in (*newer, *older))
+    return moved or bool(newer and not older)
 
 
 def _moves(shipped: Lock, other: Lock) -> tuple[list[str], list[str]]:
@@ -99,13 +100,17 @@ def _moves(shipped: Lock, other: Lock) -> tuple[list[str], list[str]]:
 
 
 def _versions(lock: Lock) -> dict[tuple[str, str, str], str]:
-    """Return the versions of Python packages, by platform, Python and name; PyTorch first."""
+    """Return the versions of Python packages, by platform, Python and name; frameworks first."""
     files = [
         ((target.platform, target.python, file.name), file.version)
         for target in lock.targets
         for file in target.of_kind("wheel")
     ]
-    return dict(sorted(files, key=lambda item: item[0][-1] != "torch"))
+    return dict(sorted(files, key=lambda item: not _is_framework(item[0][-1])))
+
+
+def _is_framework(name: str) -> bool:
+    return of_name(name) is not None
 
 
 def _listed(packages: Sequence[str]) -> str:

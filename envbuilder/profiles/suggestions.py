@@ -18,6 +18,9 @@ _MAKERS = {
     "mps": ("apple", "apple-silicon", r"m\d+", "mac", "macos", "metal", "darwin"),
     "cpu": ("none", "cpu-only", "x86", "x86-64", "arm64", "aarch64"),
     "zendnn": ("epyc", "zen", "ryzen", "zentorch"),
+    **dict.fromkeys(("jax-cpu", "jax-cuda"), ("jax", "flax")),
+    **dict.fromkeys(("tensorflow-cpu", "tensorflow-cuda"), ("tf", "tensorflow", "keras")),
+    "zendnn-tensorflow": ("zentf",),
 }
 """Profile → expressions for other names of its hardware."""
 _GPUS = "Did you mean cuda (NVIDIA), rocm (AMD), xpu (Intel) or mps (Apple)? "

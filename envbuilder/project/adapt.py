@@ -1,7 +1,7 @@
 """Derive from a profile what a project's environment is on that hardware. Pure.
 
-The result is a profile like any other. PyTorch and its companions stay those of the hardware: what
-a project's files say of them is checked, and never decides.
+The result is a profile like any other. The framework and its companions stay those of the
+hardware: what a project's files say of them is checked, and never decides.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from msgspec.structs import replace
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.strict_yaml import shown
 from envbuilder.profiles import backends
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Python
-from envbuilder.project import framework
+from envbuilder.profiles.requirements import applies
 from envbuilder.project.requirement_files import conda_spec
 from envbuilder.project.requirement_files.requirement import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from packaging.version import Version
 
     from envbuilder.core import types
     from envbuilder.profiles.profile import Conda, Profile
@@ -42,11 +45,11 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
     python = _python(profile, contents)
     result = replace(
         profile,
-        requirements=tuple(_requirements(profile, contents.requirements)),
+        requirements=tuple(_requirements(profile, python.supported, contents.requirements)),
         constraints=(
             *profile.constraints,
-            *_constraints(contents.constraints),
-            *_conda_versions(contents.conda),
+            *_constraints(profile, contents),
+            *_conda_versions(profile, contents.conda),
         ),
         indexes={**profile.indexes, **_indexes(profile)},
         python=python,
@@ -70,64 +73,90 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
     return replace(result, backends=_backends(result, contents))
 
 
-def _requirements(profile: Profile, lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the profile's requirements, then the lines that are not about PyTorch itself."""
-    from packaging.requirements import Requirement
+def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line]) -> Iterator[str]:
+    """Yield the profile's requirements, then the lines that are not about the framework itself."""
     from packaging.utils import canonicalize_name
-    from packaging.version import Version
 
-    pins = {canonicalize_name((r := Requirement(text)).name): r for text in profile.requirements}
+    framework = FRAMEWORKS[profile.framework]
+    pins = [*_pins(profile, pythons)]
     yield from profile.requirements
     seen = set(profile.requirements)
     for line in lines:
         requirement = parse(line.text, line.where)
         name = canonicalize_name(requirement.name)
-        pinned = [s.version for s in pins[name].specifier] if name in pins else []
-        if name in framework.TORCH and len(pinned) == 1:
-            version = Version(pinned[0])
+        # Another name of the framework, such as tensorflow-gpu, means the profile's build, too.
+        names = framework.names if name in framework.names else {name}
+        pinned = [pin for pin in pins if pin[0] in names] if name in framework.builds else []
+        for pinned_name, version in pinned:
             if not requirement.specifier.contains(version, prereleases=True):
                 raise InvalidError(
-                    f"{line.where}: {line.text}: profile '{profile.name}' has {name} {version}",
+                    f"{line.where}: {line.text}: profile '{profile.name}' has {pinned_name}"
+                    f" {version}",
                     "Allow that version, or leave the line out: each profile has its own. To"
                     " support only profiles that fit, list them: profiles: [NAME, …]",
                 )
-        elif str(requirement) not in seen:
+        if not pinned and name not in framework.parts and str(requirement) not in seen:
             seen.add(str(requirement))
             yield str(requirement)
 
 
-def _constraints(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the constraints, except on what each build of PyTorch requires in its own version."""
+def _pins(profile: Profile, pythons: Sequence[str]) -> Iterator[tuple[str, Version]]:
+    """Yield what a profile requires in one exact version, where it is installed."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+    from packaging.version import Version
+
+    targets = [(platform, python) for platform in profile.platforms for python in pythons]
+    for text in profile.requirements:
+        requirement = Requirement(text)
+        pinned = [s.version for s in requirement.specifier]
+        if len(pinned) == 1 and any(applies(requirement.marker, *target) for target in targets):
+            yield canonicalize_name(requirement.name), Version(pinned[0])
+
+
+def _constraints(profile: Profile, contents: Contents) -> Iterator[str]:
+    """Yield the constraints, except on what each build of the framework requires exactly.
+
+    What a project requires of the framework's parts is one: the profile decides which there are.
+    """
     from packaging.utils import canonicalize_name
 
-    for line in lines:
+    framework = FRAMEWORKS[profile.framework]
+    for line in contents.constraints:
         requirement = parse(line.text, line.where)
         name = canonicalize_name(requirement.name)
-        if name not in framework.TORCH and not framework.is_runtime(name):
+        if name not in framework.builds and not framework.libraries.fullmatch(name):
+            yield str(requirement)
+    for line in contents.requirements:
+        requirement = parse(line.text, line.where)
+        if canonicalize_name(requirement.name) in framework.parts and requirement.specifier:
+            requirement.extras = set()
             yield str(requirement)
 
 
-def _conda_versions(lines: Iterable[Line]) -> Iterator[str]:
+def _conda_versions(profile: Profile, lines: Iterable[Line]) -> Iterator[str]:
     """Yield the versions that are stated for conda packages, as constraints on wheels.
 
     Wheels are found first, so another version of the same library would hide conda's.
     """
+    libraries = FRAMEWORKS[profile.framework].libraries
     for line in lines:
         spec = conda_spec.parse(line.text, line.where)
         versions = spec.specifier() or ""
-        if _LIKE_PYPI.fullmatch(spec.name + versions) and not framework.is_runtime(spec.name):
+        if _LIKE_PYPI.fullmatch(spec.name + versions) and not libraries.fullmatch(spec.name):
             with contextlib.suppress(InvalidError):  # a range that only conda understands
                 yield str(parse(f"{spec.name}{versions}", line.where))
 
 
 def _indexes(profile: Profile) -> dict[str, str]:
-    """Return the index of PyTorch's companions: the one that has the profile's build of PyTorch.
+    """Return the index of the framework's companions: the one that has the profile's build of it.
 
-    PyPI's builds are for CUDA on Linux: they would be installed beside any torch of the same
-    version, and fail when they are imported.
+    PyPI's builds of PyTorch's are for CUDA on Linux: they would be installed beside any torch of
+    the same version, and fail when they are imported.
     """
-    source = profile.indexes.get("torch")
-    return dict.fromkeys(framework.TORCH, source) if source else {}
+    framework = FRAMEWORKS[profile.framework]
+    source = next((s for name, s in profile.indexes.items() if name in framework.names), None)
+    return dict.fromkeys(sorted(framework.names | framework.companions), source) if source else {}
 
 
 def _python(profile: Profile, contents: Contents) -> Python:
@@ -192,9 +221,9 @@ def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> 
         return f"{contents.conda[0].where} needs conda packages"
     if backends.makes_image(backend) and not profile.image_pythons:
         return f"no base image with Python {profile.python.default} is known"
-    if not profile.torch_from_wheels(backend):
+    if not profile.framework_from_wheels(backend):
         for line in contents.requirements:
             name = parse(line.text, line.where).name
-            if name not in framework.TORCH:
+            if name not in FRAMEWORKS[profile.framework].builds:
                 return f"its {backend} environments hold no wheels, and {line.where} needs {name}"
     return ""

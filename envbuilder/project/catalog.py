@@ -11,9 +11,10 @@ from envbuilder.core.schema import dotted, place, read_text
 from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.strict_yaml import shown
 from envbuilder.profiles import profile as profile_files
-from envbuilder.profiles.library import Library
+from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.library import Library, OtherFrameworkError
 from envbuilder.profiles.suggestions import suggestion
-from envbuilder.project import environments
+from envbuilder.project import environments, framework
 from envbuilder.project.adapt import adapt
 from envbuilder.project.requirement_files import read
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from envbuilder.core import types
     from envbuilder.core.project_file import Definition
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
@@ -44,14 +46,32 @@ class ProjectProfiles:
         return profile_files.names(folders) if listed is None else tuple(sorted(listed))
 
     def of(self, profile: Profile) -> Profile:
-        """Return the environment on a profile."""
+        """Return the environment on a profile.
+
+        Raise `InvalidError` if the profile is not listed, brings another framework than the project
+        is for, or cannot be combined with a line of it.
+        """
         listed = self._definition.profiles
         if listed is not None and profile.name not in listed:
             raise InvalidError(
                 f"the project does not support profile '{profile.name}'",
                 f"Add it to profiles: in {PROJECT_FILE}, which has {', '.join(listed)}.",
             )
+        name, says_so = self.framework
+        if profile.framework != name:
+            because = f" ({says_so})" if says_so else ""
+            raise OtherFrameworkError(
+                f"profile '{profile.name}' has {FRAMEWORKS[profile.framework].title}, and the"
+                f" project is for {FRAMEWORKS[name].title}{because}",
+                f"Name another profile, or write framework: {profile.framework} into"
+                f" {PROJECT_FILE}.",
+            )
         return adapt(profile, self.contents)
+
+    @cached_property
+    def framework(self) -> tuple[types.Framework, str]:
+        """The framework that the project is for, and what says so; "" if nothing does."""
+        return framework.of(self._definition, self.contents.requirements)
 
     def lock_path(self, name: str) -> Path:
         """Return the path of the environment's lock for a profile."""

@@ -13,6 +13,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementLine
 from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.strict_yaml import shown
+from envbuilder.profiles import frameworks
 from envbuilder.project import environments
 from envbuilder.project.requirement_files import requirement as requirements
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from envbuilder.project.environments import Read
 
 _BY_HAND = "Edit the file by hand, then: envbuilder lock"
-_FROM_PROFILE = "torch comes from the profile of the hardware: each has its own build and version"
-"""PyTorch's companions can be listed, since not every project needs them."""
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -77,11 +76,12 @@ class _File:
 def added(text: str, path: Path, environment: str, lines: Iterable[str]) -> Change:
     """Return a project's file with more requirements; one for a listed package replaces its line.
 
-    Raise `InvalidError` for what a lock cannot hold, and for torch.
+    Raise `InvalidError` for what a lock cannot hold, and for a framework; its companions can be
+    listed, since not every project needs them.
     """
     file = _File(text, path, environment)
     for line in lines:
-        name = _name(_checked(line))
+        name = _name(_checked(line, file.definition))
         places = _places(file.listed, name)
         if len(places) > 1:
             raise InvalidError(f"{file.where}: {name} is listed {len(places)} times", _BY_HAND)
@@ -127,7 +127,7 @@ def removed(
     return file.done()
 
 
-def _checked(text: str) -> Requirement:
+def _checked(text: str, definition: Definition) -> Requirement:
     """Return what a requirement states. Raises `InvalidError` as a lock of it would."""
     requirement = requirements.parse(text, "envbuilder add")
     try:
@@ -137,18 +137,32 @@ def _checked(text: str) -> Requirement:
             f"envbuilder add: {shown(text)}: not a requirement",
             "Write a package and versions, such as rich>=13.",
         ) from error
-    if _name(requirement) == "torch":
+    if frameworks.of_name(_name(requirement)):
         raise InvalidError(
-            f"envbuilder add: {shown(text)}: {_FROM_PROFILE}",
-            "Leave it out: it is in every environment. See: envbuilder profiles",
+            f"envbuilder add: {shown(text)}: {_from_profile(_name(requirement))}",
+            _without_line(_name(requirement), definition),
         )
     return requirement
 
 
+def _from_profile(name: str) -> str:
+    return f"{name} comes from the profile of the hardware: each has its own build and version"
+
+
+def _without_line(name: str, definition: Definition) -> str:
+    """Return what to do instead of listing a framework."""
+    framework = frameworks.of_name(name)
+    if framework == (definition.framework or frameworks.DEFAULT):
+        return "Leave it out: it is in every environment. See: envbuilder profiles"
+    return f"Write framework: {framework} into {PROJECT_FILE}: then it is in every environment."
+
+
 def _refuse_missing(file: _File, name: str, project: Path, read: Read) -> NoReturn:
     """Raise `InvalidError` for a package to remove that the list does not have."""
-    if name == "torch":
-        raise InvalidError(f"envbuilder remove: {_FROM_PROFILE}", "It is in every environment.")
+    if frameworks.of_name(name) == (file.definition.framework or frameworks.DEFAULT):
+        raise InvalidError(
+            f"envbuilder remove: {_from_profile(name)}", "It is in every environment."
+        )
     for other in environments.names(file.definition):
         if other != file.environment and _places(_part(file.definition, other).requirements, name):
             option = "" if other == DEFAULT else f" --environment {other}"

@@ -1,38 +1,56 @@
-"""What belongs to the hardware in any environment, whatever a project's files say of it."""
+"""Which framework a project is for: what it states, or what its requirements show. Pure."""
 
 from __future__ import annotations
 
-import re
+from typing import TYPE_CHECKING
 
-TORCH = ("torch", "torchvision", "torchaudio", "torchcodec")
-"""PyTorch and its companions, distributions with a build for each kind of hardware."""
-_LIBRARIES = re.compile(
-    r"nvidia-(cu[a-z]+|cuda-.+|cusparselt|nccl|nv[a-z]+)(-cu1[0-9])?"
-    r"|cuda-(bindings|pathfinder|toolkit)|(pytorch-)?triton(-rocm|-xpu)?"
-    r"|intel-(cmplr|opencl|openmp|pti|sycl).*|dpcpp-.+|onemkl-.+|oneccl.*|mkl|tbb|tcmlib|umf|impi-rt"
-)
-"""Runtime libraries that builds of PyTorch require in exact versions, by normalised names."""
-CONDA_TORCH = {
-    "pytorch": "torch",
-    "pytorch-cpu": "torch",
-    "pytorch-gpu": "torch",
-    "torchvision": "torchvision",
-    "torchaudio": "torchaudio",
-}
-"""PyTorch's packages as conda channels name them → as PyPI does."""
-_CONDA_LIBRARIES = re.compile(
-    r"pytorch-(cuda|mutex)|cpuonly|torchtriton|cudatoolkit|cudnn|nccl"
-    r"|cuda(-(cudart|cupti|libraries|nvrtc|nvtx|opencl|runtime|toolkit|version))?"
-    r"|lib(cublas|cufft|cufile|curand|cusolver|cusparse|npp|nvfatbin|nvjitlink|nvjpeg)"
-)
-"""Conda packages that choose a build of PyTorch, or hold libraries that its wheels bring along."""
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS, of_name, of_user
+from envbuilder.project.requirement_files.requirement import name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from envbuilder.core import types
+    from envbuilder.core.project_file import Definition
+    from envbuilder.project.requirement_files.listed import Line
+
+    RowOf = Callable[[str], types.Framework | None]
 
 
-def is_runtime(name: str) -> bool:
-    """Return whether a distribution (normalised) is a library that PyTorch brings with it."""
-    return _LIBRARIES.fullmatch(name) is not None
+def of(definition: Definition, lines: Sequence[Line]) -> tuple[types.Framework, str]:
+    """Return the framework, and what says so; the default and "" if nothing does.
+
+    A framework that is required counts before packages that are made for one. Raise `InvalidError`
+    if several are required and none is stated: with one stated, the others are ordinary packages.
+    """
+    if definition.framework:
+        return definition.framework, f"{PROJECT_FILE} says so"
+    for row_of in (of_name, of_user):
+        shown = _first_lines(row_of, lines)
+        if len(shown) > 1:
+            (chosen, first), (other, second) = [*shown.items()][:2]
+            raise InvalidError(
+                f"the project requires {FRAMEWORKS[chosen].title} ({_at(first)}) and"
+                f" {FRAMEWORKS[other].title} ({_at(second)}), and a profile has one framework",
+                f"Write framework: {chosen} or framework: {other} into {PROJECT_FILE}; what is left"
+                " is then an ordinary package from the index. Or list each in an environment of its"
+                " own (environments:).",
+            )
+        for framework, line in shown.items():
+            return framework, f"{line.where} requires {name(line)}"
+    return DEFAULT, ""
 
 
-def is_conda_runtime(name: str) -> bool:
-    """Return whether a conda package chooses a build of PyTorch, or is a library of it."""
-    return _CONDA_LIBRARIES.fullmatch(name) is not None
+def _first_lines(row_of: RowOf, lines: Iterable[Line]) -> dict[types.Framework, Line]:
+    """Return the first line that shows each framework."""
+    result: dict[types.Framework, Line] = {}
+    for line in lines:
+        if framework := row_of(name(line)):
+            result.setdefault(framework, line)
+    return result
+
+
+def _at(line: Line) -> str:
+    return f"{name(line)}, {line.where}"

@@ -27,7 +27,7 @@ _LISTS = ("requirements.txt", "environment.yml", "environment.yaml")
 _MORE = ("requirements*.txt", "requirements/*.txt")
 
 _HEAD = """\
-# What this project needs on any hardware. PyTorch comes from the profile of each machine.
+# What this project needs on any hardware. The framework comes from the profile of each machine.
 # To add packages: envbuilder add NAME. After other changes: envbuilder lock
 """
 _LIST = """\
@@ -37,6 +37,7 @@ _NO_LIST = """\
 requirements: []  # such as [einops, "rich>=13"]
 """
 _TAIL = """\
+# framework: jax  # or tensorflow; by default what the packages require, else torch
 # profiles: [cpu, cuda]  # the hardware to support; without it, all
 # python: "3.12"
 """

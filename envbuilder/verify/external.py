@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.profile import Expects
+    from envbuilder.profiles.profile import Expected
 
 
 def prepare(
@@ -36,13 +36,13 @@ def prepare(
     progress: Progress,
     *,
     inherit: bool,
-) -> tuple[Expects, dict[str, Any], Callable[..., Completed]]:
+) -> tuple[Expected, dict[str, Any], Callable[..., Completed]]:
     """Return expectations, report facts, and a function that starts the payload in `executable`.
 
-    The profile (requested, or chosen for this host) determines which device must do the work. Its
-    torch version is not required, since envbuilder did not build the interpreter. With `inherit`
-    the payload gets all of the caller's variables, for sites whose environment modules provide
-    torch through them.
+    The profile (requested, or chosen for this host) determines the framework, and which device must
+    do the work. Its version is not required, since envbuilder did not build the interpreter. With
+    `inherit` the payload gets all of the caller's variables, for sites whose environment modules
+    provide the framework through them.
     """
     library = catalog.library(settings)
     profile = workflow.requested(request, library)
@@ -96,4 +96,4 @@ def prepare(
                 on_stdout=on_line,
             )
 
-    return msgspec.structs.replace(profile.expects, torch=""), facts, start
+    return profile.expected(None), facts, start

@@ -18,7 +18,7 @@ from envbuilder.packages.mnist import Dataset
 from envbuilder.payload.machine import importing
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.payload.training.dataset import load
-from envbuilder.profiles.profile import Expects
+from envbuilder.profiles.profile import Expected
 from envbuilder.verify import blind_test
 from envbuilder.verify.report import consistency, model
 from envbuilder.verify.timeline import Timeline
@@ -58,8 +58,9 @@ def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
     if job.epochs is not None:
         arguments += ["--epochs", str(job.epochs)]
     arguments += ["--precision", expects.precision]
-    if expects.torch:
-        arguments += ["--framework-version", expects.torch]
+    arguments += ["--framework", expects.framework]
+    if expects.version:
+        arguments += ["--framework-version", expects.version]
     if job.quick or dataset.subset:
         arguments.append("--quick")
     else:
@@ -148,7 +149,7 @@ class Events:
 class Job(Struct, frozen=True, kw_only=True):
     """The parameters of a verification."""
 
-    expects: Expects
+    expects: Expected
     dataset: Dataset
     epochs: int | None
     quick: bool

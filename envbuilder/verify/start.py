@@ -8,6 +8,7 @@ import msgspec
 
 from envbuilder.build import workflow
 from envbuilder.core.errors import InvalidError
+from envbuilder.profiles.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.profile import Expects
+    from envbuilder.profiles.profile import Expected
 
-    Started = tuple[Expects, dict[str, Any], Callable[..., Completed]]
+    Started = tuple[Expected, dict[str, Any], Callable[..., Completed]]
     """Expectations of the device, facts for the report, and a function that starts the payload."""
 
 
@@ -30,11 +31,11 @@ def prepare(
     progress: Progress,
     *,
     inherit: bool = False,
-    require: Callable[[str, str, str], None] = lambda profile, backend, accelerator: None,
+    require: Callable[[str, str, Expected], None] = lambda profile, backend, expected: None,
 ) -> Started:
     """Select the environment of a request and build it if missing, or use `executable` as it is.
 
-    `require` receives profile, backend and accelerator and may raise before anything is built.
+    `require` receives profile, backend and expectations, and may raise before anything is built.
     Raises `InvalidError` if options contradict each other.
     """
     if executable is not None and (request.backend or request.base_image or request.python):
@@ -51,7 +52,7 @@ def prepare(
     expects, facts, start = external.prepare(
         executable, request, settings, progress, inherit=inherit
     )
-    require(facts["profile"], facts["backend"], expects.device)
+    require(facts["profile"], facts["backend"], expects)
     return expects, facts, start
 
 
@@ -59,11 +60,12 @@ def _built(
     request: Request,
     settings: Settings,
     progress: Progress,
-    require: Callable[[str, str, str], None],
+    require: Callable[[str, str, Expected], None],
 ) -> Started:
     prepared, environment = workflow.prepare_to_run(request, settings, progress)
     profile = prepared.profile
-    require(profile.name, environment.plan.backend, profile.expects.device)
+    expected = profile.expected(environment.plan.python)
+    require(profile.name, environment.plan.backend, expected)
     artifact = environment.plan.artifact
     if not environment.changed():  # else starting the payload fails, and the report states why
         artifact = workflow.build(environment, request, settings, progress).artifact
@@ -74,4 +76,14 @@ def _built(
         "fingerprint": environment.plan.fingerprint,
         "host": msgspec.to_builtins(prepared.host),
     }
-    return profile.expects, facts, environment.run_payload
+    return expected, facts, environment.run_payload
+
+
+def require_torch(what: str, profile: str, expected: Expected) -> None:
+    """Raise `InvalidError` for what measures PyTorch alone, on a profile with another framework."""
+    if expected.framework != "torch":
+        raise InvalidError(
+            f"{what} measures PyTorch alone, and profile '{profile}' has"
+            f" {FRAMEWORKS[expected.framework].title}",
+            "Name a profile with PyTorch: envbuilder profiles",
+        )

@@ -245,7 +245,7 @@ requirements: [setuptools==80.9.0]
 system_packages: []
 preload: []
 expects:
-  torch: 2.13.0+cpu
+  version: 2.13.0+cpu
 """
 
 

@@ -34,7 +34,7 @@ backends: [venv]
 python: {default: "3.11", supported: ["3.11"]}
 tools: {uv: 0.13.8}
 requirements: []
-expects: {device: cpu, torch: 2.13.0}
+expects: {device: cpu, version: 2.13.0}
 """
 
 

@@ -38,7 +38,7 @@ PROFILE = {
     "requirements": ["top", "side"],
     "indexes": {"side": "pytorch-cpu"},
     "base": {"3.11": {"ref": "python:3.11-slim"}},
-    "expects": {"device": "cpu", "torch": "2.13.0"},
+    "expects": {"device": "cpu", "version": "2.13.0"},
     "conda": {"packages": [], "channels": ["conda-forge", "lab"]},
 }
 

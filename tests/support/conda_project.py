@@ -29,12 +29,14 @@ _LITTLE = {
     "python": {"default": "3.11", "supported": ["3.11"]},
     "tools": {"uv": "0.13.8"},
     "requirements": ["setuptools==80.9.0"],
-    "expects": {"device": "cpu", "torch": "2.13.0"},
+    "expects": {"device": "cpu", "version": "2.13.0"},
 }
 """A profile, but for what it takes from conda."""
 
 
-def lay_little(project: Path, *wanted: str, torch: str = "wheels", virtual: Any = VIRTUAL) -> None:
+def lay_little(
+    project: Path, *wanted: str, framework: str = "wheels", virtual: Any = VIRTUAL
+) -> None:
     """A project with the profile `little`: one small wheel on top of conda's Python."""
     stated = {
         **_LITTLE,
@@ -42,7 +44,7 @@ def lay_little(project: Path, *wanted: str, torch: str = "wheels", virtual: Any 
         "environment": {"LITTLE": "of the profile"},
         "conda": {
             "packages": list(wanted),
-            "torch": torch,
+            "framework": framework,
             "virtual_packages": {"linux/amd64": virtual},
         },
     }

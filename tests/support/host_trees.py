@@ -154,7 +154,7 @@ def profile(kind: str, **changes: Any) -> Profile:
         "backends": backends,
         "tools": Tools(uv="0.13.8"),
         "requirements": ("torch==2.13.0",),
-        "expects": Expects(device=accelerator, torch="2.13.0", extension=extension),
+        "expects": Expects(device=accelerator, version="2.13.0", extension=extension),
         "requires": requires,
         **changes,
     }

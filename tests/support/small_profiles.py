@@ -27,7 +27,7 @@ platforms: [linux/amd64]
 requirements: [small-common==1.0, small-{number}==1.0]
 system_packages: []
 preload: []
-expects: {{torch: 2.13.0+cpu}}
+expects: {{version: 2.13.0+cpu}}
 """
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder.core import console
 from envbuilder.core.errors import VerifyError
-from envbuilder.profiles.profile import Expects
+from envbuilder.profiles.profile import Expected
 from envbuilder.verify.tuning import candidates, measure
 from envbuilder.verify.tuning.rules import Finding, Pair, Rules, Setting, Trial
 
@@ -119,7 +119,7 @@ def effects(arguments: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-EXPECTS = Expects(device="cpu", torch="2.13.0+cpu")
+EXPECTS = Expected(device="cpu", version="2.13.0+cpu")
 SILENT = console.PlainProgress(lambda line: None)
 
 

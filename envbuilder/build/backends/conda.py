@@ -90,7 +90,7 @@ def plan(
     `target` is from the wheels' lock, `conda` from the conda lock. `rattler` is py-rattler's
     version, which decides a prefix's own records; `channels` are public URLs by symbolic name.
     """
-    wheels = target.of_kind("wheel") if profile.torch_from_wheels("conda") else ()
+    wheels = target.of_kind("wheel") if profile.framework_from_wheels("conda") else ()
     tools = (lock.tool(target.platform),) if wheels else ()
     libraries = preloaded(profile, target)
     contents = (*(p.as_file for p in conda.packages), *wheels, *libraries)

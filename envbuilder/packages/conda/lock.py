@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -114,8 +114,11 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 def inputs_digest(profile: Profile) -> str:
     """Return the sha256 of the parts of a profile that determine the solution."""
+    stated: dict[str, Any] = msgspec.to_builtins(profile.conda)
+    # Under the name that it has in the digests of locks that were made.
+    stated["torch"] = stated.pop("framework")
     decides = {
-        "conda": profile.conda,
+        "conda": stated,
         "python": profile.python.supported,
         "platforms": profile.platforms,
     }

@@ -176,7 +176,7 @@ class _Solver(NamedTuple):
         except SolverError as error:
             raise unsolvable.explained(str(error), self.profile, platform, self.origin) from error
         packages = [_package(record, self.channels, SUBDIRS[platform]) for record in solution]
-        unsolvable.require_no_pytorch(self.profile, packages)
+        unsolvable.require_no_framework(self.profile, packages)
         return packages
 
 

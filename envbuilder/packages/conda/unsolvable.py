@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core.text import clipped
 from envbuilder.packages.conda.lock import SUBDIRS
-from envbuilder.project import framework
+from envbuilder.profiles.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,6 @@ _LONGEST = 600
 _PREAMBLE = "Cannot solve the request because of: "
 _TREE = re.compile(r"^[│├└─ ]+")
 _NO_CANDIDATE = re.compile(r"No candidates were found for (\S+) (\S+)\.")
-_PYTORCH = frozenset({*framework.CONDA_TORCH, "libtorch"})
 
 
 class UnsolvableError(Exception):
@@ -71,17 +70,18 @@ def _hint(text: str, profile: Profile, platform: types.Platform, origin: Profile
     return f"{clipped(lists, _LONGEST)}. Change the files, or list what PyPI has under pip:."
 
 
-def require_no_pytorch(profile: Profile, packages: Sequence[Package]) -> None:
-    """Raise `UnsolvableError` if conda packages bring a PyTorch beside that of the profile."""
-    present = {package.name: package for package in packages if package.name in _PYTORCH}
-    if not present or profile.conda.torch == "conda":
+def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
+    """Raise `UnsolvableError` if conda packages bring the framework beside that of the profile."""
+    framework = FRAMEWORKS[profile.framework]
+    present = {package.name: package for package in packages if framework.in_conda(package.name)}
+    if not present or profile.conda.framework == "conda":
         return
-    others = [package for package in packages if package.name not in _PYTORCH]
+    others = [package for package in packages if package.name not in present]
     pairs = ((p, name) for name in sorted(present) for p in others if name in p.dependencies)
     dependent, name = next(pairs, (None, min(present)))
     what = f"{name} {present[name].version} of {present[name].channel}"
     says = f"{dependent.name} {dependent.version} requires {what}" if dependent else what
     raise UnsolvableError(
-        f"{says}, but PyTorch comes from the profile's wheels",
+        f"{says}, but {framework.title} comes from the profile's wheels",
         f"List {dependent.name if dependent else name} under pip: in environment.yml instead.",
     )

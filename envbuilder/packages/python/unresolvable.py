@@ -9,6 +9,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from envbuilder.profiles.frameworks import of_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -77,11 +79,11 @@ def _sentences(proof: str, version: str) -> Iterator[str]:
     if match := _TOO_NEW.search(proof):
         yield f"{match[2]}{match[3].rstrip(',')} is required, but only {match[1]} is available"
     for match in _DEPENDS.finditer(proof):
-        torch = next((limit for name, limit in required if name == match[3] == "torch"), None)
-        if torch is not None:
+        pinned = (limit for name, limit in required if name == match[3] and of_name(name))
+        if limit := next(pinned, ""):
             yield (
-                f"{_needs(match)}, but this profile has torch{torch}: require another version of"
-                f" {match[1]}, or leave the profile out (profiles: in envbuilder.yaml)"
+                f"{_needs(match)}, but this profile has {match[3]}{limit}: require another version"
+                f" of {match[1]}, or leave the profile out (profiles: in envbuilder.yaml)"
             )
         for name, limit in required:
             if name == match[3] and limit != match[4]:

@@ -20,8 +20,11 @@ IMPORTED = time.monotonic()
 EXTENSIONS = {
     "zentorch": "zentorch",
     "ipex": "intel_extension_for_pytorch",
+    "zentf": "zentf",
 }
 """Name on the command line → module and distribution name."""
+EXTENDED = {"zentf": "tensorflow"}
+"""Extension → the framework that it extends, unless that is torch."""
 
 
 def python_facts() -> Dict[str, str]:

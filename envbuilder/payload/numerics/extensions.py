@@ -1,4 +1,4 @@
-"""Extensions of torch: first tried in a separate process, because some end the whole process.
+"""Extensions of frameworks: first tried in a separate process, because some end the whole process.
 
 IPEX with another minor version of torch calls os._exit, which no ``try`` catches.
 """
@@ -25,12 +25,14 @@ MARK = "imported-by-envbuilder"
 
 
 def require_importable(name: str, timeout: float = IMPORT_TIMEOUT) -> str:
-    """Import torch and the extension in a subprocess; return a sentence with its version.
+    """Import framework and extension in a subprocess; return a sentence with its version.
 
     Raises CheckError with the last lines of its output if the import fails or ends the process.
     """
-    module = facts.EXTENSIONS[name]
-    code = f"import torch, {module} as x; print('{MARK}', getattr(x, '__version__', 'unknown'))"
+    module, framework = facts.EXTENSIONS[name], facts.EXTENDED.get(name, "torch")
+    code = (
+        f"import {framework}, {module} as x; print('{MARK}', getattr(x, '__version__', 'unknown'))"
+    )
     try:
         done = subprocess.run(
             start.python("-W", "ignore", "-c", code),
@@ -45,7 +47,7 @@ def require_importable(name: str, timeout: float = IMPORT_TIMEOUT) -> str:
     # Some exit with code 0 in the middle of the import: only the mark proves that it finished.
     version = [line for line in done.stdout.splitlines() if line.startswith(f"{MARK} ")]
     if done.returncode == 0 and version:
-        return f"{module} {version[-1].partition(' ')[2]} imports with this torch"
+        return f"{module} {version[-1].partition(' ')[2]} imports with this {framework}"
     last = [
         text.strip().splitlines()[-1].strip() for text in (done.stdout, done.stderr) if text.strip()
     ]

@@ -1,6 +1,6 @@
 """Read conda's environment.yml: packages from channels, and those of its `pip:` list.
 
-PyTorch and CUDA are the profile's: conda's packages of PyTorch become requirements by their names
+Frameworks and CUDA are the profile's: conda's packages of them become requirements by their names
 on PyPI, those of CUDA are left out, and so are the channels that hold nothing else.
 """
 
@@ -14,7 +14,7 @@ from envbuilder.core import strict_yaml, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place
 from envbuilder.core.text import escaped
-from envbuilder.project import framework
+from envbuilder.profiles import frameworks
 from envbuilder.project.requirement_files import (
     conda_spec,
     requirement,
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from envbuilder.profiles.frameworks import Framework
+
 _IGNORED = frozenset({"name", "prefix"})
 _KEYS = frozenset({"channels", "dependencies", "variables", *_IGNORED})
-_TORCH_CHANNELS = ("pytorch", "nvidia")
+_FRAMEWORK_CHANNELS = ("pytorch", "nvidia")
 _DEFAULTS = "defaults"
 """Anaconda's own channels, for which larger organizations need a licence."""
 _NO_CHANNEL = "nodefaults"
@@ -57,17 +59,18 @@ class _Reader:
         self._python: list[str] = []
         self._left_out: list[str] = []
         self._renamed: list[str] = []
+        self._brought: list[Framework] = []
         self._built: list[str] = []
 
     def listed(self) -> Listed:
         self._require_keys()
         listed_channels = self._channels()
-        others = (*_TORCH_CHANNELS, _DEFAULTS, _NO_CHANNEL)
+        others = (*_FRAMEWORK_CHANNELS, _DEFAULTS, _NO_CHANNEL)
         channels = tuple(c for c in listed_channels if c not in others)
         for spec, where in self._specs():
             self._take(spec, where, channels)
         from_pip = requirements_txt.read_lines(self._project, self._file, self._pip)
-        dropped = [c for c in listed_channels if c in _TORCH_CHANNELS]
+        dropped = [c for c in listed_channels if c in _FRAMEWORK_CHANNELS]
         notes = [*self._notes(dropped)]
         if _DEFAULTS in listed_channels and self._conda:
             notes.append(
@@ -149,11 +152,12 @@ class _Reader:
             self._pip.append((where, line))
 
     def _take(self, spec: conda_spec.Spec, where: str, channels: tuple[str, ...]) -> None:
-        if framework.is_conda_runtime(spec.name):
+        if frameworks.is_conda_runtime(spec.name):
             self._left_out.append(spec.name)
-        elif name := framework.CONDA_TORCH.get(spec.name):
+        elif name := frameworks.of_conda(spec.name):
             self._requirements.append(self._of_pypi(spec, name, where))
             self._renamed.append(spec.name)
+            self._brought += filter(None, [frameworks.of_build(name)])
         elif spec.name == "python":
             if spec.versions:
                 line = self._of_pypi(spec, spec.name, where)
@@ -183,9 +187,10 @@ class _Reader:
 
     def _notes(self, channels: list[str]) -> Iterator[str]:
         if self._renamed:
+            decides = " and ".join(dict.fromkeys(map(requirement.profile_decides, self._brought)))
             yield (
                 f"{self._where}: {_joined(self._renamed)}: taken as requirements from PyPI, since"
-                f" {requirement.PROFILE_DECIDES}."
+                f" {decides}."
             )
         if self._left_out:
             yield (
@@ -194,8 +199,8 @@ class _Reader:
             )
         if channels:
             yield (
-                f"{self._where}: left out, since {requirement.PROFILE_DECIDES}: the channels"
-                f" {_joined(channels)}."
+                f"{self._where}: left out, since the profile decides where the framework comes"
+                f" from: the channels {_joined(channels)}."
             )
         if self._built:
             yield (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
-from envbuilder.project import framework
+from envbuilder.profiles import frameworks
 from envbuilder.project.requirement_files import markers, pyproject, requirement, text_file
 from envbuilder.project.requirement_files.listed import Line, Listed
 
@@ -72,11 +72,12 @@ def _chosen(
 def _line(package: Package, file: str, chosen: markers.Chosen) -> Line | None:
     """Return a package as a requirement of its version; None if it does not apply.
 
-    Of PyTorch and its companions, the hardware decides the version, and what libraries they need.
+    Of frameworks and their companions, the hardware decides the version, and what libraries they
+    need.
     """
     where = f"{file}: {escaped(package.name, 60)}"
     marker = markers.remaining(str(package.marker or ""), chosen, where)
-    if marker is None or _is_itself(package) or framework.is_runtime(package.name):
+    if marker is None or _is_itself(package) or frameworks.is_runtime(package.name):
         return None
     for kind in ("vcs", "directory", "archive"):
         if getattr(package, kind) is not None:
@@ -86,7 +87,7 @@ def _line(package: Package, file: str, chosen: markers.Chosen) -> Line | None:
             f"{where}: the lock does not state its version",
             "Write the lock with a tool that does, such as uv export --format pylock.toml.",
         )
-    version = "" if package.name in framework.TORCH else f"=={package.version}"
+    version = "" if frameworks.of_build(package.name) else f"=={package.version}"
     text = f"{package.name}{version}{f'; {marker}' if marker else ''}"
     return requirement.line(requirement.parse(text, where), where)
 

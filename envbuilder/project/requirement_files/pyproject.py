@@ -10,7 +10,7 @@ from msgspec import Struct
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode
 from envbuilder.core.text import escaped
-from envbuilder.project.framework import TORCH
+from envbuilder.profiles.frameworks import of_build
 from envbuilder.project.requirement_files import requirement, text_file
 from envbuilder.project.requirement_files.listed import Line, Listed
 
@@ -193,7 +193,7 @@ class _Reader:
         name = requirement.name(line)
         for source in self._sources.get(name, ()):
             kind = next((kind for kind in (*_DIRECT, "index") if source.get(kind)), "")
-            if kind and name not in TORCH:
+            if kind and not of_build(name):
                 refuse_source(name, kind, where, "tool.uv.sources")
 
 

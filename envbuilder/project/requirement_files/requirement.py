@@ -8,11 +8,13 @@ from urllib.parse import urlsplit
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
-from envbuilder.project.framework import TORCH
+from envbuilder.profiles import frameworks
 from envbuilder.project.requirement_files.listed import Line
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
+
+    from envbuilder.profiles.frameworks import Framework
 
 LONGEST = 20_000
 """Maximum length of a requirement; markers of locks make them long."""
@@ -27,8 +29,6 @@ _VCS = re.compile(r"(git|hg|svn|bzr)\+", re.IGNORECASE)
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 _ARCHIVE = re.compile(r"\.(whl|zip|tar\.(gz|bz2|xz)|tgz)\Z", re.IGNORECASE)
 _DIRECT = re.compile(r"[A-Za-z0-9._-]+\s*(\[[^\]]*\]\s*)?@(.*)", re.DOTALL)
-
-PROFILE_DECIDES = "the profile decides where PyTorch comes from"
 
 
 def parse(text: str, where: str) -> Requirement:
@@ -91,9 +91,11 @@ def refuse_location(location: str, text: str, where: str) -> NoReturn:
 
     shown = f"{where}: {escaped(text, SHOWN)}"
     name = re.match(r"[A-Za-z0-9._-]*", text)
-    if is_pytorch_host(location) or (name and canonicalize_name(name[0]) in TORCH):
+    of_name = frameworks.of_build(canonicalize_name(name[0])) if name else None
+    if framework := of_host(location) or of_name:
         raise InvalidError(
-            f"{shown}: a build of PyTorch by its location, but {PROFILE_DECIDES}",
+            f"{shown}: a build of {framework.title} by its location, but"
+            f" {profile_decides(framework)}",
             "Name the package and its version only, or delete the line.",
         )
     if _VCS.match(location):
@@ -119,10 +121,15 @@ def refuse_location(location: str, text: str, where: str) -> NoReturn:
     )
 
 
-def is_pytorch_host(location: str) -> bool:
-    """Return whether a URL leads to PyTorch's own host."""
+def profile_decides(framework: Framework) -> str:
+    """Return why no line of a file decides on a build."""
+    return f"the profile decides where {framework.title} comes from"
+
+
+def of_host(location: str) -> Framework | None:
+    """Return the framework to whose own host a URL leads."""
     try:
         host = urlsplit(location.strip("\"'")).hostname or ""
     except ValueError:
-        return False
-    return host == "pytorch.org" or host.endswith(".pytorch.org")
+        return None
+    return frameworks.of_index(host)

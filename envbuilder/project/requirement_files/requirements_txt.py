@@ -194,9 +194,10 @@ def _require_no_effect(line: str, where: str) -> None:
 
 def _refuse(option: str, value: str, shown: str) -> NoReturn:
     if option in _INDEXES:
-        if requirement.is_pytorch_host(value):
+        if framework := requirement.of_host(value):
             raise InvalidError(
-                f"{shown}: an index of PyTorch's, but {requirement.PROFILE_DECIDES}",
+                f"{shown}: an index of {framework.title}'s, but"
+                f" {requirement.profile_decides(framework)}",
                 "Delete the line.",
             )
         raise InvalidError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode
 from envbuilder.core.text import escaped
-from envbuilder.project.framework import TORCH
+from envbuilder.profiles.frameworks import of_build
 from envbuilder.project.requirement_files import markers, pyproject, requirement, text_file
 from envbuilder.project.requirement_files.listed import Line, Listed
 from envbuilder.project.requirement_files.uv_lock_format import (
@@ -164,7 +164,7 @@ class _Reader:
 
     def _require_index(self, entry: Entry, name: str) -> None:
         source = {key: value for key in _SOURCES if (value := getattr(entry, key))}
-        if name not in TORCH and (source or entry.index):
+        if not of_build(name) and (source or entry.index):
             pyproject.refuse_source(name, next(iter(source), "index"), self._file, "pyproject.toml")
 
     def _constraints(self) -> Iterator[Line]:
@@ -232,11 +232,11 @@ class _Reader:
 
     def _require_index_source(self, package: Package) -> None:
         kind = next(iter(package.source), "")
-        if kind != _FROM_INDEX and package.name not in TORCH:
+        if kind != _FROM_INDEX and not of_build(package.name):
             pyproject.refuse_source(package.name, kind, self._file, "the lock")
 
     def _notes(self) -> Iterator[str]:
-        names = sorted({o.name for o in self._lock.manifest.overrides} - set(TORCH))
+        names = sorted({o.name for o in self._lock.manifest.overrides if not of_build(o.name)})
         if names:
             yield (
                 f"{self._file}: tool.uv.override-dependencies is not passed on: for"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from envbuilder.payload.frameworks import title
 from envbuilder.profiles.backends import BACKENDS
 from envbuilder.verify.report.consistency import MATMUL_RATE
 
@@ -61,13 +62,13 @@ _OTHER_PACKAGES = (
 )
 _WRONG_NUMBERS = (
     _Step(
-        "The numbers are wrong: do not train with this combination of device, driver and PyTorch."
-        " See whether its driver is known to be too old.",
+        "The numbers are wrong: do not train with this combination of device, driver and"
+        " {framework}. See whether its driver is known to be too old.",
         ("doctor",),
     ),
     _Step(
-        "Rule out a damaged environment by rebuilding it. If the fault remains, it is PyTorch's or"
-        " the driver's; this report is the evidence.",
+        "Rule out a damaged environment by rebuilding it. If the fault remains, it is"
+        " {framework}'s or the driver's; this report is the evidence.",
         _REBUILD,
         external=False,
     ),
@@ -137,7 +138,7 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     ),
     "device": (
         _Step(
-            "Find out why PyTorch cannot use {device}: a driver, a permission, or the hardware"
+            "Find out why {framework} cannot use {device}: a driver, a permission, or the hardware"
             " itself.",
             ("doctor",),
         ),
@@ -160,7 +161,7 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     "kernels": (
         _Step(
             "The extension was installed, but its kernels did not run: this environment is no"
-            " faster than plain PyTorch. `doctor` shows whether this CPU has what they need.",
+            " faster than plain {framework}. `doctor` shows whether this CPU has what they need.",
             ("doctor",),
         ),
     ),
@@ -203,6 +204,8 @@ class _About(Struct, frozen=True, kw_only=True):
     """The context that advice depends on, in addition to the check."""
 
     profile: str
+    framework: str
+    """Its name in sentences."""
     device: str
     backend: str
     """The backend if envbuilder built the environment; "" otherwise or if unknown."""
@@ -225,7 +228,9 @@ class _About(Struct, frozen=True, kw_only=True):
         """Return the advice of a step for this report."""
         end = " with the traceback at the end of this page" if self.traceback else ""
         return Advice(
-            sentence=step.sentence.format(device=self.device or "the device", end=end),
+            sentence=step.sentence.format(
+                framework=self.framework, device=self.device or "the device", end=end
+            ),
             command=self.command(*step.command) if step.command else "",
         )
 
@@ -235,6 +240,7 @@ def advise(report: Report) -> tuple[Advice, ...]:
     passed, python = report.status == "passed", report.artifact.ref or ""
     about = _About(
         profile=_name(report.profile),
+        framework=title(_name(report.framework.name)) or "the framework",
         device=_name(report.device.requested),
         backend=report.backend if report.backend in BACKENDS else "",
         external=report.backend == "external",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envbuilder.payload.training.dataset import Dataset
-    from envbuilder.profiles.profile import Expects
+    from envbuilder.profiles.profile import Expected
     from envbuilder.verify.report.model import Measured
 
 _EXACT = 1e-6
@@ -53,7 +53,8 @@ class Request(Struct, frozen=True, kw_only=True):
     train: int
     test: int
     sha256: dict[str, str]
-    torch: str
+    framework: str
+    version: str
     precision: str
     accuracy: float
     loss: float
@@ -61,11 +62,12 @@ class Request(Struct, frozen=True, kw_only=True):
     """The checks that must have run: those of every verification, and the profile's own."""
 
 
-def request_for(expects: Expects, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
+def request_for(expects: Expected, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
     """Return the request for the complete `data`; `quick` selects its subset here."""
     used = data.quick() if quick else data
     options = Options(
         device=expects.device,
+        framework=expects.framework,
         epochs=epochs,
         quick=quick,
         extensions=(expects.extension,) if expects.extension else (),
@@ -82,7 +84,8 @@ def request_for(expects: Expects, data: Dataset, *, epochs: int | None, quick: b
         train=used.train.count,
         test=used.test.count,
         sha256=data.sha256,
-        torch=expects.torch,
+        framework=expects.framework,
+        version=expects.version,
         precision=expects.precision,
         accuracy=options.gate_for(used),
         loss=options.most_loss_for(used),
@@ -132,6 +135,7 @@ def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
         ("training images", request.train, data.train),
         ("test images", request.test, data.test),
         ("the data's sha256", request.sha256, data.sha256),
+        ("framework", request.framework, measured.framework.name),
         ("precision", request.precision, precision.dtype if precision else None),
         ("batch", BATCH, training.batch if training else None),
     ]
@@ -148,9 +152,9 @@ def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
     if measured.scaling is not None:
         yield "several devices: not requested, but reported"
     version = str(measured.framework.version)
-    comparable = version if "+" in request.torch else version.partition("+")[0]
-    if request.torch and comparable != request.torch:
-        yield f"torch: {request.torch} was requested, {_short(version)} is reported"
+    comparable = version if "+" in request.version else version.partition("+")[0]
+    if request.version and comparable != request.version:
+        yield f"{request.framework}: {request.version} was requested, {_short(version)} is reported"
 
 
 def _sums(request: Request, measured: Measured) -> Iterator[str]:

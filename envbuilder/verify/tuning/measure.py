@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.process import Completed
     from envbuilder.packages.mnist import Dataset
-    from envbuilder.profiles.profile import Expects
+    from envbuilder.profiles.profile import Expected
 
     Start = Callable[..., Completed]
     Ask = Callable[[tuple[str, ...]], object]
@@ -64,7 +64,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return tuple(f for s in settings for f in self.findings if f.setting == s)
 
 
-def asking(start: Start, dataset: Dataset, expects: Expects) -> Ask:
+def asking(start: Start, dataset: Dataset, expects: Expected) -> Ask:
     """Return a function that runs one trial in an environment."""
 
     def ask(arguments: tuple[str, ...]) -> object:
@@ -93,7 +93,7 @@ def asking(start: Start, dataset: Dataset, expects: Expects) -> Ask:
     return ask
 
 
-def run(ask: Ask, expects: Expects, progress: Progress, *, quick: bool) -> Outcome:
+def run(ask: Ask, expects: Expected, progress: Progress, *, quick: bool) -> Outcome:
     """Survey the environment, try every setting alone, then the winners together.
 
     Raises `VerifyError` if the environment's defaults cannot be timed. A setting that fails is a
@@ -183,7 +183,7 @@ def _pair(
         pairs.append(Pair(baseline=baselines[-1], candidate=candidate))
 
 
-def _check_compilers(ask: Ask, expects: Expects, progress: Progress) -> tuple[Compiler, ...]:
+def _check_compilers(ask: Ask, expects: Expected, progress: Progress) -> tuple[Compiler, ...]:
     compilers = []
     for backend in expects.compile or ("inductor",):
         with progress.task(f"check the gradients of torch.compile, {backend}"):

@@ -71,7 +71,7 @@ def test_from_nothing_to_a_command_and_again_the_same(
 @pytest.mark.parametrize("torch", ["wheels", "conda"])
 def test_what_lies_in_a_home_is_not_seen(project: Project, conda_channel: Path, torch: str) -> None:
     url = conda_channel.as_uri()
-    project.lay("tiny-lib", torch=torch)
+    project.lay("tiny-lib", framework=torch)
     project.lock(url)
     project.built(url)
     local = project.folder / ".local/lib/python3.11/site-packages"
@@ -277,7 +277,7 @@ def test_without_a_gpu_it_can_be_built_and_not_run(project: Project, conda_chann
 def test_torch_from_conda_takes_no_wheel(project: Project, conda_channel: Path) -> None:
     """A library stands in for torch."""
     url = conda_channel.as_uri()
-    project.lay("tiny-lib", torch="conda")
+    project.lay("tiny-lib", framework="conda")
     (project.folder / "profiles" / "locks" / "little.json").unlink()
     project.lock(url)
     prefix = prefix_of(project.built(url))

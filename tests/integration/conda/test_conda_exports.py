@@ -32,7 +32,7 @@ PROFILE = {
     "python": {"default": "3.11", "supported": ["3.11"]},
     "tools": {"uv": "0.13.8"},
     "requirements": ["setuptools==80.9.0"],
-    "expects": {"device": "cpu", "torch": "2.13.0"},
+    "expects": {"device": "cpu", "version": "2.13.0"},
     "conda": {
         "channels": ["lab"],
         "packages": ["tiny-lib"],

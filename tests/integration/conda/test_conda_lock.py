@@ -35,7 +35,7 @@ def profile(project: Path, *wanted: str, virtual: Any = None, name: str = "conda
         "python": {"default": "3.11", "supported": ["3.11"]},
         "tools": {"uv": "0.13.8"},
         "requirements": ["torch==2.13.0"],
-        "expects": {"device": "cpu", "torch": "2.13.0"},
+        "expects": {"device": "cpu", "version": "2.13.0"},
         "conda": {"packages": list(wanted), "virtual_packages": virtual},
     }
     (project / "profiles").mkdir(exist_ok=True)

@@ -35,7 +35,7 @@ backends: [docker, venv]
 python: {default: "3.11", supported: ["3.11"]}
 requirements: [setuptools==80.9.0]
 system_packages: []
-expects: {torch: 2.13.0}
+expects: {version: 2.13.0}
 """
 TRAIN = """\
 import json, os, sys

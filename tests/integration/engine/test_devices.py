@@ -42,7 +42,7 @@ base:
     python_version: 3.11.16
 system_packages: []
 preload: []
-expects: {{torch: {version}}}
+expects: {{version: {version}}}
 """
 PROJECT = "requirements: [asked]\nprofiles: [cpu, cuda, rocm, xpu]\n"
 ASKED = b"""\

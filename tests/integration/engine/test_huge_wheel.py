@@ -38,7 +38,7 @@ platforms: [linux/amd64]
 requirements: [setuptools==80.9.0, torch=={huge_wheel.VERSION}]
 system_packages: []
 preload: []
-expects: {{torch: {huge_wheel.VERSION}}}
+expects: {{version: {huge_wheel.VERSION}}}
 """
 MOST_MEMORY = 1 << 30
 

@@ -54,11 +54,11 @@ debian_base:
 CPU = """\
 accelerator: cpu
 requirements: [torch==2.10.0]
-expects: {device: cpu, torch: 2.10.0+cpu}
+expects: {device: cpu, version: 2.10.0+cpu}
 """
 CUDA = """\
 accelerator: cuda
-expects: {device: cuda, torch: 2.14.1+cu130}
+expects: {device: cuda, version: 2.14.1+cu130}
 run: {gpus: all}
 """
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere.sock"}

@@ -62,7 +62,7 @@ debian_base:
     include: [ca-certificates, python3, python3-venv]
     unpacked: [linux/arm64]
 system_packages: [libgomp1]
-expects: {device: cpu, torch: 2.13.0}
+expects: {device: cpu, version: 2.13.0}
 """
 INSTALLED = ["dpkg-query", "--show", "--showformat", "${Package} ${Version} ${db:Status-Status}\\n"]
 

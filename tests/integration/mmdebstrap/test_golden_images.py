@@ -62,7 +62,7 @@ debian_base:
 system_packages: [libgolden1]
 unpack_packages: true
 environment: {GOLDEN: "1"}
-expects: {device: cpu, torch: 2.13.0}
+expects: {device: cpu, version: 2.13.0}
 """
 BASE: dict[str, dict[str, bytes | str | None]] = {
     "base-passwd": {

@@ -46,7 +46,7 @@ requirements: [markupsafe==3.0.2, setuptools==80.9.0]
 system_packages: []
 preload: []
 expects:
-  torch: 2.13.0+cpu
+  version: 2.13.0+cpu
 """
 
 

@@ -334,3 +334,46 @@ def test_an_upstream_wheel_has_its_size_although_its_index_states_none(
         )
     sizes = {f.name: f.size for f in lock.targets[0].files}
     assert sizes["torch"] == path.stat().st_size
+
+
+def test_each_python_has_what_its_marker_says(
+    default: Default, wheels: Path, own: Settings
+) -> None:
+    wheel(wheels, "leaf", "2.0")
+    asked = profile(
+        "leaf==2.0; python_version >= '3.12'",
+        "leaf==1.0; python_version < '3.12'",
+        python=profiles.Python(default="3.12", supported=("3.11", "3.12")),
+        base={},
+        backends=("venv",),
+    )
+    lock = default.lock(asked, own)
+    held = {t.python: {f.name: f.version for f in t.files} for t in lock.targets}
+    assert held == {"3.11": {"leaf": "1.0"}, "3.12": {"leaf": "2.0"}}
+    assert resolve.check(asked, lock) == ()
+    moved = msgspec.structs.replace(asked, requirements=("leaf==2.0",))
+    assert "linux/amd64 Python 3.11: leaf 1.0 does not satisfy leaf==2.0" in resolve.check(
+        moved, lock
+    )
+
+
+def test_a_framework_is_locked_under_one_name(
+    default: Default, wheels: Path, own: Settings
+) -> None:
+    for name in ("tensorflow", "tensorflow_cpu"):
+        wheel(wheels, name, "2.0", "leaf")
+        wheel(wheels, name, "3.0", "leaf")
+    wheel(wheels, "tf_keras", "2.0", "tensorflow>=2,<3")
+    wheel(wheels, "tf_keras", "3.0", "tensorflow>=3")
+    asked = profile("tensorflow-cpu==2.0", "tf-keras", framework="tensorflow")
+    lock = default.lock(asked, own)
+    assert versions(lock) == {
+        "leaf": "1.0",
+        "tensorflow-cpu": "2.0",
+        "tf-keras": "2.0",
+        "uv": "0.13.8",
+    }
+    newer_only = msgspec.structs.replace(asked, requirements=("tensorflow-cpu==2.0", "tf-keras>=3"))
+    refused = default.lock(newer_only, own)
+    assert refused.state == "unlocked"
+    assert "tensorflow" in refused.reason

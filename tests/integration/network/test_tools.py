@@ -33,7 +33,7 @@ requirements: [markupsafe==3.0.2]
 system_packages: []
 preload: []
 expects:
-  torch: 2.13.0+cpu
+  version: 2.13.0+cpu
 """
 PACKAGE = """\
 raise ImportError("no uv here")

@@ -26,7 +26,7 @@ platforms: [linux/amd64]
 requirements: [left==1.0, right==1.0]
 system_packages: []
 preload: []
-expects: {torch: 2.13.0+cpu}
+expects: {version: 2.13.0+cpu}
 """
 SHARED = "shared/data.txt"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-EXPECTS = profiles.Expects(device="cpu", torch="2.13.0+cpu")
+EXPECTS = profiles.Expected(device="cpu", version="2.13.0+cpu")
 FEW = ("--steps", "4", "--warm-up", "1")
 # One thread: this must not take minutes where others use the processors too.
 QUIET = {"OMP_NUM_THREADS": "1"}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FOLDERS = (resources.profiles_dir(),)
 LIBRARY = Library(FOLDERS)
-PROFILES = LIBRARY.profiles()
+PROFILES = LIBRARY.candidates()
 LOCKS = LIBRARY.locks(PROFILES)
 DOCKER = Containers(engines=(Engine(name="docker", socket="/run/docker.sock", state="usable"),))
 BACKENDS = (None, "docker", "venv", "conda")

@@ -143,7 +143,7 @@ def conda() -> st.SearchStrategy[dict[str, Any]]:
         {
             "channels": st.lists(sources, min_size=1, max_size=2, unique=True),
             "packages": st.lists(like(types.CondaSpec) | names, max_size=3),
-            "torch": st.sampled_from(["wheels", "conda"]),
+            "framework": st.sampled_from(["wheels", "conda"]),
             "virtual_packages": st.dictionaries(st.sampled_from(types.PLATFORMS), virtual),
         }
     )
@@ -598,7 +598,7 @@ def test_a_script_runs_the_same_whatever_the_data(case: tuple[profiles.Profile, 
 def test_a_conda_file_says_what_the_profile_says(case: tuple[profiles.Profile, Lock]) -> None:
     profile, _ = case
     files = rendered(case, "conda")
-    wheels = profile.conda.torch == "wheels"
+    wheels = profile.conda.framework == "wheels"
     assert set(files) == {"environment.yml"} | ({"requirements.txt"} if wheels else set())
     pip = ["pip", {"pip": ["--require-hashes", "--requirement requirements.txt"]}]
     assert yaml.safe_load(files["environment.yml"]) == {

@@ -326,7 +326,8 @@ def test_shipped_profiles_that_are_the_same_are_not_written(there: Settings) -> 
     shipped = profiles.search_path(None, there.config_dir)
     wanted = contents.select(["cpu"], ["linux/amd64"], [], Library(shipped))
     texts = contents.texts(wanted, shipped)
-    assert {p.member.name for p in texts} == {"cpu.yaml", "_cpu.yaml", "_defaults.yaml", "cpu.json"}
+    extended = {"_cpu.yaml", "_slim.yaml", "_defaults.yaml"}
+    assert {p.member.name for p in texts} == {"cpu.yaml", *extended, "cpu.json"}
     found = {p.member.path: p.content for p in texts}
     assert placing.drafts(found, there, print, force=False) == ()  # type: ignore[arg-type]
     other = {"profiles/cpu.yaml": b"other"}

@@ -131,7 +131,10 @@ def test_json_is_one_object_with_everything(
     here = with_gpu(FAST)
     show(monkeypatch, here)
     said = json.loads(shown(capsys, "--json", *(["--model", model] if model else [])))
-    assert set(said) == {"schema", "host", "profile", "reason", "fits", "memory", "model"}
+    assert set(said) == {
+        *("schema", "host", "framework", "profile", "reason", "fits", "memory", "model")
+    }
+    assert said["framework"] == "torch"
     assert said["schema"] == 1
     assert msgspec.convert(said["host"], Host) == here
     assert said["profile"] == "cuda"
@@ -254,3 +257,19 @@ def test_a_hidden_gpu_is_in_the_json(
     said = json.loads(shown(capsys, "--json", "--root", plant(tmp_path, "rtx5090-gtx1080")))
     (cuda,) = [fit for fit in said["fits"] if fit["profile"] == "cuda"]
     assert cuda["environment"]["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_one_framework_is_shown_and_the_others_are_a_word(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = shown(capsys)
+    assert "framework: torch; others: envbuilder detect --framework jax|tensorflow" in out
+    assert "jax-cpu" not in out
+    jax = shown(capsys, "--framework", "jax")
+    assert "→ profile jax-cpu: " in jax
+    assert "framework: jax; others: envbuilder detect --framework torch|tensorflow" in jax
+    fits = json.loads(shown(capsys, "--framework", "jax", "--json"))["fits"]
+    assert {fit["profile"] for fit in fits} == {"jax-cpu", "jax-cuda", "jax-xpu"}
+    (tmp_path / "envbuilder.yaml").write_text("requirements: [flax]\n")
+    project = " ".join(shown(capsys).split())
+    assert "framework: jax, because envbuilder.yaml:1 requires flax; others: " in project

@@ -32,7 +32,7 @@ backends: [venv]
 python: {default: "3.11", supported: ["3.11"]}
 tools: {uv: 0.13.8}
 requirements: [leaf]
-expects: {device: cpu, torch: 2.13.0}
+expects: {device: cpu, version: 2.13.0}
 """
 LEAF = File(
     kind="wheel", name="leaf", version="1.0", file="leaf-1.0-py3-none-any.whl", sha256="a" * 64,

@@ -49,7 +49,7 @@ WRONG_KEYS = {
     "backend": Mistake("backend: venv\n", 1, "backend", "--backend chooses it"),
     "platforms": Mistake("platforms: [linux/amd64]\n", 1, "platforms", "every profile states"),
     "index": Mistake("index_url: https://h/s\n", 1, "index_url", "for pip or uv"),
-    "torch": Mistake("torch: 2.13.0\n", 1, "torch", "PyTorch comes from the profile"),
+    "torch": Mistake("torch: 2.13.0\n", 1, "torch", "the framework comes from the profile"),
     "extends": Mistake("extends: cpu\n", 1, "extends", "a project names `profiles`"),
     "env": Mistake("env: {A: b}\n", 1, "env", "Did you mean 'environment'?"),
     "enviroments": Mistake("enviroments: {}\n", 1, "enviroments", "mean 'environments'?"),

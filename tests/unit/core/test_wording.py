@@ -43,7 +43,7 @@ class Outer(Struct, forbid_unknown_fields=True, kw_only=True):
         ({"expects": {}}, "expects: the key 'device' is missing"),
         (
             {"requirements": ["einops", "-r requirements.txt"]},
-            "(files, URLs and markers are not supported), found '-r requirements.txt'",
+            "(files and URLs are not supported), found '-r requirements.txt'",
         ),
         (
             {"environment": {"A B": "1"}},

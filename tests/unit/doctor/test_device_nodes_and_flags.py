@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FOLDERS = (resources.profiles_dir(),)
 LIBRARY = Library(FOLDERS)
-PROFILES = LIBRARY.profiles()
+PROFILES = LIBRARY.candidates()
 LOCKS = LIBRARY.locks(PROFILES)
 TWO = ("0000:01:00.0", "0000:02:00.0")
 GPUS = "proc/driver/nvidia/gpus"

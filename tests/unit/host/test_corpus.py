@@ -60,7 +60,7 @@ garbage = st.one_of(
 def shipped() -> tuple[tuple[Profile, ...], Mapping[str, Lock | None]]:
     folders = (resources.profiles_dir(),)
     library = Library(folders)
-    profiles = library.profiles()
+    profiles = library.candidates()
     return profiles, library.locks(profiles)
 
 

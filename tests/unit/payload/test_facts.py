@@ -60,7 +60,7 @@ def test_a_probe_without_torch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     found = facts.probe()
     assert found["torch"] is None
     assert "torch" in found["error"]
-    assert set(found["extensions"]) == {"zentorch", "ipex"}
+    assert set(found["extensions"]) == {"zentorch", "ipex", "zentf"}
 
 
 def test_a_probe_counts_amds_gpus_as_rocms(monkeypatch: pytest.MonkeyPatch) -> None:

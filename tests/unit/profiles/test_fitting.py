@@ -276,7 +276,7 @@ def test_flags_of_the_cpu(host: Host, requires: Requires, expected: Said) -> Non
 
 
 def test_an_extension_is_told_which_flag_it_uses() -> None:
-    expects = Expects(device="cpu", torch="2.13.0", extension="zentorch")
+    expects = Expects(device="cpu", version="2.13.0", extension="zentorch")
     uses = Requires(cpu_flags=("avx2", "avx512f", "avx512_bf16"))
     mine = a_profile(requires=uses, expects=expects)
     has = flags("avx512f", "avx512_bf16")

@@ -15,6 +15,7 @@ from envbuilder.locks import resolve
 from envbuilder.packages.python import claims, indexes
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 
 SHIPPED = (resources.profiles_dir(),)
 NAMES = (
-    *("cpu", "cpu-debian", "cpu-ipex", "cuda", "cuda-legacy", "mps", "rocm"),
-    *("xpu", "xpu-ipex", "zendnn", "zendnn-debian"),
+    *("cpu", "cpu-debian", "cpu-ipex", "cuda", "cuda-legacy", "jax-cpu", "jax-cuda", "jax-xpu"),
+    *("mps", "rocm", "tensorflow-cpu", "tensorflow-cuda", "xpu", "xpu-ipex", "zendnn"),
+    *("zendnn-debian", "zendnn-tensorflow"),
 )
 
+EXPECTS = "expects: {device: cpu, version: 2.13.0}"
 MINIMAL = """\
 name: mine
 description: A profile
@@ -36,7 +39,7 @@ platforms: [linux/amd64]
 backends: [venv]
 tools: {uv: 0.13.8}
 requirements: [torch==2.13.0]
-expects: {device: cpu, torch: 2.13.0}
+expects: {device: cpu, version: 2.13.0}
 """
 
 
@@ -47,8 +50,8 @@ def load(folder: Path, text: str, name: str = "mine") -> Profile:
 
 def test_all_of_them_are_shipped(repository: Path) -> None:
     assert profiles.names(SHIPPED) == NAMES
-    listed = re.findall(r"^\| `([a-z-]+)` \|", (repository / "README.md").read_text(), re.MULTILINE)
-    assert sorted(set(listed)) == list(NAMES)  # a row for each platform
+    listed = re.findall(r"`([a-z-]+)`", (repository / "README.md").read_text())
+    assert {*NAMES} <= {*listed}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,7 +61,6 @@ def test_shipped_profile_is_whole(name: str) -> None:
     assert profile.platforms
     assert profile.expects.device == profile.accelerator
     assert set(profile.indexes.values()) <= set(indexes.upstreams())
-    assert any(r.startswith("torch==") for r in profile.requirements)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,6 +83,8 @@ def test_states_of_shipped_locks() -> None:
     folder = resources.profiles_dir() / "locks"
     states = {n: profile_lock.load(folder / f"{n}.json").state for n in NAMES}
     assert states["cuda"] == states["mps"] == "locked"
+    others = [n for n in NAMES if profiles.load(n, SHIPPED).framework != "torch"]
+    assert {states[name] for name in others} == {"locked"}
     assert states["cpu-debian"] == states["zendnn-debian"] == "locked"
     assert states["xpu-ipex"] == "unlocked"
     assert states["cpu"] == states["zendnn"] == states["xpu"] == "claimed"
@@ -90,7 +94,7 @@ def test_archived_extensions_are_opt_in_and_warn() -> None:
     for name in NAMES:
         profile = profiles.load(name, SHIPPED)
         ipex = profile.expects.extension == "ipex"
-        assert profile.opt_in == (ipex or name.endswith("-debian"))
+        assert profile.opt_in == (ipex or name.endswith("-debian") or name == "jax-xpu")
         assert ipex == any("archived" in w for w in profile.warnings)
 
 
@@ -228,3 +232,51 @@ def test_any_text_is_a_profile_or_a_clear_error(
     (folder / "mine.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(InvalidError):
         profiles.load("mine", (folder,))
+
+
+@pytest.mark.parametrize(
+    ("old", "hint"),
+    [
+        ("expects: {device: cpu, torch: 2.13.0}", "Did you mean 'version'?"),
+        (
+            "expects: {device: cpu, version: 2.13.0}\nconda: {torch: conda}",
+            "Did you mean 'framework'?",
+        ),
+        (f"{EXPECTS}\nframework: mxnet", ""),
+    ],
+)
+def test_keys_that_named_torch_name_what_to_write(tmp_path: Path, old: str, hint: str) -> None:
+    text = MINIMAL.replace(EXPECTS, old)
+    with pytest.raises(InvalidError) as raised:
+        load(tmp_path, text)
+    assert hint in raised.value.hint
+
+
+def test_a_variant_has_the_framework_of_what_it_extends(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: jax-cpu\ndescription: d\n")
+    mine = profiles.load("mine", (tmp_path, *SHIPPED))
+    assert mine.framework == "jax"
+    lacking = "extends: jax-cpu\ndescription: d\nrequirements: [flax]\n"
+    (tmp_path / "mine.yaml").write_text(lacking)
+    with pytest.raises(InvalidError, match=r"'mine' has no jax: requirements: replaces those"):
+        profiles.load("mine", (tmp_path, *SHIPPED))
+
+
+def test_each_python_can_have_another_version() -> None:
+    profile = profiles.load("jax-cpu", SHIPPED)
+    versions = {python: profile.expected(python).version for python in profile.python.supported}
+    assert versions == {"3.11": "0.10.2", "3.12": "0.12.0.1", "3.13": "0.12.0.1"}
+    assert profile.expected("3.12").framework == "jax"
+    assert profile.expected(None).version == ""
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "xpu-ipex"])
+def test_what_verification_expects_is_what_the_lock_holds(name: str) -> None:
+    profile = profiles.load(name, SHIPPED)
+    lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
+    names = FRAMEWORKS[profile.framework].names
+    for target in lock.targets:
+        (held,) = [f.version for f in target.of_kind("wheel") if f.name in names]
+        expected = profile.expected(target.python).version
+        # PyPI's wheels of torch do not state their build.
+        assert held in (expected, expected.partition("+")[0])

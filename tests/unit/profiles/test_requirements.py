@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SHIPPED = resources.profiles_dir()
 TORCH = "torch==2.13.0+cpu"
-BARE = "extends: _cpu\nplatforms: [linux/amd64]\nexpects: {torch: '2'}\n"
+BARE = "extends: _cpu\nplatforms: [linux/amd64]\nexpects: {version: '2'}\n"
 """Its parent names no framework."""
 
 
@@ -93,7 +93,7 @@ def test_all_that_is_lost_is_named(tmp_path: Path) -> None:
         # No extension is expected any more.
         [f"extends: zendnn\nrequirements: ['{TORCH}']\nexpects: {{extension: ''}}"],
         # Conda brings torch.
-        ["extends: cuda\nbackends: [conda]\nconda: {torch: conda}\nrequirements: [einops]"],
+        ["extends: cuda\nbackends: [conda]\nconda: {framework: conda}\nrequirements: [einops]"],
     ],
 )  # fmt: skip
 def test_a_list_may_replace_what_is_not_expected(texts: list[str], tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from tests.support.host_trees import PROFILES, profile
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.core import types
+
 LINUX = Host(os="linux", machine="x86_64", platform="linux/amd64", cpu=Cpu(flags=("avx2",)))
 ADA = Gpu(
     vendor="nvidia",
@@ -52,7 +54,7 @@ def test_each_host_has_its_verdicts(name: str) -> None:
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
 def test_shipped_profiles_are_chosen_like_those_of_the_tests(name: str) -> None:
-    everything = SHIPPED.profiles()
+    everything = SHIPPED.candidates()
     host = host_trees.recorded(name)
     choice = selection.choose(everything, host, locks=SHIPPED.locks(everything))
     assert choice.profile == host_trees.load(name)["chosen"]
@@ -314,3 +316,48 @@ def test_nothing_to_choose() -> None:
     choice = selection.choose(PROFILES, other)
     assert choice.profile is None
     assert all(f.verdict == "no" for f in choice.fits)
+
+
+@pytest.mark.parametrize(
+    ("framework", "sm", "driver", "chosen", "verdict"),
+    [
+        ("jax", "8.9", "580.95.05", "jax-cuda", "fits"),
+        ("jax", "12.1", "580.95.05", "jax-cuda", "fits"),
+        ("jax", "13.0", "580.95.05", "jax-cpu", "warnings"),  # PTX alone
+        ("jax", "6.0", "580.95.05", "jax-cpu", "no"),
+        ("jax", "8.9", "570.00", "jax-cpu", "no"),  # CUDA 13
+        ("tensorflow", "8.9", "570.00", "tensorflow-cuda", "fits"),
+        ("tensorflow", "6.0", "525.60.13", "tensorflow-cuda", "fits"),
+        ("tensorflow", "8.9", "520.00", "tensorflow-cpu", "no"),
+        ("tensorflow", "12.0", "580.95.05", "tensorflow-cpu", "warnings"),
+        ("tensorflow", "5.2", "580.95.05", "tensorflow-cpu", "no"),
+    ],
+)
+def test_profiles_of_other_frameworks_are_judged_by_their_own_wheels(
+    framework: types.Framework, sm: str, driver: str, chosen: str, verdict: str
+) -> None:
+    candidates = SHIPPED.candidates(framework)
+    gpu = changed(ADA, sm=sm, driver_version=driver)
+    host = with_gpu(gpu, cpu=Cpu(flags=("avx", "avx2")), libc="glibc 2.36")
+    choice = selection.choose(candidates, host, locks=SHIPPED.locks(candidates))
+    assert choice.profile == chosen
+    assert {f.profile: f.verdict for f in choice.fits}[f"{framework}-cuda"] == verdict
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
+def test_a_cpu_without_avx_has_no_other_framework(framework: types.Framework) -> None:
+    candidates = SHIPPED.candidates(framework)
+    host = msgspec.structs.replace(LINUX, cpu=Cpu(flags=("sse2", "sse4_1")))
+    choice = selection.choose(candidates, host, locks=SHIPPED.locks(candidates))
+    assert choice.profile is None
+    fits = {f.profile: f for f in choice.fits}
+    assert "no avx (avx missing)" in fits[f"{framework}-cpu"].reasons[0]
+
+
+@pytest.mark.parametrize("name", ["jax-cuda", "tensorflow-cuda", "jax-xpu"])
+def test_without_the_gpu_a_profile_of_another_framework_cannot_run(name: str) -> None:
+    profile = SHIPPED.profile(name)
+    others = SHIPPED.candidates(profile.framework)
+    with pytest.raises(HostError, match=r"cannot run on this host: no \w+ GPU was found") as raised:
+        selection.require(profile, LINUX, locks=SHIPPED.locks(others), others=others)
+    assert f"`--profile {profile.framework}-cpu`" in raised.value.hint

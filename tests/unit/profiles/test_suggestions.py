@@ -29,6 +29,8 @@ SHIPPED = profile.names([resources.profiles_dir()])
         ("apple_silicon", "'mps'"),
         ("epyc", "'zendnn'"),
         ("zendn", "'zendnn'"),
+        ("jax", "'jax-cpu' or 'jax-cuda'"),
+        ("TensorFlow", "'tensorflow-cpu' or 'tensorflow-cuda'"),
         ("x" * 10_000, ""),
         ("none of these", ""),
     ],

@@ -12,7 +12,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Environment
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
-from envbuilder.project import framework
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.project.adapt import adapt
 from envbuilder.project.environments import Contents
 from envbuilder.project.requirement_files.listed import Line
@@ -80,7 +80,7 @@ def test_another_pytorch_is_an_error_that_names_both(line: str) -> None:
 def test_companions_come_from_the_index_of_the_profiles_pytorch() -> None:
     cpu, cuda = (adapt(p, contents("torchvision>=0.20", "torchaudio")) for p in (CPU, CUDA))
     assert cpu.requirements[-2:] == ("torchvision>=0.20", "torchaudio")
-    assert {cpu.indexes[name] for name in framework.TORCH} == {"pytorch-cpu"}
+    assert {cpu.indexes[name] for name in FRAMEWORKS["torch"].builds} == {"pytorch-cpu"}
     # PyTorch for CUDA is PyPI's, and so are its companions.
     assert cuda.indexes == CUDA.indexes
     assert "torchvision" not in cuda.indexes
@@ -227,7 +227,7 @@ def test_a_package_of_both_is_requested_once() -> None:
 
 
 def test_an_environment_without_wheels_has_no_packages_for_pip() -> None:
-    conda = msgspec.structs.replace(CPU.conda, torch="conda", packages=("pytorch 2.13.*",))
+    conda = msgspec.structs.replace(CPU.conda, framework="conda", packages=("pytorch 2.13.*",))
     no_wheels = msgspec.structs.replace(CPU, conda=conda)
     # It would lack them without a word.
     assert adapt(no_wheels, contents("rich")).backends == ("docker", "venv")
@@ -242,3 +242,42 @@ def test_an_environment_without_wheels_has_no_packages_for_pip() -> None:
 
 def test_notes_end_as_warnings_of_profiles_do() -> None:
     assert adapt(CPU, contents(notes=("a: left out.",))).warnings[-1] == "a: left out"
+
+
+JAX_CPU = profiles.load("jax-cpu", FOLDERS)
+TENSORFLOW_CPU = profiles.load("tensorflow-cpu", FOLDERS)
+
+
+@pytest.mark.parametrize("line", ["jax", "jax[cuda12]>=0.4", "jax[tpu]==0.12.0.1"])
+def test_jax_is_the_hardwares_build(line: str) -> None:
+    variant = adapt(JAX_CPU, contents(line, "flax"))
+    assert variant.requirements == (*JAX_CPU.requirements, "flax")
+
+
+def test_parts_of_jax_are_never_added_but_their_versions_count() -> None:
+    variant = adapt(JAX_CPU, contents("jax-cuda12-plugin[with-cuda]", "jaxlib>=0.5"))
+    assert variant.requirements == JAX_CPU.requirements
+    assert variant.constraints == ("jaxlib>=0.5",)
+
+
+def test_what_a_profile_pins_is_that_of_the_environments_python() -> None:
+    with pytest.raises(InvalidError, match=r"jax<0\.11: profile 'jax-cpu' has jax 0\.12\.0\.1"):
+        adapt(JAX_CPU, contents("jax<0.11"))
+    older = adapt(JAX_CPU, contents("jax<0.11", python="3.11"))
+    assert older.python.supported == ("3.11",)
+    with pytest.raises(InvalidError, match=r"jax>=0\.11: profile 'jax-cpu' has jax 0\.10\.2"):
+        adapt(JAX_CPU, contents("jax>=0.11", python="3.11"))
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu", "tensorflow-gpu"])
+def test_tensorflow_by_any_name_is_the_hardwares_build(name: str) -> None:
+    variant = adapt(TENSORFLOW_CPU, contents(f"{name}>=2.15", "tensorflow-datasets"))
+    assert variant.requirements == (*TENSORFLOW_CPU.requirements, "tensorflow-datasets")
+    with pytest.raises(InvalidError, match=r"<2\.16: profile 'tensorflow-cpu' has tensorflow"):
+        adapt(TENSORFLOW_CPU, contents(f"{name}<2.16"))
+
+
+def test_another_framework_is_an_ordinary_package() -> None:
+    variant = adapt(JAX_CPU, contents("torch==2.5.1"))
+    assert variant.requirements == (*JAX_CPU.requirements, "torch==2.5.1")
+    assert variant.indexes == {}

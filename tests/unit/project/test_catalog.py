@@ -80,3 +80,37 @@ def test_profiles_that_do_not_fit_are_left_out_unless_none_does(tmp_path: Path) 
     none = library(tmp_path, "requirements: ['torch==1.0']\n")
     with pytest.raises(InvalidError, match=r"torch==1.0: profile"):
         none.profiles()
+
+
+def test_a_project_is_for_one_framework(tmp_path: Path) -> None:
+    plain = library(tmp_path, "requirements: [einops]\n")
+    assert plain.framework == ("torch", "")
+    shown = library(tmp_path, "requirements: ['jax[cuda12]>=0.4', flax]\n")
+    assert shown.framework == ("jax", "envbuilder.yaml:1 requires jax")
+    stated = library(tmp_path, "framework: tensorflow\nrequirements: [einops]\n")
+    assert stated.framework == ("tensorflow", "envbuilder.yaml says so")
+    for each in (plain, shown, stated):
+        assert {p.framework for p in each.profiles()} == {each.framework[0]}
+        assert each.candidates() == each.profiles()
+
+
+def test_a_profile_with_another_framework_is_refused(tmp_path: Path) -> None:
+    project = library(tmp_path, "requirements: ['jax>=0.4']\n")
+    with pytest.raises(InvalidError) as raised:
+        project.profile("cpu")
+    assert raised.value.message == (
+        "profile 'cpu' has PyTorch, and the project is for JAX (envbuilder.yaml:1 requires jax)"
+    )
+    assert "write framework: torch into envbuilder.yaml" in raised.value.hint
+
+
+def test_what_is_wrong_with_every_profile_is_said_of_the_projects_framework(tmp_path: Path) -> None:
+    project = library(tmp_path, "requirements: ['jax==0.1']\n")
+    with pytest.raises(InvalidError, match=r"jax==0.1: profile 'jax-cpu' has jax 0\.12"):
+        project.profiles()
+
+
+def test_outside_of_a_project_candidates_have_pytorch_unless_asked(tmp_path: Path) -> None:
+    plain = library(tmp_path, "")
+    assert {p.framework for p in plain.candidates()} == {"torch"}
+    assert "jax-cpu" in {p.name for p in plain.candidates("jax")}

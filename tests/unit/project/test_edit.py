@@ -79,6 +79,8 @@ def test_companions_of_torch_can_be_added() -> None:
     [
         ("torch", "torch comes from the profile of the hardware"),
         ("Torch==2.0", "torch comes from the profile of the hardware"),
+        ("jax[cuda12]", "jax comes from the profile of the hardware"),
+        ("tensorflow-gpu", "tensorflow-gpu comes from the profile of the hardware"),
         ("a @ https://host/a.whl", "a URL; only packages from an index"),
         ("git+https://host/a", "a version control repository"),
         (".", "the project itself"),
@@ -151,3 +153,14 @@ def test_adding_and_removing_gives_the_same_text(requirement: str) -> None:
         text = added(TEXT, requirement, environment=environment).text
         assert text != TEXT
         assert removed(text, name, environment=environment).text == TEXT
+
+
+def test_a_framework_is_stated_not_listed() -> None:
+    with pytest.raises(InvalidError) as raised:
+        added("", "jax>=0.4")
+    assert raised.value.hint == (
+        "Write framework: jax into envbuilder.yaml: then it is in every environment."
+    )
+    with pytest.raises(InvalidError, match="jax comes from the profile") as raised:
+        added("framework: jax\n", "jax>=0.4")
+    assert raised.value.hint.startswith("Leave it out: it is in every environment.")

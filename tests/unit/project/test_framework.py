@@ -1,62 +1,50 @@
-"""What belongs to the hardware in any environment."""
+"""Which framework a project is for."""
 
 from __future__ import annotations
 
 import pytest
 
-from envbuilder.core import resources
-from envbuilder.profiles import lock as profile_lock
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.project_file import Definition
 from envbuilder.project import framework
+from envbuilder.project.requirement_files.listed import Line
+
+
+def lines(*texts: str) -> tuple[Line, ...]:
+    return tuple(Line(text, f"requirements.txt:{n}") for n, text in enumerate(texts, 1))
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["nvidia-cudnn-cu12", "nvidia-cublas-cu13", "nvidia-cublas", "nvidia-cuda-cupti",
-     "nvidia-nvtx", "nvidia-cusparselt-cu13", "triton", "triton-rocm", "pytorch-triton-xpu",
-     "cuda-bindings", "intel-sycl-rt", "mkl", "umf", "oneccl-devel"],
-)  # fmt: skip
-def test_runtime_libraries(name: str) -> None:
-    assert framework.is_runtime(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["nvidia-ml-py", "cuda-python", "numpy", "intel-extension-for-pytorch", "mkl-service",
-     "triton-model-analyzer", "torchmetrics", "rocm-docs"],
-)  # fmt: skip
-def test_packages_of_users(name: str) -> None:
-    assert not framework.is_runtime(name)
-
-
-def test_what_shipped_locks_pin_for_pytorch_is_known() -> None:
-    """Whatever only some profiles lock is the hardware's."""
-    locks = [profile_lock.load(p) for p in resources.profiles_dir().glob("locks/*.json")]
-    named = [{f.name for t in lock.targets for f in t.of_kind("wheel")} for lock in locks]
-    common = {"torch", "numpy", "setuptools", "packaging", "psutil", "zentorch", "pyyaml"}
-    everywhere = set.intersection(*(names for names in named if names))
-    rest = set.union(*named) - everywhere - common
-    unknown = {n for n in rest if not framework.is_runtime(n)}
-    assert unknown <= {
-        "cmake",
-        "deprecated",
-        "wrapt",
-        "safetensors",
-        "intel-extension-for-pytorch",
-        "pyelftools",
-    }
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["pytorch-cuda", "pytorch-mutex", "cpuonly", "cudatoolkit", "cuda", "cuda-version",
-     "cuda-cudart", "libcublas", "libcusparse", "cudnn", "nccl", "torchtriton"],
-)  # fmt: skip
-def test_conda_packages_that_are_the_hardwares(name: str) -> None:
-    assert framework.is_conda_runtime(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["cuda-nvcc", "cuda-python", "cupy", "libcurl", "numpy", "pytorch", "nccl-tests"]
+    ("listed", "expected"),
+    [
+        ([], ("torch", "")),
+        (["einops", "rich>=13"], ("torch", "")),
+        (["torch>=2", "rich"], ("torch", "requirements.txt:1 requires torch")),
+        (["rich", "jax[cuda12]>=0.4"], ("jax", "requirements.txt:2 requires jax")),
+        (["flax", "optax"], ("jax", "requirements.txt:1 requires flax")),
+        (["tensorflow-gpu"], ("tensorflow", "requirements.txt:1 requires tensorflow-gpu")),
+        (["keras>=3"], ("tensorflow", "requirements.txt:1 requires keras")),
+        # What is required counts before what packages are made for: keras has several backends.
+        (["keras", "jax"], ("jax", "requirements.txt:2 requires jax")),
+        (["keras", "torch"], ("torch", "requirements.txt:2 requires torch")),
+    ],
 )
-def test_conda_packages_of_users(name: str) -> None:
-    assert not framework.is_conda_runtime(name)
+def test_requirements_show_the_framework(listed: list[str], expected: tuple[str, str]) -> None:
+    assert framework.of(Definition(), lines(*listed)) == expected
+
+
+def test_what_the_project_states_decides() -> None:
+    stated = Definition(framework="jax")
+    assert framework.of(stated, lines("torch", "tensorflow")) == (
+        "jax",
+        "envbuilder.yaml says so",
+    )
+
+
+@pytest.mark.parametrize("listed", [["torch", "jax"], ["flax", "torchvision"], ["keras", "optax"]])
+def test_two_frameworks_are_a_question(listed: list[str]) -> None:
+    with pytest.raises(InvalidError, match="and a profile has one framework") as caught:
+        framework.of(Definition(), lines(*listed))
+    for number, name in enumerate(listed, 1):
+        assert f"{name}, requirements.txt:{number}" in caught.value.message
+    assert "framework: " in caught.value.hint

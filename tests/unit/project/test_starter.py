@@ -14,10 +14,11 @@ from envbuilder.project import starter
 from envbuilder.project.starter import Source
 
 HEAD = """\
-# What this project needs on any hardware. PyTorch comes from the profile of each machine.
+# What this project needs on any hardware. The framework comes from the profile of each machine.
 # To add packages: envbuilder add NAME. After other changes: envbuilder lock
 """
 TAIL = """\
+# framework: jax  # or tensorflow; by default what the packages require, else torch
 # profiles: [cpu, cuda]  # the hardware to support; without it, all
 # python: "3.12"
 """

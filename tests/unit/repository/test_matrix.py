@@ -47,7 +47,7 @@ def check_report(report: dict[str, Any], run: Run, profile: Profile) -> None:
     assert (report["profile"], report["backend"]) == (run.profile, run.backend)
     assert report["host"]["platform"] == run.platform
     assert report["framework"]["python"].startswith(f"{run.python}.")
-    assert report["framework"]["version"] == profile.expects.torch
+    assert report["framework"]["version"] == profile.expects.version
     if run.state == "run":
         assert report["status"] == "passed"
         assert report["device"]["used"] == profile.expects.device

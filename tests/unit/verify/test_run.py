@@ -17,7 +17,7 @@ from envbuilder.packages.mnist import Dataset
 from envbuilder.payload import arguments
 from envbuilder.payload.machine import importing
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
-from envbuilder.profiles.profile import Expects
+from envbuilder.profiles.profile import Expected
 from envbuilder.verify import run
 from envbuilder.verify.report import model
 from tests.support.reports import measured
@@ -25,9 +25,9 @@ from tests.support.reports import measured
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXPECTS = Expects(
+EXPECTS = Expected(
     device="xpu",
-    torch="2.14.1+xpu",
+    version="2.14.1+xpu",
     precision="bfloat16",
     accuracy=0.981,
     kernels=("aten::mm", "zentorch::"),
@@ -57,6 +57,7 @@ def test_all_that_the_profile_expects_reaches_the_payload() -> None:
         "--dataset-name": ["MNIST"],
         "--epochs": ["4"],
         "--precision": ["bfloat16"],
+        "--framework": ["torch"],
         "--framework-version": ["2.14.1+xpu"],
         "--min-accuracy": ["0.981"],
         "--compile-backend": ["inductor", "zentorch"],
@@ -80,7 +81,7 @@ def test_a_quick_run_expects_what_a_subset_can_show(why: dict[str, Any]) -> None
 
 
 def test_what_is_not_asked_for_is_not_passed() -> None:
-    plain = Expects(device="cpu", torch="")
+    plain = Expected(device="cpu", version="")
     passed = run.payload_arguments(job(expects=plain, epochs=None), PATHS)
     names = {
         "--epochs",

@@ -202,7 +202,7 @@ def test_the_venv_sees_the_libraries_that_conda_brings(
 
 
 def test_torch_from_conda_takes_nothing_from_the_index(found: Settings) -> None:
-    profile = replace(CPU, conda=replace(CPU.conda, torch="conda"), preload=())
+    profile = replace(CPU, conda=replace(CPU.conda, framework="conda"), preload=())
     made = planned(found, profile=profile)
     assert {f.kind for f in made.files} == {"conda"}
     assert commands(made) == []

@@ -415,7 +415,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "profiles" / "tiny.yaml").write_text(
         "description: Small\naccelerator: cpu\nplatforms: [linux/amd64]\nbackends: [venv]\n"
         'python: {default: "3.11", supported: ["3.11"]}\ntools: {uv: 0.13.8}\n'
-        "requirements: [leaf==1.0]\nexpects: {device: cpu, torch: 2.13.0}\n"
+        "requirements: [leaf==1.0]\nexpects: {device: cpu, version: 2.13.0}\n"
     )
     monkeypatch.chdir(folder)
     return folder

@@ -189,7 +189,7 @@ def test_what_differs_by_hardware_stands_at_the_top(found: Settings) -> None:
 
 
 def test_torch_from_conda_needs_no_wheels() -> None:
-    conda = msgspec.structs.replace(PROFILE.conda, torch="conda", packages=("pytorch 2.10.*",))
+    conda = msgspec.structs.replace(PROFILE.conda, framework="conda", packages=("pytorch 2.10.*",))
     profile = msgspec.structs.replace(PROFILE, conda=conda)
     nothing = lockfile.nothing(profile)
     for target in render.CONDA_TARGETS:
@@ -420,7 +420,7 @@ def test_torch_from_conda_is_rendered_without_a_lock_of_wheels(
     (tmp_path / "profiles").mkdir()
     (tmp_path / "envbuilder.yaml").write_text("")
     (tmp_path / "profiles" / "mine.yaml").write_text(
-        "extends: cuda\ndescription: d\nconda: {torch: conda, packages: [pytorch]}\n"
+        "extends: cuda\ndescription: d\nconda: {framework: conda, packages: [pytorch]}\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(signal, "signal", lambda *args: None)

@@ -83,9 +83,9 @@ def package(name: str, *depends: str) -> Package:
 )  # fmt: skip
 def test_a_second_pytorch_is_refused(packages: tuple[Package, ...], says: str, moved: str) -> None:
     with pytest.raises(UnsolvableError) as raised:
-        unsolvable.require_no_pytorch(ZENDNN, packages)
+        unsolvable.require_no_framework(ZENDNN, packages)
     assert str(raised.value) == f"{says}, but PyTorch comes from the profile's wheels"
     assert raised.value.hint == f"List {moved} under pip: in environment.yml instead."
-    conda = msgspec.structs.replace(ZENDNN.conda, torch="conda")
-    unsolvable.require_no_pytorch(msgspec.structs.replace(ZENDNN, conda=conda), packages)
-    unsolvable.require_no_pytorch(ZENDNN, [package("numpy")])
+    conda = msgspec.structs.replace(ZENDNN.conda, framework="conda")
+    unsolvable.require_no_framework(msgspec.structs.replace(ZENDNN, conda=conda), packages)
+    unsolvable.require_no_framework(ZENDNN, [package("numpy")])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import mnist
-from envbuilder.profiles.profile import Expects
+from envbuilder.profiles.profile import Expected
 from envbuilder.verify import run
 from envbuilder.verify.page import page
 from envbuilder.verify.report import model
@@ -162,7 +162,7 @@ def test_a_failure_without_reasons_names_its_checks() -> None:
 
 def test_a_run_without_a_report_has_a_page(tmp_path: Path) -> None:
     data = mnist.Dataset(folder=tmp_path, name="MNIST", subset=False)
-    expects = Expects(device="cuda", torch="2.14.1")
+    expects = Expected(device="cuda", version="2.14.1")
     job = run.Job(expects=expects, dataset=data, epochs=None, quick=False)
     seen = Seen(page.render(run.unfinished(job, VerifyError("the payload was killed"))))
     assert "NOT VERIFIED" in seen.text

@@ -11,7 +11,7 @@ import pytest
 
 from envbuilder.core import process
 from envbuilder.core.errors import VerifyError
-from envbuilder.profiles.profile import Expects
+from envbuilder.profiles.profile import Expected
 from envbuilder.verify.tuning import measure, rules
 from tests.support import tuning
 from tests.support.tuning import EXPECTS, Machine, run, verdicts
@@ -148,7 +148,7 @@ DATASET: Any = SimpleNamespace(folder=Path("/mnist"))
 
 def test_a_trial_is_the_payloads_report() -> None:
     start = payload("noise", "[]", "{", {"event": "phase"}, {"event": "report", "report": {"a": 1}})
-    ipex = Expects(device="cpu", torch="2.8.0", extension="ipex")
+    ipex = Expected(device="cpu", version="2.8.0", extension="ipex")
     assert measure.asking(start, DATASET, ipex)(("--seed", "2")) == {"a": 1}
     own = ("trial", "--device", "cpu", "--data", "/data", "--extension", "ipex", "--seed", "2")
     assert lines_of == [own]

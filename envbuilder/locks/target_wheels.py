@@ -1,0 +1,122 @@
+"""Find the wheels of one target with uv: those of named indexes from these, each under one name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from envbuilder.packages.python import indexes
+from envbuilder.packages.python.indexes import canonical
+from envbuilder.packages.python.uv import UnresolvableError
+from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.requirements import applies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from envbuilder.core import types
+    from envbuilder.packages.python.static_index import Offer
+    from envbuilder.packages.python.uv import Found, Uv
+    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.profile import Profile
+
+_MOST_EXCLUDED = 20
+"""Versions on other indexes that are excluded before a target counts as unresolvable."""
+
+
+def require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
+    """Require that every pinned distribution of a named index is offered in that version."""
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    offered: dict[str, set[str]] = {}
+    for offer in offers:
+        offered.setdefault(canonical(offer.distribution), set()).add(offer.version)
+    sources = {canonical(d): s for d, s in profile.indexes.items()}
+    for line in profile.requirements:
+        need = Requirement(line)
+        name = canonical(need.name)
+        if name in sources and not any(
+            need.specifier.contains(Version(v), prereleases=True) for v in offered.get(name, ())
+        ):
+            raise UnresolvableError(
+                f"{need}: the index {sources[name]} did not answer, and no public source "
+                f"states the hash of its wheels: {_elsewhere(sources[name])}"
+            )
+
+
+def of_target(
+    profile: Profile,
+    platform: types.Platform,
+    python: types.PythonVersion,
+    before: Mapping[str, str],
+    uv: Uv,
+) -> tuple[Found, ...]:
+    """Return the wheels of a target, with the framework under the profile's name for it alone.
+
+    A package may require it by another name: `tensorflow`, where the profile has `tensorflow-cpu`.
+    Both have the same modules. The other is resolved in the same version, so that what requires it
+    sets its limits, and is left out.
+    """
+    from packaging.requirements import Requirement
+
+    wheels = _of_indexes(profile, platform, python, before, uv)
+    present = {canonical(wheel.file.name): wheel.file.version for wheel in wheels}
+    names = FRAMEWORKS[profile.framework].names & present.keys()
+    required = [
+        need.name
+        for need in map(Requirement, profile.requirements)
+        if canonical(need.name) in names and applies(need.marker, platform, python)
+    ]
+    others = names - {canonical(required[0])} if required else frozenset()
+    if not others:
+        return wheels
+    same = (f"{name}=={present[canonical(required[0])]}" for name in sorted(others))
+    limited = msgspec.structs.replace(profile, constraints=(*profile.constraints, *same))
+    wheels = _of_indexes(limited, platform, python, before, uv)
+    return tuple(wheel for wheel in wheels if canonical(wheel.file.name) not in others)
+
+
+def _of_indexes(
+    profile: Profile,
+    platform: types.Platform,
+    python: types.PythonVersion,
+    before: Mapping[str, str],
+    uv: Uv,
+) -> tuple[Found, ...]:
+    """Return the wheels of a target; what belongs to a named index is taken from that one.
+
+    If uv takes the best version of several indexes, that may be PyPI's, a build for other hardware:
+    then it resolves again without that version.
+    """
+    sources = {canonical(d): s for d, s in profile.indexes.items()}
+    excluded: list[str] = []
+    foreign: list[File] = []
+    while len(excluded) <= _MOST_EXCLUDED:
+        constraints = (*profile.constraints, *excluded)
+        try:
+            wheels = uv.compile(profile.requirements, platform, python, before, constraints)
+        except UnresolvableError:
+            if not foreign:
+                raise
+            break
+        foreign = [
+            w.file
+            for w in wheels
+            if sources.get(canonical(w.file.name), w.file.source) != w.file.source
+        ]
+        if not foreign:
+            return wheels
+        excluded += [f"{f.name}!={f.version}" for f in foreign]
+    name = foreign[0].name
+    raise UnresolvableError(
+        f"{platform} with Python {python}: {name} is required, but no source states the hash of a"
+        f" build for this hardware (index {sources[canonical(name)]}) that fits, and PyPI's builds"
+        f" are for other hardware: {_elsewhere(sources[canonical(name)])}"
+    )
+
+
+def _elsewhere(source: str) -> str:
+    """Return what to do if a named index cannot be reached."""
+    return f"lock on a machine that reaches it, or name a mirror ({indexes.mirror_setting(source)})"

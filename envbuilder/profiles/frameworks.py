@@ -1,0 +1,174 @@
+"""The frameworks that profiles bring, one row each; the payload has such a table, too.
+
+A framework belongs to the hardware: each profile has its own build and version of it, whatever a
+project's files say. All that is different about a framework outside of the payload is in its row.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.payload.frameworks import title
+
+if TYPE_CHECKING:
+    from envbuilder.core import types
+
+DEFAULT: types.Framework = "torch"
+
+
+class Framework(Struct, frozen=True, kw_only=True):
+    """What its distributions and conda packages are; names are normalised as in indexes."""
+
+    title: str
+    names: frozenset[str]
+    """The distributions that are the framework itself, of which a profile pins one."""
+    parts: frozenset[str] = frozenset()
+    """What its builds consist of in addition: an environment holds those of the profile alone."""
+    companions: frozenset[str] = frozenset()
+    """What a project may list in addition, with a build for each kind of hardware."""
+    libraries: re.Pattern[str]
+    """Runtime libraries that its builds require in exact versions."""
+    used_by: re.Pattern[str] | None = None
+    """Distributions that show which framework a project is for."""
+    conda: dict[str, str]
+    """Its packages as conda channels name them → as PyPI does."""
+    conda_cores: frozenset[str] = frozenset()
+    """Conda packages that hold its code, and that nobody lists."""
+    conda_libraries: re.Pattern[str]
+    """Conda packages that choose a build of it, or hold libraries that its wheels bring along."""
+    extensions: dict[str, str] = {}
+    """`expects.extension` → its distribution."""
+    index_hosts: tuple[str, ...] = ()
+    """Hosts that have nothing but its builds."""
+
+    @property
+    def builds(self) -> frozenset[str]:
+        """The distributions with a build for each kind of hardware."""
+        return self.names | self.parts | self.companions
+
+    def in_conda(self, name: str) -> bool:
+        """Return whether a conda package is the framework, or holds its code."""
+        return name in self.conda or name in self.conda_cores
+
+
+_CUDA = r"nvidia-(cu[a-z]+|cuda-.+|cusparselt|nccl|nv[a-z]+)(-cu1[0-9])?"
+_ONEAPI = (
+    r"|intel-(cmplr|opencl|openmp|pti|sycl).*|dpcpp-.+|onemkl-.+|oneccl.*"
+    r"|mkl|tbb|tcmlib|umf|impi-rt"
+)
+_CONDA_CUDA = (
+    r"cudatoolkit|cudnn|nccl"
+    r"|cuda(-(cudart|cupti|libraries|nvrtc|nvtx|opencl|runtime|toolkit|version))?"
+    r"|lib(cublas|cufft|cufile|curand|cusolver|cusparse|npp|nvfatbin|nvjitlink|nvjpeg)"
+)
+
+FRAMEWORKS: dict[types.Framework, Framework] = {
+    "torch": Framework(
+        title=title("torch"),
+        names=frozenset({"torch"}),
+        companions=frozenset({"torchvision", "torchaudio", "torchcodec"}),
+        libraries=re.compile(
+            _CUDA + r"|cuda-(bindings|pathfinder|toolkit)|(pytorch-)?triton(-rocm|-xpu)?" + _ONEAPI
+        ),
+        conda={
+            "pytorch": "torch",
+            "pytorch-cpu": "torch",
+            "pytorch-gpu": "torch",
+            "torchvision": "torchvision",
+            "torchaudio": "torchaudio",
+        },
+        conda_libraries=re.compile(r"pytorch-(cuda|mutex)|cpuonly|torchtriton|" + _CONDA_CUDA),
+        conda_cores=frozenset({"libtorch"}),
+        extensions={"zentorch": "zentorch", "ipex": "intel-extension-for-pytorch"},
+        index_hosts=("pytorch.org",),
+    ),
+    "jax": Framework(
+        title=title("jax"),
+        names=frozenset({"jax"}),
+        parts=frozenset(
+            {
+                *("jaxlib", "libtpu", "jax-metal", "jax-mps"),
+                *(
+                    f"jax-{runtime}-{part}"
+                    for runtime in ("cuda12", "cuda13", "rocm60", "rocm7", "oneapi")
+                    for part in ("plugin", "pjrt")
+                ),
+            }
+        ),
+        libraries=re.compile(_CUDA + _ONEAPI),
+        used_by=re.compile(
+            r"flax|optax|equinox|chex|dm-haiku|orbax-checkpoint|diffrax|distrax|numpyro|jaxtyping"
+        ),
+        conda={"jax": "jax", "jaxlib": "jaxlib"},
+        conda_libraries=re.compile(_CONDA_CUDA),
+    ),
+    "tensorflow": Framework(
+        title=title("tensorflow"),
+        names=frozenset(
+            {
+                *("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel"),
+                *("tensorflow-macos", "tensorflow-rocm", "tensorflow-cpu-aws", "intel-tensorflow"),
+            }
+        ),
+        parts=frozenset({"tensorflow-metal", "intel-extension-for-tensorflow"}),
+        libraries=re.compile(_CUDA),
+        used_by=re.compile(r"keras|tf-keras|tensorflow-(datasets|hub|text|probability|addons)"),
+        conda={
+            "tensorflow": "tensorflow",
+            "tensorflow-cpu": "tensorflow",
+            "tensorflow-gpu": "tensorflow",
+        },
+        conda_cores=frozenset({"libtensorflow_cc", "tensorflow-base"}),
+        conda_libraries=re.compile(_CONDA_CUDA),
+        extensions={"zentf": "zentf"},
+    ),
+}
+
+
+def first_profile(framework: types.Framework, accelerator: types.Accelerator) -> str:
+    """Return the name of the profile that is for an accelerator before all others."""
+    return accelerator if framework == DEFAULT else f"{framework}-{accelerator}"
+
+
+def of_build(name: str) -> Framework | None:
+    """Return the framework that a distribution (normalised) is a part or a companion of."""
+    return next((row for row in FRAMEWORKS.values() if name in row.builds), None)
+
+
+def of_index(host: str) -> Framework | None:
+    """Return the framework whose builds a host serves."""
+    for row in FRAMEWORKS.values():
+        if any(host == known or host.endswith(f".{known}") for known in row.index_hosts):
+            return row
+    return None
+
+
+def of_conda(name: str) -> str | None:
+    """Return the distribution that a conda package of a framework is; None if it is of none."""
+    return next((row.conda[name] for row in FRAMEWORKS.values() if name in row.conda), None)
+
+
+def of_name(name: str) -> types.Framework | None:
+    """Return the framework that a distribution (normalised) is itself; None if it is none."""
+    return next((key for key, row in FRAMEWORKS.items() if name in row.names), None)
+
+
+def of_user(name: str) -> types.Framework | None:
+    """Return the framework that a distribution (normalised) belongs to or is made for."""
+    for key, row in FRAMEWORKS.items():
+        if name in row.builds or (row.used_by and row.used_by.fullmatch(name)):
+            return key
+    return None
+
+
+def is_runtime(name: str) -> bool:
+    """Return whether a distribution (normalised) is a library that some framework brings along."""
+    return any(row.libraries.fullmatch(name) for row in FRAMEWORKS.values())
+
+
+def is_conda_runtime(name: str) -> bool:
+    """Return whether a conda package chooses a build of some framework, or is a library of it."""
+    return any(row.conda_libraries.fullmatch(name) for row in FRAMEWORKS.values())

@@ -1,0 +1,112 @@
+"""What belongs to the hardware in any environment: a row for each framework."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.core import resources
+from envbuilder.profiles import frameworks, requirements
+from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.library import Library
+
+if TYPE_CHECKING:
+    from envbuilder.core import types
+    from envbuilder.profiles.profile import Profile
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nvidia-cudnn-cu12", "nvidia-cublas-cu13", "nvidia-cublas", "nvidia-cuda-cupti",
+     "nvidia-nvtx", "nvidia-cusparselt-cu13", "triton", "triton-rocm", "pytorch-triton-xpu",
+     "cuda-bindings", "intel-sycl-rt", "mkl", "umf", "oneccl-devel"],
+)  # fmt: skip
+def test_runtime_libraries(name: str) -> None:
+    assert frameworks.is_runtime(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nvidia-ml-py", "cuda-python", "numpy", "intel-extension-for-pytorch", "mkl-service",
+     "triton-model-analyzer", "torchmetrics", "rocm-docs"],
+)  # fmt: skip
+def test_packages_of_users(name: str) -> None:
+    assert not frameworks.is_runtime(name)
+
+
+LIBRARY = Library((resources.profiles_dir(),))
+PLAIN: dict[str, set[str]] = {
+    "torch": {
+        *("numpy", "setuptools", "packaging", "psutil", "zentorch", "pyyaml", "cmake"),
+        *("deprecated", "wrapt", "safetensors", "intel-extension-for-pytorch", "pyelftools"),
+    },
+    "jax": set(),
+    "tensorflow": {"zentf"},
+}
+"""Packages that only some locks of a framework hold, and that are nothing of the hardware's."""
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_what_shipped_locks_pin_for_a_framework_is_known(name: types.Framework) -> None:
+    """Whatever only some profiles lock is the hardware's."""
+    row = FRAMEWORKS[name]
+    locks = [LIBRARY.lock(profile.name) for profile in LIBRARY.candidates(name)]
+    held = [{f.name for t in lock.targets for f in t.of_kind("wheel")} for lock in locks if lock]
+    everywhere = set.intersection(*(names for names in held if names))
+    rest = set.union(*held) - everywhere - row.builds - PLAIN[name]
+    assert {n for n in rest if not row.libraries.fullmatch(n)} == set()
+
+
+@pytest.mark.parametrize("profile", LIBRARY.profiles(), ids=lambda p: p.name)
+def test_every_profile_pins_its_framework(profile: Profile) -> None:
+    names = {requirements.distribution(line) for line in profile.requirements}
+    own = names & FRAMEWORKS[profile.framework].names
+    assert own
+    assert all("==" in r for r in profile.requirements if requirements.distribution(r) in own)
+    for name, row in FRAMEWORKS.items():
+        assert name == profile.framework or not names & row.builds
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"),
+    [
+        ("torch", "torch"), ("jax", "jax"), ("tensorflow-gpu", "tensorflow"),
+        ("jaxlib", None), ("torchvision", None), ("keras", None),
+    ],
+)  # fmt: skip
+def test_names_of_frameworks(name: str, framework: str | None) -> None:
+    assert frameworks.of_name(name) == framework
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"),
+    [
+        ("torchvision", "torch"), ("jaxlib", "jax"), ("jax-cuda12-plugin", "jax"),
+        ("flax", "jax"), ("optax", "jax"), ("keras", "tensorflow"), ("tf-keras", "tensorflow"),
+        ("tensorflow-hub", "tensorflow"), ("tensorboard", None), ("numpy", None),
+    ],
+)  # fmt: skip
+def test_who_needs_which_framework(name: str, framework: str | None) -> None:
+    assert frameworks.of_user(name) == framework
+
+
+def test_no_distribution_is_of_two_frameworks() -> None:
+    every = [name for row in FRAMEWORKS.values() for name in row.builds]
+    assert len(every) == len(set(every))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pytorch-cuda", "pytorch-mutex", "cpuonly", "cudatoolkit", "cuda", "cuda-version",
+     "cuda-cudart", "libcublas", "libcusparse", "cudnn", "nccl", "torchtriton"],
+)  # fmt: skip
+def test_conda_packages_that_are_the_hardwares(name: str) -> None:
+    assert frameworks.is_conda_runtime(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["cuda-nvcc", "cuda-python", "cupy", "libcurl", "numpy", "pytorch", "nccl-tests"]
+)
+def test_conda_packages_of_users(name: str) -> None:
+    assert not frameworks.is_conda_runtime(name)
