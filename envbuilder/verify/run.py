@@ -65,6 +65,8 @@ def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
         arguments.append("--quick")
     else:
         arguments += ["--min-accuracy", str(expects.accuracy)]
+        if expects.images is not None:
+            arguments += ["--images", str(expects.images)]
         for backend in expects.compile:
             arguments += ["--compile-backend", backend]
         for prefix in expects.kernels:

@@ -112,6 +112,7 @@ def test_pure_modules_do_not_reach_out(repository: Path) -> None:
 
 def test_the_payload_imports_nothing_of_ours(repository: Path) -> None:
     allowed = set(sys.stdlib_module_names) | {
+        "tensorflow",
         "torch",
         "zentorch",
         "intel_extension_for_pytorch",

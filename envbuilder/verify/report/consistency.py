@@ -63,8 +63,8 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 def request_for(expects: Expected, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
-    """Return the request for the complete `data`; `quick` selects its subset here."""
-    used = data.quick() if quick else data
+    """Return the request for the complete `data`, of which a part may be used."""
+    used = data.quick() if quick else data.first(expects.images) if expects.images else data
     options = Options(
         device=expects.device,
         framework=expects.framework,
@@ -73,7 +73,7 @@ def request_for(expects: Expected, data: Dataset, *, epochs: int | None, quick: 
         extensions=(expects.extension,) if expects.extension else (),
         require_kernels=() if quick else expects.kernels,
         compile_backends=expects.compile,
-        min_accuracy=None if quick or used.subset else expects.accuracy,
+        min_accuracy=None if quick or data.subset else expects.accuracy,
     )
     return Request(
         device=expects.device,

@@ -89,6 +89,13 @@ def test_the_shipped_subset_is_small_and_carries_no_time() -> None:
         assert (flags, mtime) == (0, 0), f"{file.name} has a name or a time in its header"
 
 
+def test_the_first_images_to_train_on(tmp_path: Path) -> None:
+    data = dataset.load(write(tmp_path))
+    assert (data.first(2).train.count, data.first(2).test.count) == (2, 3)
+    assert (data.first(9).train.count, data.first(2, 1).test.count) == (3, 1)
+    assert data.first(2).sha256 == data.sha256
+
+
 def test_quick_uses_the_first_images_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset, "QUICK_TRAIN", 2)
     monkeypatch.setattr(dataset, "QUICK_TEST", 5)

@@ -68,6 +68,14 @@ def test_all_that_the_profile_expects_reaches_the_payload() -> None:
     assert "--quick" not in passed
 
 
+def test_a_profile_may_limit_the_images_of_an_epoch() -> None:
+    expects = Expected(device="cpu", version="1", images=20_032)
+    assert values(run.payload_arguments(job(expects=expects), PATHS), "--images") == ["20032"]
+    quick = run.payload_arguments(job(expects=expects, quick=True), PATHS)
+    assert not values(quick, "--images"), "a quick run takes fewer"
+    assert not values(run.payload_arguments(job(), PATHS), "--images")
+
+
 @pytest.mark.parametrize(
     "why", [{"quick": True}, {"dataset": Dataset(folder=Path(), name="few", subset=True)}]
 )

@@ -29,6 +29,16 @@ def test_a_report_of_what_was_asked_for() -> None:
     assert contradictions() == []
 
 
+def test_fewer_images_than_mnist_has_are_one_epoch_with_the_profiles_own_gate() -> None:
+    whole = Dataset("MNIST", Split(b"", b"", 60_000), Split(b"", b"", 10_000), {})
+    few = Expected(device="cpu", version="1", images=20_032, accuracy=0.96)
+    asked = consistency.request_for(few, whole, epochs=None, quick=False)
+    assert (asked.train, asked.test, asked.subset) == (20_032, 10_000, True)
+    assert (asked.epochs, asked.accuracy) == (1, 0.96)
+    quick = consistency.request_for(few, whole, epochs=None, quick=True)
+    assert (quick.train, quick.epochs, quick.accuracy) == (3_000, 3, 0.92)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
