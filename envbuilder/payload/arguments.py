@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     add("--dataset-name", help="the name in the report; by default from the files' hashes")
     add("--run-id", default="", help="returned with the report")
     add("--questions", type=Path, help="folder in which the images of a blind test will appear")
+    add("--images", type=_positive, help="train on the first ones only")
     add("--epochs", type=_positive, help="default: 1, or 3 on a subset")
     add(
         "--quick",

@@ -95,7 +95,11 @@ def _verify(options: argparse.Namespace) -> int:
         questions=options.questions,
         start=options.start,
     )
-    report = verify.verify(settings, data.quick() if options.quick else data, out)
+    if options.quick:
+        data = data.quick()
+    elif options.images:
+        data = data.first(options.images)
+    report = verify.verify(settings, data, out)
     out.report(report)
     return 0 if report["status"] == "passed" else EXIT_FAILED
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional
 
-from ..machine import hardware
+from ..machine import hardware, importing
 from ..machine.accelerators import ACCELERATORS
 from ..machine.device import NO_KERNEL, first_line, require_undisguised
 from ..report import CheckError
@@ -86,7 +86,7 @@ def require_build(tensorflow: Any, accelerator: str) -> str:
 
 def require_usable(tensorflow: Any, accelerator: str) -> str:
     """Allocate, compute, read back and compare; raise CheckError with the reason if this fails."""
-    import numpy
+    numpy = importing.limited("numpy")
 
     kind = device_type(accelerator)
     require_undisguised(accelerator, os.environ)

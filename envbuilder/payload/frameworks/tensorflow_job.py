@@ -22,6 +22,7 @@ from typing import (
 )
 
 from .. import interface
+from ..machine import importing
 from ..training import layers
 from ..training.dataset import SIDE
 from ..training.train import DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH
@@ -133,7 +134,7 @@ class Differentiation:
     """A traced network without dropout whose weights are assigned in place before each step."""
 
     def __init__(self, tensorflow: Any, place: str) -> None:
-        import numpy
+        numpy = importing.limited("numpy")
 
         self._network = network(tensorflow, place, layers.initial(numpy, 0))
         self._run = traced(tensorflow, place, self._differentiate, *batch_signature(tensorflow))
@@ -172,7 +173,7 @@ class Job(interface.Job):
     """One training on one device."""
 
     def __init__(self, tensorflow: Any, place: str, seed: int) -> None:
-        import numpy
+        numpy = importing.limited("numpy")
 
         self._tensorflow, self._place, self._seed = tensorflow, place, seed
         # Drawn on the CPU, so that the order of images is the same on every device.

@@ -44,6 +44,10 @@ class Split:
     labels: bytes
     count: int
 
+    def first(self, count: int) -> Split:
+        """Return the same split, limited to its first images."""
+        return Split(self.images, self.labels, min(self.count, count))
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -66,11 +70,14 @@ class Dataset:
 
     def quick(self) -> Dataset:
         """Return the same data, limited to the first images, for a check within seconds."""
-        train, test = self.train, self.test
+        return self.first(QUICK_TRAIN, QUICK_TEST)
+
+    def first(self, train: int, test: Optional[int] = None) -> Dataset:
+        """Return the same data, limited to the first images to train on and to test."""
         return Dataset(
             self.name,
-            Split(train.images, train.labels, min(train.count, QUICK_TRAIN)),
-            Split(test.images, test.labels, min(test.count, QUICK_TEST)),
+            self.train.first(train),
+            self.test if test is None else self.test.first(test),
             self.sha256,
         )
 

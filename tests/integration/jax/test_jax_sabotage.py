@@ -58,7 +58,7 @@ def arguments(fault: Fault) -> Words:
     "fault",
     parameters(
         Fault("matmul_a_thousandth_off", "arithmetic", "float32 matmul"),
-        Fault("conv_without_weight_gradient", "gradients", "conv2.weight", always=True),
+        Fault("conv_without_weight_gradient", "gradients", "conv1.weight", always=True),
         Fault("relu_with_a_wrong_gradient", "gradients", "wrong gradients"),
         Fault("convolutions_in_bfloat16", "precision", "bfloat16 took part", always=True),
         Fault("lower_matmul_precision", "precision", "bfloat16 is in effect"),
