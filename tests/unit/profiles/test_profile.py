@@ -94,7 +94,9 @@ def test_archived_extensions_are_opt_in_and_warn() -> None:
     for name in NAMES:
         profile = profiles.load(name, SHIPPED)
         ipex = profile.expects.extension == "ipex"
-        assert profile.opt_in == (ipex or name.endswith("-debian") or name == "jax-xpu")
+        assert profile.opt_in == (
+            ipex or name.endswith("-debian") or name in {"jax-xpu", "zendnn-tensorflow"}
+        )
         assert ipex == any("archived" in w for w in profile.warnings)
 
 

@@ -7,6 +7,7 @@
 # Makes a native environment with Python 3.12 from files checked by hash. Needs
 # requirements.txt beside it, and Python 3.12 on PATH or named in PYTHON.
 # Note: zentf speeds up inference, not training.
+# Note: zentf 2.21.0.0 fails in convolutions with groups, with an error or by ending the process, so that verify fails.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
