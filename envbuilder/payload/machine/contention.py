@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from . import threads
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 STEAL = 8
 """Index of the ticks that the hypervisor took in a line of ``/proc/stat``. (proc(5))"""
+BUSY = (1, 2, 3, 6, 7)
+"""Indices of those in which a CPU worked: user, nice, system, irq, softirq. Guests are in user."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Reading:
     throttled: Optional[float] = None
     throttled_periods: Optional[int] = None
     steal: Optional[float] = None
+    busy: Optional[float] = None
     switches: Optional[int] = None
 
 
@@ -67,6 +70,8 @@ def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) ->
         for name, version in folders
         if version == 2
     )
+    stat = _read(root / "proc/stat")
+    cpus = threads.allowed_cpus() if allowed is None else allowed
     return Reading(
         counter=time.perf_counter(),
         cpu=time.process_time(),
@@ -74,11 +79,8 @@ def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) ->
         cgroup_pressure=next((p for p in pressures if p is not None), None),
         throttled=throttled[0],
         throttled_periods=throttled[1],
-        steal=parse_steal(
-            _read(root / "proc/stat"),
-            threads.allowed_cpus() if allowed is None else allowed,
-            _ticks(),
-        ),
+        steal=parse_ticks(stat, cpus, _ticks(), (STEAL,)),
+        busy=parse_ticks(stat, cpus, _ticks(), BUSY),
         switches=_switches(),
     )
 
@@ -95,11 +97,14 @@ def between(before: Reading, after: Reading, limits: Limits) -> Dict[str, Any]:
         "steal_seconds": (before.steal, after.steal),
         "involuntary_switches": (before.switches, after.switches),
     }
+    busy, own = _difference(before.busy, after.busy), after.cpu - before.cpu
     return {
         "threads": limits.threads,
         "cpus": limits.cpus,
         "quota": limits.quota,
         **{name: _difference(*pair) for name, pair in pairs.items()},
+        # Ticks are counted in hundredths of a second, this process's time in nanoseconds.
+        "other_seconds": None if busy is None else max(0.0, round(busy - own, 6)),
     }
 
 
@@ -132,16 +137,23 @@ def parse_throttling(text: str) -> Optional[Tuple[float, int]]:
     return micro / 1e6, fields["nr_throttled"]
 
 
-def parse_steal(text: str, allowed: FrozenSet[int], ticks: int) -> Optional[float]:
-    """Return the stolen seconds of the allowed CPUs together; None if ``/proc/stat`` has none."""
+def parse_ticks(
+    text: str, allowed: FrozenSet[int], ticks: int, columns: Sequence[int]
+) -> Optional[float]:
+    """Return the seconds in some columns of ``/proc/stat``, of the allowed CPUs together.
+
+    None if it has none of these CPUs, or not these columns.
+    """
     names = {f"cpu{number}" for number in allowed}
     lines: List[List[str]] = [line.split() for line in text.splitlines()]
-    stolen = [
-        int(words[STEAL])
+    counted = [
+        sum(int(words[column]) for column in columns)
         for words in lines
-        if len(words) > STEAL and words[0] in names and _is_number(words[STEAL])
+        if len(words) > max(columns)
+        and words[0] in names
+        and all(_is_number(words[column]) for column in columns)
     ]
-    return sum(stolen) / ticks if stolen else None
+    return sum(counted) / ticks if counted else None
 
 
 def _switches() -> Optional[int]:

@@ -16,10 +16,10 @@ Count = Annotated[int, Meta(ge=1)]
 class Contention(Struct, frozen=True, kw_only=True):
     """What competed for the processor during one timed piece of work; null if not counted here.
 
-    `cpus` and `quota` are what the process may use, `threads` torch's (null if an accelerator did
-    the work). Pressure is the time in
-    which some task waited for a CPU, on the machine and in the process's own cgroup. Steal is the
-    time that a hypervisor took from the CPUs of the process, added up.
+    `cpus` and `quota` are what the process may use, `threads` the framework's (null if an
+    accelerator did the work). Pressure is the time in which some task waited for a CPU, on the
+    machine and in the process's own cgroup. `other_seconds` is the time that these CPUs worked for
+    others, steal what a hypervisor took from them, both added up over the CPUs.
     """
 
     seconds: NotNegative
@@ -33,6 +33,7 @@ class Contention(Struct, frozen=True, kw_only=True):
     throttled_periods: Annotated[int, Meta(ge=0)] | None = None
     steal_seconds: NotNegative | None = None
     involuntary_switches: Annotated[int, Meta(ge=0)] | None = None
+    other_seconds: NotNegative | None = None
 
 
 class Matmul(Struct, frozen=True, kw_only=True):

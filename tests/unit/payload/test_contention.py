@@ -22,6 +22,7 @@ def counted(name: str) -> dict[str, Any]:
     """What happened between two recorded moments, but for what this process itself counts."""
     facts = between(machine(f"{name}-before"), machine(f"{name}-after"), Limits(2, 2, None))
     ours = {"seconds", "cpu_seconds", "involuntary_switches", "threads", "cpus", "quota"}
+    ours |= {"other_seconds"}
     return {key: value for key, value in facts.items() if key not in ours}
 
 
@@ -66,7 +67,7 @@ def test_a_system_without_these_files_counts_what_a_process_knows(tmp_path: Path
     absent = {k for k, v in facts.items() if v is None}
     assert absent == {
         *("pressure_seconds", "cgroup_pressure_seconds", "steal_seconds"),
-        *("throttled_seconds", "throttled_periods"),
+        *("throttled_seconds", "throttled_periods", "other_seconds"),
     }
 
 
@@ -80,8 +81,16 @@ def test_a_counter_that_runs_backwards_counts_nothing() -> None:
 
 def test_only_the_cpus_of_the_process_count() -> None:
     text = (RECORDED / "host-after" / "proc" / "stat").read_text()
-    assert contention.parse_steal(text, frozenset({1}), 100) == 40.45
-    assert contention.parse_steal(text, frozenset({7}), 100) is None
+    steal = (contention.STEAL,)
+    assert contention.parse_ticks(text, frozenset({1}), 100, steal) == 40.45
+    assert contention.parse_ticks(text, frozenset({7}), 100, steal) is None
+
+
+def test_what_others_worked_is_all_work_but_our_own() -> None:
+    before, after = Reading(1.0, 10.0, busy=100.0), Reading(11.0, 28.0, busy=119.5)
+    assert between(before, after, Limits(2, 2, None))["other_seconds"] == 1.5
+    # Ticks are coarse: our own time may come out longer than that of all.
+    assert between(before, Reading(2.0, 12.0, busy=101.9), Limits(2, 2, None))["other_seconds"] == 0
 
 
 @pytest.mark.parametrize(
@@ -98,7 +107,7 @@ def test_throttling_that_is_not_counted_is_none(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "cpu0 1 2 3", "cpu0 1 2 3 4 5 6 7 x"])
 def test_steal_that_is_not_counted_is_none(text: str) -> None:
-    assert contention.parse_steal(text, CPUS, 100) is None
+    assert contention.parse_ticks(text, CPUS, 100, (contention.STEAL,)) is None
 
 
 def test_threads_belong_to_work_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

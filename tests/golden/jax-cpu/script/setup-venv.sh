@@ -6,6 +6,7 @@
 #
 # Makes a native environment with Python 3.12 from files checked by hash. Needs
 # requirements.txt beside it, and Python 3.12 on PATH or named in PYTHON.
+# Note: XLA's convolutions are slow on CPUs; verify trains on 20,032 of MNIST's 60,000 images here.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -82,6 +82,15 @@ def test_where_other_facts_decide(changes: dict[str, Any], reason: str) -> None:
     assert speed.busy(facts(**changes)) == reason
 
 
+@pytest.mark.parametrize(("other", "busy"), [(None, True), (0.4, False), (1.9, False), (2.0, True)])
+def test_threads_that_wait_for_each_other_are_no_other_work(
+    other: float | None, busy: bool
+) -> None:
+    """As XLA's and TensorFlow's do, which are more than the CPUs."""
+    waited = facts(seconds=20.0, cpu_seconds=36.0, pressure_seconds=3.6, other_seconds=other)
+    assert bool(speed.busy(waited)) is busy
+
+
 @pytest.mark.parametrize(
     ("changes", "is_busy"),
     [
