@@ -97,14 +97,16 @@ def between(before: Reading, after: Reading, limits: Limits) -> Dict[str, Any]:
         "steal_seconds": (before.steal, after.steal),
         "involuntary_switches": (before.switches, after.switches),
     }
-    busy, own = _difference(before.busy, after.busy), after.cpu - before.cpu
+    busy = _difference(before.busy, after.busy)
     return {
         "threads": limits.threads,
         "cpus": limits.cpus,
         "quota": limits.quota,
         **{name: _difference(*pair) for name, pair in pairs.items()},
         # Ticks are counted in hundredths of a second, this process's time in nanoseconds.
-        "other_seconds": None if busy is None else max(0.0, round(busy - own, 6)),
+        "other_seconds": None
+        if busy is None
+        else max(0.0, round(busy - (after.cpu - before.cpu), 6)),
     }
 
 
