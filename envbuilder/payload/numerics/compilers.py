@@ -173,15 +173,15 @@ def _measure_inference(bench: Bench, outcome: Outcome) -> None:
         numerics.load_weights(torch, net, bench.trials[-1])
         output = call(batches[0])
         outcome.updated_output_error = _output_error(bench, net, batches[0], output)
-        eager, compiled = [], []
+        without, compiled = [], []
         for number in range(INFERENCE_SAMPLES):
             batch = batches[number % len(batches)]
-            eager.append(clock.timed(bench.wait, partial(net, batch))[0])
+            without.append(clock.timed(bench.wait, partial(net, batch))[0])
             compiled.append(clock.timed(bench.wait, partial(call, batch))[0])
         outcome.observed["inference"] = profiling.observe(
             torch, bench.accelerator, partial(call, batches[0])
         )
-    outcome.inference_eager_ms = statistics.median(eager) * 1e6 / size
+    outcome.inference_eager_ms = statistics.median(without) * 1e6 / size
     outcome.inference_ms = statistics.median(compiled) * 1e6 / size
 
 

@@ -37,7 +37,7 @@ def test_quick_verification_passes_and_tells(cli: Cli, torch_prefix: Path, tmp_p
     assert done.returncode == 0, done.stderr
     assert "VERIFIED: cpu did the work" in done.stdout
     data = json.loads(report.read_text())
-    assert data["schema"] == 1
+    assert data["schema"] == 2
     assert data["profile"] == "cpu"
     assert data["backend"] == "venv"
     assert data["artifact"]["ref"] == str(torch_prefix)
