@@ -186,6 +186,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from tune' -s h -l help -d 'Sh
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -F
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -l format -x -a 'table markdown csv json html' -d 'How to print them. [default: what the name of --output ends in, or table]'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -s o -l output -r -F -d 'Write to this file instead of stdout.'
+complete -c envbuilder -n '__fish_seen_subcommand_from compare' -l against -r -F -d 'Fail if a report is slower or less accurate than the earlier one of the same file name in this folder.'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -l json -d 'The same as --format json.'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -s q -l quiet -d 'Only print results and errors.'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -s v -l verbose -d 'Also print the programs that are run, and requests.'
