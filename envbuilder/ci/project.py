@@ -8,6 +8,7 @@ from envbuilder.ci.matrix import LockedProfile, Omission
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks.entries import entries
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ def profiles(
     """
     for name in names or (None,):
         for entry in entries(settings, name):
+            if isinstance(entry.profile, Profile) and entry.profile.opt_in and not entry.required:
+                continue
             try:
                 yield _locked(entry, repository)
             except InvalidError as error:
@@ -38,8 +41,6 @@ def profiles(
 def _locked(entry: Entry, repository: Path) -> LockedProfile:
     if isinstance(entry.profile, InvalidError):
         raise entry.profile
-    if entry.profile.opt_in and not entry.required:
-        raise InvalidError("it is used on request only")
     lock = profile_lock.load(entry.earlier) if entry.earlier else None
     usable = profile_lock.require_usable(entry.profile, lock)
     assert entry.earlier is not None, "there is a lock"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection, rows
 from envbuilder.ci.providers import HOSTED
@@ -15,7 +16,7 @@ from envbuilder.core.text import gigabytes
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from envbuilder.ci.providers import Provider
 
@@ -28,6 +29,17 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
         if not types.is_name(name):
             raise click.BadParameter(f"{name!r} is not the name of a profile", param=param)
     return tuple(dict.fromkeys(names))
+
+
+def _pythons(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[types.PythonVersion, ...]:
+    """Return checked versions of Python."""
+    del ctx
+    try:
+        return msgspec.convert(values, tuple[types.PythonVersion, ...])
+    except msgspec.ValidationError as error:
+        raise click.BadParameter(f"{' '.join(values)!r} is not like 3.12", param=param) from error
 
 
 def _runners(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -68,6 +80,7 @@ def matrix_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "pythons",
                 metavar="X.Y",
                 multiple=True,
+                callback=_pythons,
                 help="Python to use instead of each profile's default; may be repeated.",
             ),
             click.option(
@@ -98,7 +111,7 @@ def matrix_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def command(
     names: tuple[str, ...],
     platforms: tuple[types.Platform, ...],
-    pythons: tuple[str, ...],
+    pythons: tuple[types.PythonVersion, ...],
     backends: tuple[types.Backend, ...],
     runners: dict[str, str],
     as_json: bool,
@@ -133,7 +146,7 @@ def command(
 
 
 def planned(
-    names: tuple[str, ...], selection: Selection, runners: dict[str, str], provider: Provider
+    names: tuple[str, ...], selection: Selection, runners: Mapping[str, str], provider: Provider
 ) -> tuple[list[Row], list[Omission]]:
     """Return the rows for the project in this folder, and what has none."""
     from envbuilder.ci.project import profiles
