@@ -93,7 +93,12 @@ def rows(
         if not jobs:
             yield Omission(label=label, why=_why_none(locked, selection))
         for platform, python, backend in jobs:
-            yield _row(locked, platform, python, backend, hosted, accelerated)
+            row = _row(locked, platform, python, backend, hosted, accelerated)
+            if not row.runner:
+                why = f"no hosted runner is {platform}; name one: --runner {row.profile}=LABEL"
+                yield Omission(label=row.id, why=why)
+            else:
+                yield row
 
 
 def _label(environment: str, profile: str) -> str:
@@ -161,7 +166,7 @@ def _row(
         platform=platform,
         python=python,
         backend=backend,
-        runner=runner or hosted[platform],
+        runner=runner or hosted.get(platform, ""),
         cpu_flags=profile.requires.cpu_flags if x86 else (),
         lock=locked.path,
         cache_key=f"{label}-{platform.replace('/', '-')}"

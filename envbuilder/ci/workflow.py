@@ -10,17 +10,16 @@ from msgspec.structs import replace
 
 from envbuilder import __version__
 from envbuilder.ci.matrix import Omission, Row
-from envbuilder.ci.providers import HOSTED, Provider
+from envbuilder.ci.providers import SERVICES, Provider, Service
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
 from envbuilder.core.text import gigabytes
+from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HOSTED_DISK = 14 * 10**9
-"""Bytes that a hosted runner is sure to have."""
 _NOT_IN_EVERY_RUNNER = ("avx512", "amx")
 """Beginnings of CPU flags that only some hosted runners have."""
 
@@ -55,10 +54,10 @@ def fitting(workflow: Workflow) -> Workflow:
             f"the locks of {', '.join(outside)} are not in this repository",
             "Make this a project, which has locks of its own: envbuilder init",
         )
-    labels = HOSTED[workflow.provider].values()
-    reasons = {row.id: _too_large(row) for row in workflow.rows if row.runner in labels}
+    service = SERVICES[workflow.provider]
+    reasons = {row.id: _why_not(row, service) for row in workflow.rows}
     omitted = [Omission(label=key, why=why) for key, why in reasons.items() if why]
-    rows = tuple(row for row in workflow.rows if not reasons.get(row.id))
+    rows = tuple(row for row in workflow.rows if not reasons[row.id])
     if not rows:
         every = (*workflow.omissions, *omitted)
         raise InvalidError(
@@ -69,18 +68,24 @@ def fitting(workflow: Workflow) -> Workflow:
     return replace(workflow, rows=rows, omissions=(*workflow.omissions, *omitted))
 
 
-def _too_large(row: Row) -> str:
-    if row.disk_bytes <= HOSTED_DISK:
+def _why_not(row: Row, service: Service) -> str:
+    """Return why a hosted runner cannot do a job; empty if it can, or the runner is another."""
+    hint = f"name another: --runner {row.profile}=LABEL"
+    if row.runner not in service.runners.values():
         return ""
-    return (
-        f"it takes {gigabytes(row.disk_bytes)}, and a hosted runner is sure to have"
-        f" {gigabytes(HOSTED_DISK)} only; name another: --runner {row.profile}=LABEL"
-    )
+    if makes_image(row.backend) and not service.has_engine:
+        return f"its image needs a container engine, and hosted runners lack one; {hint}"
+    if row.disk_bytes > service.disk_bytes:
+        return (
+            f"it takes {gigabytes(row.disk_bytes)}, and a hosted runner is sure to have"
+            f" {gigabytes(service.disk_bytes)} only; {hint}"
+        )
+    return ""
 
 
 def text(workflow: Workflow) -> str:
     """Return the file."""
-    command = shlex.join(workflow.arguments)
+    command, service = shlex.join(workflow.arguments), SERVICES[workflow.provider]
     return filled(
         f"ci/{workflow.provider}.yml.j2",
         {
@@ -93,9 +98,9 @@ def text(workflow: Workflow) -> str:
             "own": workflow.own,
             "quick": workflow.quick,
             "version": __version__,
-            "hosted": HOSTED[workflow.provider],
-            "verified": any(row.what == "verify" for row in workflow.rows),
-            "demanding": [row.id for row in workflow.rows if _is_demanding(row, workflow.provider)],
+            "hosted": service.runners["linux/amd64"],
+            "verified": [row.id for row in workflow.rows if row.what == "verify"],
+            "demanding": [row.id for row in workflow.rows if _is_demanding(row, service)],
         },
     )
 
@@ -106,7 +111,7 @@ def _checks(workflow: Workflow, command: str) -> Iterator[str]:
         yield f"{command} --check"
 
 
-def _is_demanding(row: Row, provider: Provider) -> bool:
+def _is_demanding(row: Row, service: Service) -> bool:
     """Return whether a hosted runner may lack what the profile needs."""
-    hosted = row.runner in HOSTED[provider].values()
+    hosted = row.runner in service.runners.values()
     return hosted and any(flag.startswith(_NOT_IN_EVERY_RUNNER) for flag in row.cpu_flags)

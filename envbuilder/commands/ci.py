@@ -83,6 +83,7 @@ def command(
       envbuilder ci --provider github -o .github/workflows/environments.yml
       envbuilder ci --provider github --profiles cpu,zendnn --quick
       envbuilder ci --provider github --runner cuda=gpu
+      envbuilder ci --provider gitlab -o .gitlab-ci.yml
       envbuilder ci --provider github -o .github/workflows/environments.yml --check
     """
     if check and not output:

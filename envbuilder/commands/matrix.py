@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection, rows
-from envbuilder.ci.providers import HOSTED
+from envbuilder.ci.providers import SERVICES
 from envbuilder.commands.options import json_option
 from envbuilder.core import console, types
 from envbuilder.core.text import gigabytes
@@ -154,6 +154,6 @@ def planned(
     each = [*profiles(configuration.load(), names, Path.cwd())]
     omissions = [item for item in each if isinstance(item, Omission)]
     locked = (item for item in each if not isinstance(item, Omission))
-    results = [*rows(locked, selection, HOSTED[provider], runners)]
+    results = [*rows(locked, selection, SERVICES[provider].runners, runners)]
     omissions += [item for item in results if isinstance(item, Omission)]
     return [item for item in results if isinstance(item, Row)], omissions

@@ -109,7 +109,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from matrix' -s q -l quiet -d 
 complete -c envbuilder -n '__fish_seen_subcommand_from matrix' -s v -l verbose -d 'Also print the programs that are run, and requests.'
 complete -c envbuilder -n '__fish_seen_subcommand_from matrix' -l debug -d 'Show tracebacks.'
 complete -c envbuilder -n '__fish_seen_subcommand_from matrix' -s h -l help -d 'Show help and exit.'
-complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l provider -x -a 'github' -d 'The CI service.'
+complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l provider -x -a 'github gitlab' -d 'The CI service.'
 complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l profiles -x -d 'Profiles to include. Without it, all that are not opt-in.'
 complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l platform -x -a 'linux/amd64 linux/arm64 macos/arm64' -d 'Only this platform; may be repeated.'
 complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l python-version -x -d 'Python to use instead of each profile\'s default; may be repeated.'

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.ci.matrix import LockedProfile, Omission, Row, Selection, rows
-from envbuilder.ci.providers import HOSTED
+from envbuilder.ci.providers import SERVICES
 from envbuilder.core import resources
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FOLDERS = (resources.profiles_dir(),)
+RUNNERS = SERVICES["github"].runners
 EVERYTHING = Selection()
 
 
@@ -33,7 +34,7 @@ def shipped(name: str, environment: str = "") -> LockedProfile:
 def planned(
     *names: str, selection: Selection = EVERYTHING, accelerated: Mapping[str, str] | None = None
 ) -> list[Row]:
-    each = rows(map(shipped, names), selection, HOSTED["github"], accelerated or {})
+    each = rows(map(shipped, names), selection, RUNNERS, accelerated or {})
     return [row for row in each if isinstance(row, Row)]
 
 
@@ -46,7 +47,7 @@ def test_a_row_is_a_platform_with_its_default_python_and_a_native_environment() 
 
 
 def test_an_environment_of_a_project_is_in_the_name() -> None:
-    (row, _) = rows([shipped("cpu", "serve")], EVERYTHING, HOSTED["github"], {})
+    (row, _) = rows([shipped("cpu", "serve")], EVERYTHING, RUNNERS, {})
     assert isinstance(row, Row)
     assert (row.id, row.environment) == ("serve.cpu-linux-amd64-py3.11-venv", "serve")
 
@@ -86,7 +87,7 @@ def test_what_has_no_row_says_why() -> None:
     each = rows(
         [shipped("mps"), shipped("cpu")],
         Selection(platforms=("macos/arm64",), backends=("docker",)),
-        HOSTED["github"],
+        RUNNERS,
         {},
     )
     assert list(each) == [
@@ -101,7 +102,7 @@ def test_the_cache_key_follows_the_locks_content() -> None:
     keys = [
         row.cache_key
         for each in (locked, other)
-        for row in rows([each], Selection(platforms=("linux/amd64",)), HOSTED["github"], {})
+        for row in rows([each], Selection(platforms=("linux/amd64",)), RUNNERS, {})
         if isinstance(row, Row)
     ]
     assert len(set(keys)) == 2
@@ -112,3 +113,13 @@ def test_a_gpu_needs_more_room_than_a_cpu_and_x86_flags_are_those_of_x86() -> No
     (amd64, arm64), (cuda, _) = planned("cpu"), planned("cuda")
     assert cuda.disk_bytes > 5 * 10**9 > amd64.disk_bytes > 10**8
     assert (amd64.cpu_flags, arm64.cpu_flags) == (("sse4_1",), ())
+
+
+def test_a_platform_without_hosted_runners_needs_a_label() -> None:
+    runners = SERVICES["gitlab"].runners
+    (omission,) = rows([shipped("mps")], EVERYTHING, runners, {})
+    assert isinstance(omission, Omission)
+    assert "--runner mps=LABEL" in omission.why
+    (row,) = rows([shipped("mps")], EVERYTHING, runners, {"mps": "mac"})
+    assert isinstance(row, Row)
+    assert (row.what, row.runner) == ("verify", "mac")

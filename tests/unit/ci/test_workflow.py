@@ -145,3 +145,43 @@ def test_a_workflow_needs_jobs_and_locks_of_the_repository() -> None:
         workflow.fitting(nothing)
     with pytest.raises(InvalidError, match="locks of cpu are not in this repository"):
         workflow.fitting(replace(PLAN, rows=(replace(CPU, lock=""),)))
+
+
+GITLAB = replace(
+    PLAN,
+    provider="gitlab",
+    rows=tuple(replace(row, runner="saas-linux-small-amd64") for row in (CPU, ZENDNN, CUDA)),
+)
+
+
+def test_gitlab_has_a_job_for_each_row() -> None:
+    jobs = rendered(GITLAB)
+    assert set(jobs) == {
+        *(".envbuilder", "envbuilder-locks", "envbuilder-reports"),
+        *(row.id for row in GITLAB.rows),
+    }
+    cpu, zendnn, cuda = (jobs[row.id] for row in GITLAB.rows)
+    assert cpu["script"][-1] == (
+        "envbuilder verify --environment default --profile cpu --backend venv"
+        f" --python-version 3.11 --output reports/{CPU.id}.json --html reports/{CPU.id}.html"
+    )
+    assert cpu["cache"]["key"] == {"prefix": CPU.id, "files": [CPU.lock]}
+    assert (cpu["image"], cpu["tags"]) == ("python:3.11", ["saas-linux-small-amd64"])
+    assert "allow_failure" not in cpu
+    assert zendnn["allow_failure"] == {"exit_codes": ["3"]}
+    assert cuda["script"] == [
+        "envbuilder build --environment default --profile cuda --backend venv --python-version 3.11"
+    ]
+    assert jobs["envbuilder-reports"]["needs"] == [CPU.id, ZENDNN.id]
+    assert jobs["envbuilder-locks"]["script"][0] == "envbuilder check"
+
+
+def test_gitlabs_hosted_runners_have_no_engine() -> None:
+    image, elsewhere = (
+        replace(CPU, id=runner, backend="docker", runner=runner)
+        for runner in ("saas-linux-small-amd64", "mine")
+    )
+    plan = workflow.fitting(replace(GITLAB, rows=(image, elsewhere)))
+    assert plan.rows == (elsewhere,)
+    (omission,) = plan.omissions
+    assert "container engine" in omission.why
