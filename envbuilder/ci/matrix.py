@@ -84,8 +84,8 @@ def rows(
 ) -> Iterator[Row | Omission]:
     """Yield the rows of each profile, and why there is none.
 
-    `hosted`: platform → label of a runner without accelerators. `accelerated`: profile or
-    accelerator → label of a runner that has it, where the profile is verified.
+    `hosted`: platform → label of a runner without accelerators. `accelerated`: labels of runners
+    where profiles are verified, by what `_runner` looks for.
     """
     for locked in profiles:
         label = _label(locked.environment, locked.profile.name)
@@ -150,7 +150,7 @@ def _row(
 ) -> Row:
     profile, lock = locked.profile, locked.lock
     label = _label(locked.environment, profile.name)
-    runner = accelerated.get(profile.name) or accelerated.get(profile.accelerator)
+    runner = _runner(profile, platform, accelerated)
     proves = profile.accelerator == "cpu" or runner is not None
     files = (lock.tool(platform), *profile_lock.select(lock, platform, python).files)
     if not makes_image(backend):
@@ -173,3 +173,19 @@ def _row(
         f"-{profile_lock.lock_digest(lock)[:_DIGITS]}",
         disk_bytes=sum(file.room for file in files) + space.unpacked(files),
     )
+
+
+def _runner(
+    profile: Profile, platform: types.Platform, accelerated: Mapping[str, str]
+) -> str | None:
+    """Return the label of a runner with the accelerator: by `cuda` or, of one platform, `cuda@…`.
+
+    A name alone is for the profile's first platform: no machine is of two.
+    """
+    for name in (profile.name, profile.accelerator):
+        label = accelerated.get(f"{name}@{platform}")
+        if label is None and platform == profile.platforms[0]:
+            label = accelerated.get(name)
+        if label is not None:
+            return label
+    return None

@@ -52,7 +52,7 @@ def fitting(workflow: Workflow) -> Workflow:
     if outside:
         raise InvalidError(
             f"the locks of {', '.join(outside)} are not in this repository",
-            "Make this a project, which has locks of its own: envbuilder init",
+            "Run this in the root of a project, which has locks of its own: envbuilder init",
         )
     service = SERVICES[workflow.provider]
     reasons = {row.id: _why_not(row, service) for row in workflow.rows}

@@ -12,13 +12,16 @@ from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection, rows
 from envbuilder.ci.providers import SERVICES
 from envbuilder.commands.options import json_option
 from envbuilder.core import console, types
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import gigabytes
 from envbuilder.packages import configuration
+from envbuilder.profiles.suggestions import suggestion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from envbuilder.ci.providers import Provider
+    from envbuilder.profiles.profile import Profile
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -43,14 +46,21 @@ def _pythons(
 
 
 def _runners(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Return labels by profile or accelerator."""
+    """Return labels by profile or accelerator, with or without a platform."""
     del ctx
     runners = {}
     for value in values:
-        name, equals, label = value.partition("=")
-        if not equals or not types.is_name(name) or not types.is_runner_label(label):
-            raise click.BadParameter(f"{value!r} is not like cuda=LABEL", param=param)
-        runners[name] = label
+        key, _, label = value.partition("=")
+        name, at, platform = key.partition("@")
+        if not (
+            types.is_name(name)
+            and (not at or platform in types.PLATFORMS)
+            and types.is_runner_label(label)
+        ):
+            raise click.BadParameter(
+                f"{value!r} is not like cuda=LABEL or cuda@linux/arm64=LABEL", param=param
+            )
+        runners[key] = label
     return runners
 
 
@@ -93,11 +103,12 @@ def matrix_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--runner",
                 "runners",
-                metavar="NAME=LABEL",
+                metavar="NAME[@PLATFORM]=LABEL",
                 multiple=True,
                 callback=_runners,
                 help="Verify this accelerator or profile, such as cuda, on self-hosted runners with"
-                " this label; may be repeated. Without it, GPU profiles are only built.",
+                " this label; may be repeated. Without a platform, it is each profile's first. GPU"
+                " profiles without a runner are only built.",
             ),
         )
     ):
@@ -153,7 +164,20 @@ def planned(
 
     each = [*profiles(configuration.load(), names, Path.cwd())]
     omissions = [item for item in each if isinstance(item, Omission)]
-    locked = (item for item in each if not isinstance(item, Omission))
+    locked = [item for item in each if not isinstance(item, Omission)]
+    _require_known(runners, [item.profile for item in locked])
     results = [*rows(locked, selection, SERVICES[provider].runners, runners)]
     omissions += [item for item in results if isinstance(item, Omission)]
     return [item for item in results if isinstance(item, Row)], omissions
+
+
+def _require_known(runners: Mapping[str, str], profiles: Sequence[Profile]) -> None:
+    """Raise `InvalidError` for a runner of nothing that is in the matrix."""
+    available = sorted({name for p in profiles for name in (p.name, p.accelerator)})
+    for key in runners:
+        name = key.partition("@")[0]
+        if name not in available:
+            raise InvalidError(
+                f"--runner {key}: no profile in the matrix is or has {name}",
+                suggestion(name, available),
+            )

@@ -62,6 +62,17 @@ def test_a_gpu_profile_is_verified_only_where_a_runner_has_one(name: str) -> Non
     assert row.runner == "best"
 
 
+def test_a_runner_is_of_one_platform() -> None:
+    def runners(accelerated: Mapping[str, str]) -> list[tuple[str, str]]:
+        return [(row.runner, row.what) for row in planned("cuda", accelerated=accelerated)]
+
+    assert runners({"cuda": "box"}) == [("box", "verify"), ("ubuntu-24.04-arm", "build")]
+    assert runners({"cuda@linux/arm64": "grace"}) == [
+        ("ubuntu-24.04", "build"),
+        ("grace", "verify"),
+    ]
+
+
 def test_rows_are_selected() -> None:
     selection = Selection(
         platforms=("linux/arm64",), pythons=("3.12", "3.11"), backends=("docker", "venv")

@@ -67,7 +67,7 @@ def test_shipped_profiles(
     monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.chdir(resources.profiles_dir().parent)
     data = as_json(capsys, "--runner", "cuda=gpu-box")
-    rows = {row["profile"]: row for row in data["matrix"]}
+    rows = {row["profile"]: row for row in reversed(data["matrix"])}
     assert {"cpu", "zendnn", "jax-cpu", "tensorflow-cpu", "cuda", "mps"} <= set(rows)
     assert (rows["cuda"]["runner"], rows["cuda"]["what"]) == ("gpu-box", "verify")
     assert rows["cpu"]["lock"] == "profiles/locks/cpu.json"
@@ -85,6 +85,8 @@ def test_shipped_profiles(
         (["--python-version", "3"], "is not like 3.12"),
         (["--runner", "cuda"], "is not like cuda=LABEL"),
         (["--runner", "cuda=${{ x }}"], "is not like cuda=LABEL"),
+        (["--runner", "cuda@arm=x"], "is not like cuda=LABEL"),
+        (["--runner", "cudda=x"], "no profile in the matrix is or has cudda"),
         (["--runner", "cuda=a\nb"], "is not like cuda=LABEL"),
     ],
 )
