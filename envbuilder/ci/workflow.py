@@ -36,8 +36,8 @@ class Workflow(Struct, frozen=True, kw_only=True):
     """The path in the repository; empty if it is printed, and nothing can check it."""
     project: bool
     """Whether the repository is a project with environments."""
-    own: bool
-    """Whether the repository is envbuilder's."""
+    from_checkout: bool
+    """Whether the repository is envbuilder's, which jobs then install as it is."""
     quick: bool
     """Whether verifications use the small subset of MNIST."""
 
@@ -95,7 +95,7 @@ def text(workflow: Workflow) -> str:
             "rows": workflow.rows,
             "omissions": workflow.omissions,
             "project": workflow.project,
-            "own": workflow.own,
+            "from_checkout": workflow.from_checkout,
             "quick": workflow.quick,
             "version": __version__,
             "hosted": service.runners["linux/amd64"],

@@ -99,7 +99,7 @@ def command(
         arguments=("envbuilder", "ci", *options, *(("--output", output) if output else ())),
         output=output,
         project=configuration.load().definition is not None,
-        own=source is not None and source == Path.cwd().resolve(),
+        from_checkout=source is not None and source == Path.cwd().resolve(),
         quick=quick,
     )
     text = workflow.text(workflow.fitting(plan))

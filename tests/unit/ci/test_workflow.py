@@ -38,7 +38,7 @@ PLAN = workflow.Workflow(
     arguments=("envbuilder", "ci", "--provider", "github", "--output", "ci.yml"),
     output="ci.yml",
     project=True,
-    own=False,
+    from_checkout=False,
     quick=False,
 )
 
@@ -126,7 +126,7 @@ def test_quick_and_how_it_is_installed() -> None:
     text = workflow.text(replace(PLAN, quick=True))
     assert '--quick --output "$ID.json"' in text
     assert re.search(r"pip install envbuilder-ml==\d", text)
-    assert "bootstrap.py setup" in workflow.text(replace(PLAN, own=True))
+    assert "bootstrap.py setup" in workflow.text(replace(PLAN, from_checkout=True))
 
 
 def test_what_does_not_fit_a_hosted_runner_is_left_out() -> None:
