@@ -78,12 +78,15 @@ def resolved(
     entries: Iterable[Entry], settings: Settings, *, upgrade: bool, packages: Sequence[str] = ()
 ) -> tuple[Outcome, ...]:
     """Resolve locks, a few at a time; one that cannot be made does not stop the others."""
+    import sysconfig
     from concurrent import futures
     from functools import partial
 
     from envbuilder.core import parallel, process
     from envbuilder.packages.python import upstream
 
+    # Of two threads that are the first to ask for one, CPython 3.11 gives None to the second.
+    sysconfig.get_config_vars()
     entries = tuple(entries)
     progress = console.progress()
     make = partial(_resolved, settings, upgrade, packages, upstream.Pages().read, progress.note)

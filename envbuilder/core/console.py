@@ -61,7 +61,8 @@ def one_line(text: str) -> str:
 
 def message(line: str = "") -> None:
     """Print one line on stderr, also with --quiet."""
-    print(one_line(line), file=sys.stderr, flush=True)
+    # One write, since other threads report, too: print writes the line's end by itself.
+    print(f"{one_line(line)}\n", end="", file=sys.stderr, flush=True)
 
 
 def result(line: str = "") -> None:

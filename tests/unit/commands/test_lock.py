@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sysconfig
 import threading
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,26 @@ def test_locks_are_resolved_side_by_side_and_stay_in_order(
     settings = configuration.load()
     made = locking.resolved([entry(project, n) for n in "abcd"], settings, upgrade=False)
     assert [outcome.entry.name for outcome in made] == ["a", "b", "c", "d"]
+
+
+def test_what_threads_must_not_set_up_is_set_up_before_them(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uv's path comes from `sysconfig`, whose variables are made at the first question."""
+    asked: list[threading.Thread] = []
+
+    def variables() -> dict[str, str]:
+        asked.append(threading.current_thread())
+        return {}
+
+    def resolved(*_: object, **__: object) -> Lock:
+        assert asked == [threading.main_thread()]
+        return new_lock(project)
+
+    monkeypatch.setattr(sysconfig, "get_config_vars", variables)
+    monkeypatch.setattr(resolve, "resolve", resolved)
+    entries = [entry(project, n) for n in "ab"]
+    assert len(locking.resolved(entries, configuration.load(), upgrade=False)) == 2
 
 
 def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
