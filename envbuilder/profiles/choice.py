@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.core.errors import HostError
-from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS
 from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ def choose(
         raise HostError(
             f"no profile{of_framework} fits this machine: {choice.reason}", "See: envbuilder detect"
         )
-    reason = f"{title}, because {says_so}; {choice.reason}" if says_so else choice.reason
+    # Of the framework that nobody need ask for, nothing is said.
+    unusual = says_so and framework != DEFAULT
+    reason = f"{title}, because {says_so}; {choice.reason}" if unusual else choice.reason
     return Chosen(profile=library.profile(choice.profile), reason=reason)
 
 
