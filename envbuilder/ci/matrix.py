@@ -95,10 +95,14 @@ def rows(
         for platform, python, backend in jobs:
             row = _row(locked, platform, python, backend, hosted, accelerated)
             if not row.runner:
-                why = f"no hosted runner is {platform}; name one: --runner {row.profile}=LABEL"
-                yield Omission(label=row.id, why=why)
+                yield Omission(label=row.id, why=f"no hosted runner is {platform}; {hint(row)}")
             else:
                 yield row
+
+
+def hint(row: Row) -> str:
+    """Return how to name a runner of the user's own for a job."""
+    return f"name a runner of yours: --runner {row.profile}@{row.platform}=LABEL"
 
 
 def _label(environment: str, profile: str) -> str:
@@ -150,6 +154,7 @@ def _row(
 ) -> Row:
     profile, lock = locked.profile, locked.lock
     label = _label(locked.environment, profile.name)
+    name = f"{label}-{platform.replace('/', '-')}-py{python}-{backend}"
     runner = _runner(profile, platform, accelerated)
     proves = profile.accelerator == "cpu" or runner is not None
     files = (lock.tool(platform), *profile_lock.select(lock, platform, python).files)
@@ -157,7 +162,7 @@ def _row(
         files = tuple(file for file in files if file.kind != "deb")
     x86 = types.machine(platform) == "x86_64"
     return Row(
-        id=f"{label}-{platform.replace('/', '-')}-py{python}-{backend}",
+        id=name,
         what="verify" if proves else "build",
         environment=locked.environment,
         profile=profile.name,
@@ -169,8 +174,7 @@ def _row(
         runner=runner or hosted.get(platform, ""),
         cpu_flags=profile.requires.cpu_flags if x86 else (),
         lock=locked.path,
-        cache_key=f"{label}-{platform.replace('/', '-')}"
-        f"-{profile_lock.lock_digest(lock)[:_DIGITS]}",
+        cache_key=f"{name}-{profile_lock.lock_digest(lock)[:_DIGITS]}",
         disk_bytes=sum(file.room for file in files) + space.unpacked(files),
     )
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder import __version__
-from envbuilder.ci.matrix import Omission, Row
+from envbuilder.ci.matrix import Omission, Row, hint
 from envbuilder.ci.providers import SERVICES, Provider, Service
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
@@ -70,15 +70,14 @@ def fitting(workflow: Workflow) -> Workflow:
 
 def _why_not(row: Row, service: Service) -> str:
     """Return why a hosted runner cannot do a job; empty if it can, or the runner is another."""
-    hint = f"name another: --runner {row.profile}=LABEL"
     if row.runner not in service.runners.values():
         return ""
     if makes_image(row.backend) and not service.has_engine:
-        return f"its image needs a container engine, and hosted runners lack one; {hint}"
+        return f"its image needs a container engine, and hosted runners lack one; {hint(row)}"
     if row.disk_bytes > service.disk_bytes:
         return (
             f"it takes {gigabytes(row.disk_bytes)}, and a hosted runner is sure to have"
-            f" {gigabytes(service.disk_bytes)} only; {hint}"
+            f" {gigabytes(service.disk_bytes)} only; {hint(row)}"
         )
     return ""
 

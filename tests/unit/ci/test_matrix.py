@@ -110,14 +110,16 @@ def test_what_has_no_row_says_why() -> None:
 def test_the_cache_key_follows_the_locks_content() -> None:
     locked = shipped("cpu")
     other = replace(locked, lock=replace(locked.lock, targets=locked.lock.targets[:1]))
+    selection = Selection(platforms=("linux/amd64",), pythons=("3.11", "3.12"))
     keys = [
         row.cache_key
         for each in (locked, other)
-        for row in rows([each], Selection(platforms=("linux/amd64",)), RUNNERS, {})
+        for row in rows([each], selection, RUNNERS, {})
         if isinstance(row, Row)
     ]
-    assert len(set(keys)) == 2
-    assert all(key.startswith("cpu-linux-amd64-") for key in keys)
+    assert len(keys) == 3
+    assert len(set(keys)) == 3
+    assert all(key.startswith("cpu-linux-amd64-py3.1") for key in keys)
 
 
 def test_a_gpu_needs_more_room_than_a_cpu_and_x86_flags_are_those_of_x86() -> None:
@@ -130,7 +132,7 @@ def test_a_platform_without_hosted_runners_needs_a_label() -> None:
     runners = SERVICES["gitlab"].runners
     (omission,) = rows([shipped("mps")], EVERYTHING, runners, {})
     assert isinstance(omission, Omission)
-    assert "--runner mps=LABEL" in omission.why
+    assert "--runner mps@macos/arm64=LABEL" in omission.why
     (row,) = rows([shipped("mps")], EVERYTHING, runners, {"mps": "mac"})
     assert isinstance(row, Row)
     assert (row.what, row.runner) == ("verify", "mac")
