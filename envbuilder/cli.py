@@ -34,6 +34,8 @@ COMMANDS = {
     "remove": "Remove packages from the project, and lock it.",
     "lock": "Resolve a profile to exact files with hashes.",
     "check": "Check a project's locks; for CI and pre-commit.",
+    "matrix": "List what CI can build and verify.",
+    "ci": "Write a CI workflow that builds and verifies environments.",
     "sbom": "Write a profile's SBOM from its lock.",
     "render": "Write a Dockerfile or other files that need no envbuilder.",
     "build": "Build an environment from a locked profile.",

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from envbuilder.core import console
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envbuilder.verify.report.baselines import Judgement
     from envbuilder.verify.report.comparison import Row
     from envbuilder.verify.report.history import StoredReport
 
@@ -42,10 +43,22 @@ _OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write to this file instead of stdout.",
 )
+@click.option(
+    "--against",
+    "earlier",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Fail if a report is slower or less accurate than the earlier one of the same file name"
+    " in this folder.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def command(
-    reports: tuple[Path, ...], form: str | None, output: Path | None, as_json: bool
-) -> None:
+    reports: tuple[Path, ...],
+    form: str | None,
+    output: Path | None,
+    earlier: Path | None,
+    as_json: bool,
+) -> int:
     """Put reports of several machines side by side, the fastest accelerator first.
 
     REPORT is a file written by `envbuilder verify`, or a folder of them. Each row has the first
@@ -53,15 +66,20 @@ def command(
     later, warm epochs. Reports of subsets and of other precisions come after the others, failed
     ones last. A file that is not a complete report is refused (exit 2).
 
+    With --against it exits with 5 if a report is worse than before: slower by more than a factor of
+    1.3, or less accurate by more than 0.5 points. Reports of different machines are not compared,
+    nor is the speed if a machine was busy, and a report without an earlier one passes.
+
     \b
     Examples:
       envbuilder compare laptop.json server.json
       envbuilder compare reports/ --format markdown
       envbuilder compare reports/ -o epochs.csv
       envbuilder compare reports/ -o machines.html
+      envbuilder compare reports/ --against earlier/ --format markdown
     """
     from envbuilder.core import files
-    from envbuilder.verify.report import comparison
+    from envbuilder.verify.report import baselines, comparison
     from envbuilder.verify.report.terminal import print_comparison
 
     if as_json and form not in {None, "json"}:
@@ -70,34 +88,56 @@ def command(
         form = "json"
     if form is None and output is not None:
         form = _OF_ENDING.get(output.suffix.lower())
-    rows = comparison.rows(_read(reports))
+    if earlier is not None and form in {"csv", "html"}:
+        raise click.UsageError(f"--against: not in {form}; use table, markdown or json")
+    stored = _read(reports)
+    rows, judgements = comparison.rows(stored), _judgements(stored, earlier)
+    code = VERIFY_FAILED if any(each.status == "failed" for each in judgements or ()) else 0
     if output is None and form in {None, "table"}:
         print_comparison(rows, console.rich_console())
-        return
-    text = _text(rows, form or "table")
+        for line in baselines.lines(judgements or ()):
+            console.result(line)
+        return code
+    text = _text(rows, form or "table", judgements)
     if output is None:
         console.document(text)
-        return
+        return code
     files.save(output, text.encode(), BuildError, "Name another file with --output.")
+    return code
 
 
-def _text(rows: Sequence[Row], form: str) -> str:
-    from envbuilder.verify.report import comparison
+def _judgements(
+    reports: Sequence[StoredReport], earlier: Path | None
+) -> tuple[Judgement, ...] | None:
+    """Return what the reports are in comparison with those in a folder; None without a folder."""
+    if earlier is None:
+        return None
+    from envbuilder.verify.report import baselines, history
+
+    before = (history.read(file) for file in _files(earlier))
+    return baselines.judged(reports, {stored.path.name: stored for stored in before})
+
+
+def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None) -> str:
+    from envbuilder.verify.report import baselines, comparison
     from envbuilder.verify.report.terminal import print_comparison
 
     if form == "json":
-        return comparison.as_json(rows) + "\n"
+        more = {} if judgements is None else {"against": judgements}
+        return comparison.as_json(rows, **more) + "\n"
     if form == "csv":
         return comparison.comma_separated(rows)
     if form == "markdown":
-        return comparison.markdown(rows)
+        judged = baselines.markdown(judgements) if judgements else ""
+        return "\n".join(filter(None, (comparison.markdown(rows), judged)))
     if form == "html":
         from envbuilder.verify.page import side_by_side
 
         return side_by_side.render(rows)
     stream = io.StringIO()
     print_comparison(rows, console.rich_console(file=stream))
-    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+    shown = (*stream.getvalue().splitlines(), *baselines.lines(judgements or ()))
+    return "".join(f"{line.rstrip()}\n" for line in shown)
 
 
 def _read(paths: Sequence[Path]) -> list[StoredReport]:

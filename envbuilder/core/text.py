@@ -172,3 +172,8 @@ def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
     """Return a value in the largest unit that it reaches, else in the smallest."""
     size, unit = next((u for u in units if value >= u[0]), units[-1])
     return f"{amount(value / size)} {unit}"
+
+
+def escaped_markdown(text: str) -> str:
+    """Return text with everything escaped that Markdown would take as markup."""
+    return re.sub(r"([\\`*_{}\[\]<>&#|~$!])", r"\\\1", text)

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from envbuilder.core import resources
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
+
+FOLDERS = (resources.profiles_dir(),)
+LOCK = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
 
 
 def lay_profile(folder: Path, name: str, text: str) -> None:
@@ -13,3 +24,29 @@ def lay_profile(folder: Path, name: str, text: str) -> None:
     (folder / "envbuilder.yaml").write_text("")
     (folder / "profiles" / "locks").mkdir(parents=True, exist_ok=True)
     (folder / "profiles" / f"{name}.yaml").write_text(text)
+
+
+def lay_locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project for `cpu` alone, as its profile is, with a lock; it becomes the working folder."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(folder / "config"))
+    (folder / "envbuilder.yaml").write_text("profiles: [cpu]\npython: '3.11'\n")
+    write_lock(folder)
+
+
+def write_lock(folder: Path, **torch: str) -> None:
+    """Write the lock of that project, with another file of torch."""
+    from envbuilder.packages import configuration
+    from envbuilder.project import catalog
+
+    variants = catalog.variants(configuration.load())
+    assert variants is not None
+    variant = variants.of(profiles.load("cpu", FOLDERS))
+    targets = []
+    for target in (t for t in LOCK.targets if t.python == "3.11"):
+        files = (replace(f, **torch) if f.name == "torch" else f for f in target.files)
+        targets.append(replace(target, files=tuple(files)))
+    inputs = profile_lock.inputs_digest(variant)
+    lock = replace(LOCK, inputs=inputs, targets=tuple(targets))
+    (folder / "envbuilder.lock").mkdir(exist_ok=True)
+    (folder / "envbuilder.lock" / "default.cpu.json").write_text(profile_lock.dump(lock))

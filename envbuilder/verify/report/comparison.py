@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import console
-from envbuilder.core.text import amount, memory, percent, printable, times
+from envbuilder.core.text import amount, escaped_markdown, memory, percent, printable, times
 from envbuilder.payload.numerics.precision import effective
 
 if TYPE_CHECKING:
@@ -194,14 +194,9 @@ def markdown(shown: Sequence[Row]) -> str:
     right = {1, *range(len(COLUMNS))[NUMBERS]}
     rules = ["---:" if i in right else "---" for i in range(len(COLUMNS))]
     lines = [COLUMNS, rules]
-    lines += [[_unmarked(cell) for cell in cells(row)] for row in shown]
+    lines += [[escaped_markdown(cell) for cell in cells(row)] for row in shown]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return table + "".join(f"\n{_unmarked(note)}\n" for note in footnotes(shown))
-
-
-def _unmarked(text: str) -> str:
-    """Return text with everything escaped that Markdown would take as markup."""
-    return re.sub(r"([\\`*_{}\[\]<>&#|~$!])", r"\\\1", text)
+    return table + "".join(f"\n{escaped_markdown(note)}\n" for note in footnotes(shown))
 
 
 def footnotes(shown: Sequence[Row]) -> list[str]:
@@ -231,6 +226,6 @@ def _no_formula(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value
 
 
-def as_json(shown: Sequence[Row]) -> str:
-    """Return the rows as JSON."""
-    return console.as_json({"schema": 1, "reports": shown})
+def as_json(shown: Sequence[Row], **more: object) -> str:
+    """Return the rows as JSON, with more keys."""
+    return console.as_json({"schema": 1, "reports": shown, **more})

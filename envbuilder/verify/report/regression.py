@@ -190,16 +190,29 @@ def _framework(report: Report) -> str:
 
 def _differences(new: Report, earlier: Report) -> list[str]:
     """Return how two reports differ in kind; an unknown value differs from a known one."""
-    pairs = (
-        ("profile", new.profile, earlier.profile),
-        ("backend", new.backend, earlier.backend),
+    return [
+        *_unequal(
+            ("profile", new.profile, earlier.profile), ("backend", new.backend, earlier.backend)
+        ),
+        *machine_differences(new, earlier),
+        *_unequal(
+            ("framework", _framework(new), _framework(earlier)),
+            ("precision", precision(new), precision(earlier)),
+        ),
+    ]
+
+
+def machine_differences(new: Report, earlier: Report) -> list[str]:
+    """Return how the machines of two reports differ; an unknown value differs from a known one."""
+    return _unequal(
         ("device", new.device.name, earlier.device.name),
         ("CPU", new.host.cpu.model_name, earlier.host.cpu.model_name),
-        ("framework", _framework(new), _framework(earlier)),
         ("usable CPU threads", new.host.cpu.threads, earlier.host.cpu.threads),
         ("CPU quota", new.threads.quota, earlier.threads.quota),
-        ("precision", precision(new), precision(earlier)),
     )
+
+
+def _unequal(*pairs: tuple[str, object, object]) -> list[str]:
     return [
         f"{name}: {printable(str(now or 'unknown'))}, then {printable(str(before or 'unknown'))}"
         for name, now, before in pairs

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from envbuilder import cli
 from envbuilder.core import resources
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from tests.support.projects import LOCK, lay_locked, write_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,35 +21,13 @@ if TYPE_CHECKING:
     Check = Callable[..., tuple[int, str]]
 
 FOLDERS = (resources.profiles_dir(),)
-LOCK = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project for `cpu` alone, as its profile is, with a lock."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
-    (tmp_path / "envbuilder.yaml").write_text("profiles: [cpu]\npython: '3.11'\n")
-    write(tmp_path)
+    lay_locked(tmp_path, monkeypatch)
     return tmp_path
-
-
-def write(folder: Path, **torch: str) -> None:
-    """Write the lock of that project, with another file of torch."""
-    from envbuilder.packages import configuration
-    from envbuilder.project import catalog
-
-    variants = catalog.variants(configuration.load())
-    assert variants is not None
-    variant = variants.of(profiles.load("cpu", FOLDERS))
-    targets = []
-    for target in (t for t in LOCK.targets if t.python == "3.11"):
-        files = (replace(f, **torch) if f.name == "torch" else f for f in target.files)
-        targets.append(replace(target, files=tuple(files)))
-    inputs = profile_lock.inputs_digest(variant)
-    lock = replace(LOCK, inputs=inputs, targets=tuple(targets))
-    (folder / "envbuilder.lock").mkdir(exist_ok=True)
-    (folder / "envbuilder.lock" / "default.cpu.json").write_text(profile_lock.dump(lock))
 
 
 @pytest.fixture
@@ -103,14 +81,14 @@ def test_conda_packages_without_a_lock(project: Path, check: Check) -> None:
     text = "profiles: [cpu]\nrequirements_from: [environment.yml]\n"
     (project / "envbuilder.yaml").write_text(text)
     (project / "environment.yml").write_text("dependencies: [python=3.11, ffmpeg]\n")
-    write(project)
+    write_lock(project)
     code, printed = check()
     assert code == 2
     assert "its conda packages are not locked" in printed
 
 
 def test_pytorch_that_was_swapped(project: Path, check: Check) -> None:
-    write(project, source="default", version="2.13.0",
+    write_lock(project, source="default", version="2.13.0",
           file="torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl")  # fmt: skip
     code, printed = check()
     assert code == 2

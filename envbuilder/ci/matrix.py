@@ -1,0 +1,195 @@
+"""The matrix of a project: what CI can build and verify, one row each. Pure: data in, rows out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from envbuilder.core import types
+from envbuilder.packages import space
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.backends import makes_image
+from envbuilder.profiles.lock import Lock
+from envbuilder.profiles.profile import Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+BACKENDS: tuple[types.Backend, ...] = ("venv", "docker")
+"""Backends that rows may have, the default one first; conda's locks are the user's own."""
+_DIGITS = 16
+"""Digits of a lock's digest in a cache key."""
+
+
+class LockedProfile(Struct, frozen=True, kw_only=True):
+    """A profile, or an environment of a project on one, with its usable lock."""
+
+    environment: str
+    """Of the project; empty for a profile itself."""
+    profile: Profile
+    lock: Lock
+    path: str
+    """The lock's path in the repository; empty if it came with envbuilder."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One job: an environment on one platform, with one Python and one backend."""
+
+    id: str
+    """Unique in the matrix; fit for the names of files, jobs and artifacts."""
+    what: Literal["verify", "build"]
+    """`build` where the runner lacks the accelerator, or is not known to have it."""
+    environment: str
+    profile: str
+    framework: types.Framework
+    accelerator: types.Accelerator
+    platform: types.Platform
+    python: types.PythonVersion
+    backend: types.Backend
+    runner: str
+    """Label of the runner."""
+    cpu_flags: tuple[str, ...]
+    """What the runner's processor must have; otherwise `verify` exits with 3."""
+    lock: str
+    """The lock's path in the repository; empty if it came with envbuilder."""
+    cache_key: str
+    """Changes whenever other files are needed."""
+    disk_bytes: int
+    """A lower bound of what downloads and environment take; a base image is not included."""
+
+
+class Omission(Struct, frozen=True, kw_only=True):
+    """What has no row, and why."""
+
+    label: str
+    why: str
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """Which rows are asked for; empty fields restrict nothing."""
+
+    platforms: tuple[types.Platform, ...] = ()
+    pythons: tuple[types.PythonVersion, ...] = ()
+    """Without them, each profile's default."""
+    backends: tuple[types.Backend, ...] = ()
+    """Without them, the first of `BACKENDS` that a profile has."""
+
+
+def rows(
+    profiles: Iterable[LockedProfile],
+    selection: Selection,
+    hosted: Mapping[types.Platform, str],
+    accelerated: Mapping[str, str],
+) -> Iterator[Row | Omission]:
+    """Yield the rows of each profile, and why there is none.
+
+    `hosted`: platform → label of a runner without accelerators. `accelerated`: labels of runners
+    where profiles are verified, by what `_runner` looks for.
+    """
+    for locked in profiles:
+        label = _label(locked.environment, locked.profile.name)
+        jobs = [*_jobs(locked, selection)]
+        if not jobs:
+            yield Omission(label=label, why=_why_none(locked, selection))
+        for platform, python, backend in jobs:
+            row = _row(locked, platform, python, backend, hosted, accelerated)
+            if not row.runner:
+                yield Omission(label=row.id, why=f"no hosted runner is {platform}; {hint(row)}")
+            else:
+                yield row
+
+
+def hint(row: Row) -> str:
+    """Return how to name a runner of the user's own for a job."""
+    return f"name a runner of yours: --runner {row.profile}@{row.platform}=LABEL"
+
+
+def _label(environment: str, profile: str) -> str:
+    return ".".join(filter(None, (environment, profile)))
+
+
+def _why_none(locked: LockedProfile, selection: Selection) -> str:
+    if not set(locked.profile.backends) & set(selection.backends or BACKENDS):
+        return f"its backends are {', '.join(locked.profile.backends)}"
+    return "its lock has nothing for these platforms, Pythons and backends"
+
+
+def _jobs(
+    locked: LockedProfile, selection: Selection
+) -> Iterator[tuple[types.Platform, types.PythonVersion, types.Backend]]:
+    profile = locked.profile
+    offered = [b for b in BACKENDS if b in profile.backends]
+    backends = (
+        [b for b in offered if b in selection.backends] if selection.backends else offered[:1]
+    )
+    for platform in selection.platforms or types.PLATFORMS:
+        for backend in backends:
+            possible = _pythons(locked, platform, backend)
+            default = profile.image_python if makes_image(backend) else profile.python.default
+            preferred = (default,) if default in possible else possible[:1]
+            for python in selection.pythons or preferred:
+                if python in possible:
+                    yield platform, python, backend
+
+
+def _pythons(
+    locked: LockedProfile, platform: types.Platform, backend: types.Backend
+) -> tuple[types.PythonVersion, ...]:
+    """Return the Pythons that the lock covers on a platform and, of an image, that have a base."""
+    image = makes_image(backend)
+    if image and types.system(platform) != "linux":
+        return ()
+    targets = (t for t in locked.lock.targets if t.platform == platform)
+    return tuple(t.python for t in targets if not image or t.base is not None)
+
+
+def _row(
+    locked: LockedProfile,
+    platform: types.Platform,
+    python: types.PythonVersion,
+    backend: types.Backend,
+    hosted: Mapping[types.Platform, str],
+    accelerated: Mapping[str, str],
+) -> Row:
+    profile, lock = locked.profile, locked.lock
+    label = _label(locked.environment, profile.name)
+    name = f"{label}-{platform.replace('/', '-')}-py{python}-{backend}"
+    runner = _runner(profile, platform, accelerated)
+    proves = profile.accelerator == "cpu" or runner is not None
+    files = (lock.tool(platform), *profile_lock.select(lock, platform, python).files)
+    if not makes_image(backend):
+        files = tuple(file for file in files if file.kind != "deb")
+    x86 = types.machine(platform) == "x86_64"
+    return Row(
+        id=name,
+        what="verify" if proves else "build",
+        environment=locked.environment,
+        profile=profile.name,
+        framework=profile.framework,
+        accelerator=profile.accelerator,
+        platform=platform,
+        python=python,
+        backend=backend,
+        runner=runner or hosted.get(platform, ""),
+        cpu_flags=profile.requires.cpu_flags if x86 else (),
+        lock=locked.path,
+        cache_key=f"{name}-{profile_lock.lock_digest(lock)[:_DIGITS]}",
+        disk_bytes=sum(file.room for file in files) + space.unpacked(files),
+    )
+
+
+def _runner(
+    profile: Profile, platform: types.Platform, accelerated: Mapping[str, str]
+) -> str | None:
+    """Return the label of a runner with the accelerator: by `cuda` or, of one platform, `cuda@…`.
+
+    A name alone is for the profile's first platform: no machine is of two.
+    """
+    for name in (profile.name, profile.accelerator):
+        label = accelerated.get(f"{name}@{platform}")
+        if label is None and platform == profile.platforms[0]:
+            label = accelerated.get(name)
+        if label is not None:
+            return label
+    return None

@@ -1,0 +1,116 @@
+"""Workflows of CI services, made from the rows of the matrix. Pure: data in, text out."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder import __version__
+from envbuilder.ci.matrix import Omission, Row, hint
+from envbuilder.ci.providers import SERVICES, Provider, Service
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.resources import MARK
+from envbuilder.core.templates import filled
+from envbuilder.core.text import gigabytes
+from envbuilder.profiles.backends import makes_image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NOT_IN_EVERY_RUNNER = ("avx512", "amx")
+"""Beginnings of CPU flags that only some hosted runners have."""
+
+
+class Workflow(Struct, frozen=True, kw_only=True):
+    """What a workflow is written from."""
+
+    provider: Provider
+    rows: tuple[Row, ...]
+    omissions: tuple[Omission, ...]
+    arguments: tuple[str, ...]
+    """The command that writes it."""
+    output: str
+    """The path in the repository; empty if it is printed, and nothing can check it."""
+    project: bool
+    """Whether the repository is a project with environments."""
+    from_checkout: bool
+    """Whether the repository is envbuilder's, which jobs then install as it is."""
+    quick: bool
+    """Whether verifications use the small subset of MNIST."""
+
+
+def fitting(workflow: Workflow) -> Workflow:
+    """Return the workflow without jobs that it cannot have, with the reasons.
+
+    Raise `InvalidError` if none is left, or if a lock is not in the repository: jobs could then
+    build something else than what was checked there.
+    """
+    outside = sorted({row.profile for row in workflow.rows if not row.lock})
+    if outside:
+        raise InvalidError(
+            f"the locks of {', '.join(outside)} are not in this repository",
+            "Run this in the root of a project, which has locks of its own: envbuilder init",
+        )
+    service = SERVICES[workflow.provider]
+    reasons = {row.id: _why_not(row, service) for row in workflow.rows}
+    omitted = [Omission(label=key, why=why) for key, why in reasons.items() if why]
+    rows = tuple(row for row in workflow.rows if not reasons[row.id])
+    if not rows:
+        every = (*workflow.omissions, *omitted)
+        raise InvalidError(
+            "there is no job for a workflow: "
+            + ("; ".join(f"{each.label}: {each.why}" for each in every) or "there is no profile"),
+            "See what there is: envbuilder matrix",
+        )
+    return replace(workflow, rows=rows, omissions=(*workflow.omissions, *omitted))
+
+
+def _why_not(row: Row, service: Service) -> str:
+    """Return why a hosted runner cannot do a job; empty if it can, or the runner is another."""
+    if row.runner not in service.runners.values():
+        return ""
+    if makes_image(row.backend) and not service.has_engine:
+        return f"its image needs a container engine, and hosted runners lack one; {hint(row)}"
+    if row.disk_bytes > service.disk_bytes:
+        return (
+            f"it takes {gigabytes(row.disk_bytes)}, and a hosted runner is sure to have"
+            f" {gigabytes(service.disk_bytes)} only; {hint(row)}"
+        )
+    return ""
+
+
+def text(workflow: Workflow) -> str:
+    """Return the file."""
+    command, service = shlex.join(workflow.arguments), SERVICES[workflow.provider]
+    return filled(
+        f"ci/{workflow.provider}.yml.j2",
+        {
+            "mark": MARK,
+            "command": command,
+            "checks": tuple(_checks(workflow, command)),
+            "rows": workflow.rows,
+            "omissions": workflow.omissions,
+            "project": workflow.project,
+            "from_checkout": workflow.from_checkout,
+            "quick": workflow.quick,
+            "version": __version__,
+            "hosted": service.runners["linux/amd64"],
+            "verified": [row.id for row in workflow.rows if row.what == "verify"],
+            "demanding": [row.id for row in workflow.rows if _is_demanding(row, service)],
+        },
+    )
+
+
+def _checks(workflow: Workflow, command: str) -> Iterator[str]:
+    yield "envbuilder check" if workflow.project else "envbuilder lock --check"
+    if workflow.output:
+        yield f"{command} --check"
+
+
+def _is_demanding(row: Row, service: Service) -> bool:
+    """Return whether a hosted runner may lack what the profile needs."""
+    hosted = row.runner in service.runners.values()
+    return hosted and any(flag.startswith(_NOT_IN_EVERY_RUNNER) for flag in row.cpu_flags)

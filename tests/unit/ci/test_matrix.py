@@ -1,0 +1,138 @@
+"""The matrix: which jobs there are, what each does, and where it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.ci.matrix import LockedProfile, Omission, Row, Selection, rows
+from envbuilder.ci.providers import SERVICES
+from envbuilder.core import resources
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOLDERS = (resources.profiles_dir(),)
+RUNNERS = SERVICES["github"].runners
+EVERYTHING = Selection()
+
+
+def shipped(name: str, environment: str = "") -> LockedProfile:
+    path = f"profiles/locks/{name}.json"
+    return LockedProfile(
+        environment=environment,
+        profile=profiles.load(name, FOLDERS),
+        lock=profile_lock.load(resources.profiles_dir().parent / path),
+        path=path,
+    )
+
+
+def planned(
+    *names: str, selection: Selection = EVERYTHING, accelerated: Mapping[str, str] | None = None
+) -> list[Row]:
+    each = rows(map(shipped, names), selection, RUNNERS, accelerated or {})
+    return [row for row in each if isinstance(row, Row)]
+
+
+def test_a_row_is_a_platform_with_its_default_python_and_a_native_environment() -> None:
+    assert [(r.id, r.runner, r.what) for r in planned("cpu", "mps")] == [
+        ("cpu-linux-amd64-py3.11-venv", "ubuntu-24.04", "verify"),
+        ("cpu-linux-arm64-py3.11-venv", "ubuntu-24.04-arm", "verify"),
+        ("mps-macos-arm64-py3.12-venv", "macos-15", "build"),
+    ]
+
+
+def test_an_environment_of_a_project_is_in_the_name() -> None:
+    (row, _) = rows([shipped("cpu", "serve")], EVERYTHING, RUNNERS, {})
+    assert isinstance(row, Row)
+    assert (row.id, row.environment) == ("serve.cpu-linux-amd64-py3.11-venv", "serve")
+
+
+@pytest.mark.parametrize("name", ["cuda", "jax-cuda"])
+def test_a_gpu_profile_is_verified_only_where_a_runner_has_one(name: str) -> None:
+    (row, *_) = planned(name)
+    assert (row.what, row.runner) == ("build", "ubuntu-24.04")
+    (row, *_) = planned(name, accelerated={"cuda": "box"})
+    assert (row.what, row.runner) == ("verify", "box")
+    (row, *_) = planned(name, accelerated={"cuda": "box", name: "best"})
+    assert row.runner == "best"
+
+
+def test_a_runner_is_of_one_platform() -> None:
+    def runners(accelerated: Mapping[str, str]) -> list[tuple[str, str]]:
+        return [(row.runner, row.what) for row in planned("cuda", accelerated=accelerated)]
+
+    assert runners({"cuda": "box"}) == [("box", "verify"), ("ubuntu-24.04-arm", "build")]
+    assert runners({"cuda@linux/arm64": "grace"}) == [
+        ("ubuntu-24.04", "build"),
+        ("grace", "verify"),
+    ]
+
+
+def test_rows_are_selected() -> None:
+    selection = Selection(
+        platforms=("linux/arm64",), pythons=("3.12", "3.11"), backends=("docker", "venv")
+    )
+    assert [r.id for r in planned("cpu", "zendnn", selection=selection)] == [
+        "cpu-linux-arm64-py3.12-venv",
+        "cpu-linux-arm64-py3.11-venv",
+        "cpu-linux-arm64-py3.12-docker",
+        "cpu-linux-arm64-py3.11-docker",
+    ]
+
+
+def test_an_image_has_a_python_for_which_there_is_a_base() -> None:
+    selection = Selection(backends=("docker",))
+    (row,) = planned("xpu", selection=selection)
+    base = profile_lock.select(shipped("xpu").lock, row.platform, row.python).base
+    assert row.python == "3.14"
+    assert base is not None
+    assert not planned("cuda", selection=replace(selection, pythons=("3.13",)))
+
+
+def test_what_has_no_row_says_why() -> None:
+    each = rows(
+        [shipped("mps"), shipped("cpu")],
+        Selection(platforms=("macos/arm64",), backends=("docker",)),
+        RUNNERS,
+        {},
+    )
+    assert list(each) == [
+        Omission(label="mps", why="its backends are venv, conda"),
+        Omission(label="cpu", why="its lock has nothing for these platforms, Pythons and backends"),
+    ]
+
+
+def test_the_cache_key_follows_the_locks_content() -> None:
+    locked = shipped("cpu")
+    other = replace(locked, lock=replace(locked.lock, targets=locked.lock.targets[:1]))
+    selection = Selection(platforms=("linux/amd64",), pythons=("3.11", "3.12"))
+    keys = [
+        row.cache_key
+        for each in (locked, other)
+        for row in rows([each], selection, RUNNERS, {})
+        if isinstance(row, Row)
+    ]
+    assert len(keys) == 3
+    assert len(set(keys)) == 3
+    assert all(key.startswith("cpu-linux-amd64-py3.1") for key in keys)
+
+
+def test_a_gpu_needs_more_room_than_a_cpu_and_x86_flags_are_those_of_x86() -> None:
+    (amd64, arm64), (cuda, _) = planned("cpu"), planned("cuda")
+    assert cuda.disk_bytes > 5 * 10**9 > amd64.disk_bytes > 10**8
+    assert (amd64.cpu_flags, arm64.cpu_flags) == (("sse4_1",), ())
+
+
+def test_a_platform_without_hosted_runners_needs_a_label() -> None:
+    runners = SERVICES["gitlab"].runners
+    (omission,) = rows([shipped("mps")], EVERYTHING, runners, {})
+    assert isinstance(omission, Omission)
+    assert "--runner mps@macos/arm64=LABEL" in omission.why
+    (row,) = rows([shipped("mps")], EVERYTHING, runners, {"mps": "mac"})
+    assert isinstance(row, Row)
+    assert (row.what, row.runner) == ("verify", "mac")

@@ -1,0 +1,187 @@
+"""Workflows: what they run, and that nothing from outside reaches a shell."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from envbuilder.ci import workflow
+from envbuilder.ci.matrix import Omission, Row
+from envbuilder.core.errors import InvalidError
+
+CPU = Row(
+    id="default.cpu-linux-amd64-py3.11-venv",
+    what="verify",
+    environment="default",
+    profile="cpu",
+    framework="torch",
+    accelerator="cpu",
+    platform="linux/amd64",
+    python="3.11",
+    backend="venv",
+    runner="ubuntu-24.04",
+    cpu_flags=("sse4_1",),
+    lock="envbuilder.lock/default.cpu.json",
+    cache_key="default.cpu-linux-amd64-00",
+    disk_bytes=10**9,
+)
+ZENDNN = replace(CPU, id="zendnn", profile="zendnn", cpu_flags=("sse4_1", "avx512f"))
+CUDA = replace(CPU, id="cuda", profile="cuda", accelerator="cuda", what="build")
+PLAN = workflow.Workflow(
+    provider="github",
+    rows=(CPU, CUDA),
+    omissions=(),
+    arguments=("envbuilder", "ci", "--provider", "github", "--output", "ci.yml"),
+    output="ci.yml",
+    project=True,
+    from_checkout=False,
+    quick=False,
+)
+
+
+def rendered(plan: workflow.Workflow = PLAN) -> dict[str, Any]:
+    # BaseLoader: `on` is a key, and versions are text.
+    result: dict[str, Any] = yaml.load(workflow.text(plan), yaml.BaseLoader)
+    return result
+
+
+def steps(job: dict[str, Any]) -> list[str]:
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def test_each_row_is_a_job_of_the_matrix() -> None:
+    job = rendered()["jobs"]["environment"]
+    cpu, cuda = job["strategy"]["matrix"]["include"]
+    assert cpu == {
+        "id": CPU.id,
+        "what": "verify",
+        "environment": "default",
+        "profile": "cpu",
+        "python": "3.11",
+        "backend": "venv",
+        "runner": "ubuntu-24.04",
+        "lock": CPU.lock,
+    }
+    assert cuda["what"] == "build"
+    assert any("envbuilder build --environment" in run for run in steps(job))
+    assert any("envbuilder verify --environment" in run for run in steps(job))
+
+
+def test_the_locks_and_the_workflow_itself_are_checked_first() -> None:
+    jobs = rendered()["jobs"]
+    assert jobs["environment"]["needs"] == "locks"
+    _, *checks = steps(jobs["locks"])
+    assert checks == [
+        "envbuilder check",
+        "envbuilder ci --provider github --output ci.yml --check",
+    ]
+    jobs = rendered(replace(PLAN, project=False, output=""))["jobs"]
+    assert steps(jobs["locks"])[1:] == ["envbuilder lock --check"]
+    assert "--environment" not in workflow.text(replace(PLAN, project=False))
+
+
+def test_reports_are_merged_and_compared() -> None:
+    job = rendered()["jobs"]["reports"]
+    (compare,) = [run for run in steps(job) if "compare" in run]
+    assert compare == (
+        'envbuilder compare reports --against earlier --format markdown >> "$GITHUB_STEP_SUMMARY"'
+    )
+    saves = [s for s in job["steps"] if s.get("uses", "").startswith("actions/cache/save")]
+    assert len(saves) == 1
+    assert "github.event_name == 'push'" in saves[0]["if"]
+
+
+def test_without_a_verification_there_is_nothing_to_merge() -> None:
+    text = workflow.text(replace(PLAN, rows=(CUDA,)))
+    assert "envbuilder verify" not in text
+    assert set(yaml.safe_load(text)["jobs"]) == {"locks", "environment"}
+
+
+def test_only_a_special_processor_may_be_missing() -> None:
+    assert "processor" not in workflow.text(PLAN)
+    _, zendnn = rendered(replace(PLAN, rows=(CPU, ZENDNN)))["jobs"]["environment"]["strategy"][
+        "matrix"
+    ]["include"]
+    assert zendnn["processor"] == "special"
+    hosted_by_user = replace(ZENDNN, runner="epyc")
+    assert "processor" not in workflow.text(replace(PLAN, rows=(hosted_by_user,)))
+
+
+def test_permissions_are_minimal_and_no_expression_is_in_a_script() -> None:
+    data = rendered(replace(PLAN, rows=(CPU, ZENDNN, CUDA)))
+    assert data["permissions"] == {"contents": "read"}
+    for job in data["jobs"].values():
+        assert not any("${{" in run for run in steps(job))
+        assert all("permissions" not in job for job in data["jobs"].values())
+        for step in job["steps"]:
+            if step.get("uses", "").startswith("actions/checkout"):
+                assert step["with"] == {"persist-credentials": "false"}
+
+
+def test_quick_and_how_it_is_installed() -> None:
+    text = workflow.text(replace(PLAN, quick=True))
+    assert '--quick --output "$ID.json"' in text
+    assert re.search(r"pip install envbuilder-ml==\d", text)
+    assert "bootstrap.py setup" in workflow.text(replace(PLAN, from_checkout=True))
+
+
+def test_what_does_not_fit_a_hosted_runner_is_left_out() -> None:
+    large = replace(CUDA, disk_bytes=20 * 10**9)
+    plan = workflow.fitting(replace(PLAN, rows=(CPU, large)))
+    assert plan.rows == (CPU,)
+    (omission,) = plan.omissions
+    assert "20.0 GB" in omission.why
+    assert "# No job for cuda: it takes 20.0 GB" in workflow.text(plan)
+    assert workflow.fitting(replace(PLAN, rows=(replace(large, runner="big"),))).omissions == ()
+
+
+def test_a_workflow_needs_jobs_and_locks_of_the_repository() -> None:
+    nothing = replace(PLAN, rows=(), omissions=(Omission(label="mps", why="no venv"),))
+    with pytest.raises(InvalidError, match="no job for a workflow: mps: no venv"):
+        workflow.fitting(nothing)
+    with pytest.raises(InvalidError, match="locks of cpu are not in this repository"):
+        workflow.fitting(replace(PLAN, rows=(replace(CPU, lock=""),)))
+
+
+GITLAB = replace(
+    PLAN,
+    provider="gitlab",
+    rows=tuple(replace(row, runner="saas-linux-small-amd64") for row in (CPU, ZENDNN, CUDA)),
+)
+
+
+def test_gitlab_has_a_job_for_each_row() -> None:
+    jobs = rendered(GITLAB)
+    assert set(jobs) == {
+        *(".envbuilder", "envbuilder-locks", "envbuilder-reports"),
+        *(row.id for row in GITLAB.rows),
+    }
+    cpu, zendnn, cuda = (jobs[row.id] for row in GITLAB.rows)
+    assert cpu["script"][-1] == (
+        "envbuilder verify --environment default --profile cpu --backend venv"
+        f" --python-version 3.11 --output reports/{CPU.id}.json --html reports/{CPU.id}.html"
+    )
+    assert cpu["cache"]["key"] == {"prefix": CPU.id, "files": [CPU.lock]}
+    assert (cpu["image"], cpu["tags"]) == ("python:3.11", ["saas-linux-small-amd64"])
+    assert "allow_failure" not in cpu
+    assert zendnn["allow_failure"] == {"exit_codes": ["3"]}
+    assert cuda["script"] == [
+        "envbuilder build --environment default --profile cuda --backend venv --python-version 3.11"
+    ]
+    assert jobs["envbuilder-reports"]["needs"] == [CPU.id, ZENDNN.id]
+    assert jobs["envbuilder-locks"]["script"][0] == "envbuilder check"
+
+
+def test_gitlabs_hosted_runners_have_no_engine() -> None:
+    image, elsewhere = (
+        replace(CPU, id=runner, backend="docker", runner=runner)
+        for runner in ("saas-linux-small-amd64", "mine")
+    )
+    plan = workflow.fitting(replace(GITLAB, rows=(image, elsewhere)))
+    assert plan.rows == (elsewhere,)
+    (omission,) = plan.omissions
+    assert "container engine" in omission.why

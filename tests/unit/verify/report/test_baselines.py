@@ -1,0 +1,95 @@
+"""Reports against those before them: what counts as worse, and what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder import cli
+from envbuilder.verify.report import baselines
+from tests.support.reports import epoch, loaded, written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAST = {"training__epochs": [epoch(20.0)]}
+SLOW = {"training__epochs": [epoch(40.0)]}
+
+
+def judge(new: dict[str, Any], before: dict[str, Any]) -> tuple[str, str]:
+    earlier = loaded("cpu.json", **before)
+    (judgement,) = baselines.judged([loaded("cpu.json", **new)], {"cpu.json": earlier})
+    return judgement.status, judgement.detail
+
+
+def test_worse_is_slower_or_less_accurate() -> None:
+    assert judge(FAST, SLOW)[0] == "passed"
+    status, detail = judge(SLOW, FAST)
+    assert status == "failed"
+    assert "slower" in detail
+    status, detail = judge({"training__epochs": [epoch(20.0, 0.976)]}, FAST)
+    assert status == "failed"
+    assert "less accurate" in detail
+
+
+def test_another_machine_is_not_compared() -> None:
+    other = {"known__host": {"cpu": {"model_name": "Xeon", "threads": 2}}}
+    status, detail = judge({**SLOW, **other}, FAST)
+    assert status == "skipped"
+    assert "another machine: CPU: Xeon, then AMD EPYC" in detail
+
+
+def test_another_framework_is_compared_and_noted() -> None:
+    newer = {"framework__version": "2.14.0+cpu"}
+    assert judge({**SLOW, **newer}, FAST)[0] == "failed"
+    status, detail = judge({**FAST, **newer}, FAST)
+    assert status == "warning"
+    assert "2.14.0" in detail
+
+
+def test_what_failed_and_what_is_new_is_not_compared() -> None:
+    assert judge({**SLOW, "status": "failed", "reasons": ["x"]}, FAST)[0] == "skipped"
+    assert judge(SLOW, {**FAST, "status": "failed", "reasons": ["x"]})[0] == "skipped"
+    (judgement,) = baselines.judged([loaded("new.json")], {"cpu.json": loaded("cpu.json")})
+    assert (judgement.report, judgement.status) == ("new.json", "skipped")
+
+
+def test_no_name_breaks_the_markdown_table() -> None:
+    (judgement,) = baselines.judged([loaded("a|b<c>.json")], {})
+    assert r"| a\|b\<c\>.json | not compared |" in baselines.markdown([judgement])
+
+
+def run(*arguments: object) -> object:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", *map(str, arguments)])
+    return ended.value.code
+
+
+def test_the_command_fails_on_what_became_worse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now, before = tmp_path / "now", tmp_path / "before"
+    written(now / "cpu.json", **SLOW)
+    before.mkdir()
+    assert run(now, "--against", before) == 0
+    assert "cpu.json: not compared" in capsys.readouterr().out
+    written(before / "cpu.json", **FAST)
+    assert run(now, "--against", before, "--format", "markdown") == 5
+    assert "| cpu.json | worse | slower" in capsys.readouterr().out
+    assert run(now, "--against", before, "--json") == 5
+    (judgement,) = json.loads(capsys.readouterr().out)["against"]
+    assert judgement["status"] == "failed"
+    output = tmp_path / "table.md"
+    assert run(now, "--against", before, "--output", output) == 5
+    assert "worse" in output.read_text()
+    assert run(now, "--against", before, "--format", "html") == 2
+    assert run(now, "--against", tmp_path / "nowhere") == 2
+
+
+def test_a_busy_machine_is_no_regression() -> None:
+    busy = {**SLOW, "speed": "not_judged", "speed_reason": "machine busy"}
+    status, detail = judge(busy, FAST)
+    assert status == "warning"
+    assert "not judged" in detail
