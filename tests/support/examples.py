@@ -24,6 +24,8 @@ COMMANDS = {
     "dockerfile": ("python", "train.py"),
 }
 """Each project's own command, as its README has it."""
+OTHER_FRAMEWORKS = {"flax": "jax", "keras": "tensorflow"}
+"""Projects for another framework than PyTorch, all with `python train.py`."""
 ONE_THREAD = ("env", "OMP_NUM_THREADS=1")
 """Before a command: threads that wait for each other take minutes on a busy machine."""
 

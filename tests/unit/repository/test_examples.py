@@ -25,7 +25,10 @@ def entries(name: str, folder: Path) -> list[Entry]:
 
 
 def test_every_folder_is_a_project_that_is_run() -> None:
-    assert {p.name for p in examples.ROOT.iterdir() if p.is_dir()} == {*examples.COMMANDS}
+    assert {p.name for p in examples.ROOT.iterdir() if p.is_dir()} == {
+        *examples.COMMANDS,
+        *examples.OTHER_FRAMEWORKS,
+    }
 
 
 @pytest.mark.parametrize("name", examples.COMMANDS)
