@@ -6,7 +6,7 @@ JAX has no page-locked memory of the user's.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict
 
 from ..machine import clock, memory
 from ..speed.bandwidth import COPY, PATHS, array_bytes
@@ -18,16 +18,12 @@ if TYPE_CHECKING:
 
 def measurements(device: JaxDevice, budget: float) -> Dict[str, Measurement]:
     """Return path → function that measures its bytes a second; None for a path without one."""
-    functions: Dict[str, Measurement] = dict.fromkeys(PATHS, _none)
+    functions: Dict[str, Measurement] = dict.fromkeys(PATHS, lambda: None)
     functions["device"] = partial(_triad, device, budget)
     if device.accelerator != "cpu":
         functions["host_to_device"] = partial(_to_device, device, budget)
         functions["device_to_host"] = partial(_to_host, device, budget)
     return functions
-
-
-def _none() -> Optional[float]:
-    return None
 
 
 def _ones(device: JaxDevice, size: int) -> Any:

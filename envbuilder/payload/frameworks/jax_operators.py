@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, List, Tuple
 
-from ..numerics.arithmetic import LACKING
+from ..numerics.arithmetic import says_lacking
 from ..numerics.plain_arithmetic import Device
+from ..numerics.plain_cases import LikeNumpy
 
 if TYPE_CHECKING:
     from ..numerics.convolution import Geometry
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
     from .jax_programs import Programs
 
 
-class JaxOperators(Device):
+class JaxOperators(LikeNumpy, Device):
     """The operators on one device; each case is compiled as a whole."""
 
     def __init__(self, device: JaxDevice, programs: Programs) -> None:
-        self._device, self._programs = device, programs
-        self._jax, self._numpy = device.jax, device.jax.numpy
+        super().__init__(device.jax.numpy)
+        self._device, self._programs, self._jax = device, programs, device.jax
 
     def differentiate(
         self, compute: Compute, inputs: List[Any], dtype: str
@@ -39,40 +40,7 @@ class JaxOperators(Device):
 
     def lacks(self, error: BaseException) -> bool:
         """Return whether an error says that the device has no such operator for the dtype."""
-        text = str(error).lower().replace("_", " ")
-        return any(words in text for words in (*LACKING, "unimplemented"))
-
-    def transpose(self, array: Any, axes: Tuple[int, ...]) -> Any:
-        """Return an array with its axes in another order."""
-        return array.transpose(axes)
-
-    def broadcast(self, array: Any, shape: Tuple[int, ...]) -> Any:
-        """Return an array repeated along its axes of size 1."""
-        return self._numpy.broadcast_to(array, shape)
-
-    def tanh(self, array: Any) -> Any:
-        """Return the hyperbolic tangent of each element."""
-        return self._numpy.tanh(array)
-
-    def sum(self, array: Any, axis: int) -> Any:
-        """Return sums along an axis."""
-        return array.sum(axis=axis)
-
-    def mean(self, array: Any) -> Any:
-        """Return the mean of all elements."""
-        return array.mean()
-
-    def variance(self, array: Any, axis: int) -> Any:
-        """Return variances along an axis, as means of squares."""
-        return array.var(axis=axis)
-
-    def norm(self, array: Any, axis: int) -> Any:
-        """Return Euclidean norms along an axis."""
-        return self._numpy.linalg.norm(array, axis=axis)
-
-    def maximum(self, array: Any, axis: int) -> Any:
-        """Return the largest elements along an axis."""
-        return array.max(axis=axis)
+        return says_lacking(error) or "unimplemented" in str(error).lower()
 
     def convolve(self, images: Any, weight: Any, geometry: Geometry) -> Any:
         """Return a convolution, as the network computes it."""

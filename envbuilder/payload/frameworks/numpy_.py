@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from .. import interface
 from ..numerics import plain_arithmetic, reference
-from ..training.train import BATCH
+from ..training.train import first_batches
 
 if TYPE_CHECKING:
     from ..evidence import Comparison, Errors
@@ -48,8 +48,7 @@ class NumpyFramework(interface.Framework):
 
     def batches(self, data: Tensors, count: int) -> List[Tuple[Any, Any]]:
         """Return the first batches, normalised, with labels; small data are repeated."""
-        full = max(1, len(data.labels) // BATCH)
-        cuts = [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
+        cuts = first_batches(len(data.labels), count)
         return [(self.normalise(data.images[cut]), data.labels[cut]) for cut in cuts]
 
     def norm(self, array: Any) -> float:

@@ -78,18 +78,18 @@ class Operators(ABC):
         """Return the mean negative log-probability of the labels, as the training computes it."""
 
 
-class Reference(Operators):
-    """The operators of numpy."""
+class LikeNumpy(Operators):
+    """The operators of numpy, and of a framework that has a module with the same names."""
 
     def __init__(self, numpy: Any) -> None:
         self._numpy = numpy
 
     def transpose(self, array: Any, axes: Tuple[int, ...]) -> Any:
-        """Return a view."""
+        """Return an array with its axes in another order."""
         return array.transpose(axes)
 
     def broadcast(self, array: Any, shape: Tuple[int, ...]) -> Any:
-        """Return a view."""
+        """Return an array repeated along its axes of size 1."""
         return self._numpy.broadcast_to(array, shape)
 
     def tanh(self, array: Any) -> Any:
@@ -115,6 +115,10 @@ class Reference(Operators):
     def maximum(self, array: Any, axis: int) -> Any:
         """Return the largest elements along an axis."""
         return array.max(axis=axis)
+
+
+class Reference(LikeNumpy):
+    """The operators of numpy itself."""
 
     def convolve(self, images: Any, weight: Any, geometry: Geometry) -> Any:
         """Return a convolution without a bias."""

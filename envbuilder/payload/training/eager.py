@@ -24,7 +24,7 @@ from ..machine import device
 from ..machine.accelerators import device_of
 from . import model
 from .dataset import SIDE
-from .train import BATCH, DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH
+from .train import DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH, first_batches
 
 if TYPE_CHECKING:
     from .model import Form
@@ -153,8 +153,7 @@ def normalise(images: Any) -> Any:
 
 def batches(data: Tensors, count: int) -> List[Batch]:
     """Return the first ``count`` batches, normalised, with labels; small data are repeated."""
-    full = max(1, len(data.labels) // BATCH)
-    cuts = [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
+    cuts = first_batches(len(data.labels), count)
     return [(normalise(data.images[cut]), data.labels[cut]) for cut in cuts]
 
 

@@ -8,13 +8,11 @@ the first layer has two.
 
 from __future__ import annotations
 
+import math
 from typing import List
 
-from .dataset import CLASSES, SIDE
-
-KERNEL = 3
-CHANNELS = (1, 32, 64)
-HIDDEN = 128
+from .dataset import SIDE
+from .layers import WEIGHTS
 
 
 def training_flops(images: int) -> int:
@@ -24,10 +22,12 @@ def training_flops(images: int) -> int:
 
 
 def forward_flops() -> List[int]:
-    """Return the operations for one image, by layer."""
+    """Return the operations for one image, by layer: a convolution repeats its own per pixel."""
     side, counts = SIDE, []
-    for number, channels in enumerate(CHANNELS[1:]):
-        side -= KERNEL - 1
-        counts.append(2 * side * side * channels * CHANNELS[number] * KERNEL**2)
-    pooled = CHANNELS[-1] * (side // 2) ** 2
-    return [*counts, 2 * pooled * HIDDEN, 2 * HIDDEN * CLASSES]
+    for shape in WEIGHTS.values():
+        pixels = 1
+        if len(shape) > 2:
+            side -= shape[0] - 1
+            pixels = side * side
+        counts.append(2 * pixels * math.prod(shape))
+    return counts

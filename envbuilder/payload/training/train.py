@@ -58,6 +58,12 @@ def steps_of(images: int) -> int:
     return -(-images // BATCH)
 
 
+def first_batches(images: int, count: int) -> List[slice]:
+    """Return where the first ``count`` full batches are; small data are repeated."""
+    full = max(1, images // BATCH)
+    return [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
+
+
 def epoch(job: Job, data: Tensors, progress: Progress) -> Dict[str, float]:
     """Train on every image once; return seconds and mean loss.
 
