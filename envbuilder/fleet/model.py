@@ -1,0 +1,155 @@
+"""A fleet as data: its nodes, what is promised of each, and what a verification of it showed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta, Struct
+
+from envbuilder.core import types
+
+SCHEMA = 1
+LONGEST_REASON = 300
+
+NodeName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z",
+        description="a node's name: letters, digits, dots, hyphens and underscores",
+    ),
+]
+JobId = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z", description="the id of a job")
+]
+RunId = Annotated[
+    str,
+    Meta(pattern=r"^[0-9]{8}t[0-9]{6}z-[0-9a-f]{6}\Z", description="the id of a run of a fleet"),
+]
+
+Outcome = Literal[
+    "verified",
+    "busy",
+    "slow",
+    "wrong",
+    "failed",
+    "broken",
+    "killed",
+    "timed-out",
+    "lost",
+    "mixed-up",
+    "refused",
+    "pending",
+    "interrupted",
+    "drained",
+    "unmapped",
+]
+"""What became of a node, the best first.
+
+`verified`: training on the promised device was proven. `busy`: that, too, but the node did other
+work, so its speed was not judged. `slow`: proven, but much slower than its equals. `wrong`: the
+node has another accelerator than promised. `failed`: the verification failed. `broken`: the
+environment could not be built or started, or the job ended with an error before it reported.
+`killed`: the scheduler or somebody else ended the job. `timed-out`: it took longer than allowed.
+`lost`: it ended, or vanished, without a result. `mixed-up`: its result is another job's, or
+contradicts itself. `refused`: the scheduler did not accept the job. `pending`: it did not start in
+time. `interrupted`: this program was stopped first. `drained`: administrators took the node out, or
+it is down. `unmapped`: nothing says which profile it is for.
+"""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+PROVEN: frozenset[Outcome] = frozenset({"verified", "busy"})
+LEFT_OUT: frozenset[Outcome] = frozenset({"drained", "unmapped"})
+"""Nodes that no job was submitted for; they are no failures."""
+
+
+class Resource(Struct, frozen=True, kw_only=True):
+    """A generic resource of a node, such as 8 GPUs of the type h100."""
+
+    name: str
+    type: str = ""
+    count: int = 1
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """A node as its scheduler describes it."""
+
+    name: NodeName
+    state: str
+    """In the scheduler's words, without marks."""
+    usable: bool
+    """Whether jobs may start there, now or after others."""
+    features: tuple[str, ...] = ()
+    resources: tuple[Resource, ...] = ()
+    reason: str = ""
+    """Why it is not usable, as administrators entered it."""
+
+
+class Promise(Struct, frozen=True, kw_only=True):
+    """What a node is to prove."""
+
+    node: NodeName
+    profile: types.Name | None = None
+    """None: the node itself decides, by what `detect` sees there."""
+    why: str = ""
+    """What promises it, such as `feature h100`."""
+    devices: Annotated[int, Meta(ge=0)] = 0
+    """How many accelerators the node has; 0 if that is not known, or the profile is for the CPU."""
+
+
+class Detected(Struct, frozen=True, kw_only=True):
+    """What a node was seen to be, before anything ran on it."""
+
+    profile: str | None = None
+    """The profile that fits it best."""
+    accelerators: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    """Names of its accelerators."""
+    cpu: str = ""
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A row of the table: a node, what was promised of it, and what became of it.
+
+    Times are in seconds, `accuracy` is a fraction. Everything is safe to print: outside text was
+    bounded and freed of control characters when it was read.
+    """
+
+    node: NodeName
+    outcome: Outcome
+    promised: str = ""
+    """A profile; empty if the node was to decide."""
+    why: str = ""
+    """What promised it."""
+    found: str = ""
+    """The device that did the work, or what was seen instead."""
+    detail: str = ""
+    """Why the outcome is what it is; empty if it says enough."""
+    job: JobId | None = None
+    profile: str = ""
+    """The profile that was verified."""
+    backend: str = ""
+    accelerator: str = ""
+    epoch_seconds: float | None = None
+    share: float | None = None
+    """`epoch_seconds` divided by the median of its equals; None with less than three of them."""
+    images_per_second: float | None = None
+    accuracy: float | None = None
+    framework: str = ""
+    """Name and version."""
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """What a run showed, one entry a node, in the order of the nodes."""
+
+    run: RunId
+    scheduler: Literal["slurm", "kubernetes"]
+    started: str
+    """Like 20261123T091500Z; UTC."""
+    finished: str
+    quick: bool
+    entries: tuple[Entry, ...]
+    schema: Literal[1] = 1
+
+    @property
+    def passed(self) -> bool:
+        """Return whether every node that was examined was proven, and at least one was."""
+        examined = [e.outcome for e in self.entries if e.outcome not in LEFT_OUT]
+        return bool(examined) and PROVEN.issuperset(examined)

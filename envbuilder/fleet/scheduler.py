@@ -1,0 +1,52 @@
+"""What a scheduler does for a run: list nodes, take jobs, say how they are, cancel them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from envbuilder.fleet.model import Node
+
+
+class JobState(Struct, frozen=True, kw_only=True):
+    """How a job is, according to its scheduler."""
+
+    job: str
+    phase: Literal["waiting", "running", "ended"]
+    word: str
+    """The scheduler's word for it, such as NODE_FAIL."""
+    reason: str = ""
+    """Why it waits, or ended."""
+    exit_code: str = ""
+    """As the scheduler writes it; empty if it does not say."""
+    node: str = ""
+    """The node that it was submitted for."""
+
+
+class RefusedError(Exception):
+    """The scheduler did not accept a job; `str` says why, in its own words."""
+
+
+class Scheduler(Protocol):
+    """A client of a scheduler. Each call is bounded in time, and raises `ToolError` if it fails."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes, in their natural order."""
+        ...
+
+    def submit(self, script: Path) -> str:
+        """Submit a job and return its id; raise `RefusedError` if it is not accepted."""
+        ...
+
+    def jobs(self, run: str) -> Mapping[str, JobState]:
+        """Return all jobs of a run that the scheduler still knows, by id."""
+        ...
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """Cancel jobs; those that have ended are not an error."""
+        ...
