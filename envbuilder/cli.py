@@ -41,6 +41,7 @@ COMMANDS = {
     "build": "Build an environment from a locked profile.",
     "verify": "Train MNIST inside an environment and report what did the work.",
     "tune": "Time settings, and report which make training faster here.",
+    "fleet": "Verify every node of a cluster.",
     "compare": "Put reports of several machines side by side.",
     "run": "Run a command inside an environment.",
     "shell": "Open a shell inside an environment.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
@@ -91,8 +92,8 @@ class Promise(Struct, frozen=True, kw_only=True):
     """None: the node itself decides, by what `detect` sees there."""
     why: str = ""
     """What promises it, such as `feature h100`."""
-    devices: Annotated[int, Meta(ge=0)] = 0
-    """How many accelerators the node has; 0 if that is not known, or the profile is for the CPU."""
+    gpus: Annotated[int, Meta(ge=0)] = 0
+    """How many GPUs the scheduler gives out there."""
 
 
 class Detected(Struct, frozen=True, kw_only=True):
@@ -153,3 +154,9 @@ class Summary(Struct, frozen=True, kw_only=True):
         """Return whether every node that was examined was proven, and at least one was."""
         examined = [e.outcome for e in self.entries if e.outcome not in LEFT_OUT]
         return bool(examined) and PROVEN.issuperset(examined)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a key by which node2 comes before node10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(int(part), part) if part.isdigit() else (0, part) for part in parts]

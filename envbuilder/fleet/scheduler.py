@@ -22,8 +22,6 @@ class JobState(Struct, frozen=True, kw_only=True):
     """The scheduler's word for it, such as NODE_FAIL."""
     reason: str = ""
     """Why it waits, or ended."""
-    exit_code: str = ""
-    """As the scheduler writes it; empty if it does not say."""
     node: str = ""
     """The node that it was submitted for."""
 
@@ -45,6 +43,10 @@ class Scheduler(Protocol):
 
     def jobs(self, run: str) -> Mapping[str, JobState]:
         """Return all jobs of a run that the scheduler still knows, by id."""
+        ...
+
+    def exit_code(self, job: str) -> str:
+        """Return what a job that has ended exited with; empty if that is not known."""
         ...
 
     def cancel(self, jobs: Sequence[str]) -> None:

@@ -10,10 +10,8 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import schema, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet.model import Promise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from envbuilder.fleet.model import Node
@@ -125,27 +123,3 @@ def _is_own(option: str) -> bool:
     if not option.startswith("--"):
         return option[1] in _OWN_LETTERS
     return re.split(r"[= ]", option[2:])[0] in _OWN
-
-
-def promises(
-    nodes: Iterable[Node], settings: FleetSettings, profile: str | None
-) -> tuple[Promise | None, ...]:
-    """Return what each node is to prove; None for a node that no rule is for.
-
-    `profile`, if given, is promised of every node, whatever the rules say.
-    """
-    return tuple(_promise(node, settings, profile) for node in nodes)
-
-
-def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
-    devices = sum(r.count for r in node.resources if r.name == "gpu")
-    if profile is not None:
-        return Promise(node=node.name, profile=profile, why="--profile", devices=devices)
-    for rule in settings.profiles:
-        if rule.applies(node):
-            return Promise(
-                node=node.name, profile=rule.profile, why=rule.conditions, devices=devices
-            )
-    if settings.profiles:
-        return None
-    return Promise(node=node.name, why="what it detects", devices=devices)

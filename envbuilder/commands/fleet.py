@@ -1,0 +1,23 @@
+"""`envbuilder fleet`: verification on every node of a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from envbuilder.commands import fleet_node, fleet_show, fleet_verify
+
+
+@click.group("fleet", short_help="Verify every node of a cluster, and show which are right.")
+def command() -> None:
+    """Verify every node of a cluster: what was promised, what is there, and how fast it is.
+
+    \b
+    Examples:
+      envbuilder fleet verify --dry-run
+      envbuilder fleet verify --quick --html fleet.html
+      envbuilder fleet show fleet-20261123t091500z-4f1a2b
+    """
+
+
+for _subcommand in (fleet_verify.command, fleet_show.command, fleet_node.command):
+    command.add_command(_subcommand)

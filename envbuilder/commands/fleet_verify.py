@@ -1,0 +1,198 @@
+"""`envbuilder fleet verify`: verify every node of a Slurm cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from envbuilder.commands.fleet_show import report
+from envbuilder.commands.options import json_option
+from envbuilder.core import console
+from envbuilder.profiles.backends import BACKENDS
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+class _Duration(click.ParamType[int]):
+    """A time such as 90s, 30m or 2h, in seconds."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds, at least 1 and at most a week."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"([0-9]{1,6})([smh])", value)
+        seconds = int(match[1]) * _UNITS[match[2]] if match else 0
+        if not 1 <= seconds <= 7 * 24 * 3600:
+            self.fail(f"{value!r} is not a time such as 90s, 30m or 2h", param, ctx)
+        return seconds
+
+
+@click.command("verify", short_help="Verify every node of a cluster.")
+@click.option(
+    "--scheduler",
+    type=click.Choice(("slurm",)),
+    default="slurm",
+    help="Who runs the jobs.  [default: slurm]",
+)
+@click.option(
+    "--fleet",
+    "settings_file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="What this cluster needs.  [default: fleet.yaml, if it is here]",
+)
+@click.option("--profile", metavar="NAME", help="Promised of every node, whatever the file says.")
+@click.option("--partition", metavar="NAME", help="Only its nodes, and submit to it.")
+@click.option("--nodes", metavar="PATTERN,…", help="Only these nodes; * and ? stand for others.")
+@click.option("--backend", type=click.Choice(tuple(BACKENDS)), help="As for `verify`.")
+@click.option("--quick", is_flag=True, help="Use a small subset of MNIST.")
+@click.option("--epochs", type=click.IntRange(1, 100), help="As for `verify`.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Folder with the four MNIST files, which all nodes see.",
+)
+@click.option(
+    "--python",
+    "executable",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Verify this interpreter of the nodes, instead of an environment of envbuilder's.",
+)
+@click.option(
+    "--limit",
+    type=_Duration(),
+    default="30m",
+    help="Stop a node's verification after this time.  [default: 30m]",
+)
+@click.option(
+    "--wait",
+    "patience",
+    type=_Duration(),
+    default="30m",
+    help="Cancel a job that has not started after this time.  [default: 30m]",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="New folder that all nodes see.  [default: ./fleet-RUN]",
+)
+@click.option("--dry-run", is_flag=True, help="Write the scripts, and submit nothing.")
+@click.option(
+    "--resume",
+    "resumed",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Go on with a run that was interrupted, or repeat what failed without a result.",
+)
+@json_option
+def command(
+    scheduler: str,
+    settings_file: Path | None,
+    profile: str | None,
+    partition: str | None,
+    nodes: str | None,
+    backend: str | None,
+    quick: bool,
+    epochs: int | None,
+    data: Path | None,
+    executable: Path | None,
+    limit: int,
+    patience: int,
+    folder: Path | None,
+    dry_run: bool,
+    resumed: Path | None,
+    as_json: bool,
+) -> int:
+    """Verify every node of a Slurm cluster, one job a node, and compare what was promised.
+
+    Which node is for which profile stands in fleet.yaml; without it, each node decides by what it
+    detects. The jobs need no accounting. Their scripts, logs and results are in a folder that all
+    nodes must see. Stopped with Ctrl-C, only the run's own jobs are cancelled.
+
+    Exits with 5 if a node that was examined was not verified; nodes that administrators drained,
+    and those that no rule is for, are not examined.
+
+    \b
+    fleet.yaml:
+      profiles:
+        - {feature: h100, profile: cuda}
+        - {gres: "gpu:xe", profile: xpu}
+        - {node: "epyc*", profile: zendnn}
+      sbatch: ["--account=ml"]
+      setup: ["module load gcc"]
+
+    \b
+    Examples:
+      envbuilder fleet verify --dry-run
+      envbuilder fleet verify --quick
+      envbuilder fleet verify --partition gpu --profile cuda --limit 20m
+      envbuilder fleet verify --nodes 'epyc*' --folder /shared/fleet-1
+      envbuilder fleet verify --resume fleet-20261123t091500z-4f1a2b
+    """
+    from envbuilder.fleet import folder as folders
+    from envbuilder.fleet import planning
+    from envbuilder.fleet.run import Run
+    from envbuilder.fleet.settings import FILE, FleetSettings, read
+    from envbuilder.fleet.slurm.client import Slurm
+
+    del scheduler
+    progress = console.progress()
+    if resumed is not None:
+        resumed = resumed.resolve()
+        plan = folders.read(resumed)
+        with folders.held(resumed):
+            summary = Run(plan, resumed, Slurm(plan.partition), progress).finish(resumed=True)
+        return report(summary, as_json=as_json)
+    if settings_file is None and Path(FILE).exists():
+        settings_file = Path(FILE)
+    settings = FleetSettings() if settings_file is None else read(settings_file)
+    request = planning.Request(
+        profile=profile,
+        partition=partition,
+        patterns=tuple(filter(None, (nodes or "").split(","))),
+        arguments=_arguments(backend, epochs, data, executable, quick=quick),
+        quick=quick,
+        start_seconds=patience,
+        limit_seconds=limit,
+    )
+    client, now = Slurm(partition), time.gmtime()
+    run = f"{time.strftime('%Y%m%dt%H%M%Sz', now)}-{secrets.token_hex(3)}"
+    started = time.strftime("%Y%m%dT%H%M%SZ", now)
+    plan = planning.plan(run, started, client.nodes(), settings, request)
+    folder = (folder or Path(f"fleet-{run}")).absolute()
+    folders.require_path(folder)
+    # -P: no file of a job's folder shadows a module.
+    own = (sys.executable, "-P", "-m", "envbuilder")
+    scripts = planning.scripts(plan, folder, settings, request, own, os.environ)
+    folders.create(folder, plan, scripts)
+    if dry_run:
+        for node in scripts:
+            console.result(str(folders.script(folder, node)))
+        return 0
+    progress.note(f"run {run}: {folder}")
+    with folders.held(folder):
+        summary = Run(plan, folder, client, progress).finish()
+    return report(summary, as_json=as_json)
+
+
+def _arguments(
+    backend: str | None,
+    epochs: int | None,
+    data: Path | None,
+    executable: Path | None,
+    *,
+    quick: bool,
+) -> tuple[str, ...]:
+    """Return the arguments of `envbuilder verify` that all nodes get."""
+    options = {"--backend": backend, "--epochs": epochs, "--python": executable}
+    options |= {"--data": data.absolute() if data else None}
+    stated = (word for name, value in options.items() if value for word in (name, str(value)))
+    return (*(("--quick",) if quick else ()), *stated)

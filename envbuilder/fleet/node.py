@@ -1,0 +1,89 @@
+"""What a job does on its node: see what is there, verify, and write the result."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from envbuilder.core import bounded, console, files, process
+from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.text import printable
+from envbuilder.fleet import result as results
+from envbuilder.fleet.model import SCHEMA, Detected
+from envbuilder.fleet.result import Result
+from envbuilder.host import probe
+from envbuilder.profiles import choice
+from envbuilder.project import catalog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.core.settings import Settings
+
+_LONGEST_MESSAGE = 4000
+
+
+def detected(settings: Settings) -> Detected:
+    """Return what this node is, and which profile fits it."""
+    host = probe.host()
+    try:
+        profile = choice.choose(catalog.library(settings), settings, host).profile.name
+    except EnvbuilderError:
+        profile = None
+    return Detected(
+        profile=profile,
+        accelerators=tuple(printable(gpu.name, 100) for gpu in host.gpus[:64]),
+        cpu=printable(host.cpu.model_name or "", 100),
+    )
+
+
+def examine(
+    settings: Settings, *, run: str, job: str, node: str, limit: float, arguments: Sequence[str]
+) -> Result:
+    """Run `envbuilder verify` with these arguments; return the result, whatever it is.
+
+    Verification takes at most `limit` seconds; then it is stopped, and all that it started.
+    """
+    seen = detected(settings)
+    with TemporaryDirectory(prefix="envbuilder-") as scratch:
+        report = Path(scratch) / "report.json"
+        # -P: no file of the folder shadows a module.
+        verify = (sys.executable, "-P", "-m", "envbuilder", "verify", *arguments)
+        done = process.run(
+            (*verify, "--output", str(report)),
+            timeout=limit,
+            on_stdout=console.message,
+            on_stderr=console.message,
+        )
+        content = _read(report)
+    return Result(
+        schema=SCHEMA,
+        run=run,
+        job=job,
+        node=node,
+        host=socket.gethostname(),
+        exit_code=None if done.timed_out else done.returncode,
+        message=done.last_words[-_LONGEST_MESSAGE:],
+        seconds=done.seconds,
+        detected=seen,
+        report=content,
+    )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return the report that was just written; None if there is none, or not a whole one."""
+    try:
+        report = msgspec.json.decode(bounded.read(path, results.LARGEST))
+    except (OSError, ValueError):
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def write(result: Result, path: Path) -> None:
+    """Write a result atomically: who collects it sees all of it, or nothing."""
+    files.save(path, results.encode(result), BuildError, "Is the folder shared with this node?")

@@ -1,0 +1,132 @@
+"""Plan a run: which nodes are to prove what, and the script of each job. Pure."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import printable
+from envbuilder.fleet.folder import Plan
+from envbuilder.fleet.model import SCHEMA, Entry, Promise
+from envbuilder.fleet.slurm import script
+from envbuilder.fleet.slurm.script import Common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from envbuilder.fleet.model import Node
+    from envbuilder.fleet.settings import FleetSettings
+
+_PASSED_ON = re.compile(
+    r"PATH|HOME|LANG|LC_ALL"
+    r"|ENVBUILDER_(CACHE_DIR|DATA_DIR|CONFIG_DIR|SHARED_STORE|BASE_IMAGE|TRUSTED_FOLDERS)"
+)
+"""Variables that jobs get. Nothing else: the scripts lie in a folder that others may read."""
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """What is asked of a run."""
+
+    profile: str | None
+    """Promised of every node, whatever the settings say."""
+    partition: str | None
+    patterns: tuple[str, ...]
+    """Of nodes; empty for all."""
+    arguments: tuple[str, ...]
+    """For `envbuilder verify` on each node."""
+    quick: bool
+    start_seconds: int
+    limit_seconds: int
+
+
+def plan(
+    run: str, started: str, nodes: Sequence[Node], settings: FleetSettings, request: Request
+) -> Plan:
+    """Return the plan for the nodes that are asked for.
+
+    Raises `InvalidError` if there is none, or a pattern names none.
+    """
+    chosen = [*_chosen(nodes, request.patterns)]
+    promises, left_out = list[Promise](), list[Entry]()
+    for node in chosen:
+        promise = _promise(node, settings, request.profile)
+        if promise is None:
+            text = "no rule in the settings is for it"
+            left_out.append(Entry(node=node.name, outcome="unmapped", detail=text))
+        elif node.usable:
+            promises.append(promise)
+        else:
+            left_out.append(_drained(node, promise))
+    if not promises and not left_out:
+        raise InvalidError("the scheduler lists no node", "See: sinfo")
+    return Plan(
+        schema=SCHEMA,
+        run=run,
+        scheduler="slurm",
+        started=started,
+        quick=request.quick,
+        partition=request.partition,
+        start_seconds=request.start_seconds,
+        limit_seconds=request.limit_seconds,
+        promises=tuple(promises),
+        left_out=tuple(left_out),
+    )
+
+
+def _chosen(nodes: Sequence[Node], patterns: Sequence[str]) -> Iterator[Node]:
+    for pattern in patterns:
+        if not any(fnmatchcase(node.name, pattern) for node in nodes):
+            raise InvalidError(f"--nodes: no node is called {printable(pattern, 60)}", "See: sinfo")
+    for node in nodes:
+        if not patterns or any(fnmatchcase(node.name, pattern) for pattern in patterns):
+            yield node
+
+
+def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
+    """Return what a node is to prove; None if the settings have rules, and none is for it."""
+    gpus = sum(r.count for r in node.resources if r.name == "gpu")
+    if profile is not None:
+        return Promise(node=node.name, profile=profile, why="--profile", gpus=gpus)
+    for rule in settings.profiles:
+        if rule.applies(node):
+            return Promise(node=node.name, profile=rule.profile, why=rule.conditions, gpus=gpus)
+    if settings.profiles:
+        return None
+    return Promise(node=node.name, why="what it detects", gpus=gpus)
+
+
+def _drained(node: Node, promise: Promise) -> Entry:
+    return Entry(
+        node=node.name,
+        outcome="drained",
+        promised=promise.profile or "",
+        why=promise.why,
+        detail=f"{node.state}: {node.reason or 'no reason is stated'}",
+    )
+
+
+def scripts(
+    plan: Plan,
+    folder: Path,
+    settings: FleetSettings,
+    request: Request,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the script of each promised node; `command` starts envbuilder there."""
+    common = Common(
+        run=plan.run,
+        folder=str(folder),
+        command=settings.command or tuple(command),
+        arguments=request.arguments,
+        variables={k: environ[k] for k in sorted(environ) if _PASSED_ON.fullmatch(k)},
+        options=settings.sbatch,
+        setup=settings.setup,
+        limit_seconds=plan.limit_seconds,
+    )
+    return {promise.node: script.text(promise, common) for promise in plan.promises}

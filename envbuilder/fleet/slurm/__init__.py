@@ -1,0 +1,1 @@
+"""Slurm: its client, and the jobs that it is given."""

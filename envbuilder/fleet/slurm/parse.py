@@ -1,0 +1,142 @@
+"""Parse what Slurm's programs print. Pure.
+
+All of it is by formats that name the fields, which Slurm has had since version 17; `--json` differs
+from release to release. Names come from administrators, reasons from anybody: both are bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from envbuilder.core.errors import ToolError
+from envbuilder.core.text import printable
+from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Resource, natural
+from envbuilder.fleet.scheduler import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Literal
+
+NODE_FORMAT = "%N|%T|%f|%G|%E"
+"""sinfo: name, state, features, generic resources, reason (which may hold anything)."""
+JOB_FORMAT = "%i|%T|%n|%N|%r"
+"""squeue: id, state, requested nodes, nodes, reason."""
+MOST_NODES = 20_000
+"""Slurm itself is known to run with 15,000 or so."""
+
+_MARKS = "*~#!%$@^-+"
+"""Slurm's marks behind a node's state; * means that the node does not respond."""
+_USABLE = frozenset(
+    (
+        *("idle", "mixed", "allocated", "completing", "planned", "reserved"),
+        *("powered_down", "powering_down", "powering_up", "power_up"),
+    )
+)
+_WAITING = frozenset(("PENDING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"))
+_RUNNING = frozenset(
+    ("RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED")
+)
+_RESOURCE = re.compile(
+    r"([A-Za-z0-9_.-]{1,100})(?::([A-Za-z0-9_.-]{1,100}))??(?::([0-9]{1,9})[KMGTP]?)?"
+)
+
+
+def nodes(text: str) -> tuple[Node, ...]:
+    """Return the nodes in sinfo's output, each once, in natural order.
+
+    Raises `ToolError` for lines that do not have the form that was asked for.
+    """
+    by_name: dict[str, Node] = {}
+    for line in filter(None, text.splitlines()):
+        node = _node(line)
+        by_name.setdefault(node.name, node)
+        if len(by_name) > MOST_NODES:
+            raise ToolError(
+                f"sinfo lists more than {MOST_NODES:,} nodes",
+                "Name some of them: --nodes 'a*', or --partition NAME",
+            )
+    return tuple(by_name[name] for name in sorted(by_name, key=natural))
+
+
+def _node(line: str) -> Node:
+    fields = line.split("|", 4)
+    if len(fields) < 5:
+        raise _unexpected("sinfo", line)
+    name, stated, features, resources, reason = fields
+    state = stated.rstrip(_MARKS).lower()
+    silent = "*" in stated[len(state) :]
+    data = {
+        "name": name,
+        "state": printable(state, 40) + (", not responding" if silent else ""),
+        "usable": state in _USABLE and not silent,
+        "features": tuple(printable(f, 200) for f in _split(features)),
+        "resources": tuple(_resources(resources)),
+        "reason": printable("" if reason.strip() == "none" else reason.strip(), LONGEST_REASON),
+    }
+    try:
+        return msgspec.convert(data, Node)
+    except msgspec.ValidationError as error:
+        raise _unexpected("sinfo", line) from error
+
+
+def _split(text: str) -> list[str]:
+    return [] if text == "(null)" else [part for part in text.split(",") if part]
+
+
+def _resources(text: str) -> Iterator[Resource]:
+    """Yield the generic resources in a text such as `gpu:h100:8(S:0-1),nvme:2`."""
+    for part in _split(re.sub(r"\([^)]*\)", "", text)):
+        match = _RESOURCE.fullmatch(part)
+        if match:
+            yield Resource(name=match[1], type=match[2] or "", count=int(match[3] or 1))
+
+
+def jobs(text: str) -> dict[str, JobState]:
+    """Return the jobs in squeue's output by id."""
+    states = {}
+    for line in filter(None, text.splitlines()):
+        fields = line.split("|", 4)
+        if len(fields) < 5:
+            raise _unexpected("squeue", line)
+        job, word, requested, nodes, reason = fields
+        states[job] = JobState(
+            job=printable(job, 100),
+            phase=_phase(word),
+            word=printable(word, 40),
+            reason="" if reason == "None" else printable(reason, LONGEST_REASON),
+            node=printable(requested or nodes, 253),
+        )
+    return states
+
+
+def _phase(word: str) -> Literal["waiting", "running", "ended"]:
+    if word in _WAITING:
+        return "waiting"
+    return "running" if word in _RUNNING else "ended"
+
+
+def submitted(text: str) -> str:
+    """Return the job's id in the output of `sbatch --parsable`: `ID` or `ID;CLUSTER`."""
+    job = text.strip().partition(";")[0]
+    try:
+        return msgspec.convert(job, JobId)
+    except msgspec.ValidationError as error:
+        raise _unexpected("sbatch", text) from error
+
+
+def exit_code(text: str) -> str:
+    """Return the exit code in the output of `scontrol show job`; empty if it has none."""
+    match = re.search(r"\bExitCode=([0-9]+):([0-9]+)", text)
+    if match is None:
+        return ""
+    return f"signal {match[2]}" if match[2] != "0" else match[1]
+
+
+def _unexpected(program: str, line: str) -> ToolError:
+    return ToolError(
+        f"{program} printed what envbuilder cannot read: {printable(line, 100)!r}",
+        "Report it with the output of: sinfo --version",
+    )

@@ -1,0 +1,75 @@
+"""The table at the end of a run, for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.core import console
+from envbuilder.core.text import amount, counted
+from envbuilder.fleet.model import LEFT_OUT, OUTCOMES, PROVEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from envbuilder.fleet.model import Entry, Summary
+
+_COLOURS = {"verified": "green", "busy": "green", "slow": "yellow", "drained": "dim"}
+_COLOURS |= {"unmapped": "dim", "pending": "yellow", "interrupted": "yellow"}
+MOST_ROWS = 60
+"""Up to so many nodes, all of them have a row; of more, only those that were not proven."""
+
+
+def show(summary: Summary, terminal: Any) -> None:
+    """Print the table, what is to be said of single nodes, and the counts, to rich's console."""
+    from rich.table import Table
+    from rich.text import Text
+
+    entries = summary.entries
+    shown = entries if len(entries) <= MOST_ROWS else _unproven(entries)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("node", overflow="fold", max_width=20)
+    table.add_column("promised", overflow="fold", max_width=14)
+    table.add_column("found", overflow="ellipsis", no_wrap=True, max_width=24)
+    table.add_column("epoch", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for entry in shown:
+        seconds, share = entry.epoch_seconds, entry.share
+        table.add_row(
+            Text(entry.node),
+            Text(entry.promised or "-"),
+            Text(entry.found or "-"),
+            f"{amount(seconds)} s" if seconds is not None else "-",
+            f"{share:.2f}×" if share is not None else "-",
+            Text(entry.outcome, style=_COLOURS.get(entry.outcome, "red")),
+        )
+    if shown:
+        terminal.print(table)
+    if len(shown) < len(entries):
+        terminal.print(f"and {counted(len(entries) - len(shown), 'node')} verified")
+    for line in remarks(entries):
+        terminal.print(Text(line))
+    terminal.print(Text(counts(entries), style="bold"))
+
+
+def _unproven(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    return tuple(entry for entry in entries if entry.outcome not in PROVEN)
+
+
+def remarks(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield why nodes were not verified, or their speed not judged."""
+    for entry in entries:
+        if entry.outcome != "verified" and entry.detail:
+            line = f"{entry.node}: {entry.outcome}: {entry.detail}"
+            yield from textwrap.wrap(line, console.WIDTH, subsequent_indent="  ")
+
+
+def counts(entries: Sequence[Entry]) -> str:
+    """Return how many nodes have each outcome, such as `3 nodes: 2 verified, 1 wrong`."""
+    number = Counter(entry.outcome for entry in entries)
+    each = ", ".join(f"{number[outcome]} {outcome}" for outcome in OUTCOMES if number[outcome])
+    examined = sum(number[outcome] for outcome in OUTCOMES if outcome not in LEFT_OUT)
+    nothing = "" if examined else "; nothing was examined"
+    return f"{counted(len(entries), 'node')}: {each or 'none'}{nothing}"
