@@ -43,7 +43,7 @@ from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
     import tarfile
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from envbuilder.build.plan import ImageStep, Plan, Step
     from envbuilder.core.console import Progress, Task
@@ -52,10 +52,16 @@ _REMOVE_TRIES = 50
 _REMOVE_PAUSE_SECONDS = 0.2
 
 
-def execute(plan: Plan, settings: Settings, progress: Progress) -> None:
-    """Run a plan's steps.
+def execute(
+    plan: Plan,
+    settings: Settings,
+    progress: Progress,
+    is_done: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Run a plan's steps; return whether they ran.
 
-    Only one process at a time builds a given artifact. The working folder is always removed; the
+    Only one process at a time builds a given artifact. If another one has built it meanwhile
+    (`is_done`), nothing runs: it may be in use already. The working folder is always removed; the
     artifact appears with a single move or load at the end. Raises `BuildError`.
     """
     from filelock import FileLock
@@ -65,6 +71,8 @@ def execute(plan: Plan, settings: Settings, progress: Progress) -> None:
     logs = require_writable(settings.logs_dir)
     log = logs / f"{plan.profile}-{plan.fingerprint[:12]}.log"
     with FileLock(f"{workdir}.lock"):
+        if is_done():
+            return False
         _remove(workdir)  # left by a killed build
         try:
             folders.ensure(workdir)
@@ -84,6 +92,7 @@ def execute(plan: Plan, settings: Settings, progress: Progress) -> None:
             raise
         finally:
             _remove(workdir)
+    return True
 
 
 def _perform(step: Step, store: Store, log: Path, progress: Progress, task: Task) -> None:

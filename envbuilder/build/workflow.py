@@ -265,13 +265,13 @@ def build(
 
     plan = product.plan
     artifact = None if request.rebuild else product.existing()
-    status, started = "reused", time.monotonic()
+    built, started = False, time.monotonic()
     if artifact is None:
-        status, artifact = "built", _make(product, request, settings, progress)
+        built, artifact = _make(product, request, settings, progress)
     made_by = product.made_by() | _base_made_by(plan)
     attestations = documents.ensure(
         *(plan, artifact, settings, progress),
-        anew=status == "built",
+        anew=built,
         versions=made_by,
     )
     if not request.only_tag and (note := _link(product, settings)):
@@ -285,14 +285,14 @@ def build(
 
         publish.attach(request.push, plan.fingerprint, attestations, settings, progress)
     return BuildResult(
-        status=status,
+        status="built" if built else "reused",
         profile=plan.profile,
         backend=plan.backend,
         builder=plan.builder,
         artifact=artifact,
         documents=attestations,
         fingerprint=plan.fingerprint,
-        seconds=round(time.monotonic() - started, 3) if status == "built" else 0.0,
+        seconds=round(time.monotonic() - started, 3) if built else 0.0,
         made_by=made_by,
     )
 
@@ -308,8 +308,13 @@ def _link(product: Product, settings: Settings) -> str:
     return project_link.update(settings, (product.prefix / product.python).parent.parent)
 
 
-def _make(product: Product, request: Request, settings: Settings, progress: Progress) -> Artifact:
-    """Fetch what is missing, and run the plan."""
+def _make(
+    product: Product, request: Request, settings: Settings, progress: Progress
+) -> tuple[bool, Artifact]:
+    """Fetch what is missing, and run the plan, unless another process has done so meanwhile.
+
+    Return whether it ran, and the artifact.
+    """
     from envbuilder.build.backends import base_python
     from envbuilder.build.execute import execute
     from envbuilder.packages import shared_store, space
@@ -334,7 +339,11 @@ def _make(product: Product, request: Request, settings: Settings, progress: Prog
     wheel_conflicts.require_compatible(plan.files, plan.python, store)
     if backends.makes_image(plan.backend):
         require_clean(plan.files, store)
-    execute(plan, settings, progress)
+
+    def is_done() -> bool:
+        return not request.rebuild and product.existing() is not None
+
+    built = execute(plan, settings, progress, is_done)
     with progress.task("check what was built"):
         artifact = product.existing()
     if artifact is None:
@@ -342,7 +351,7 @@ def _make(product: Product, request: Request, settings: Settings, progress: Prog
             f"{plan.artifact.ref} is missing after its build, or was changed in the meantime",
             "Run the same command again.",
         )
-    return artifact
+    return built, artifact
 
 
 def _base_made_by(plan: Plan) -> dict[str, str]:

@@ -71,6 +71,18 @@ def run(found: Settings, *steps: plan.Step) -> None:
     execute(planned(found, *steps), found, PlainProgress(lambda line: None))
 
 
+def test_what_another_process_built_meanwhile_is_left_alone(found: Settings) -> None:
+    target = found.envs_dir / "x" / "file"
+    target.parent.mkdir(parents=True)
+    target.write_text("in use")
+    step = plan.Write(what="write", path=str(target), text="again")
+    progress = PlainProgress(lambda line: None)
+    assert execute(planned(found, step), found, progress, lambda: True) is False
+    assert target.read_text() == "in use"
+    assert execute(planned(found, step), found, progress, lambda: False) is True
+    assert target.read_text() == "again"
+
+
 def deb(members: dict[str, bytes | str]) -> bytes:
     """A .deb: an ar archive of control and data; text is the target of a link."""
 
