@@ -1,0 +1,135 @@
+"""A fleet for tests: nodes, results that they send, and a scheduler that plays a recorded run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.core.errors import ToolError
+from envbuilder.fleet import folder as folders
+from envbuilder.fleet import result as results
+from envbuilder.fleet.folder import Plan
+from envbuilder.fleet.model import SCHEMA, Detected, Node, Promise
+from envbuilder.fleet.result import Result
+from envbuilder.fleet.scheduler import JobState, RefusedError
+from tests.support import reports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+RUN = "20261123t091500z-4f1a2b"
+STARTED = "20261123T091500Z"
+
+
+def promise(node: str = "n1", profile: str | None = "cpu", why: str = "feature cpu") -> Promise:
+    return Promise(node=node, profile=profile, why=why)
+
+
+def node(name: str, **changes: Any) -> Node:
+    return Node(**{"name": name, "state": "idle", "usable": True, **changes})
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """A whole report of the profile `cpu` on a quiet machine, changed by keys joined by `__`."""
+    return reports.whole(**{"known__speed": "judged", **changes})
+
+
+def result(
+    node: str = "n1", job: str = "7", sent: dict[str, Any] | None = None, **changes: Any
+) -> bytes:
+    """What a node sends: by default, that it passed."""
+    facts: dict[str, Any] = {
+        "schema": SCHEMA,
+        "run": RUN,
+        "job": job,
+        "node": node,
+        "host": node,
+        "exit_code": 0,
+        "message": "VERIFIED",
+        "seconds": 60.0,
+        "detected": Detected(profile="cpu", cpu="AMD EPYC"),
+        "report": report() if sent is None else sent,
+    }
+    return results.encode(Result(**{**facts, **changes}))
+
+
+def failed(node: str, job: str, code: int | None, message: str) -> bytes:
+    """What a node sends that has no report."""
+    return result(node, job, exit_code=code, message=message, report=None)
+
+
+def plan(*promises: Promise, **changes: Any) -> Plan:
+    facts = {"schema": SCHEMA, "run": RUN, "scheduler": "slurm", "started": STARTED}
+    facts |= {"quick": False, "partition": None, "start_seconds": 600, "limit_seconds": 600}
+    return Plan(**{**facts, "promises": promises, "left_out": (), **changes})
+
+
+@dataclass
+class RecordedScheduler:
+    """A scheduler in a world where a tick is a second, and jobs do what was recorded of them.
+
+    `script` says for each node, by the seconds after its submission, how its job is then, or what
+    it writes. A node without an entry passes after five seconds.
+    """
+
+    folder: Path
+    script: Mapping[str, Mapping[int, str | bytes]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    silent: Callable[[float], bool] = lambda now: False
+    clock: float = 0.0
+    submitted: dict[str, tuple[str, float]] = field(default_factory=dict)
+    cancelled: list[str] = field(default_factory=list)
+    calls: int = 0
+    number: int = 100
+
+    def now(self) -> float:
+        return self.clock
+
+    def wait(self, seconds: float) -> None:
+        self.clock += seconds
+
+    def nodes(self) -> tuple[Node, ...]:
+        raise NotImplementedError
+
+    def submit(self, script: Path) -> str:
+        name = script.name.removesuffix(".sbatch")
+        if name in self.refused:
+            raise RefusedError(self.refused[name])
+        self.number += 1
+        self.submitted[str(self.number)] = (name, self.clock)
+        return str(self.number)
+
+    def jobs(self, run: str) -> dict[str, JobState]:
+        assert run == RUN
+        self.calls += 1
+        if self.silent(self.clock):
+            raise ToolError("squeue failed: no answer")
+        states = (self._state(job, *which) for job, which in self.submitted.items())
+        return {state.job: state for state in states if state is not None}
+
+    def exit_code(self, job: str) -> str:
+        del job
+        return "127"
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        self.cancelled += jobs
+
+    def _state(self, job: str, name: str, submitted: float) -> JobState | None:
+        if job in self.cancelled:
+            return JobState(job=job, phase="ended", word="CANCELLED", node=name)
+        lines = self.script.get(name, {0: "RUNNING", 5: b"", 6: "COMPLETED"})
+        word = "PENDING"
+        for second, does in lines.items():
+            if self.clock - submitted < second:
+                break
+            if isinstance(does, bytes):
+                path = folders.result_path(self.folder, name, job)
+                if not path.exists():
+                    path.write_bytes(does.replace(b"JOB", job.encode()) or result(name, job))
+            else:
+                word = does
+        if word == "GONE":
+            return None
+        phase = {"PENDING": "waiting", "RUNNING": "running"}.get(word, "ended")
+        return JobState(job=job, phase=phase, word=word, reason="Resources", node=name)  # type: ignore[arg-type]

@@ -1,0 +1,171 @@
+"""A run from its plan to its table, with a scheduler that plays what was recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.core.console import PlainProgress
+from envbuilder.fleet import folder as folders
+from envbuilder.fleet import run as runs
+from envbuilder.fleet import summaries
+from envbuilder.fleet.model import Entry
+from envbuilder.fleet.run import Run
+from tests.support.fleets import RecordedScheduler, failed, plan, promise, result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.fleet.model import Summary
+
+
+def laid(folder: Path, *nodes: str, **changes: Any) -> folders.Plan:
+    planned = plan(*(promise(node) for node in nodes), **changes)
+    folders.create(folder, planned, dict.fromkeys(nodes, "#!/bin/bash\n"))
+    return planned
+
+
+def driven(
+    folder: Path, planned: folders.Plan, scheduler: RecordedScheduler, *, resumed: bool = False
+) -> tuple[dict[str, Entry], list[str]]:
+    lines: list[str] = []
+    progress = PlainProgress(lines.append)
+    run = Run(planned, folder, scheduler, progress, now=scheduler.now, wait=scheduler.wait)
+    summary = run.finish(resumed=resumed)
+    assert summaries.read(folder) == summary
+    return by_node(summary), lines
+
+
+def by_node(summary: Summary) -> dict[str, Entry]:
+    return {entry.node: entry for entry in summary.entries}
+
+
+def test_each_end_has_an_outcome_of_its_own(tmp_path: Path) -> None:
+    script: dict[str, dict[int, str | bytes]] = {
+        "done": {0: "RUNNING", 20: b"", 21: "COMPLETED"},
+        "slow-file": {0: "RUNNING", 5: "COMPLETED", 50: b""},
+        "wrong": {0: "RUNNING", 3: failed("wrong", "JOB", 3, "error: no NVIDIA GPU was found\n")},
+        "stuck": {0: "PENDING"},
+        "endless": {0: "RUNNING"},
+        "killed": {0: "RUNNING", 9: "NODE_FAIL"},
+        "cancelled": {0: "RUNNING", 9: "CANCELLED"},
+        "memory": {0: "RUNNING", 9: "OUT_OF_MEMORY"},
+        "over-time": {0: "RUNNING", 9: "TIMEOUT"},
+        "stopped": {0: "RUNNING", 9: failed("stopped", "JOB", None, "")},
+        "silent": {0: "RUNNING", 9: "COMPLETED"},
+        "gone": {0: "RUNNING", 9: "GONE"},
+        "exits": {0: "RUNNING", 9: "FAILED"},
+        "mixed": {0: "RUNNING", 9: result("other", "JOB")},
+        "empty": {0: "RUNNING", 9: b"{}"},
+    }
+    planned = laid(tmp_path, *script, "refused")
+    (tmp_path / "logs" / "exits.113.log").write_text("start\nfleet: command not found\n\n")
+    scheduler = RecordedScheduler(
+        tmp_path, script, refused={"refused": "Invalid feature specification"}
+    )
+    entries, lines = driven(tmp_path, planned, scheduler)
+    assert {node: entry.outcome for node, entry in entries.items()} == {
+        "done": "verified",
+        "slow-file": "verified",
+        "wrong": "wrong",
+        "stuck": "pending",
+        "endless": "timed-out",
+        "killed": "killed",
+        "cancelled": "killed",
+        "memory": "killed",
+        "over-time": "timed-out",
+        "stopped": "timed-out",
+        "silent": "lost",
+        "gone": "lost",
+        "exits": "broken",
+        "mixed": "mixed-up",
+        "empty": "mixed-up",
+        "refused": "refused",
+    }
+    assert entries["stuck"].detail == "not started within 10 min 0 s: Resources"
+    assert entries["wrong"].detail == "no NVIDIA GPU was found"
+    assert entries["wrong"].found == "AMD EPYC (cpu fits)"
+    assert "exit code 127: fleet: command not found" in entries["exits"].detail
+    assert "is of node other" in entries["mixed"].detail
+    assert entries["refused"].detail == "Invalid feature specification"
+    # What is still there is cancelled, and nothing else.
+    by_name = {name: job for job, (name, _) in scheduler.submitted.items()}
+    assert sorted(scheduler.cancelled) == sorted([by_name["stuck"], by_name["endless"]])
+    assert any(line.startswith("wrong: wrong: no NVIDIA") for line in lines)
+
+
+def test_a_scheduler_that_is_silent_for_a_while_loses_nothing(tmp_path: Path) -> None:
+    planned = laid(tmp_path, "n1")
+    scheduler = RecordedScheduler(
+        tmp_path, {"n1": {0: "RUNNING", 400: b""}}, silent=lambda now: 10 < now < 390
+    )
+    entries, _ = driven(tmp_path, planned, scheduler)
+    assert entries["n1"].outcome == "verified"
+
+
+def test_one_that_stays_silent_ends_the_run(tmp_path: Path) -> None:
+    planned = laid(tmp_path, "n1", "n2")
+    script: dict[str, dict[int, str | bytes]] = {"n1": {0: "RUNNING"}}
+    scheduler = RecordedScheduler(tmp_path, script, silent=lambda now: now > 30)
+    entries, _ = driven(tmp_path, planned, scheduler)
+    assert (entries["n1"].outcome, entries["n2"].outcome) == ("lost", "verified")
+    assert "squeue failed" in entries["n1"].detail
+    assert scheduler.clock < 2 * runs.SILENT_SECONDS
+
+
+class Interrupted(RecordedScheduler):
+    def wait(self, seconds: float) -> None:
+        super().wait(seconds)
+        if self.clock > 10:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_cancels_its_own_jobs_and_can_go_on(tmp_path: Path) -> None:
+    planned = laid(tmp_path, "done", "long", "other")
+    script: dict[str, dict[int, str | bytes]] = {"long": {0: "RUNNING"}, "other": {0: "PENDING"}}
+    scheduler = Interrupted(tmp_path, script)
+    scheduler.submitted["99"] = ("of-somebody-else", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        driven(tmp_path, planned, scheduler)
+    entries = by_node(summaries.read(tmp_path))
+    assert {n: e.outcome for n, e in entries.items()} == {
+        "done": "verified",
+        "long": "interrupted",
+        "other": "interrupted",
+    }
+    assert scheduler.cancelled == ["102", "103"]
+
+    again = RecordedScheduler(tmp_path, number=200)
+    again.submitted = dict(scheduler.submitted)
+    again.cancelled = list(scheduler.cancelled)
+    entries, _ = driven(tmp_path, planned, again, resumed=True)
+    assert {e.outcome for e in entries.values()} == {"verified"}
+    # The node that was done was not asked again.
+    assert entries["done"].job == "101"
+    assert sorted(e.job or "" for n, e in entries.items() if n != "done") == ["201", "202"]
+
+
+def test_a_resumed_run_follows_the_jobs_that_go_on(tmp_path: Path) -> None:
+    """The program was killed: once after a job was recorded, once before that."""
+    planned = laid(tmp_path, "recorded", "unrecorded")
+    scheduler = RecordedScheduler(tmp_path)
+    for node in ("recorded", "unrecorded"):
+        job = scheduler.submit(folders.script(tmp_path, node))
+        if node == "recorded":
+            folders.add_job(tmp_path, node, job)
+    entries, _ = driven(tmp_path, planned, scheduler, resumed=True)
+    assert {n: (e.outcome, e.job) for n, e in entries.items()} == {
+        "recorded": ("verified", "101"),
+        "unrecorded": ("verified", "102"),
+    }
+    assert folders.jobs(tmp_path) == {"recorded": "101", "unrecorded": "102"}
+    assert len(scheduler.submitted) == 2
+
+
+def test_what_no_job_was_submitted_for_is_in_the_table(tmp_path: Path) -> None:
+    drained = Entry(node="n0", outcome="drained", detail="drained: fan")
+    planned = laid(tmp_path, "n10", "n2", left_out=(drained,))
+    entries, _ = driven(tmp_path, planned, RecordedScheduler(tmp_path))
+    assert list(entries) == ["n0", "n2", "n10"]
+    assert entries["n0"] == drained

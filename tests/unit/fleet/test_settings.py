@@ -1,0 +1,131 @@
+"""`fleet.yaml`, and which node is to prove what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.fleet import planning, settings
+from envbuilder.fleet.model import Resource
+from tests.support.fleets import RUN, STARTED, node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.fleet.folder import Plan
+    from envbuilder.fleet.model import Node
+
+EXAMPLE = """\
+profiles:
+  - {feature: h100, profile: cuda}
+  - {gres: "gpu:xe", profile: xpu}
+  - {node: "epyc*", gres: nvme, profile: zendnn}
+sbatch: ["--account=ml", "-q low"]
+setup: ["module load gcc"]
+command: [/shared/bin/envbuilder]
+"""
+H100 = node("gpu1", features=("h100",), resources=(Resource(name="gpu", type="h100", count=8),))
+XE = node("arc1", resources=(Resource(name="gpu", type="xe"),))
+EPYC = node("epyc7", resources=(Resource(name="nvme"),))
+REQUEST = planning.Request(
+    profile=None,
+    partition=None,
+    patterns=(),
+    arguments=("--quick",),
+    quick=True,
+    start_seconds=600,
+    limit_seconds=900,
+)
+
+
+def read(folder: Path, text: str) -> settings.FleetSettings:
+    path = folder / "fleet.yaml"
+    path.write_text(text)
+    return settings.read(path)
+
+
+def planned(nodes: list[Node], site: settings.FleetSettings, **changes: object) -> Plan:
+    from msgspec.structs import replace
+
+    return planning.plan(RUN, STARTED, nodes, site, replace(REQUEST, **changes))
+
+
+def test_the_first_rule_that_applies_decides(tmp_path: Path) -> None:
+    other, drained = node("epyc8"), node("gpu2", features=("h100",), usable=False, state="drained")
+    plan = planned([H100, XE, EPYC, other, drained], read(tmp_path, EXAMPLE))
+    assert [(p.node, p.profile, p.why, p.gpus) for p in plan.promises] == [
+        ("gpu1", "cuda", "feature h100", 8),
+        ("arc1", "xpu", "gres gpu:xe", 1),
+        ("epyc7", "zendnn", "gres nvme, node epyc*", 0),
+    ]
+    assert [(e.node, e.outcome, e.detail) for e in plan.left_out] == [
+        ("epyc8", "unmapped", "no rule in the settings is for it"),
+        ("gpu2", "drained", "drained: no reason is stated"),
+    ]
+
+
+def test_without_rules_the_node_decides_and_a_profile_is_for_all() -> None:
+    plan = planned([H100, EPYC], settings.FleetSettings())
+    assert {p.profile for p in plan.promises} == {None}
+    plan = planned([H100, EPYC], settings.FleetSettings(), profile="cpu")
+    assert {p.profile for p in plan.promises} == {"cpu"}
+
+
+def test_nodes_by_pattern() -> None:
+    plan = planned([H100, XE, EPYC], settings.FleetSettings(), patterns=("epyc*", "arc1"))
+    assert [p.node for p in plan.promises] == ["arc1", "epyc7"]
+    with pytest.raises(InvalidError, match="no node is called power"):
+        planned([H100], settings.FleetSettings(), patterns=("power*",))
+
+
+def test_a_cluster_without_nodes_is_an_error() -> None:
+    with pytest.raises(InvalidError, match="lists no node"):
+        planned([], settings.FleetSettings())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("profile: cpu\n", "fleet.yaml:1: profile: unknown key"),
+        ("profiles:\n  - {profile: cpu}\n", "fleet.yaml:2: profiles.0: it applies to no node"),
+        ("profiles:\n  - {featur: a, profile: cpu}\n", "fleet.yaml:2: "),
+        ("profiles:\n  - {feature: 'a b', profile: cpu}\n", "fleet.yaml:2: "),
+        ("profiles:\n  - {feature: a, profile: ../x}\n", "fleet.yaml:2: "),
+        ("sbatch:\n  - '--nodelist=a'\n", "fleet.yaml:2: sbatch.0: envbuilder itself sets"),
+        ("sbatch:\n  - '--job-name x'\n", "envbuilder itself sets"),
+        ("sbatch:\n  - '-wnode'\n", "envbuilder itself sets"),
+        ('sbatch:\n  - "--comment=a\\nrm -rf /"\n', "fleet.yaml:2: "),
+        ('setup:\n  - "a\\nb"\n', "fleet.yaml:2: "),
+        ("command: []\nextra: 1\n", "fleet.yaml:2: extra: unknown key"),
+    ],
+)
+def test_mistakes_are_errors_with_their_line(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidError) as caught:
+        read(tmp_path, text)
+    assert message in caught.value.message
+
+
+def test_the_script_of_a_node(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None:
+    from pathlib import Path as AnyPath
+
+    site = read(tmp_path, EXAMPLE)
+    plan = planned([H100, EPYC], site)
+    environ = {
+        "PATH": "/usr/bin",
+        "HOME": "/home/u",
+        "ENVBUILDER_SHARED_STORE": "/shared/it's here",
+        "ENVBUILDER_KEY_PASSPHRASE": "secret",
+        "PIP_INDEX_URL": "https://user:secret@index.example/simple",
+    }
+    folder = AnyPath("/shared/fleet-1")
+    scripts = planning.scripts(plan, folder, site, REQUEST, ("envbuilder",), environ)
+    assert list(scripts) == ["gpu1", "epyc7"]
+    for name, text in scripts.items():
+        path = repository / "tests" / "golden" / "fleet" / f"{name}.sbatch"
+        if rewrite_golden:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert text == path.read_text()
+        assert "secret" not in text
