@@ -95,6 +95,8 @@ def commands() -> str:
         assert command is not None
         parts.append(_help(command, f"envbuilder {name}"))
         for inner, below in sorted(getattr(command, "commands", {}).items()):
+            if below.hidden:
+                continue
             parts.append(_help(below, f"envbuilder {name} {inner}"))
     return "\n".join(parts)
 

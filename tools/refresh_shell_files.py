@@ -46,8 +46,13 @@ def commands() -> Iterator[tuple[str, click.Command]]:
         command = _command(name)
         yield f"envbuilder {name}", command
         if isinstance(command, click.Group):
-            for inner, child in command.commands.items():
+            for inner, child in subcommands(command).items():
                 yield f"envbuilder {name} {inner}", child
+
+
+def subcommands(group: click.Group) -> dict[str, click.Command]:
+    """Return the commands of a group, without those that only envbuilder itself starts."""
+    return {name: child for name, child in group.commands.items() if not child.hidden}
 
 
 def _command(name: str) -> click.Command:
@@ -80,7 +85,7 @@ def _values(parameter: click.Parameter) -> str | list[str]:
 def _argument(command: click.Command) -> str | list[str]:
     """Return the same for what follows the options of a command."""
     if isinstance(command, click.Group):
-        return list(command.commands)
+        return list(subcommands(command))
     if command.name == "run":
         return FILES
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
@@ -116,7 +121,7 @@ def man_page(name: str, command: click.Command) -> str:
     elif isinstance(command, click.Group):
         lines += [
             ".SH SEE ALSO",
-            *(rf"\fB{_roff(f'{name}-{c}'.replace(' ', '-'))}\fR(1)" for c in command.commands),
+            *(rf"\fB{_roff(f'{name}-{c}'.replace(' ', '-'))}\fR(1)" for c in subcommands(command)),
         ]
     return "\n".join(lines) + "\n"
 

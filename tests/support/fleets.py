@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.core.errors import ToolError
@@ -17,6 +16,7 @@ from tests.support import reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 RUN = "20261123t091500z-4f1a2b"
 STARTED = "20261123T091500Z"

@@ -53,6 +53,12 @@ def test_examples_keep_their_lines() -> None:
     ]
 
 
+def test_commands_that_only_envbuilder_starts_are_not_shown() -> None:
+    names = dict(refresh_shell_files.commands())
+    assert "envbuilder fleet verify" in names
+    assert "envbuilder fleet node" not in names
+
+
 def test_hidden_options_are_not_completed() -> None:
     """They are refused with the way to go, and must not be found by chance."""
     for name, text in refresh_shell_files.files().items():
