@@ -1,0 +1,43 @@
+"""A Slurm cluster of this machine for the tests of this folder; each worker starts its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import missing
+from tests.support import slurm
+from tests.support.slurm_configuration import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NODES = (
+    Node("n-cuda", ("cuda",), "gpu:cuda:1"),
+    Node("n-xpu", ("xpu",), "gpu:xe:2"),
+    Node("n-zen", ("zen5", "cpu")),
+    Node("n-plain"),
+)
+
+
+@pytest.fixture(scope="session")
+def slurm_works() -> None:
+    """Skip where no cluster can run."""
+    why = slurm.unsupported()
+    if why:
+        missing("slurm", why)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(slurm_works: None) -> Iterator[slurm.SlurmCluster]:
+    with slurm.SlurmCluster(NODES) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(shared_cluster: slurm.SlurmCluster) -> Iterator[slurm.SlurmCluster]:
+    """The cluster with no job and all nodes idle; what a test leaves is cleared away."""
+    shared_cluster.clear()
+    yield shared_cluster
+    shared_cluster.clear()

@@ -1,0 +1,180 @@
+"""The cluster of the tests: it does what a real one does, and leaves nothing.
+
+What Slurm's commands print here is what the product reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+
+import pytest
+
+from tests.support.slurm import USER, SlurmCluster
+from tests.support.slurm_configuration import Limits, Node
+from tests.support.slurm_jobs import await_state, expire, fields, submit, until
+from tests.support.slurm_processes import alive
+
+QUEUE = "--Format=JobID:|,State:|,Reason:|,exit_code:|,ReqNodes:|,NodeList:"
+LONG = "sleep 300"
+# One of its processes leaves the session.
+STRAYING = f"setsid {LONG} & {LONG}"
+JOB_PROCESSES = 4
+"""Those of STRAYING: slurmstepd, the script, and two that sleep."""
+
+
+def queue(cluster: SlurmCluster, *jobs: str) -> list[str]:
+    argv = ("squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", QUEUE)
+    return sorted(cluster.run(argv).stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("node", "gpus"), [("n-cuda", "0"), ("n-xpu", "0,1"), ("n-zen", ""), ("n-plain", "")]
+)
+def test_each_node_runs_what_the_user_sends_it(cluster: SlurmCluster, node: str, gpus: str) -> None:
+    asked = (f"--gres=gpu:{1 + gpus.count(',')}",) if gpus else ()
+    script = 'id -un; echo "$SLURMD_NODENAME"; echo "$CUDA_VISIBLE_DEVICES"'
+    done = cluster.run(("srun", f"--nodelist={node}", *asked, "sh", "-c", script))
+    assert (done.returncode, done.stdout.splitlines()) == (0, [USER, node, gpus])
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--constraint=mps", "Invalid feature specification"),
+        ("--constraint=cuda&zen5", "Requested node configuration is not available"),
+        ("--gres=gpu:rocm:1", "Requested node configuration is not available"),
+        ("--partition=nope", "Invalid partition name specified"),
+        ("--nodelist=n-none", "Invalid node name specified"),
+    ],
+)
+def test_what_no_node_has_is_refused(cluster: SlurmCluster, option: str, message: str) -> None:
+    done = cluster.run(("sbatch", "--parsable", option, "--wrap=true"))
+    assert (done.returncode, done.stdout) == (1, "")
+    last = done.stderr.splitlines()[-1]
+    assert last == f"sbatch: error: Batch job submission failed: {message}"
+
+
+def test_a_job_for_a_drained_node_waits(cluster: SlurmCluster) -> None:
+    cluster.drain("n-zen", "bad disk, since | monday")
+    job = submit(cluster, "n-zen", "true")
+    until(lambda: fields(cluster, job)["Reason"] not in ("None", "Priority"), "the reason")
+    assert fields(cluster, job)["Reason"] == "ReqNodeNotAvail,_UnavailableNodes:n-zen"
+    assert queue(cluster, job) == [
+        f"{job}|PENDING|ReqNodeNotAvail, UnavailableNodes:n-zen|0|n-zen|"
+    ]
+    cluster.undrain("n-zen")
+    await_state(cluster, job, "COMPLETED")
+
+
+def test_what_is_listed_of_nodes(cluster: SlurmCluster) -> None:
+    cluster.drain("n-zen", "bad disk, since | monday")
+    argv = ("sinfo", "--noheader", "--Node", "--format=%N|%T|%f|%G|%P|%E")
+    assert cluster.run(argv).stdout.splitlines() == [
+        "n-cuda|idle|cuda|gpu:cuda:1|all*|none",
+        "n-plain|idle|(null)|(null)|all*|none",
+        "n-xpu|idle|xpu|gpu:xe:2|all*|none",
+        "n-zen|drained|zen5,cpu|(null)|all*|bad disk, since | monday",
+    ]
+
+
+def test_what_is_listed_of_jobs_that_ended(cluster: SlurmCluster) -> None:
+    """No value is cut, and a separator of our own stands between them."""
+    good = submit(cluster, "n-cuda", "true")
+    failed = submit(cluster, "n-cuda", "exit 3")
+    crashed = submit(cluster, "n-xpu", "kill -SEGV $$")
+    cancelled = submit(cluster, "n-xpu", LONG)
+    running = submit(cluster, "n-plain", LONG)
+    await_state(cluster, cancelled, "RUNNING")
+    assert cluster.run(("scancel", cancelled)).returncode == 0
+    ends = {
+        good: ("COMPLETED", "None", "0:0"),
+        failed: ("FAILED", "NonZeroExitCode", "3:0"),
+        crashed: ("FAILED", "JobLaunchFailure", "0:11"),
+        cancelled: ("CANCELLED", "None", "0:15"),
+        running: ("RUNNING", "None", "0:0"),
+    }
+    for job, expected in ends.items():
+        read = await_state(cluster, job, expected[0])
+        assert (read["JobState"], read["Reason"], read["ExitCode"]) == expected
+    assert queue(cluster, *ends) == sorted(
+        [
+            f"{good}|COMPLETED|None|0|n-cuda|n-cuda",
+            f"{failed}|FAILED|NonZeroExitCode|768|n-cuda|n-cuda",
+            f"{crashed}|FAILED|JobLaunchFailure|11|n-xpu|n-xpu",
+            f"{cancelled}|CANCELLED|None|15|n-xpu|n-xpu",
+            f"{running}|RUNNING|None|0|n-plain|n-plain",
+        ]
+    )
+
+
+@pytest.mark.parametrize("noticed", ["declared", pytest.param("by Slurm", marks=pytest.mark.slow)])
+def test_a_node_that_dies_takes_its_jobs_with_it(cluster: SlurmCluster, noticed: str) -> None:
+    lost = submit(cluster, "n-xpu", STRAYING, "--no-requeue")
+    other = submit(cluster, "n-cuda", LONG)
+    for job in (lost, other):
+        await_state(cluster, job, "RUNNING")
+    until(lambda: len(cluster.processes("n-xpu")) == JOB_PROCESSES, "both its processes")
+    victims = cluster.processes("n-xpu")
+    bystanders = cluster.processes("n-cuda")
+    cluster.kill_node("n-xpu")
+    assert not any(map(alive, victims))
+    assert all(map(alive, bystanders))
+    if noticed == "declared":
+        cluster.declare_down("n-xpu")
+    read = await_state(cluster, lost, "NODE_FAIL")
+    assert (read["Reason"], read["ExitCode"]) == ("NodeDown", "0:0")
+    assert cluster.state("n-xpu") == ("down" if noticed == "declared" else "down*")
+    assert fields(cluster, other)["JobState"] == "RUNNING"
+    cluster.revive_node("n-xpu")
+    assert cluster.run(("srun", "--nodelist=n-xpu", "true")).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_job_whose_time_is_over_is_ended(cluster: SlurmCluster) -> None:
+    job = submit(cluster, "n-plain", f"trap 'echo TERM' TERM; {LONG}; echo after", "--time=0:05")
+    assert await_state(cluster, job, "RUNNING")["TimeLimit"] == "00:01:00"  # rounded up
+    expire(cluster, job)
+    read = await_state(cluster, job, "TIMEOUT")
+    assert read["Reason"] == "TimeLimit"
+    output = (cluster.work / f"slurm-{job}.out").read_text()
+    assert "DUE TO TIME LIMIT" in output
+    assert output.split()[-2:] == ["TERM", "after"]
+
+
+def test_ended_jobs_are_forgotten(slurm_works: None) -> None:
+    """Without accounting nothing is left of them."""
+    with SlurmCluster([Node("n")], Limits(min_job_age=2)) as brief:
+        job = submit(brief, "n", "true")
+        show = ("scontrol", "--oneliner", "show", "job", job)
+        until(lambda: brief.run(show).returncode != 0, "the job to be forgotten")
+        assert brief.run(show).stderr == "slurm_load_jobs error: Invalid job id specified\n"
+        assert queue(brief, job) == []
+
+
+class BrokenError(Exception):
+    """A test that fails."""
+
+
+@pytest.mark.parametrize("end", [contextlib.nullcontext(), pytest.raises(BrokenError)])
+def test_nothing_is_left_of_a_cluster(
+    cluster: SlurmCluster, end: contextlib.AbstractContextManager[object]
+) -> None:
+    """Another one that runs at the same time is left alone."""
+    bystander = submit(cluster, "n-plain", LONG)
+    with end, SlurmCluster([Node("n-1"), Node("n-2")]) as doomed:
+        job = submit(doomed, "n-1", STRAYING)
+        await_state(doomed, job, "RUNNING")
+        until(lambda: len(doomed.processes("n-1")) == JOB_PROCESSES, "its processes")
+        pids = doomed.processes("n-1") | {child.pid for child in doomed._daemons.values()}
+        if not isinstance(end, contextlib.nullcontext):
+            raise BrokenError
+    assert len(pids) == JOB_PROCESSES + 4
+    assert not any(map(alive, pids))
+    assert not doomed.folder.exists()
+    assert await_state(cluster, bystander, "RUNNING")
+
+
+def test_jobs_are_nobody_that_matters() -> None:
+    assert pwd.getpwnam(USER).pw_uid not in (0, os.getuid())
