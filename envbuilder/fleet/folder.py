@@ -69,7 +69,15 @@ def require_path(folder: Path) -> None:
 
 
 def create(folder: Path, plan: Plan, scripts: Mapping[str, str]) -> None:
-    """Write the plan and the scripts, by node. Raises `BuildError` if that fails."""
+    """Write the plan and the scripts, by node.
+
+    Raises `InvalidError` if the folder holds a run already, `BuildError` if it cannot be written.
+    """
+    if (folder / PLAN).exists():
+        raise InvalidError(
+            f"{folder}: it holds a run already",
+            "Go on with it by --resume, or name another folder.",
+        )
     try:
         for name in ("scripts", "results", "logs"):
             (folder / name).mkdir(parents=True, exist_ok=True)

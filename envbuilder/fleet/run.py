@@ -77,10 +77,10 @@ class Run:
         newest = folders.jobs(self._folder)
         known = self._scheduler.jobs(self._plan.run)
         newest |= self._unrecorded(newest, known)
+        promises = {promise.node: promise for promise in self._plan.promises}
         for node, content in folders.arrived(self._folder, newest):
-            promise = self._promise(node)
-            if promise is not None:
-                self._judge(promise, newest[node], content)
+            if node in promises:
+                self._judge(promises[node], newest[node], content)
         for promise in self._plan.promises:
             job = newest.get(promise.node)
             state = known.get(job) if job is not None else None
@@ -96,9 +96,6 @@ class Run:
         for state in live:
             folders.add_job(self._folder, state.node, state.job)
         return {state.node: state.job for state in live}
-
-    def _promise(self, node: str) -> Promise | None:
-        return next((p for p in self._plan.promises if p.node == node), None)
 
     def _track(self, promise: Promise, job: str) -> None:
         self._tracks[promise.node] = Track(promise=promise, job=job, submitted=self._now())

@@ -1,0 +1,195 @@
+"""`envbuilder fleet`: options, folder, table and exit codes; the scheduler is a recorded one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from envbuilder import cli
+from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.fleet import folder as folders
+from envbuilder.fleet import run as runs
+from envbuilder.fleet.slurm import client
+from tests.support import fleets
+from tests.support.fleets import RecordedScheduler, node, plan, promise, result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from envbuilder.fleet.model import Node
+
+NODES = (
+    node("n1", features=("cpu",)),
+    node("n2", features=("cpu",)),
+    node("n3", usable=False, state="drained", reason="fan"),
+)
+
+
+class Cluster(RecordedScheduler):
+    """Slurm with three nodes, whose jobs pass as soon as somebody looks."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        return NODES
+
+    def jobs(self, run: str) -> dict[str, Any]:
+        for job, (name, _) in self.submitted.items():
+            path = folders.result_path(self.folder, name, job)
+            path.write_bytes(result(name, job, run=run))
+        return {}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.chdir(tmp_path)
+    known = Cluster(tmp_path / "run")
+    monkeypatch.setattr(client, "Slurm", lambda partition: known)
+    return known
+
+
+def fleet(*arguments: str, raises: bool = False) -> Result:
+    return CliRunner().invoke(
+        cli.cli, ["fleet", *arguments], standalone_mode=False, catch_exceptions=raises
+    )
+
+
+def test_every_usable_node_has_a_job_and_a_row(cluster: Cluster) -> None:
+    done = fleet("verify", "--folder", "run", "--profile", "cpu", "--quick")
+    assert done.return_value == 0
+    assert sorted(name for name, _ in cluster.submitted.values()) == ["n1", "n2"]
+    assert "3 nodes: 2 verified, 1 drained" in done.stdout
+    assert "n3: drained: drained: fan" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    text = folders.script(cluster.folder, "n1").read_text()
+    assert text.rstrip().endswith("-- --profile cpu --quick")
+
+
+def test_the_table_can_be_shown_again_and_as_json(cluster: Cluster) -> None:
+    fleet("verify", "--folder", "run", "--profile", "cpu")
+    shown = json.loads(fleet("show", "run", "--json").stdout)
+    assert shown["schema"] == 1
+    assert [e["outcome"] for e in shown["entries"]] == ["verified", "verified", "drained"]
+    assert fleet("show", "run").return_value == 0
+
+
+def test_a_node_that_is_not_verified_is_5(cluster: Cluster) -> None:
+    cluster.refused = {"n2": "Invalid account"}
+    done = fleet("verify", "--folder", "run", "--profile", "cpu")
+    assert done.return_value == 5
+    assert "n2: refused: Invalid account" in done.stdout
+    assert fleet("show", "run").return_value == 5
+
+
+def test_a_dry_run_writes_the_scripts_and_submits_nothing(cluster: Cluster) -> None:
+    done = fleet("verify", "--folder", "run", "--dry-run", "--backend", "venv")
+    assert [line.rpartition("/")[2] for line in done.stdout.split()] == ["n1.sbatch", "n2.sbatch"]
+    assert cluster.submitted == {}
+    assert "-- --backend venv" in folders.script(cluster.folder, "n1").read_text()
+
+
+def test_the_file_in_this_folder_is_read(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text("profiles: [{node: n2, profile: zendnn}]\n")
+    fleet("verify", "--folder", "run", "--dry-run")
+    assert [p.name for p in (tmp_path / "run" / "scripts").iterdir()] == ["n2.sbatch"]
+
+
+def test_a_run_goes_on(cluster: Cluster) -> None:
+    cluster.refused = {"n2": "Too many jobs"}
+    fleet("verify", "--folder", "run", "--profile", "cpu")
+    cluster.refused = {}
+    done = fleet("verify", "--resume", "run")
+    assert done.return_value == 0
+    assert sorted(name for name, _ in cluster.submitted.values()) == ["n1", "n2"]
+
+
+def test_a_folder_that_is_used_already_is_refused(cluster: Cluster) -> None:
+    fleet("verify", "--folder", "run", "--profile", "cpu")
+    with pytest.raises(InvalidError, match="holds a run already"):
+        fleet("verify", "--folder", "run", "--profile", "cpu")
+
+
+def test_two_do_not_follow_one_run(cluster: Cluster) -> None:
+    fleet("verify", "--folder", "run", "--profile", "cpu")
+    with folders.held(cluster.folder), pytest.raises(InvalidError, match="another envbuilder"):
+        fleet("verify", "--resume", "run")
+
+
+@pytest.mark.parametrize("folder", ["a b", "a%j", "a'b", "a\nb"])
+def test_a_folder_that_jobs_cannot_name_is_refused(folder: str, cluster: Cluster) -> None:
+    with pytest.raises(InvalidError, match="cannot write into a folder of this name"):
+        fleet("verify", "--folder", folder)
+
+
+@pytest.mark.parametrize("value", ["0s", "5", "5d", "-1m", "200h", "9999999s", ""])
+def test_times_have_a_unit_and_an_end(value: str, cluster: Cluster) -> None:
+    done = fleet("verify", "--limit", value, raises=True)
+    assert "is not a time such as 90s" in str(done.exception)
+
+
+def test_without_slurm_the_tool_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolError, match="sinfo is missing"):
+        fleet("verify")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read"),
+        ("{}", "not the plan of a run"),
+        ("[" * 100_000, "not the plan of a run"),
+        ("schema", "it has schema 9"),
+    ],
+)
+def test_a_damaged_plan_is_an_error(
+    text: str | None, message: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    if text == "schema":
+        folders.create(folder, plan(promise(), schema=9), {})
+    elif text is not None:
+        (folder / folders.PLAN).write_text(text)
+    with pytest.raises(InvalidError, match=message):
+        fleet("verify", "--resume", str(folder))
+
+
+def test_a_line_of_a_job_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    folders.add_job(tmp_path, "n1", "1")
+    folders.add_job(tmp_path, "n1", "2")
+    with (tmp_path / folders.JOBS).open("a") as out:
+        out.write('{"node":"n2","jo')
+    assert folders.jobs(tmp_path) == {"n1": "2"}
+
+
+@pytest.mark.parametrize("content", [None, b"{}", b"\xff", b'{"run": 1}'])
+def test_a_damaged_table_is_an_error(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "summary.json").write_bytes(content)
+    with pytest.raises(InvalidError, match=r"summary\.json"):
+        fleet("show", str(tmp_path))
+
+
+def test_many_nodes_are_summed_up(tmp_path: Path) -> None:
+    names = [f"n{i}" for i in range(100)]
+    planned = plan(*(promise(name) for name in names))
+    folders.create(tmp_path, planned, dict.fromkeys(names, ""))
+    scheduler = RecordedScheduler(
+        tmp_path, {"n42": {0: "RUNNING", 2: fleets.failed("n42", "JOB", 1, "error: x")}}
+    )
+    from envbuilder.core.console import PlainProgress
+
+    progress = PlainProgress(lambda line: None)
+    runs.Run(
+        planned, tmp_path, scheduler, progress, now=scheduler.now, wait=scheduler.wait
+    ).finish()
+    shown = fleet("show", str(tmp_path)).stdout
+    assert "and 99 nodes verified" in shown
+    assert "n42" in shown
+    assert "n41" not in shown
+    assert "100 nodes: 99 verified, 1 broken" in shown
