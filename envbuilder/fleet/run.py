@@ -186,6 +186,7 @@ class Run:
 
     def _give_up(self) -> None:
         """Write what is known, and cancel the run's own jobs: nobody follows them any more."""
+        self._collect()
         jobs = [track.job for track in self._tracks.values()]
         for promise in self._plan.promises:
             if promise.node not in self._judged:

@@ -223,8 +223,8 @@ class SlurmCluster:
         def ready() -> bool:
             state = self.state(node)
             if state.startswith(_RESUMABLE):
-                # One that answers again may have been told to be down meanwhile.
-                self._update(node, "RESUME")
+                # Refused if it has come back by itself since.
+                self.run(("scontrol", "update", f"NodeName={node}", "State=RESUME"), user=False)
             return state in _READY
 
         self._await(ready, f"{node} to be idle")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 # Below what the kernel gives to outgoing connections.
 _PORTS = range(20_000, 32_000)
 # Nodes are what the file says, whatever this machine has. KillWait is between SIGTERM and SIGKILL.
+# With ReturnToService=2 a late answer of a killed node undoes that it was declared down.
 # Time limits are looked at every 30 s, however short: that is fixed in slurmctld.
 _SLURM = """\
 ClusterName={cluster}
@@ -37,7 +38,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
-ReturnToService=2
+ReturnToService=1
 SlurmdTimeout={limits.slurmd_timeout}
 MessageTimeout=5
 MinJobAge={limits.min_job_age}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from envbuilder.core import process
@@ -11,7 +12,7 @@ from envbuilder.fleet.slurm import parse
 from envbuilder.fleet.slurm.script import job_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.core.process import Completed
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 CALL_SECONDS = 60.0
 """How long a program may take; Slurm's own time-outs are 10 to 20 seconds a message."""
+_PREFERENCES = ("SBATCH_", "SINFO_", "SQUEUE_", "SCANCEL_")
+_KEPT_PREFERENCES = frozenset(
+    ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
+)
 _MOST_CANCELLED = 500
 """Ids in one call of scancel, so that its arguments stay short."""
 
@@ -61,9 +66,22 @@ class Slurm:
             _run("scancel", *jobs[first : first + _MOST_CANCELLED])
 
 
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for Slurm's programs.
+
+    Those by which users set options win over a script's own lines, and hide jobs and nodes from
+    lists: only the ones that say on whose account and where jobs run are left.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _KEPT_PREFERENCES or not name.startswith(_PREFERENCES)
+    }
+
+
 def _run(*argv: str) -> Completed:
     try:
-        return process.run(argv, timeout=CALL_SECONDS)
+        return process.run(argv, base=environment(os.environ), timeout=CALL_SECONDS)
     except ToolError as error:
         raise ToolError(
             f"{argv[0]} is missing: this machine has no client of Slurm",

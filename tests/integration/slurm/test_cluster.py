@@ -84,9 +84,10 @@ def test_what_is_listed_of_jobs_that_ended(cluster: SlurmCluster) -> None:
     good = submit(cluster, "n-cuda", "true")
     failed = submit(cluster, "n-cuda", "exit 3")
     crashed = submit(cluster, "n-xpu", "kill -SEGV $$")
-    cancelled = submit(cluster, "n-xpu", LONG)
+    cancelled = submit(cluster, "n-zen", LONG)
     running = submit(cluster, "n-plain", LONG)
-    await_state(cluster, cancelled, "RUNNING")
+    # A job is RUNNING before anything of it runs, and has another exit code if cancelled then.
+    until(lambda: len(cluster.processes("n-zen")) == 3, "slurmstepd, the script and sleep")
     assert cluster.run(("scancel", cancelled)).returncode == 0
     ends = {
         good: ("COMPLETED", "None", "0:0"),
@@ -103,7 +104,7 @@ def test_what_is_listed_of_jobs_that_ended(cluster: SlurmCluster) -> None:
             f"{good}|COMPLETED|None|0|n-cuda|n-cuda",
             f"{failed}|FAILED|NonZeroExitCode|768|n-cuda|n-cuda",
             f"{crashed}|FAILED|JobLaunchFailure|11|n-xpu|n-xpu",
-            f"{cancelled}|CANCELLED|None|15|n-xpu|n-xpu",
+            f"{cancelled}|CANCELLED|None|15|n-zen|n-zen",
             f"{running}|RUNNING|None|0|n-plain|n-plain",
         ]
     )

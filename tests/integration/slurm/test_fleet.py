@@ -1,0 +1,164 @@
+"""A fleet on a real Slurm: one job a node, of a user without rights, with no accounting.
+
+What cannot be had here is what the nodes promise: they are all this machine, whose CPU is real and
+whose GPUs are device nodes without a driver.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import missing
+from tests.support.fleet_site import Site, usable_python
+from tests.support.slurm import SlurmCluster
+from tests.support.slurm_configuration import Node
+from tests.support.slurm_jobs import submit, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NODES = (
+    *(Node(name, ("cpu",)) for name in ("n-cpu", "n-drained", "n-exits", "n-silent")),
+    *(Node(name, ("cpu",)) for name in ("n-liar", "n-damaged", "n-hangs", "n-dies")),
+    *(Node(name, ("cpu",)) for name in ("n-canned1", "n-sleeps", "n-waits")),
+    Node("n-cuda", ("cpu", "cuda"), "gpu:cuda:2"),
+    Node("n-odd", ("odd",)),
+)
+RULES = [
+    {"feature": "cuda", "profile": "cuda"},
+    {"node": "n-odd", "profile": "cpu"},
+    {"feature": "cpu", "profile": "cpu"},
+]
+SOONEST_SECONDS = 300
+
+
+@pytest.fixture(scope="module")
+def site(
+    slurm_works: None, torch_prefix: Path, mnist_dir: Path, test_cache: Path
+) -> Iterator[Site]:
+    """The cluster's site; what nodes need has been downloaded for `torch_prefix`."""
+    python = usable_python()
+    if python is None:
+        missing("slurm", "its user may not read this checkout or any fitting Python")
+    with SlurmCluster(NODES) as cluster:
+        yield Site(cluster, python, test_cache)
+
+
+def jobs(site: Site) -> list[str]:
+    """The jobs that Slurm has not ended yet."""
+    return site.cluster.run(("squeue", "--noheader", "--format=%i")).stdout.split()
+
+
+def is_running(site: Site, node: str) -> bool:
+    """Whether a job runs on a node, and not just what supervises it."""
+    return len(site.cluster.processes(node)) > 1
+
+
+@pytest.mark.slow
+def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
+    """Real verifications beside jobs that end in all other ways."""
+    site.cluster.drain("n-drained", "fan | slot 3")
+    settings = site.settings(profiles=RULES, sbatch=["--constraint=cpu"])
+    run = ("verify", "--fleet", str(settings), "--quick", "--backend", "venv")
+    real = site.start(*run, "--folder", "real", "--nodes", "n-cpu,n-cuda,n-drained,n-odd")
+    faults = "n-exits,n-silent,n-liar,n-damaged,n-hangs,n-dies,n-canned1"
+    others = site.start(*run, "--folder", "faults", "--nodes", faults, "--limit", "15s")
+    until(lambda: is_running(site, "n-dies"), "the job to run")
+    site.cluster.kill_node("n-dies")
+    out, err = others.communicate(timeout=SOONEST_SECONDS)
+    assert others.returncode == 5, err
+    entries = site.entries("faults")
+    assert {node: e["outcome"] for node, e in entries.items()} == {
+        "n-canned1": "verified",
+        "n-damaged": "mixed-up",
+        "n-dies": "killed",
+        "n-exits": "broken",
+        "n-hangs": "timed-out",
+        "n-liar": "mixed-up",
+        "n-silent": "lost",
+    }
+    assert "exit code 3" in entries["n-exits"]["detail"]
+    assert "it is of job 1" in entries["n-liar"]["detail"]
+    assert entries["n-dies"]["detail"].startswith("the node failed")
+    assert "n-hangs: timed-out: stopped after" in out
+    assert site.cluster.processes("n-hangs") == set()
+
+    out, err = real.communicate(timeout=SOONEST_SECONDS)
+    assert real.returncode == 5, err
+    entries = site.entries("real")
+    right = entries["n-cpu"]
+    # All nodes are one machine here, which other tests use, too.
+    assert right["outcome"] in {"verified", "busy"}, right["detail"]
+    assert (right["profile"], right["accelerator"]) == ("cpu", "cpu")
+    assert right["accuracy"] > 0.8
+    assert {node: e["outcome"] for node, e in entries.items() if node != "n-cpu"} == {
+        "n-cuda": "wrong",
+        "n-drained": "drained",
+        "n-odd": "refused",
+    }
+    assert "no NVIDIA GPU was found" in entries["n-cuda"]["detail"]
+    assert entries["n-drained"]["detail"] == "drained: fan | slot 3"
+    assert "not available" in entries["n-odd"]["detail"]
+
+
+def test_a_job_that_does_not_start_is_cancelled_and_named(site: Site) -> None:
+    before = submit(site.cluster, "n-waits", "sleep 300")
+    settings = site.settings(profiles=RULES)
+    done = site.run(
+        *("verify", "--fleet", str(settings), "--folder", "late", "--nodes", "n-waits"),
+        *("--wait", "3s"),
+    )
+    assert done.returncode == 5, done.stderr
+    entry = site.entries("late")["n-waits"]
+    assert entry["outcome"] == "pending"
+    assert entry["detail"].startswith("not started within 3.00 s: ")
+    # Only its own job was cancelled.
+    assert jobs(site) == [before]
+    site.cluster.run(("scancel", before))
+
+
+def test_an_interrupted_run_cancels_its_own_jobs_and_goes_on(site: Site) -> None:
+    stranger = submit(site.cluster, "n-cpu", "sleep 300")
+    settings = site.settings(profiles=RULES)
+    nodes = "n-canned1,n-sleeps"
+    run = site.start("verify", "--fleet", str(settings), "--folder", "halted", "--nodes", nodes)
+    results = site.cluster.work / "halted" / "results"
+    until(lambda: results.is_dir() and len([*results.iterdir()]) == 1, "a result")
+    until(lambda: is_running(site, "n-sleeps"), "the job to run")
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert {n: e["outcome"] for n, e in site.entries("halted").items()} == {
+        "n-canned1": "verified",
+        "n-sleeps": "interrupted",
+    }
+    until(lambda: site.cluster.processes("n-sleeps") == set(), "the job to end")
+    assert jobs(site) == [stranger]
+
+    (site.cluster.work / "halted" / "go-on").touch()
+    first = site.entries("halted")["n-canned1"]["job"]
+    done = site.run("verify", "--resume", "halted")
+    assert done.returncode == 0, done.stderr
+    entries = site.entries("halted")
+    assert {e["outcome"] for e in entries.values()} == {"verified"}
+    assert entries["n-canned1"]["job"] == first
+    site.cluster.run(("scancel", stranger))
+
+
+def test_a_killed_run_goes_on_with_its_jobs(site: Site) -> None:
+    settings = site.settings(profiles=RULES)
+    run = site.start("verify", "--fleet", str(settings), "--folder", "dead", "--nodes", "n-sleeps")
+    until(lambda: is_running(site, "n-sleeps"), "the job to run")
+    run.kill()
+    run.communicate()
+    (job,) = jobs(site)
+    resumed = site.start("verify", "--resume", "dead")
+    (site.cluster.work / "dead" / "go-on").touch()
+    _, err = resumed.communicate(timeout=SOONEST_SECONDS)
+    assert resumed.returncode == 0, err
+    entry = site.entries("dead")["n-sleeps"]
+    assert (entry["outcome"], entry["job"]) == ("verified", job)

@@ -1,0 +1,65 @@
+"""What nodes of a tests' fleet start as envbuilder: the real one, or what the node's name says."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.support import fleets
+
+
+def option(name: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+def result_of(node: str, job: str) -> bytes:
+    return fleets.result(node, job, run=option("--run"))
+
+
+def start() -> None:
+    runpy.run_module("envbuilder", run_name="__main__", alter_sys=True)
+
+
+def hang_verifications() -> None:
+    """Have whatever this process starts wait as for a driver: nothing but SIGKILL ends it."""
+    folder = tempfile.mkdtemp()
+    (Path(folder) / "sitecustomize.py").write_text(
+        "import signal, time\n"
+        "for number in (signal.SIGINT, signal.SIGTERM):\n"
+        "    signal.signal(number, signal.SIG_IGN)\n"
+        "time.sleep(600)\n"
+    )
+    os.environ["PYTHONPATH"] = f"{folder}:{os.environ['PYTHONPATH']}"
+
+
+def main() -> None:
+    node, job = option("--node"), option("--job")
+    path = Path(option("--folder")) / "results" / f"{node}.{job}.json"
+    match node.partition("-")[2]:
+        case "exits":
+            sys.exit(3)
+        case "silent":
+            return
+        case "liar":
+            path.write_bytes(result_of("n-other", "1"))
+        case "damaged":
+            path.write_bytes(result_of(node, job)[:500])
+        case "canned1" | "canned2":
+            path.write_bytes(result_of(node, job))
+        case "sleeps" | "dies" | "waits":
+            while not Path("go-on").exists():  # in the folder of the run
+                time.sleep(0.1)
+            path.write_bytes(result_of(node, job))
+        case "hangs":
+            hang_verifications()
+            start()
+        case _:
+            start()
+
+
+if __name__ == "__main__":
+    main()
