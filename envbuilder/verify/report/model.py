@@ -303,18 +303,33 @@ def _unusable_number(data: Any) -> str:
     Python's JSON parser accepts NaN, and NaN passes every check for a violated limit. It accepts
     integers of any size, too, with which arithmetic on floats ends in an exception.
     """
-    waiting = [("$", data)]
+    # Only containers wait, and only their places are put into words: most values are no numbers.
+    waiting: list[tuple[str, Any]] = [("", {"$": data})]
     while waiting:
-        place, value = waiting.pop()
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"a number at {place} is not finite"
-        if isinstance(value, int) and abs(value) >= _TOO_LARGE:
-            return f"a number at {place} is too large"
-        if isinstance(value, dict):
-            waiting += [(f"{place}.{key}", item) for key, item in value.items()]
-        elif isinstance(value, list | tuple):
-            waiting += [(f"{place}[{number}]", item) for number, item in enumerate(value)]
+        place, container = waiting.pop()
+        named = isinstance(container, dict)
+        for key, value in container.items() if named else enumerate(container):
+            if isinstance(value, str):
+                continue
+            if isinstance(value, float):
+                problem = "" if math.isfinite(value) else "not finite"
+            elif isinstance(value, int):
+                problem = "" if abs(value) < _TOO_LARGE else "too large"
+            elif isinstance(value, dict | list | tuple):
+                waiting.append((_place(place, key), value))
+                continue
+            else:
+                continue
+            if problem:
+                return f"a number at {_place(place, key)} is {problem}"
     return ""
+
+
+def _place(above: str, key: object) -> str:
+    """Return the place of an item of a mapping or list, such as `$.training.losses[3]`."""
+    if not above:
+        return str(key)
+    return f"{above}[{key}]" if isinstance(key, int) else f"{above}.{key}"
 
 
 def assemble(data: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
