@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import bounded, files, strict_json
+from envbuilder.core import bounded, files, stamps, strict_json
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import printable
 from envbuilder.fleet import result as results
@@ -96,6 +96,7 @@ def read(folder: Path) -> Plan:
         content = bounded.read(path, _LARGEST)
         strict_json.require_few_values(content)
         plan = msgspec.json.decode(content, type=Plan)
+        stamps.parse(plan.started)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
     except (ValueError, RecursionError) as error:

@@ -7,12 +7,11 @@ that did not finish has its page, too.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core import files
+from envbuilder.core import files, stamps
 from envbuilder.core.errors import VerifyError
 from envbuilder.verify.page import bars, curve, devices, raw, sections
 from envbuilder.verify.page.advice import advise
@@ -132,14 +131,6 @@ def _about(report: Report) -> dict[str, str]:
         "profile": report.profile or "",
         "backend": report.backend or "",
         "device": report.device.name or report.device.requested,
-        "time": _time(report.time or ""),
+        "time": stamps.readable(report.time or ""),
         "version": report.envbuilder or "",
     }
-
-
-def _time(stamp: str) -> str:
-    try:
-        when = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return stamp
-    return f"{when.day} {when:%B %Y, %H:%M} UTC"
