@@ -145,7 +145,7 @@ def _judged(promise: Promise, job: str, result: Result, report: Report) -> Judge
     entry = replace(
         _entry(promise, outcome, detail, job),
         found=f"{name} ({used})" if name else used,
-        profile=report.profile or "",
+        profile=printable(report.profile or "", _LONGEST_NAME),
         backend=printable(report.backend or "", _LONGEST_NAME),
         accelerator=printable(used, _LONGEST_NAME),
         epoch_seconds=first if warm is None else warm,

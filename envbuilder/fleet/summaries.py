@@ -1,38 +1,70 @@
-"""Read and write the table of a run as JSON."""
+"""Write what a run of a fleet showed, and read it again."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import asdict, replace
 
-from envbuilder.core import bounded, strict_json
+from envbuilder.core import bounded, stamps, strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import printable
-from envbuilder.fleet.model import LONGEST_REASON, Summary
+from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Entry, Summary
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "summary.json"
-_LARGEST = 64 << 20
-_HINT = "Name the folder of a run, or its summary.json."
+"""Name of the file in a run's folder."""
+_HINT = f"Name the folder of a finished run, or the file {NAME} in it."
 
 
 def encode(summary: Summary) -> bytes:
-    """Return a table as the text that `read` reads."""
-    return msgspec.json.encode(summary) + b"\n"
+    """Return a summary as the text that `read` reads."""
+    return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
 
 
 def read(path: Path) -> Summary:
-    """Return a run's table, by its folder or its file. Raises `InvalidError`."""
-    path = path / NAME if path.is_dir() else path
+    """Return the summary in a file, or in a run's folder; raise `InvalidError` if it is not valid.
+
+    The file may have been edited, or come from elsewhere: its texts are bounded and freed of
+    control characters again.
+    """
+    file = path / NAME if path.is_dir() else path
     try:
-        content = bounded.read(path, _LARGEST)
-        strict_json.require_few_values(content)
-        return msgspec.json.decode(content, type=Summary)
+        content = bounded.read(file, strict_json.LARGEST)
     except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", _HINT) from error
-    except (ValueError, RecursionError) as error:
+        problem = f"{file}: cannot be read: {error.strerror or error}"
+        raise InvalidError(problem, _HINT) from error
+    try:
+        data = strict_json.loads(content)
+        stated = data.get("schema") if isinstance(data, dict) else None
+        if isinstance(stated, int) and stated != SCHEMA:
+            raise InvalidError(f"{file}: it has schema {stated}, expected {SCHEMA}")
+        return _checked(msgspec.convert(data, Summary))
+    except ValueError as error:
         problem = printable(str(error), LONGEST_REASON)
-        raise InvalidError(f"{path}: not the table of a run: {problem}", _HINT) from error
+        raise InvalidError(f"{file}: not a summary of a fleet: {problem}", _HINT) from error
+
+
+def _checked(summary: Summary) -> Summary:
+    """Return a summary that is safe to show; raise `ValueError` if it contradicts itself."""
+    for stamp in (summary.started, summary.finished):
+        stamps.parse(stamp)
+    nodes = [entry.node for entry in summary.entries]
+    if len(set(nodes)) != len(nodes):
+        twice = next(node for node in nodes if nodes.count(node) > 1)
+        raise ValueError(f"the node {twice} is in it twice")
+    return replace(summary, entries=tuple(map(_safe, summary.entries)))
+
+
+def _safe(entry: Entry) -> Entry:
+    values = asdict(entry)
+    for key, value in values.items():
+        # JSON's 1e999 is infinite.
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{key} of the node {entry.node} is not finite")
+    texts = {k: printable(v, LONGEST_REASON) for k, v in values.items() if isinstance(v, str)}
+    return replace(entry, **texts)

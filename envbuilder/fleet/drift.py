@@ -1,0 +1,169 @@
+"""Compare a run of a fleet with an earlier one, node by node. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Literal, get_args
+
+from msgspec import Struct
+
+from envbuilder.core import stamps
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import amount, counted
+from envbuilder.fleet.model import PROVEN, NodeName, RunId
+from envbuilder.verify.report.regression import MAX_SLOWDOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.fleet.model import Entry, Outcome, Summary
+
+Kind = Literal["worse", "device", "slower", "gone", "changed", "new", "better", "faster"]
+"""How a node changed, what matters most first. `worse` and `better`: its outcome, in the order
+proven, slow, anything else; `changed`: another outcome of the same rank. `device`: another device
+did the work. `slower` and `faster`: its epoch, by more than `MAX_SLOWDOWN`.
+"""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+LABELS: dict[Kind, str] = {**{kind: kind for kind in KINDS}, "device": "on another device"}
+REGRESSIONS: frozenset[Kind] = frozenset({"worse", "device", "slower"})
+_TIMED: frozenset[Outcome] = frozenset({"verified", "slow"})
+"""Outcomes whose speed was judged; a busy node's is no yardstick, and is not held against one."""
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One way in which a node differs from the earlier run; it may have several."""
+
+    node: NodeName
+    kind: Kind
+    detail: str
+
+
+class Drift(Struct, frozen=True, kw_only=True):
+    """How a run differs from an earlier one."""
+
+    earlier: RunId
+    started: str
+    """When the earlier run started, like 20261123T091500Z."""
+    changes: tuple[Change, ...]
+    """In the order of `KINDS`, then in that of the nodes."""
+    common: int
+    """Nodes that are in both runs."""
+    timed: int
+    """Nodes whose speed was judged in both, on the same device."""
+    ratio: float | None
+    """Median of those nodes' epoch times, as multiples of the earlier ones; None without any."""
+
+    @property
+    def regressed(self) -> bool:
+        """Return whether a node is worse, slower, or has another device."""
+        return any(change.kind in REGRESSIONS for change in self.changes)
+
+
+def compare(earlier: Summary, now: Summary) -> Drift:
+    """Return how `now` differs from `earlier`; raise `InvalidError` if they do not compare."""
+    if earlier.run == now.run:
+        raise InvalidError(
+            f"the run {now.run} cannot be compared with itself", "Name an earlier run."
+        )
+    if earlier.quick != now.quick:
+        raise InvalidError(
+            f"the run {earlier.run} trained on other images (the full MNIST, or a subset of it);"
+            " its times and outcomes do not compare with this run",
+            "Verify both with --quick, or both without.",
+        )
+    before = {entry.node: entry for entry in earlier.entries}
+    nodes = {entry.node for entry in now.entries}
+    gone = [e for e in earlier.entries if e.node not in nodes]
+    changes = [Change(node=e.node, kind="gone", detail=f"it was {e.outcome}") for e in gone]
+    ratios = []
+    for entry in now.entries:
+        if entry.node not in before:
+            changes.append(Change(node=entry.node, kind="new", detail=f"it is {entry.outcome}"))
+            continue
+        changes += _changes(before[entry.node], entry)
+        if (ratio := _ratio(before[entry.node], entry)) is not None:
+            ratios.append(ratio)
+    return Drift(
+        earlier=earlier.run,
+        started=earlier.started,
+        changes=tuple(sorted(changes, key=lambda change: KINDS.index(change.kind))),
+        common=len(earlier.entries) - len(gone),
+        timed=len(ratios),
+        ratio=statistics.median(ratios) if ratios else None,
+    )
+
+
+def headline(drift: Drift) -> str:
+    """Return what a comparison showed in one sentence."""
+    counts = {kind: sum(c.kind == kind for c in drift.changes) for kind in KINDS}
+    numbers = [f"{number} {LABELS[kind]}" for kind, number in counts.items() if number]
+    nodes = counted(drift.common, "node")
+    if not numbers:
+        return f"Nothing changed on {nodes}."
+    return f"{', '.join(numbers)}; {nodes} {'is' if drift.common == 1 else 'are'} in both runs."
+
+
+def speeds(drift: Drift) -> str:
+    """Return how fast the nodes were that compare, in one sentence."""
+    if drift.ratio is None:
+        return "No node's speed was judged in both runs on the same device."
+    timed = counted(drift.timed, "node")
+    return f"The median epoch of {timed} took {drift.ratio:.2f} times as long as then."
+
+
+def lines(drift: Drift) -> list[str]:
+    """Return a comparison as lines for a terminal: what it showed, then every change."""
+    return [
+        f"Against the run {drift.earlier} of {stamps.readable(drift.started)}",
+        headline(drift),
+        speeds(drift),
+        *(f"{change.node}: {LABELS[change.kind]}: {change.detail}" for change in drift.changes),
+    ]
+
+
+def _rank(outcome: Outcome) -> int:
+    return 0 if outcome in PROVEN else 1 if outcome == "slow" else 2
+
+
+def _changes(before: Entry, now: Entry) -> Iterator[Change]:
+    """Yield how a node that is in both runs changed."""
+    rank, earlier_rank = _rank(now.outcome), _rank(before.outcome)
+    # That a node was busy says nothing about it.
+    if before.outcome != now.outcome and not rank == earlier_rank == 0:
+        kind: Kind = (
+            "worse" if rank > earlier_rank else "better" if rank < earlier_rank else "changed"
+        )
+        why = f": {now.detail}" if now.detail and kind != "better" else ""
+        detail = f"was {before.outcome}, is {now.outcome}{why}"
+        yield Change(node=now.node, kind=kind, detail=detail)
+    # Without a report, `found` is what was seen there, not what did the work.
+    if before.accelerator and now.accelerator and before.found != now.found:
+        yield Change(node=now.node, kind="device", detail=f"was {before.found}, is {now.found}")
+    ratio = _ratio(before, now)
+    if ratio is not None and not 1 / MAX_SLOWDOWN <= ratio <= MAX_SLOWDOWN:
+        yield Change(
+            node=now.node,
+            kind="slower" if ratio > 1 else "faster",
+            detail=_speed(before, now, ratio),
+        )
+
+
+def _ratio(before: Entry, now: Entry) -> float | None:
+    """Return a node's epoch time as a multiple of the earlier one; None if they do not compare."""
+    if not _TIMED.issuperset({before.outcome, now.outcome}) or before.found != now.found:
+        return None
+    seconds, earlier_seconds = now.epoch_seconds, before.epoch_seconds
+    if not seconds or not earlier_seconds or min(seconds, earlier_seconds) < 0:
+        return None
+    return seconds / earlier_seconds
+
+
+def _speed(before: Entry, now: Entry, ratio: float) -> str:
+    """Return two epoch times, and what else differs that may explain them."""
+    seconds = f"{amount(now.epoch_seconds or 0)} s instead of {amount(before.epoch_seconds or 0)} s"
+    others = [
+        f"its {name} was {getattr(before, name) or 'unknown'}, is {getattr(now, name) or 'unknown'}"
+        for name in ("profile", "backend", "framework")
+        if getattr(now, name) != getattr(before, name)
+    ]
+    return "; ".join([f"its epoch took {ratio:.2f} times as long, {seconds}", *others])
