@@ -35,7 +35,7 @@ class Seen(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if not self.open or self.open[-1] != "style":
+        if not self.open or self.open[-1] not in {"style", "script"}:
             self.words.append(data)
 
     @property

@@ -17,6 +17,7 @@ from envbuilder.profiles.profile import Expected
 from envbuilder.verify import run
 from envbuilder.verify.page import page
 from envbuilder.verify.report import model
+from tests.support.colours import contrast, scheme
 from tests.support.pages import POLICY, Seen, changed, failing, whole
 
 if TYPE_CHECKING:
@@ -308,33 +309,10 @@ def test_null_is_left_out_or_a_dash() -> None:
 # The style
 
 
-def colours(style: str, start: str) -> dict[str, tuple[float, float, float]]:
-    block = style.partition(start)[2].partition("}")[0]
-    found = re.findall(r"--([a-z-]+): #([0-9a-f]{6})", block)
-    return {
-        name: tuple(int(value[n : n + 2], 16) / 255 for n in (0, 2, 4))  # type: ignore[misc]
-        for name, value in found
-    }
-
-
-def contrast(one: tuple[float, float, float], other: tuple[float, float, float]) -> float:
-    """WCAG 2.2's contrast ratio."""
-
-    def luminance(colour: tuple[float, float, float]) -> float:
-        red, green, blue = (
-            c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour
-        )
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_can_be_told_apart(scheme: str, repository: Path) -> None:
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_colours_can_be_told_apart(name: str, repository: Path) -> None:
     style = (repository / "templates" / "report" / "style.css").read_text()
-    start = ":root {" if scheme == "light" else "(prefers-color-scheme: dark) {"
-    found = colours(style, start) or colours(style.partition(start)[2], ":root {")
+    found = scheme(style, name)
     texts = {
         "card": ("ink", "soft", "good", "bad", "caution"),
         "page": ("ink", "soft"),

@@ -1,0 +1,153 @@
+"""Render a run of a fleet as one HTML page that needs no network, and works without its script.
+
+The script, which sorts and searches the table, is the only one that the page's policy admits: by
+its hash. Filters by outcome need no script.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.core import resources, stamps
+from envbuilder.core.text import amount, counted, duration, times
+from envbuilder.fleet import drift as drifts
+from envbuilder.fleet.model import LEFT_OUT, OUTCOMES, PROVEN, Entry
+from envbuilder.fleet.page import marks
+from envbuilder.fleet.page.marks import Mark
+from envbuilder.fleet.page.strips import strips
+from envbuilder.verify.page.html import templates
+
+if TYPE_CHECKING:
+    from envbuilder.fleet.drift import Drift
+    from envbuilder.fleet.model import Outcome, Summary
+
+MOST_NAMED = 8
+"""Nodes that the verdict names for each outcome; the table has all of them."""
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """The page's verdict: one sentence on what it means, and which nodes are the reasons."""
+
+    passed: bool
+    sentence: str
+    reasons: tuple[tuple[Mark, str], ...]
+    subject: str
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A row of the table: texts, and the values that it is sorted by."""
+
+    entry: Entry
+    number: int
+    """The place of the node among all, which the page's links name."""
+    epoch: str
+    share: str
+    detail: str
+
+
+def render(summary: Summary, drift: Drift | None = None) -> str:
+    """Return the page of a run, compared with an earlier one if there is a comparison."""
+    script = (resources.templates_dir() / "fleet" / "page.js").read_text(encoding="utf-8")
+    legend = marks.legend(summary.entries)
+    numbers = {entry.node: number for number, entry in enumerate(summary.entries)}
+    rows = [_row(entry, numbers[entry.node]) for entry in summary.entries]
+    page: str = (
+        templates()
+        .get_template("fleet.html.j2")
+        .render(
+            summary=summary,
+            verdict=verdict(summary, legend),
+            figures=tuple(_figures(summary)),
+            legend=legend,
+            legend_order={outcome: place for place, outcome in enumerate(OUTCOMES)},
+            numbers=numbers,
+            strips=strips(summary.entries),
+            rows=sorted(rows, key=lambda row: marks.urgency(row.entry)),
+            drift=_drifted(drift) if drift else None,
+            script=script,
+            script_hash=_source_hash(script),
+        )
+    )
+    return page
+
+
+def verdict(summary: Summary, legend: dict[Outcome, Mark]) -> Verdict:
+    """Return the verdict of a run, and why."""
+    left_out = sum(entry.outcome in LEFT_OUT for entry in summary.entries)
+    examined = len(summary.entries) - left_out
+    proven = sum(entry.outcome in PROVEN for entry in summary.entries)
+    sentence = "No node was examined."
+    if examined:
+        nodes = f"{proven:,} of {counted(examined, 'node')}"
+        them = "it" if examined == 1 else "them"
+        sentence = f"{nodes} proved by training what was promised of {them}."
+    if left_out:
+        sentence += f" {counted(left_out, 'node')} {'was' if left_out == 1 else 'were'} left out."
+    unproven = [mark for mark in legend.values() if mark.tone in {"bad", "caution"}]
+    unproven.sort(key=lambda mark: marks.TONES.index(mark.tone))
+    started, finished = stamps.parse(summary.started), stamps.parse(summary.finished)
+    took = duration(max((finished - started).total_seconds(), 0))
+    when = stamps.readable(summary.started)
+    return Verdict(
+        passed=summary.passed,
+        sentence=sentence,
+        reasons=tuple((mark, _names(summary, mark.outcome)) for mark in unproven),
+        subject=f"{summary.scheduler.title()} · run {summary.run} · {when} · took {took}",
+    )
+
+
+def _names(summary: Summary, outcome: Outcome) -> str:
+    nodes = [entry.node for entry in summary.entries if entry.outcome == outcome]
+    more = len(nodes) - MOST_NAMED
+    return ", ".join(nodes[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _figures(summary: Summary) -> list[tuple[str, str, str]]:
+    """Return label, value and note of the counts below the verdict."""
+    counts = [marks.tone(entry.outcome) for entry in summary.entries]
+    busy = sum(entry.outcome == "busy" for entry in summary.entries)
+    return [
+        ("Nodes", f"{len(counts):,}", ""),
+        ("Proven", f"{counts.count('good'):,}", f"{busy:,} of them busy" if busy else ""),
+        ("Not proven", f"{counts.count('bad') + counts.count('caution'):,}", ""),
+        ("Left out", f"{counts.count('left'):,}", ""),
+    ]
+
+
+def _row(entry: Entry, number: int) -> Row:
+    job = f"job {entry.job}" if entry.job and entry.outcome not in PROVEN else ""
+    return Row(
+        entry=entry,
+        number=number,
+        epoch="" if entry.epoch_seconds is None else f"{amount(entry.epoch_seconds)} s",
+        share="" if entry.share is None else times(entry.share),
+        detail=" · ".join(filter(None, (entry.detail, job))),
+    )
+
+
+def _drifted(drift: Drift) -> dict[str, object]:
+    """Return what the page says about a comparison."""
+    return {
+        "when": stamps.readable(drift.started),
+        "headline": drifts.headline(drift),
+        "speeds": drifts.speeds(drift),
+        "changes": [
+            {
+                "node": change.node,
+                "label": drifts.LABELS[change.kind],
+                "detail": change.detail,
+                "regression": change.kind in drifts.REGRESSIONS,
+            }
+            for change in drift.changes
+        ],
+    }
+
+
+def _source_hash(script: str) -> str:
+    """Return a script as a Content Security Policy names it."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"sha256-{digest}"

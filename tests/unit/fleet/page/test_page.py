@@ -1,0 +1,172 @@
+"""The page of a fleet: the verdict first, every node in it, nothing of a node unescaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.fleet import drift
+from envbuilder.fleet.model import OUTCOMES
+from envbuilder.fleet.page import page
+from tests.support.fleet_runs import earlier, entry, summary, unreported
+from tests.support.pages import POLICY, Seen
+from tests.unit.verify.page.test_page import HOSTILE
+
+if TYPE_CHECKING:
+    from envbuilder.fleet.model import Summary
+
+
+def mixed() -> Summary:
+    """A run with a node of every outcome, and equals to compare with."""
+    proven = [entry(f"gpu-{n:02}", epoch_seconds=1.2 + n / 50) for n in range(5)]
+    return summary(
+        *proven,
+        entry("busy-1", outcome="busy", share=None, detail="other tasks waited"),
+        entry("slow-1", outcome="slow", epoch_seconds=2.5, share=2.0, detail="much slower"),
+        *(unreported(f"{o}-1", o, f"why it is {o}") for o in OUTCOMES[3:]),
+    )
+
+
+def test_the_whole_run_is_there_in_order() -> None:
+    seen = Seen(page.render(mixed(), drift.compare(earlier(entry("gpu-00")), mixed())))
+    headings = ["Nodes", "Epochs", "Against the run of 16 November 2026, 09:15 UTC", "All nodes"]
+    places = [seen.text.rindex(heading) for heading in headings]
+    assert places == sorted(places)
+    for words in (
+        "NOT VERIFIED 6 of 17 nodes proved by training what was promised of them. 2 nodes",
+        "1 failed : failed-1",
+        "Slurm · run 20261123t091500z-0123ab · 23 November 2026, 09:15 UTC · took 27 min 5 s",
+        "Nodes 19 Proven 6 1 of them busy Not proven 11 Left out 2",
+        "5 verified",
+        "median 1.25 s",
+        "6 nodes, 1.20 s to 2.50 s",
+        "slow-1 2.00×",
+        "why it is killed · job 4711",
+        "18 new; 1 node is in both runs.",
+    ):
+        assert words in seen.text, words
+    assert "None" not in page.render(mixed())
+
+
+def test_every_node_is_a_row_and_a_tile() -> None:
+    run = mixed()
+    seen = Seen(page.render(run))
+    rows = [row for row in seen.all("tr") if row.get("id")]
+    tiles = [a for a in seen.all("a") if (a.get("class") or "").startswith("tile")]
+    assert len(rows) == len(tiles) == len(run.entries)
+    assert {f"#{row['id']}" for row in rows} == {tile["href"] for tile in tiles}
+    for each, tile in zip(run.entries, tiles, strict=True):
+        assert tile["title"] == f"{each.node}: {each.outcome}"
+        (row,) = [row for row in rows if f"#{row['id']}" == tile["href"]]
+        assert row["class"] == f"o-{each.outcome}"
+
+
+def test_what_needs_attention_comes_first_in_the_table() -> None:
+    text = page.render(mixed())
+    order = re.findall(r'<tr id="n\d+" class="o-([a-z-]+)"', text)
+    assert order[0] == "wrong"
+    assert order[-2:] == ["drained", "unmapped"]
+    assert order.index("refused") < order.index("slow") < order.index("verified")
+
+
+def test_every_outcome_that_is_there_can_be_filtered_without_the_script() -> None:
+    text = page.render(mixed())
+    for outcome in OUTCOMES:
+        assert f'id="only-{outcome}"' in text
+        assert f":not(:has(#only-{outcome}:checked)) .o-{outcome} " in text
+    some = page.render(summary(entry("a")))
+    assert "only-failed" not in some
+    assert "o-failed" not in some
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (summary(entry("a")), "VERIFIED 1 of 1 node proved by training what was promised of it."),
+        (summary(unreported("a", "drained")), "No node was examined. 1 node was left out."),
+        (summary(), "No node was examined."),
+        (summary(entry("a"), quick=True), "quick look"),
+    ],
+)
+def test_small_runs(run: Summary, words: str) -> None:
+    text = page.render(run)
+    assert words in Seen(text).text
+    assert ("NOT VERIFIED" in text) == (not run.passed)
+
+
+def test_a_run_that_passed_names_no_reasons() -> None:
+    text = page.render(summary(entry("a"), unreported("b", "drained")))
+    assert "<h1>VERIFIED</h1>" in text
+    assert 'class="reasons"' not in text
+
+
+def test_many_nodes_are_counted_in_the_verdict_and_all_in_the_table() -> None:
+    run = summary(*(unreported(f"n{n:03}", "lost") for n in range(300)))
+    text = page.render(run)
+    head = text.partition("</header>")[0]
+    assert "n007 and 292 more" in head
+    assert "n008" not in head
+    assert text.count(">n008<") == 1
+
+
+def test_a_thousand_nodes_are_a_page_of_less_than_a_megabyte() -> None:
+    run = summary(*(entry(f"rack{n // 48}-node{n % 48:02}") for n in range(1000)))
+    assert len(page.render(run).encode()) < 1_000_000
+
+
+def test_the_page_loads_nothing_and_runs_one_script_only() -> None:
+    text = page.render(mixed())
+    seen = Seen(text)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = [m for m in seen.all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+    script_rule = f"script-src 'sha256-{digest}'; form-action 'none'; "
+    assert (policy["content"] or "").replace(script_rule, "") == POLICY
+    assert script_rule in (policy["content"] or "")
+    assert not {tag for tag, _ in seen.tags} & {"iframe", "object", "img"}
+    for _, attributes in seen.tags:
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("href", "src"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:")), attributes
+    assert "innerHTML" not in script
+    assert "eval" not in script
+
+
+def test_drawings_and_tables_say_what_they_show() -> None:
+    text = page.render(mixed(), drift.compare(earlier(entry("gone")), mixed()))
+    seen = Seen(text)
+    assert all(d.get("aria-hidden") == "true" or d.get("aria-label") for d in seen.all("svg"))
+    for table in re.findall(r"<table.*?</table>", text, re.DOTALL):
+        assert 'scope="col"' in table
+        assert 'scope="row"' in table
+    hidden = re.search(r'<div class="nodes" aria-hidden="true">(.*?)</div>', text, re.DOTALL)
+    assert hidden is not None
+    assert all('tabindex="-1"' in tile for tile in hidden[1].split("<a ")[1:])
+
+
+def poisoned(run: Summary, poison: str) -> Summary:
+    """The same run with poison in every text of its nodes that the model leaves free."""
+    texts = dict.fromkeys(
+        ("promised", "why", "found", "detail", "profile", "backend", "accelerator", "framework"),
+        poison,
+    )
+    return replace(run, entries=tuple(replace(each, **texts) for each in run.entries))
+
+
+@pytest.mark.parametrize("poison", [p for p in HOSTILE if "\ud800" not in p])
+def test_nothing_of_a_node_is_markup(poison: str) -> None:
+    def tags(run: Summary) -> set[str]:
+        compared = drift.compare(earlier(*mixed().entries), run)
+        return {tag for tag, _ in Seen(page.render(run, compared)).tags}
+
+    before: Any = tags(replace(mixed(), entries=(*mixed().entries, unreported("new", "lost"))))
+    assert tags(poisoned(mixed(), poison)) <= before
+    seen = Seen(page.render(poisoned(mixed(), poison)))
+    assert not [a for _, tag in seen.tags for a in tag if a.startswith("on")]
+    assert poison[:40].strip() in seen.text or "\x00" in poison or "&lt;" in poison
+    assert len(page.render(poisoned(mixed(), poison)).split("<script>")) == 2
