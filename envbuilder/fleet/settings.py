@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import schema, types
 from envbuilder.core.errors import InvalidError
+from envbuilder.fleet.kubernetes.settings import KubernetesSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +96,8 @@ class FleetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Shell that every job runs first, such as `module load python`."""
     command: Annotated[tuple[Argument, ...], Meta(max_length=20)] = ()
     """How nodes start envbuilder; without it, as it was started here."""
+    kubernetes: KubernetesSettings | None = None
+    """For `fleet render`."""
 
 
 def read(path: Path) -> FleetSettings:

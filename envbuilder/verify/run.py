@@ -50,10 +50,14 @@ def new_run_id() -> str:
 
 
 def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the payload's arguments. `paths` maps folders to their paths as it sees them."""
+    """Return the payload's arguments. `paths` maps folders to their paths as it sees them.
+
+    Without `questions`, there is no blind test.
+    """
     expects, dataset = job.expects, job.dataset
     arguments = ["verify", "--device", expects.device, "--data", paths["data"]]
-    arguments += ["--questions", paths["questions"]]
+    if "questions" in paths:
+        arguments += ["--questions", paths["questions"]]
     arguments += ["--dataset-name", dataset.name]
     if job.epochs is not None:
         arguments += ["--epochs", str(job.epochs)]

@@ -1,0 +1,74 @@
+"""Read from a cluster through `kubectl`, which knows the user's contexts and logins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder.core import process
+from envbuilder.core.errors import ToolError
+from envbuilder.core.text import printable
+from envbuilder.fleet.kubernetes import log as logs
+from envbuilder.fleet.kubernetes import objects, stated
+from envbuilder.fleet.kubernetes.manifests import CONTAINER
+from envbuilder.fleet.kubernetes.names import RUN
+
+if TYPE_CHECKING:
+    from envbuilder.fleet.kubernetes.objects import JobObject, PodObject
+    from envbuilder.fleet.kubernetes.stated import Stated
+
+_SERVER_SECONDS, _SECONDS = 60, 90
+"""How long one request to the server may take, and `kubectl` with its login around it."""
+_LONGEST_PROBLEM = 300
+
+
+class Cluster:
+    """The jobs, pods and logs of one namespace. Each call is bounded in time and size."""
+
+    def __init__(self, context: str | None, namespace: str | None) -> None:
+        """Without them, those of the user's own configuration of `kubectl`."""
+        self._options = (
+            *((f"--context={context}",) if context else ()),
+            *((f"--namespace={namespace}",) if namespace else ()),
+            f"--request-timeout={_SERVER_SECONDS}s",
+        )
+
+    def stated(self, run: str) -> tuple[Stated, ...]:
+        """Return what the jobs of a run state, as far as the cluster still has them."""
+        content = self._get("jobs", run)
+        listed = objects.parse(content, stated.JobManifests, "kubectl get jobs")
+        return tuple(map(stated.of, listed.items))
+
+    def jobs(self, run: str) -> tuple[JobObject, ...]:
+        """Return the jobs of a run."""
+        content = self._get("jobs", run)
+        return objects.parse(content, objects.JobList, "kubectl get jobs").items
+
+    def pods(self, run: str) -> tuple[PodObject, ...]:
+        """Return the pods of a run."""
+        content = self._get("pods", run)
+        return objects.parse(content, objects.PodList, "kubectl get pods").items
+
+    def log(self, pod: str) -> str:
+        """Return the log of a pod's container, or its beginning if it is too long."""
+        options = (f"--container={CONTAINER}", f"--limit-bytes={logs.LARGEST}")
+        return self._kubectl("logs", pod, *options)
+
+    def _get(self, kind: str, run: str) -> bytes:
+        options = (f"--selector={RUN}={run}", "--output=json")
+        return self._kubectl("get", kind, *options).encode()
+
+    def _kubectl(self, *arguments: str) -> str:
+        done = process.run(["kubectl", *arguments, *self._options], timeout=_SECONDS)
+        what = f"kubectl {' '.join(arguments[:2])}"
+        if done.timed_out:
+            raise ToolError(
+                f"{what}: no answer within {_SECONDS} s",
+                "Check the connection to the cluster: kubectl version",
+            )
+        if done.returncode != 0:
+            problem = printable(done.last_words.replace("\n", "; "), _LONGEST_PROBLEM)
+            raise ToolError(
+                f"{what}: {problem or f'exit code {done.returncode}'}",
+                "Check context, namespace and your rights: kubectl auth can-i list pods",
+            )
+        return done.stdout

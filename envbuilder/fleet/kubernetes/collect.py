@@ -1,0 +1,179 @@
+"""Put together what became of each node: its job, its pod and the report in its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from envbuilder.build import isolation
+from envbuilder.core.errors import VERIFY_FAILED, ToolError, VerifyError
+from envbuilder.core.parallel import pool
+from envbuilder.core.text import printable
+from envbuilder.fleet import judge
+from envbuilder.fleet import result as results
+from envbuilder.fleet.judge import Judged
+from envbuilder.fleet.kubernetes import log as logs
+from envbuilder.fleet.kubernetes import states
+from envbuilder.fleet.kubernetes.jobs import expected, run_id
+from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Detected
+from envbuilder.fleet.result import Result
+from envbuilder.packages.mnist import Dataset
+from envbuilder.payload.training.dataset import Dataset as Images
+from envbuilder.profiles.profile import Profile
+from envbuilder.verify.report import consistency, model, speed
+from envbuilder.verify.run import Job, unfinished
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from envbuilder.fleet.kubernetes.log import Log
+    from envbuilder.fleet.kubernetes.objects import JobObject, PodObject
+    from envbuilder.fleet.kubernetes.stated import Stated
+    from envbuilder.fleet.kubernetes.states import Ended, State
+    from envbuilder.fleet.model import Outcome
+    from envbuilder.profiles.profile import Expected
+
+WORKERS = 8
+"""Logs that are read at the same time."""
+_LONGEST_NAME = 100
+
+
+class Source(Protocol):
+    """What a cluster is asked; each call is bounded, and raises `ToolError` if it fails."""
+
+    def jobs(self, run: str) -> tuple[JobObject, ...]:
+        """Return the jobs of a run."""
+        ...
+
+    def pods(self, run: str) -> tuple[PodObject, ...]:
+        """Return the pods of a run."""
+        ...
+
+    def log(self, pod: str) -> str:
+        """Return what a pod printed."""
+        ...
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What all pods of a run were to train, and what it was to prove, by profile."""
+
+    run: str
+    dataset: Dataset
+    images: Images
+    profiles: Mapping[str, Profile]
+
+
+class Collected(Struct, frozen=True, kw_only=True):
+    """A node's row, and what it sent; None if it sent nothing."""
+
+    judged: Judged
+    content: bytes | None = None
+
+
+def collect(
+    work: Work, stated: Iterable[Stated], source: Source, done: Callable[[], None]
+) -> list[Collected]:
+    """Return what became of each stated job, in their order; `done` is called after each.
+
+    Raises `ToolError` if the cluster does not answer; a log that cannot be read is its node's.
+    """
+    # Pods come last: one that is there has its job among those that were listed before.
+    jobs = {job.metadata.name: job for job in source.jobs(work.run)}
+    pods = _newest(source.pods(work.run))
+
+    def one_node(each: Stated) -> Collected:
+        state = states.state(jobs.get(each.job), pods.get(each.job))
+        collected = _of(work, each, state, source)
+        done()
+        return collected
+
+    with pool(WORKERS) as executor:
+        return list(executor.map(one_node, stated))
+
+
+def _newest(pods: Iterable[PodObject]) -> dict[str, PodObject]:
+    """Return one pod for each job. A job has one, unless somebody deleted the first."""
+    by_job: dict[str, PodObject] = {}
+    for pod in pods:
+        owner = pod.metadata.labels.get("job-name", "")
+        if owner not in by_job or by_job[owner].metadata.deletionTimestamp:
+            by_job[owner] = pod
+    return by_job
+
+
+def _of(work: Work, stated: Stated, state: State, source: Source) -> Collected:
+    if isinstance(state, states.NoResult):
+        return _unexamined(stated, state.outcome, state.detail)
+    try:
+        log = logs.read(source.log(state.pod))
+    except ToolError as error:
+        return _unexamined(stated, "lost", error.message)
+    if log.report is not None and log.run_id != run_id(work.run, state.node, state.pod):
+        detail = f"the report in its log is of {printable(log.run_id, _LONGEST_NAME)}"
+        return _unexamined(stated, "mixed-up", detail)
+    content = results.encode(_result(work, stated, state, log))
+    judged = judge.examined(stated.promise, stated.job, content, work.run, state.pod)
+    return Collected(judged=judged, content=content)
+
+
+def _unexamined(stated: Stated, outcome: Outcome, detail: str) -> Collected:
+    return Collected(judged=judge.unexamined(stated.promise, outcome, detail, stated.job))
+
+
+def _result(work: Work, stated: Stated, ended: Ended, log: Log) -> Result:
+    """Return what the node would have sent itself, if envbuilder ran there."""
+    exit_code, message, report = ended.exit_code, log.last, None
+    if log.report is not None:
+        expects = expected(work.profiles[stated.profile])
+        facts = {
+            "profile": stated.profile,
+            "backend": "docker",
+            "artifact": {"kind": "image", "ref": stated.image, "digest": ended.image or None},
+            "host": {"container": True},
+        }
+        try:
+            report = _checked(work, expects, log.report, ended.seconds, facts)
+        except VerifyError as error:
+            job = Job(expects=expects, dataset=work.dataset, epochs=None, quick=False)
+            report = model.assemble(unfinished(job, error), facts)
+            message = error.message
+            exit_code = None if exit_code is None else VERIFY_FAILED
+    return Result(
+        schema=SCHEMA,
+        run=work.run,
+        job=stated.job,
+        # Where it ran, which may not be where it was to run.
+        node=ended.node,
+        host=ended.node,
+        exit_code=exit_code,
+        message=message,
+        seconds=ended.seconds,
+        detected=Detected(),
+        report=report,
+    )
+
+
+def _checked(
+    work: Work,
+    expects: Expected,
+    sent: dict[str, Any],
+    seconds: float,
+    facts: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the whole report; raise `VerifyError` if it cannot be trusted.
+
+    As in a verification on this machine, except for the blind test and the arrival of events: a
+    log is read after the end.
+    """
+    measured = model.check(sent)
+    if measured.status == "passed":
+        small = work.dataset.subset
+        request = consistency.request_for(expects, work.images, epochs=None, quick=small)
+        problems = consistency.contradictions(request, measured, seconds)
+        if problems:
+            listed = printable("; ".join(problems), LONGEST_REASON)
+            raise VerifyError(f"the payload reported passed, not to be trusted: {listed}")
+        isolation.require(sent, facts["artifact"], as_found=False)
+    return speed.with_speed(model.assemble(sent, facts))
