@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from envbuilder.commands import fleet_node, fleet_show, fleet_verify
+from envbuilder.commands import (
+    fleet_collect,
+    fleet_node,
+    fleet_render,
+    fleet_show,
+    fleet_verify,
+)
 
 
 @click.group("fleet", short_help="Verify every node of a cluster, and show which are right.")
@@ -15,9 +21,11 @@ def command() -> None:
     Examples:
       envbuilder fleet verify --dry-run
       envbuilder fleet verify --quick --html fleet.html
+      envbuilder fleet render -o manifests && kubectl create -f manifests
+      envbuilder fleet collect manifests
       envbuilder fleet show fleet-20261123t091500z-4f1a2b
     """
 
 
-for _subcommand in (fleet_verify.command, fleet_show.command, fleet_node.command):
-    command.add_command(_subcommand)
+for _module in (fleet_verify, fleet_render, fleet_collect, fleet_show, fleet_node):
+    command.add_command(_module.command)

@@ -54,14 +54,14 @@ def plan(
     chosen = [*_chosen(nodes, request.patterns)]
     promises, left_out = list[Promise](), list[Entry]()
     for node in chosen:
-        promise = _promise(node, settings, request.profile)
+        promise = promised(node, settings, request.profile)
         if promise is None:
             text = "no rule in the settings is for it"
             left_out.append(Entry(node=node.name, outcome="unmapped", detail=text))
         elif node.usable:
             promises.append(promise)
         else:
-            left_out.append(_drained(node, promise))
+            left_out.append(drained(node, promise))
     if not promises and not left_out:
         raise InvalidError("the scheduler lists no node", "See: sinfo")
     return Plan(
@@ -87,7 +87,7 @@ def _chosen(nodes: Sequence[Node], patterns: Sequence[str]) -> Iterator[Node]:
             yield node
 
 
-def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
+def promised(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
     """Return what a node is to prove; None if the settings have rules, and none is for it."""
     gpus = sum(r.count for r in node.resources if r.name == "gpu")
     if profile is not None:
@@ -100,7 +100,8 @@ def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promis
     return Promise(node=node.name, why="what it detects", gpus=gpus)
 
 
-def _drained(node: Node, promise: Promise) -> Entry:
+def drained(node: Node, promise: Promise) -> Entry:
+    """Return the row of a node that jobs cannot start on."""
     return Entry(
         node=node.name,
         outcome="drained",

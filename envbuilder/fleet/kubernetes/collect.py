@@ -16,14 +16,13 @@ from envbuilder.fleet import result as results
 from envbuilder.fleet.judge import Judged
 from envbuilder.fleet.kubernetes import log as logs
 from envbuilder.fleet.kubernetes import states
-from envbuilder.fleet.kubernetes.jobs import expected, run_id
+from envbuilder.fleet.kubernetes.jobs import pod_job, run_id
 from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Detected
 from envbuilder.fleet.result import Result
-from envbuilder.packages.mnist import Dataset
-from envbuilder.payload.training.dataset import Dataset as Images
+from envbuilder.payload.training.dataset import Dataset
 from envbuilder.profiles.profile import Profile
 from envbuilder.verify.report import consistency, model, speed
-from envbuilder.verify.run import Job, unfinished
+from envbuilder.verify.run import unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from envbuilder.fleet.kubernetes.stated import Stated
     from envbuilder.fleet.kubernetes.states import Ended, State
     from envbuilder.fleet.model import Outcome
-    from envbuilder.profiles.profile import Expected
+    from envbuilder.verify.run import Job
 
 WORKERS = 8
 """Logs that are read at the same time."""
@@ -60,8 +59,10 @@ class Work(Struct, frozen=True, kw_only=True):
     """What all pods of a run were to train, and what it was to prove, by profile."""
 
     run: str
-    dataset: Dataset
-    images: Images
+    subset: bool
+    """Whether they train on the small subset of MNIST."""
+    data: Dataset
+    """What they train on, as loaded here."""
     profiles: Mapping[str, Profile]
 
 
@@ -126,7 +127,7 @@ def _result(work: Work, stated: Stated, ended: Ended, log: Log) -> Result:
     """Return what the node would have sent itself, if envbuilder ran there."""
     exit_code, message, report = ended.exit_code, log.last, None
     if log.report is not None:
-        expects = expected(work.profiles[stated.profile])
+        job = pod_job(work.profiles[stated.profile], subset=work.subset)
         facts = {
             "profile": stated.profile,
             "backend": "docker",
@@ -134,9 +135,8 @@ def _result(work: Work, stated: Stated, ended: Ended, log: Log) -> Result:
             "host": {"container": True},
         }
         try:
-            report = _checked(work, expects, log.report, ended.seconds, facts)
+            report = _checked(work, job, log.report, ended.seconds, facts)
         except VerifyError as error:
-            job = Job(expects=expects, dataset=work.dataset, epochs=None, quick=False)
             report = model.assemble(unfinished(job, error), facts)
             message = error.message
             exit_code = None if exit_code is None else VERIFY_FAILED
@@ -157,7 +157,7 @@ def _result(work: Work, stated: Stated, ended: Ended, log: Log) -> Result:
 
 def _checked(
     work: Work,
-    expects: Expected,
+    job: Job,
     sent: dict[str, Any],
     seconds: float,
     facts: dict[str, Any],
@@ -169,8 +169,9 @@ def _checked(
     """
     measured = model.check(sent)
     if measured.status == "passed":
-        small = work.dataset.subset
-        request = consistency.request_for(expects, work.images, epochs=None, quick=small)
+        request = consistency.request_for(
+            job.expects, work.data, epochs=job.epochs, quick=job.quick
+        )
         problems = consistency.contradictions(request, measured, seconds)
         if problems:
             listed = printable("; ".join(problems), LONGEST_REASON)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -10,6 +11,7 @@ from envbuilder.build import conventions, isolation
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet.kubernetes.names import job_name
 from envbuilder.fleet.model import Promise
+from envbuilder.packages.mnist import Dataset
 from envbuilder.verify.run import Job, payload_arguments
 
 if TYPE_CHECKING:
@@ -18,11 +20,12 @@ if TYPE_CHECKING:
     from envbuilder.core import types
     from envbuilder.fleet.kubernetes.settings import KubernetesSettings
     from envbuilder.fleet.model import Node
-    from envbuilder.packages.mnist import Dataset
     from envbuilder.profiles.profile import Expected, Profile
 
 DATA = "/data"
 """Where pods find the four files of MNIST."""
+ALL, SUBSET = "MNIST", "MNIST subset (shipped)"
+"""What the data are called in reports."""
 NODE_NAME, POD_NAME = "ENVBUILDER_NODE", "ENVBUILDER_POD"
 """Variables that the kubelet fills in."""
 PLUGINS: dict[types.Accelerator, tuple[str, ...]] = {
@@ -50,7 +53,7 @@ def run_id(run: str, node: str, pod: str) -> str:
     return f"{run}/{node}/{pod}"
 
 
-def expected(profile: Profile) -> Expected:
+def _expected(profile: Profile) -> Expected:
     """Return what an image must prove. Any version will do if it depends on the image's Python."""
     return profile.expected(None if profile.expects.versions else profile.image_python)
 
@@ -61,7 +64,6 @@ def planned(
     profiles: dict[str, Profile],
     nodes: dict[str, Node],
     settings: KubernetesSettings,
-    dataset: Dataset,
 ) -> tuple[NodeJob, ...]:
     """Return one job for each promise, which names a profile.
 
@@ -75,7 +77,7 @@ def planned(
             profile=profile.name,
             image=_image(profile, settings),
             resources=_resources(profile, nodes.get(promise.node), settings),
-            arguments=_arguments(run, profile, dataset),
+            arguments=_arguments(run, profile, subset=settings.data is None),
         )
         for promise in promises
         for profile in (profiles[promise.profile or ""],)
@@ -114,15 +116,20 @@ def _resources(profile: Profile, node: Node | None, settings: KubernetesSettings
     return dict.fromkeys(usual, 1)
 
 
-def _arguments(run: str, profile: Profile, dataset: Dataset) -> tuple[str, ...]:
+def pod_job(profile: Profile, *, subset: bool) -> Job:
+    """Return what a pod is to verify."""
+    data = Dataset(folder=Path(DATA), name=SUBSET if subset else ALL, subset=subset)
+    return Job(expects=_expected(profile), dataset=data, epochs=None, quick=subset)
+
+
+def _arguments(run: str, profile: Profile, *, subset: bool) -> tuple[str, ...]:
     """Return the command in the image: the payload, isolated, as the docker backend starts it."""
     python = f"{conventions.PREFIX}/bin/python"
-    job = Job(expects=expected(profile), dataset=dataset, epochs=None, quick=False)
     return (
         *isolation.python(python, isolation.CONTAINER_BYTECODE),
         conventions.PAYLOAD,
         *("--promise", isolation.container_start(conventions.variables(profile)).text()),
-        *payload_arguments(job, {"data": DATA}),
+        *payload_arguments(pod_job(profile, subset=subset), {"data": DATA}),
         # Kubernetes replaces $(NAME) by the value of that variable.
         *("--run-id", run_id(run, f"$({NODE_NAME})", f"$({POD_NAME})")),
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core.resources import MARK
 from envbuilder.fleet.kubernetes.jobs import DATA, NODE_NAME, POD_NAME
 from envbuilder.fleet.kubernetes.names import NODE, PROFILE, RUN, data_name, label_value
 
@@ -79,10 +78,10 @@ def data(run: str, files: Mapping[str, bytes], settings: KubernetesSettings) -> 
 
 
 def text(manifest: Manifest, comments: tuple[str, ...]) -> str:
-    """Return a manifest as a YAML file, which begins with the mark and `comments`."""
+    """Return a manifest as a YAML file, which begins with `comments`."""
     import yaml
 
-    lines = "".join(f"# {line}\n" for line in (f"{MARK}; do not edit.", *comments))
+    lines = "".join(f"# {line}\n" for line in comments)
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     body: str = yaml.dump(
         manifest, Dumper=dumper, sort_keys=False, width=110, default_flow_style=False

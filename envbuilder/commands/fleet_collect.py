@@ -1,0 +1,163 @@
+"""`envbuilder fleet collect`: read the results of a run on Kubernetes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envbuilder.commands.fleet_show import report
+from envbuilder.commands.options import json_option, load_settings
+from envbuilder.core import console
+from envbuilder.core.errors import BuildError, InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.fleet.kubernetes.collect import Collected, Work
+    from envbuilder.fleet.kubernetes.stated import Stated
+    from envbuilder.fleet.model import Summary
+
+
+@click.command("collect", short_help="Read the results of a run on Kubernetes.")
+@click.argument(
+    "folder", required=False, type=click.Path(path_type=Path, file_okay=False, exists=True)
+)
+@click.option("--run", metavar="ID", help="A run whose files are not here.")
+@click.option("--namespace", metavar="NAME", help="Where its jobs are.  [default: as rendered]")
+@click.option("--context", metavar="NAME", help="Context of kubectl's configuration.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Folder with the four MNIST files, if the pods had all of them and this machine has not.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for summary.json and the nodes' results.",
+)
+@json_option
+def command(
+    folder: Path | None,
+    run: str | None,
+    namespace: str | None,
+    context: str | None,
+    data: Path | None,
+    output: Path | None,
+    as_json: bool,
+) -> int:
+    """Read what became of each node of a run, and compare it with what was promised.
+
+    FOLDER is what `envbuilder fleet render` wrote. With --run instead, a node whose job was deleted
+    is not known. Only `kubectl get` and `kubectl logs` are called: nothing changes in the cluster,
+    and what still runs can be collected again later.
+
+    Exits with 5 if a node was not verified.
+
+    \b
+    Examples:
+      envbuilder fleet collect fleet
+      envbuilder fleet collect fleet --context lab -o results && envbuilder fleet show results
+      envbuilder fleet collect --run 20261123t091500z-4f1a2b --namespace ml --json
+    """
+    from envbuilder.fleet.kubernetes import collect, stated
+    from envbuilder.fleet.kubernetes.cluster import Cluster
+
+    if (folder is None) == (run is None):
+        raise click.UsageError("name either the folder of a run, or its ID with --run")
+    jobs: tuple[Stated, ...] = ()
+    if folder is not None:
+        jobs = stated.read(folder)
+        namespace = namespace or jobs[0].namespace
+    cluster = Cluster(context, namespace)
+    if run is not None:
+        jobs = cluster.stated(_checked_id(run))
+        if not jobs:
+            raise InvalidError(
+                f"the cluster has no job of the run {run}",
+                "Check --namespace and --context, or name the folder that was rendered.",
+            )
+    work = _work(jobs, data, load_settings())
+    progress = console.progress()
+    with progress.task("read logs", len(jobs), "nodes") as task:
+        collected = collect.collect(work, jobs, cluster, lambda: task.advance(1))
+    summary = _summary(work, collected)
+    if output is not None:
+        _write(output, summary, collected)
+    return report(summary, as_json=as_json)
+
+
+def _checked_id(run: str) -> str:
+    import msgspec
+
+    from envbuilder.fleet.model import RunId
+
+    try:
+        return msgspec.convert(run, RunId)
+    except msgspec.ValidationError as error:
+        raise click.BadParameter(
+            f"{run!r} is not the ID of a run, such as 20261123t091500z-4f1a2b", param_hint="--run"
+        ) from error
+
+
+def _work(jobs: Sequence[Stated], data: Path | None, settings: Settings) -> Work:
+    """Return what the jobs were to do. Raises `InvalidError` if their data are not here."""
+    from envbuilder.fleet.kubernetes.collect import Work
+    from envbuilder.fleet.kubernetes.jobs import ALL, SUBSET
+    from envbuilder.packages import mnist
+    from envbuilder.payload.training.dataset import load
+    from envbuilder.project import catalog
+
+    subset = jobs[0].subset
+    dataset = mnist.local(None if subset else data, quick=subset)
+    dataset = dataset or mnist.obtain(settings, console.progress())
+    if dataset.subset != subset:
+        raise InvalidError(
+            "the reports cannot be checked without the files of MNIST",
+            "Name a folder that has them with --data.",
+        )
+    library = catalog.library(settings)
+    return Work(
+        run=jobs[0].run,
+        subset=subset,
+        data=load(dataset.folder, SUBSET if subset else ALL),
+        profiles={name: library.profile(name) for name in {job.profile for job in jobs}},
+    )
+
+
+def _summary(work: Work, collected: Sequence[Collected]) -> Summary:
+    from envbuilder.fleet import judge
+    from envbuilder.fleet.model import Summary, natural
+
+    entries = judge.against_equals([each.judged for each in collected])
+    return Summary(
+        run=work.run,
+        scheduler="kubernetes",
+        started=work.run.partition("-")[0].upper(),
+        finished=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
+        quick=work.subset,
+        entries=tuple(sorted(entries, key=lambda entry: natural(entry.node))),
+    )
+
+
+def _write(folder: Path, summary: Summary, collected: Sequence[Collected]) -> None:
+    from envbuilder.core import files
+    from envbuilder.fleet import folder as folders
+
+    try:
+        (folder / "results").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildError(
+            f"{folder}: cannot be written: {error.strerror or error}",
+            "Name another folder with --output.",
+        ) from error
+    for each in collected:
+        entry = each.judged.entry
+        if each.content is not None and entry.job is not None:
+            path = folders.result_path(folder, entry.node, entry.job)
+            files.save(path, each.content, BuildError, "Name another folder with --output.")
+    folders.save(folder, summary)

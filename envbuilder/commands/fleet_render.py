@@ -1,0 +1,116 @@
+"""`envbuilder fleet render`: write Kubernetes manifests that verify nodes."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envbuilder.commands.options import load_settings
+from envbuilder.core import bounded, console, resources
+from envbuilder.core.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envbuilder.build.render import RenderedFile
+    from envbuilder.fleet.model import Node
+
+
+@click.command("render", short_help="Write Kubernetes manifests that verify nodes.")
+@click.option(
+    "--fleet",
+    "settings_file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    default=Path("fleet.yaml"),
+    help="What this cluster needs.  [default: fleet.yaml]",
+)
+@click.option(
+    "--nodes",
+    "node_file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="What `kubectl get nodes -o json` printed. Without it, kubernetes.nodes of the file.",
+)
+@click.option("--profile", metavar="NAME", help="Promised of every node, whatever the file says.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to write to.",
+)
+def command(settings_file: Path, node_file: Path | None, profile: str | None, output: Path) -> None:
+    """Write one Kubernetes Job for each node, which verifies it in an image.
+
+    Nothing is sent to a cluster: review the files, and create them with `kubectl create -f FOLDER`.
+    Each pod prints its report; `envbuilder fleet collect FOLDER` reads them. Only files that carry
+    the mark of a generated file are overwritten.
+
+    \b
+    fleet.yaml:
+      kubernetes:
+        images: {cuda: "registry.example/ml/envbuilder-cuda@sha256:…"}
+        nodes: {gpu-1: cuda, gpu-2: cuda}
+        namespace: ml
+
+    \b
+    Examples:
+      envbuilder fleet render -o fleet && kubectl create -f fleet
+      envbuilder fleet render --fleet lab.yaml --profile cuda -o fleet
+      kubectl get nodes -o json > nodes.json
+      envbuilder fleet render --nodes nodes.json -o fleet
+    """
+    from envbuilder.commands.render import write
+    from envbuilder.fleet import rendering
+    from envbuilder.fleet.settings import read
+    from envbuilder.project import catalog
+
+    settings = read(settings_file)
+    if settings.kubernetes is None:
+        raise InvalidError(
+            f"{settings_file}: no key 'kubernetes'",
+            "Add it, with the images of your profiles: envbuilder fleet render --help",
+        )
+    nodes = _nodes(node_file) if node_file else None
+    selection = rendering.selected(settings, nodes, profile)
+    run = f"{time.strftime('%Y%m%dt%H%M%Sz', time.gmtime())}-{secrets.token_hex(3)}"
+    library = catalog.library(load_settings())
+    files = tuple(rendering.files(run, selection, settings.kubernetes, library.profile, _subset()))
+    _require_alone(output, files)
+    progress = console.progress()
+    for entry in selection.left_out:
+        progress.note(f"{entry.node}: left out: {entry.outcome}: {entry.detail}")
+    progress.note(f"run {run}")
+    for path in write(files, output):
+        console.result(str(path))
+
+
+def _nodes(path: Path) -> tuple[Node, ...]:
+    from envbuilder.fleet.kubernetes import nodes, objects
+
+    try:
+        content = bounded.read(path, objects.LARGEST, pipes=True)
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return nodes.nodes(objects.parse(content, nodes.NodeList, str(path)))
+
+
+def _subset() -> dict[str, bytes]:
+    """Return the files of the small subset of MNIST that ships with envbuilder."""
+    return {path.name: path.read_bytes() for path in resources.mnist_subset_dir().glob("*.gz")}
+
+
+def _require_alone(folder: Path, files: Iterable[RenderedFile]) -> None:
+    """Raise `InvalidError` if files of another run would be created together with these."""
+    from envbuilder.fleet.kubernetes.stated import FILES
+
+    names = {file.name for file in files}
+    others = sorted(path.name for path in folder.glob(FILES) if path.name not in names)
+    if others:
+        raise InvalidError(
+            f"{folder / others[0]}: is of another run, and `kubectl create` would create it again",
+            "Remove the files of that run, or name another folder with --output.",
+        )

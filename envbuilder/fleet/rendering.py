@@ -1,0 +1,123 @@
+"""The files of a run on Kubernetes: which nodes are to prove what, and their manifests. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.build.render import RenderedFile
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.resources import MARK
+from envbuilder.fleet.kubernetes import jobs, manifests
+from envbuilder.fleet.model import Entry, Node, Promise
+from envbuilder.fleet.planning import drained, promised
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from envbuilder.fleet.kubernetes.settings import KubernetesSettings
+    from envbuilder.fleet.settings import FleetSettings
+    from envbuilder.profiles.profile import Profile
+
+DATA_FILE = "data.yaml"
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """The nodes of a run, and those that it leaves out."""
+
+    promises: tuple[Promise, ...]
+    left_out: tuple[Entry, ...] = ()
+    nodes: dict[str, Node] = {}
+    """What is known of them, by name."""
+
+
+def selected(
+    settings: FleetSettings, nodes: Sequence[Node] | None, profile: str | None
+) -> Selection:
+    """Return what nodes are to prove: `nodes`, as the cluster lists them, or else the stated ones.
+
+    Raises `InvalidError` if no node is left, or if nothing says which profile a node is for.
+    """
+    stated = settings.kubernetes.nodes if settings.kubernetes else {}
+    if nodes is None:
+        promises = tuple(
+            Promise(
+                node=node,
+                profile=profile or of_node,
+                why="--profile" if profile else "kubernetes.nodes",
+            )
+            for node, of_node in stated.items()
+        )
+        if not promises:
+            raise InvalidError(
+                "kubernetes.nodes: no node is named",
+                "Name nodes there with their profiles, or give those of the cluster: kubectl get"
+                " nodes -o json > nodes.json, and --nodes nodes.json",
+            )
+        return Selection(promises=promises)
+    if stated:
+        raise InvalidError("kubernetes.nodes and --nodes both name nodes", "Leave out one of them.")
+    return _by_rules(settings, nodes, profile)
+
+
+def _by_rules(settings: FleetSettings, nodes: Sequence[Node], profile: str | None) -> Selection:
+    if profile is None and not settings.profiles:
+        raise InvalidError(
+            "nothing says which node is for which profile",
+            "Write rules, such as profiles: [{feature: nvidia.com/gpu.present=true, profile: cuda}]"
+            ", or name one for all nodes with --profile.",
+        )
+    promises, left_out = [], []
+    for node in nodes:
+        promise = promised(node, settings, profile)
+        if promise is None:
+            detail = "no rule in the settings is for it"
+            left_out.append(Entry(node=node.name, outcome="unmapped", detail=detail))
+        elif node.usable:
+            promises.append(promise)
+        else:
+            left_out.append(drained(node, promise))
+    if not promises:
+        raise InvalidError(
+            "no node is left: "
+            + ("; ".join(f"{e.node}: {e.detail}" for e in left_out[:3]) or "the cluster has none"),
+            "See: kubectl get nodes --show-labels",
+        )
+    by_name = {node.name: node for node in nodes}
+    return Selection(promises=tuple(promises), left_out=tuple(left_out), nodes=by_name)
+
+
+def files(
+    run: str,
+    selection: Selection,
+    settings: KubernetesSettings,
+    profile_of: Callable[[str], Profile],
+    subset: Mapping[str, bytes],
+) -> Iterator[RenderedFile]:
+    """Yield the files of a run; `subset` are those of the small subset of MNIST, by name."""
+    names = {promise.profile or "" for promise in selection.promises}
+    planned = jobs.planned(
+        *(run, selection.promises, {name: profile_of(name) for name in names}),
+        *(selection.nodes, settings),
+    )
+    if settings.data is None:
+        comment = f"{MARK}: the small subset of MNIST, for the pods of the run {run}."
+        content = manifests.text(manifests.data(run, subset, settings), (comment,))
+        yield RenderedFile(name=DATA_FILE, content=content.encode())
+    for job in planned:
+        comments = (
+            (
+                f"{MARK}: verifies the node {job.promise.node} with the profile {job.profile}"
+                f" ({job.promise.why})."
+            ),
+            "Create the jobs of a run:  kubectl create -f FOLDER",
+            "Then collect the results:  envbuilder fleet collect FOLDER",
+        )
+        content = manifests.text(manifests.job(run, job, settings), comments)
+        yield RenderedFile(name=file_name(job.promise.node), content=content.encode())
+
+
+def file_name(node: str) -> str:
+    """Return the name of the file with a node's job."""
+    return f"job-{node}.yaml"
