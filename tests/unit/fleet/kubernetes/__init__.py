@@ -1,0 +1,1 @@
+"""Kubernetes: manifests, and what clusters say."""
