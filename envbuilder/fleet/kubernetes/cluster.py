@@ -66,9 +66,10 @@ class Cluster:
                 "Check the connection to the cluster: kubectl version",
             )
         if done.returncode != 0:
-            problem = printable(done.last_words.replace("\n", "; "), _LONGEST_PROBLEM)
+            lines = done.last_words.splitlines() or [f"exit code {done.returncode}"]
             raise ToolError(
-                f"{what}: {problem or f'exit code {done.returncode}'}",
+                # Before the last line, there are warnings of kubectl's own libraries.
+                f"{what}: {printable(lines[-1], _LONGEST_PROBLEM)}",
                 "Check context, namespace and your rights: kubectl auth can-i list pods",
             )
         return done.stdout

@@ -17,32 +17,11 @@ from envbuilder.fleet.kubernetes.names import LONGEST, job_name, label_value
 from envbuilder.fleet.kubernetes.settings import KubernetesSettings
 from envbuilder.fleet.settings import FleetSettings
 from envbuilder.profiles import profile as profiles
-from tests.support.kubernetes import RUN, problems
+from tests.support.kubernetes import RUN
+from tests.support.manifests import FULL, LEAST, LONG, problems
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-DIGEST = "sha256:" + "0123456789abcdef" * 4
-LONG = "ip-10-0-0-1.eu-central-1.compute.internal"
-FULL = {
-    "images": {
-        "cuda": f"registry.example/ml/envbuilder-cuda@{DIGEST}",
-        "xpu": "registry.example/ml/envbuilder-xpu:1",
-        "cpu": "registry.example/ml/envbuilder-cpu:1",
-    },
-    "nodes": {"gpu-1": "cuda", "arc-1": "xpu", LONG: "cpu"},
-    "namespace": "ml",
-    "queue": "team-a",
-    "resources": {"xpu": {"gpu.intel.com/xe": 2}},
-    "pull_secrets": ["registry-login"],
-    "tolerations": [
-        {"key": "nvidia.com/gpu", "effect": "NoSchedule"},
-        {"key": "dedicated", "value": "ml"},
-    ],
-    "groups": [44, 109],
-    "data": {"claim": "mnist", "folder": "datasets/mnist"},
-}
-LEAST = {"images": FULL["images"], "nodes": {"gpu-1": "cuda", "cpu-1": "cpu"}}
 
 
 def rendered(stated_settings: Any) -> dict[str, dict[str, Any]]:
@@ -62,7 +41,7 @@ def shipped(name: str) -> profiles.Profile:
 
 
 def test_rendered_files_are_the_golden_ones(repository: Path, rewrite_golden: bool) -> None:
-    folder = repository / "tests" / "golden" / "fleet"
+    folder = repository / "tests" / "golden" / "fleet" / "kubernetes"
     settings = schema.decode({"kubernetes": FULL}, FleetSettings, "fleet.yaml")
     assert settings.kubernetes is not None
     selection = rendering.selected(settings, None, None)
