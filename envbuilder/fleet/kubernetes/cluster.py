@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core import process
+from envbuilder.core import bounded, process
 from envbuilder.core.errors import ToolError
 from envbuilder.core.text import printable
 from envbuilder.fleet.kubernetes import log as logs
@@ -55,7 +55,13 @@ class Cluster:
 
     def _get(self, kind: str, run: str) -> bytes:
         options = (f"--selector={RUN}={run}", "--output=json")
-        return self._kubectl("get", kind, *options).encode()
+        content = self._kubectl("get", kind, *options).encode()
+        if len(content) >= process.KEPT_BYTES:
+            raise ToolError(
+                f"kubectl get {kind}: the answer is larger than {bounded.size(process.KEPT_BYTES)}",
+                "Render the nodes as several runs: one has room for more than 1,000.",
+            )
+        return content
 
     def _kubectl(self, *arguments: str) -> str:
         done = process.run(["kubectl", *arguments, *self._options], timeout=_SECONDS)

@@ -22,7 +22,7 @@ from envbuilder.fleet.result import Result
 from envbuilder.payload.training.dataset import Dataset
 from envbuilder.profiles.profile import Profile
 from envbuilder.verify.report import consistency, model, speed
-from envbuilder.verify.run import unfinished
+from envbuilder.verify.run import as_stored, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -167,6 +167,7 @@ def _checked(
     As in a verification on this machine, except for the blind test and the arrival of events: a
     log is read after the end.
     """
+    sent = as_stored(sent, "")
     measured = model.check(sent)
     if measured.status == "passed":
         request = consistency.request_for(

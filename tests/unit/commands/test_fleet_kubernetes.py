@@ -6,9 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder import cli
 from envbuilder.fleet.kubernetes import cluster
+from envbuilder.packages import mnist
 from tests.support import kubernetes
 from tests.support.kubernetes import DATA, OUTCOMES, RUN, Recorded
 
@@ -161,6 +163,19 @@ def test_what_is_kept_can_be_shown(
 def test_proven_nodes_alone_are_a_success(collect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "nodes", ("right",))
     assert collect("--run", RUN)[0] == 0
+
+
+def test_reports_on_all_images_need_them(collect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Client, "nodes", ("right",))
+    stated = kubernetes.stated
+    monkeypatch.setattr(kubernetes, "stated", lambda node: replace(stated(node), subset=False))
+    monkeypatch.setattr(mnist, "obtain", lambda *arguments: mnist.subset())
+    code, _, err = collect("--run", RUN)
+    assert code == 2
+    assert "cannot be checked without the files of MNIST" in err
+    code, _, err = collect("--run", RUN, "--data", ".")
+    assert code == 2
+    assert "no train-images-idx3-ubyte" in err
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from envbuilder.fleet import result as results
 from envbuilder.fleet.kubernetes import collect
+from envbuilder.fleet.model import LONGEST_REASON
 from tests.support.kubernetes import OUTCOMES, RUN, Recorded, job_name, stated, work
 
 
@@ -88,6 +90,42 @@ def test_a_report_that_took_longer_than_its_container_lived_is_not_believed() ->
 def test_the_reason_is_the_clusters_own(node: str, words: str) -> None:
     (each,) = collected(node)
     assert words in each.judged.entry.detail
+
+
+class Forger(Recorded):
+    """A client whose pod `right` sends a report of its own making."""
+
+    def __init__(self, **changes: Any) -> None:
+        super().__init__()
+        self._changes = changes
+
+    def log(self, pod: str) -> str:
+        *events, last = super().log(pod).splitlines()
+        event = json.loads(last)
+        event["report"] |= self._changes
+        return "\n".join((*events, json.dumps(event)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"status": "perfect"}, "failed"),
+        ({"status": "failed"}, "mixed-up"),
+        ({"schema": 1}, "failed"),
+        ({"checks": []}, "failed"),
+        ({"quick": False}, "failed"),
+        ({"origins": None}, "failed"),
+        ({"framework": {"name": "torch", "version": "2.12.0"}}, "failed"),
+        ({"speedup": 1e300}, "failed"),
+        ({"speedup": 10**30}, "failed"),
+        ({"more": "x" * (5 << 20)}, "mixed-up"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_forged_report_is_not_believed(changes: dict[str, Any], outcome: str) -> None:
+    (each,) = collected("right", source=Forger(**changes))
+    assert each.judged.entry.outcome == outcome, each.judged.entry.detail
+    assert len(each.judged.entry.detail) <= LONGEST_REASON
 
 
 def test_a_log_that_cannot_be_read_is_one_nodes_loss() -> None:
