@@ -13,7 +13,7 @@ from envbuilder.commands import (
 )
 
 
-@click.group("fleet", short_help="Verify every node of a cluster, and show which are right.")
+@click.group("fleet", short_help="Verify every node of a cluster.")
 def command() -> None:
     """Verify every node of a cluster: what was promised, what is there, and how fast it is.
 
