@@ -8,14 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from .. import PACKAGE, start
 from ..machine import importing
 from ..report import CheckError
-from . import ranks, shares
+from . import meeting, network, ranks, shares
 from .agreement import Ended
 
 if TYPE_CHECKING:
@@ -24,18 +26,63 @@ if TYPE_CHECKING:
 PATIENCE = 3.0
 """Seconds that a process gets to end by itself before it is killed."""
 
+LOOK = 1.0
+"""Seconds between two looks whether the other nodes are still at work."""
+
+DESERTED = 10.0
+"""Seconds that ranks get to fail by themselves once another node has ended without its part."""
+
 QUICK_STEPS, CPU_STEPS, DEVICE_STEPS = 15, 60, 500
 """Timed steps: a second or more, so that the start of a block does not count."""
 
 
+@dataclass(frozen=True)
+class Group:
+    """How torchrun joins the ranks that it starts here with the others, if there are any.
+
+    ``first`` is the number of the first rank that runs here, ``network`` the variables on the
+    interface to use. Once ``given_up`` returns true, the others will not do their part any more.
+    """
+
+    rendezvous: Tuple[str, ...]
+    network: Mapping[str, str]
+    first: int = 0
+    given_up: Callable[[], bool] = lambda: False
+
+
 def run(options: argparse.Namespace, indices: Sequence[int], index: Optional[int]) -> Ended:
-    """Start one device's rank alone, or all by torchrun (``index`` None), and wait for the end."""
+    """Start one device's rank alone, or all of this machine by torchrun (``index`` None).
+
+    Returns after their end. All traffic stays on the loopback interface, since a container may have
+    no other.
+    """
+    alone = Group(
+        # Port 0 picks a free port; two verifications at once would collide on a fixed one.
+        rendezvous=(
+            *("--nnodes", "1", "--local-addr", "127.0.0.1", "--rdzv-id", "verify"),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
+        ),
+        network=network.loopback(),
+    )
     with TemporaryDirectory(prefix="envbuilder-") as folder:
-        return _run_in(Path(folder), options, indices, index)
+        return _run_in(Path(folder), Path(folder), options, indices, index, alone)
+
+
+def run_group(
+    options: argparse.Namespace, indices: Sequence[int], folder: Path, group: Group
+) -> Ended:
+    """Start this node's ranks of a group by torchrun; they leave their results in ``folder``."""
+    with TemporaryDirectory(prefix="envbuilder-") as local:
+        return _run_in(Path(local), folder, options, indices, None, group)
 
 
 def _run_in(
-    folder: Path, options: argparse.Namespace, indices: Sequence[int], index: Optional[int]
+    local: Path,
+    folder: Path,
+    options: argparse.Namespace,
+    indices: Sequence[int],
+    index: Optional[int],
+    group: Group,
 ) -> Ended:
     world = 1 if index is not None else len(indices)
     arguments = [
@@ -47,25 +94,24 @@ def _run_in(
         "--data",
         str(options.data),
     ]
-    arguments += ["--folder", str(folder), "--steps", str(_steps(options))]
+    # The lock is in a folder of this machine: not every shared one has locks.
+    arguments += ["--folder", str(folder), "--alive", str(local), "--steps", str(_steps(options))]
     arguments += ["--limit", str(options.limit), "--shares", str(len(indices))]
     command = [*_program(), *arguments]
     if index is not None:
         command += ["--index", str(index)]
     else:
-        # Port 0 picks a free port; two verifications at once would collide on a fixed one.
         command = [
-            *(*start.python("-m", "torch.distributed.run"), "--nnodes", "1"),
-            *("--nproc-per-node", str(world), "--max-restarts", "0", "--local-addr", "127.0.0.1"),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "verify"),
+            *(*start.python("-m", "torch.distributed.run"), *group.rendezvous),
+            *("--nproc-per-node", str(world), "--max-restarts", "0"),
             *("--no-python", *command),
         ]
     sharing = len(indices) if options.device == "cpu" else world
     environment = shares.environment_for(
-        options.device, indices if index is None else [index], sharing, os.environ, sys.platform
+        options.device, indices if index is None else [index], sharing, os.environ, group.network
     )
-    log = folder / "output"
-    with ranks.hold(folder), log.open("wb") as stream:
+    log, numbers = local / "output", range(group.first, group.first + world)
+    with ranks.hold(local), log.open("wb") as stream:
         child = subprocess.Popen(
             command,
             env=environment,
@@ -75,22 +121,43 @@ def _run_in(
             preexec_fn=ranks.end_with_parent,  # noqa: PLW1509 - this process has one thread
         )
         try:
-            code: Optional[int] = child.wait(options.limit)
-        except subprocess.TimeoutExpired:
-            code = None
+            code = _wait(child, options.limit, group.given_up)
         finally:
-            _stop(child, folder, world)
+            _stop(child, folder, numbers)
     output = log.read_text(encoding="utf-8", errors="replace")
     sys.stderr.write(output)
+    return collect(folder, numbers, code, output, options.limit)
+
+
+def collect(
+    folder: Path, numbers: Sequence[int], code: Optional[int], output: str, limit: float
+) -> Ended:
+    """Return the files that ranks of these numbers left, with how they ended."""
     return Ended(
         code,
         output,
-        [_json(folder / f"rank-{n}.result.json") for n in range(world)],
-        [_json(folder / f"rank-{n}.state.json") for n in range(world)],
-        [_content(folder / f"rank-{n}.gradients") for n in range(world)],
-        [_content(folder / f"rank-{n}.weights") for n in range(world)],
-        options.limit,
+        [meeting.read(folder / f"rank-{n}.result.json") for n in numbers],
+        [meeting.read(folder / f"rank-{n}.state.json") for n in numbers],
+        _contents([folder / f"rank-{n}.gradients" for n in numbers]),
+        _contents([folder / f"rank-{n}.weights" for n in numbers]),
+        limit,
+        numbers[0],
     )
+
+
+def _wait(
+    child: subprocess.Popen[bytes], limit: float, given_up: Callable[[], bool]
+) -> Optional[int]:
+    """Return the exit code of a child; None if it has not ended in time."""
+    ends = time.monotonic() + limit
+    while True:
+        try:
+            return child.wait(max(0.0, min(LOOK, ends - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= ends:
+                return None
+            if given_up():
+                ends = min(ends, time.monotonic() + DESERTED)
 
 
 def _steps(options: argparse.Namespace) -> int:
@@ -108,14 +175,14 @@ def _program() -> List[str]:
     return start.python(str(started.absolute()))
 
 
-def _stop(child: subprocess.Popen[bytes], folder: Path, world: int) -> None:
+def _stop(child: subprocess.Popen[bytes], folder: Path, numbers: Sequence[int]) -> None:
     """End torchrun and every remaining rank. torchrun alone would give them half a minute."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(PATIENCE)
-    for number in range(world):
-        process = _json(folder / f"rank-{number}.state.json").get("pid")
+    for number in numbers:
+        process = meeting.read(folder / f"rank-{number}.state.json").get("pid")
         if isinstance(process, int) and child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -127,12 +194,13 @@ def _stop(child: subprocess.Popen[bytes], folder: Path, world: int) -> None:
     child.wait()
 
 
-def _json(path: Path) -> Dict[str, Any]:
-    try:
-        value = json.loads(_content(path) or b"{}")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def _contents(paths: Sequence[Path]) -> List[bytes]:
+    """Return the files' contents; those equal to the first are held in memory once."""
+    contents: List[bytes] = []
+    for path in paths:
+        content = _content(path)
+        contents.append(contents[0] if contents and content == contents[0] else content)
+    return contents
 
 
 def _content(path: Path) -> bytes:

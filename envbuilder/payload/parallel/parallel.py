@@ -43,7 +43,7 @@ class Scaling:
     def report(self) -> Dict[str, Any]:
         """Return the report; passed only if no check failed, of one device or of all together."""
         joint = [check.as_dict() for check in self.checks.done]
-        named = [(f"device {d['index']}", c) for d in self.devices for c in d["checks"]]
+        named = [(_place(device), check) for device in self.devices for check in device["checks"]]
         named += [("together", check) for check in joint]
 
         def sentences(status: str) -> List[str]:
@@ -70,6 +70,11 @@ class Scaling:
             "reasons": reasons,
             "warnings": sentences(WARNING),
         }
+
+
+def _place(device: Dict[str, Any]) -> str:
+    on_node = f" on {device['node']}" if "node" in device else ""
+    return f"device {device['index']}{on_node}"
 
 
 def measure(options: argparse.Namespace, out: Events) -> Dict[str, Any]:
@@ -137,9 +142,9 @@ def run_together(scaling: Scaling, start: Callable[[], Ended]) -> None:
         return
     ended = part.ended
     run("own devices", check_distinct, ended.results)
-    same = run("gradients equal", check_same, "gradients", ended.gradients)
+    same = run("gradients equal", check_same, "gradients", ended.gradients, ended.label)
     scaling.gradients_equal = run("gradients", check_single, ended.results[0]) and same
-    run("weights equal", check_same, "weights", ended.weights)
+    run("weights equal", check_same, "weights", ended.weights, ended.label)
     # A block is finished when its slowest rank is.
     blocks = [result["block_seconds"] for result in ended.results]
     slowest = [max(rank[n] for rank in blocks) for n in range(min(map(len, blocks)))]

@@ -66,7 +66,7 @@ def hold(folder: Path) -> Any:
 
 
 def _end_with_payload(folder: Path) -> None:
-    """End this process as soon as the one that holds the folder's lock is gone.
+    """End this process as soon as the one that holds the lock in this folder is gone.
 
     The kernel's signal alone is not enough: a parent may die before the signal is requested.
     """
@@ -102,7 +102,7 @@ class Rank:
 def main(options: argparse.Namespace) -> int:
     """Run as a rank and return the exit code. The results are in the rank's files."""
     end_with_parent()
-    threading.Thread(target=_end_with_payload, args=(options.folder,), daemon=True).start()
+    threading.Thread(target=_end_with_payload, args=(options.alive,), daemon=True).start()
     rank = Rank(
         int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), options.folder
     )
@@ -110,7 +110,8 @@ def main(options: argparse.Namespace) -> int:
     try:
         result = _work(rank, options)
     except Exception as error:
-        failure = {"error": f"{type(error).__name__}: {error}", "time": time.monotonic()}
+        # The one clock that machines share.
+        failure = {"error": f"{type(error).__name__}: {error}", "time": time.time()}
         rank.leave("result.json", json.dumps(failure).encode())
         raise
     # Before teardown: a crash there says nothing about the work.
@@ -124,7 +125,8 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
     accelerator = options.device
     where = ""
     if accelerator == "cpu":
-        cpus = shares.split(shares.fetch_cores(), options.shares)[options.index or rank.number]
+        share = int(os.environ.get("LOCAL_RANK", "0")) if options.index is None else options.index
+        cpus = shares.split(shares.fetch_cores(), options.shares)[share]
         where = f"CPUs {','.join(map(str, cpus))}" if shares.pin(cpus) else ""
     rank.phase(importing.PHASE)
     importing.require_nodes(accelerator)

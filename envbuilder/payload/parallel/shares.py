@@ -90,18 +90,21 @@ def visible(
 
 
 def environment_for(
-    accelerator: str, indices: Sequence[int], ranks: int, outside: Mapping[str, str], system: str
+    accelerator: str,
+    indices: Sequence[int],
+    ranks: int,
+    outside: Mapping[str, str],
+    network: Mapping[str, str],
 ) -> Dict[str, str]:
     """Return the whole environment of ranks on these devices, including their thread count.
 
-    Variables that an outer scheduler or launcher set for its own ranks are left out. All traffic
-    stays on the loopback interface, since a container may have no other. ``ranks`` is the number of
-    ranks that share this machine's threads.
+    Variables that an outer scheduler or launcher set for its own ranks are left out. ``network``
+    has those on the interface to use. ``ranks`` is the number of ranks that share this machine's
+    threads.
     """
     result = {k: v for k, v in outside.items() if not k.startswith(_FOREIGN)}
     result.update(visible(accelerator, indices, outside))
-    loopback = "lo0" if system == "darwin" else "lo"
-    result.update(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), loopback))
+    result.update(network)
     total = threads.chosen_by_user(outside.get("OMP_NUM_THREADS"))
     total = total or threads.decide(threads.fetch())
     result["OMP_NUM_THREADS"] = str(max(1, total // ranks))
