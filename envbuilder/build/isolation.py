@@ -38,6 +38,9 @@ ALLOWED = {
         *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
         "HSA_OVERRIDE_GFX_VERSION*",
     ),
+    "the network between nodes": (
+        *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_IB_*"),
+    ),
     "the compiler that torch.compile calls": ("CC", "CXX", "SDKROOT", "DEVELOPER_DIR"),
 }
 """Reason to pass variables of the caller to the payload → their names; `*` ends a prefix."""

@@ -6,6 +6,7 @@ import click
 
 from envbuilder.commands import (
     fleet_collect,
+    fleet_join,
     fleet_node,
     fleet_render,
     fleet_show,
@@ -27,5 +28,5 @@ def command() -> None:
     """
 
 
-for _module in (fleet_verify, fleet_render, fleet_collect, fleet_show, fleet_node):
+for _module in (fleet_verify, fleet_render, fleet_collect, fleet_show, fleet_node, fleet_join):
     command.add_command(_module.command)

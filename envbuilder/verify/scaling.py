@@ -76,10 +76,15 @@ def extend(
         )
         return (*options, "--run-id", run_id, *(["--quick"] if quick else []))
 
+    requested = _requested_devices(accelerator, devices)
+
+    def check(report: Any) -> str:
+        checked = model.check_scaling(report)
+        _require_devices(checked, requested)
+        return checked.status
+
     scaling = measure(
-        lambda on_line: start(arguments, {"data": folder}, on_line),
-        *(progress, log, run_id),
-        _requested_devices(accelerator, devices),
+        lambda on_line: start(arguments, {"data": folder}, on_line), progress, log, run_id, check
     )
     return add(report, scaling)
 
@@ -97,29 +102,28 @@ def measure(
     progress: Progress,
     log: Path,
     run_id: str,
-    requested: tuple[int, ...] | None,
+    check: Callable[[Any], str],
 ) -> dict[str, Any]:
     """Run the payload through `start`; return its report, or a failed one with the reason.
 
-    A passing report must cover exactly the devices in `requested`.
+    `check` returns a report's status, or raises `VerifyError` for a report not to be believed.
     """
     try:
         done, report, hint = run.follow(start, run.Events(progress), progress, log, run_id)
-        checked = model.check_scaling(report)
+        status = check(report)
         data = run.as_stored(report, hint)
-        run.require_agreement(done, checked.status, hint)
-        _require_devices(checked, requested, hint)
+        run.require_agreement(done, status, hint)
     except VerifyError as error:
         reason = printable(error.message)
         return {"devices": [], "ranks": 0, "status": "failed", "reasons": [reason]}
     return {key: value for key, value in data.items() if key != "schema"}
 
 
-def _require_devices(scaling: model.Scaling, requested: tuple[int, ...] | None, hint: str) -> None:
+def _require_devices(scaling: model.Scaling, requested: tuple[int, ...] | None) -> None:
     """Raise `VerifyError` if a passing report covers devices other than the requested ones."""
     devices = tuple(device.index for device in scaling.devices)
     if scaling.status == "passed" and requested not in (None, devices):
-        raise VerifyError(f"the report is about the devices {devices}, not {requested}", hint)
+        raise VerifyError(f"the report is about the devices {devices}, not {requested}")
 
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:

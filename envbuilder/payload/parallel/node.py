@@ -194,7 +194,9 @@ class _Job:
 
 
 def check_alike(nodes: Sequence[Dict[str, Any]]) -> None:
-    """Raise CheckError if the nodes differ in what must be equal on all of them."""
+    """Raise CheckError if the nodes have one name, or differ in what must be equal on all."""
+    if len({node["name"] for node in nodes}) < len(nodes):
+        raise CheckError("two nodes have the same name")
     for key, what in _ALIKE.items():
         if len({node[key] for node in nodes}) > 1:
             each = ", ".join(f"{node['name']}: {node[key]}" for node in nodes)

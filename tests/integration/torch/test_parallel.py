@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +18,9 @@ import envbuilder
 from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.verify.report import model as report
+from tests.support.left_over import left_over, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.integration.conftest import Cli
 
 SUBSET = resources.mnist_subset_dir()
@@ -46,19 +44,6 @@ class Run:
 
     def check(self, name: str) -> dict[str, Any]:
         return next(check for check in self.report["checks"] if check["name"] == name)
-
-
-def left_over(mark: str) -> list[str]:
-    """Processes that carry the mark in their environment."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            # A process that has ended but was not collected has no environment any more.
-            if mark.encode() in (place / "environ").read_bytes():
-                found.append(f"{place.name}: {(place / 'cmdline').read_bytes()!r}")
-        except OSError:
-            continue
-    return found
 
 
 class Starter:
@@ -259,15 +244,6 @@ def test_a_device_that_fails_alone_is_named_and_the_rest_not_tried(parallel: Sta
     assert run.report["devices"][0]["samples_per_second"] > 0
     assert run.report["samples_per_second"] is None
     assert [check["name"] for check in run.report["checks"]] == ["devices"]
-
-
-def wait_for(what: Callable[[], bool], seconds: float) -> bool:
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        if what():
-            return True
-        time.sleep(0.2)
-    return what()
 
 
 @needs_proc
