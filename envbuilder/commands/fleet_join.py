@@ -52,7 +52,9 @@ class _Host(click.ParamType[str]):
 @click.command("join", hidden=True, short_help="Do this node's part of a training across nodes.")
 @profile_option
 @environment_option
-@click.option("--backend", type=click.Choice(tuple(BACKENDS)), help="As for `verify`; no docker.")
+@click.option(
+    "--backend", type=click.Choice(tuple(BACKENDS)), help="venv or conda.  [default: venv]"
+)
 @click.option(
     "--python",
     "executable",

@@ -87,6 +87,11 @@ def join(
     All nodes train on the subset that is shipped, so that none needs a download and none has other
     images. Raises `InvalidError` for a profile or a backend that cannot train across nodes.
     """
+    if request.backend is not None:
+        _require_network(request.backend)
+    elif executable is None:
+        # Not the default of this machine, which may be docker.
+        request = msgspec.structs.replace(request, backend="venv")
     expects, facts, start_payload = start.prepare(
         request, executable, settings, progress, inherit=inherit, require=_require_possible
     )
@@ -119,13 +124,17 @@ def join(
     )
 
 
-def _require_possible(profile: str, backend: str, expected: Expected) -> None:
+def _require_network(backend: str) -> None:
     if makes_image(backend):
         raise InvalidError(
             f"{WHAT} is not possible with the {backend} backend: its containers have a network of"
             " their own, which no other node reaches",
-            "Add --backend venv.",
+            "Use --backend venv.",
         )
+
+
+def _require_possible(profile: str, backend: str, expected: Expected) -> None:
+    del backend
     start.require_torch(WHAT, profile, expected)
     scaling.require("all", expected.device)
 

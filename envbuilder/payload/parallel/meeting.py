@@ -11,7 +11,7 @@ import os
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
 
@@ -55,8 +55,8 @@ class Meeting:
     attempt: str
     nodes: int
     number: int
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = field(default_factory=lambda: time.monotonic)
+    sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
 
     @property
     def folder(self) -> Path:

@@ -19,7 +19,14 @@ from envbuilder.payload.arguments import parser
 from envbuilder.payload.events import Events
 from envbuilder.payload.machine import importing
 from envbuilder.payload.machine.accelerators import ACCELERATORS
-from envbuilder.payload.parallel import agreement, launch, parallel, shares
+from envbuilder.payload.parallel import (
+    agreement,
+    launch,
+    meeting,
+    network,
+    parallel,
+    shares,
+)
 from envbuilder.payload.parallel import command as parallel_command
 from envbuilder.payload.parallel.agreement import Ended
 from envbuilder.payload.report import PASSED, CheckError
@@ -104,7 +111,7 @@ def test_devices_are_counted_among_those_that_were_visible() -> None:
 def test_ranks_get_an_environment_of_their_own() -> None:
     outside = {"RANK": "7", "MASTER_PORT": "1", "PET_NNODES": "3", "HOME": "/h"}
     outside |= {"OMP_NUM_THREADS": "7", "NCCL_SOCKET_IFNAME": "eth0"}
-    inside = shares.environment_for("cuda", [1, 3], 2, outside, "linux")
+    inside = shares.environment_for("cuda", [1, 3], 2, outside, network.loopback("linux"))
     assert inside == {
         "HOME": "/h",
         "OMP_NUM_THREADS": "3",
@@ -112,9 +119,10 @@ def test_ranks_get_an_environment_of_their_own() -> None:
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
     }
-    on_mac = shares.environment_for("cpu", [0], 64, {"OMP_NUM_THREADS": "8"}, "darwin")
+    only_here = network.loopback("darwin")
+    on_mac = shares.environment_for("cpu", [0], 64, {"OMP_NUM_THREADS": "8"}, only_here)
     assert (on_mac["GLOO_SOCKET_IFNAME"], on_mac["OMP_NUM_THREADS"]) == ("lo0", "1")
-    free = shares.environment_for("cpu", [0], 1, {}, "linux")
+    free = shares.environment_for("cpu", [0], 1, {}, {})
     assert int(free["OMP_NUM_THREADS"]) >= 1
 
 
@@ -409,7 +417,40 @@ def test_files_of_a_rank_that_left_none_are_empty(tmp_path: Path) -> None:
     assert launch._content(tmp_path / "none") == b""
     for content in (b"", b"{", b"[1]", b"\xff"):
         (tmp_path / "state.json").write_bytes(content)
-        assert launch._json(tmp_path / "state.json") == {}
+        assert meeting.read(tmp_path / "state.json") == {}
+
+
+def test_equal_weights_are_in_memory_once(tmp_path: Path) -> None:
+    for number, content in enumerate((b"same", b"same", b"other")):
+        (tmp_path / f"rank-{number + 4}.weights").write_bytes(content)
+    ended = launch.collect(tmp_path, range(4, 7), 0, "", 9.0)
+    assert ended.weights == [b"same", b"same", b"other"]
+    assert ended.weights[0] is ended.weights[1]
+    assert (ended.results, ended.first, ended.label(2)) == ([{}, {}, {}], 4, "rank 6")
+
+
+class Child:
+    """A process on which time passes while it is waited for; it never ends by itself."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(launch.time, "monotonic", lambda: self.now)
+
+    def wait(self, seconds: float) -> int:
+        self.now += seconds
+        raise subprocess.TimeoutExpired("torchrun", seconds)
+
+
+@pytest.mark.parametrize(
+    ("gives_up", "ends"), [(None, 60.0), (20.0, 20.0 + launch.DESERTED), (55.0, 60.0)]
+)
+def test_ranks_are_waited_for_until_the_limit_or_shortly_after_others_gave_up(
+    monkeypatch: pytest.MonkeyPatch, gives_up: float | None, ends: float
+) -> None:
+    child: Any = Child(monkeypatch)
+    given_up = lambda: gives_up is not None and child.now >= gives_up  # noqa: E731
+    assert launch._wait(child, 60.0, given_up) is None
+    assert child.now == ends
 
 
 @pytest.mark.parametrize("text", ["0", "-3"])
