@@ -122,10 +122,10 @@ class Meeting:
                 return ends
             self.sleep(INTERVAL)
 
-    def given_up(self) -> bool:
-        """Return whether another node has ended otherwise than with all of its work done."""
-        ends = self.look(ENDED)
-        return any(end and end.get("returncode") != 0 for end in ends)
+    def given_up(self) -> List[int]:
+        """Return the other nodes that have ended otherwise than with all of their work done."""
+        failed = [n for n, end in enumerate(self.look(ENDED)) if end and end.get("returncode") != 0]
+        return [number for number in failed if number != self.number]
 
     def _of(self, number: int) -> Path:
         return self.folder / f"node-{number}"

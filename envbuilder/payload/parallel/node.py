@@ -82,7 +82,7 @@ class _Job:
             run_together(scaling, self._all_together)
             self._discard()
         else:
-            check("ranks", lambda: check_ended(self._together()))
+            check("ranks", self._ours)
         return scaling.report()
 
     def leave(self, reason: str) -> None:
@@ -147,11 +147,19 @@ class _Job:
             ),
             network=self.network,
             first=first,
-            given_up=self.meeting.given_up,
+            given_up=lambda: bool(self.meeting.given_up()),
         )
         ended = launch.run_group(self._limited(), self.indices, self.meeting.folder, group)
         self.ended = {"returncode": ended.returncode, "output": ended.output[-TAIL:]}
         return ended
+
+    def _ours(self) -> Tuple[str, str]:
+        """Run this node's ranks, and judge how they ended."""
+        ended = self._together()
+        gave_up = self.meeting.given_up()
+        if ended.returncode is None and gave_up:
+            ended.gone = [f"stopped, because {meeting.listed(gave_up)} did not finish"]
+        return check_ended(ended)
 
     def _all_together(self) -> Ended:
         """Run this node's ranks, wait for the other nodes' end, and collect all results."""
@@ -162,7 +170,7 @@ class _Job:
             self.meeting.folder,
             range(self.world),
             exit_code([end.get("returncode") for end in ends]),
-            "\n".join(str(end.get("output", "")) for end in ends),
+            joined_output(ends),
             ours.limit,
         )
         count = len(self.indices)
@@ -213,6 +221,13 @@ def exit_code(codes: Sequence[Any]) -> Any:
     """Return the exit code of all nodes' parts: the first failure, else None if any has none."""
     failed = [code for code in codes if code]
     return failed[0] if failed else None if None in codes else 0
+
+
+def joined_output(ends: Sequence[Dict[str, Any]]) -> str:
+    """Return what all torchruns printed, last that of the first which failed by itself."""
+    failed = [end for end in ends if end.get("returncode")]
+    others = [end for end in ends if end not in failed]
+    return "\n".join(str(end.get("output", "")).strip() for end in [*others, *reversed(failed)])
 
 
 def _torch_version() -> str:

@@ -153,6 +153,24 @@ def test_two_nodes_join_and_are_in_step(
     assert "node 0 has taken part in attempt 17 before" in errors
 
 
+@needs_proc
+@pytest.mark.soak
+def test_nothing_outlives_a_join_that_is_killed(
+    torch_python: Path, tmp_path: Path, session_environment: dict[str, str]
+) -> None:
+    mark, port = uuid.uuid4().hex, free_port()
+    variables = {**session_environment, "XDG_CACHE_HOME": str(tmp_path / mark)}
+    pair = [join(torch_python, tmp_path, n, port, "17", variables) for n in (0, 1)]
+    try:
+        # Two commands, two payloads, and the rank of each, alone.
+        assert wait_for(lambda: len(left_over(mark)) == 6, 120)
+    finally:
+        for process in pair:
+            process.kill()
+            process.communicate()
+    assert wait_for(lambda: left_over(mark) == [], 10)
+
+
 # ---- what goes wrong
 
 

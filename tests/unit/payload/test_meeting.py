@@ -122,9 +122,10 @@ def test_ends_are_awaited_no_longer_than_agreed(pair: list[Meeting], time: Time)
         ({"reason": "hung", "returncode": None}, True),
     ],
 )
-def test_who_gave_up(pair: list[Meeting], end: dict[str, Any], given_up: bool) -> None:
+def test_which_other_node_gave_up(pair: list[Meeting], end: dict[str, Any], given_up: bool) -> None:
     pair[1].leave(ENDED, end)
-    assert pair[0].given_up() is given_up
+    assert pair[0].given_up() == ([1] if given_up else [])
+    assert pair[1].given_up() == []
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"null"])

@@ -216,6 +216,32 @@ def test_another_node_reports_its_own_part(tmp_path: Path) -> None:
     assert left == {"reason": "ended", "returncode": 0, "output": ""}
 
 
+@pytest.mark.usefixtures("other")
+def test_a_node_that_was_stopped_for_another_is_not_called_hung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = meeting.Meeting(tmp_path, "8", 2, 0)
+    first.join()
+    first.leave(meeting.JOINED, {"name": "n0", **FACTS})
+    first.leave(meeting.ALONE, {"devices": []})
+
+    def stopped(options: Any, indices: Any, folder: Path, group: launch.Group) -> Ended:
+        assert not group.given_up()
+        first.leave(meeting.ENDED, {"reason": "?", "returncode": 1})
+        assert group.given_up()
+        return launch.collect(folder, [group.first], None, "", options.limit)
+
+    monkeypatch.setattr(launch, "run_group", stopped)
+    (reason,) = measured(tmp_path, 1, attempt="8")["reasons"]
+    assert reason.startswith("together: ranks: stopped, because node 0 did not finish")
+
+
+def test_the_last_words_are_those_of_the_first_that_failed() -> None:
+    ends = [{"returncode": None, "output": "a"}, {"returncode": 1, "output": "b\n"}]
+    ends += [{"returncode": 2, "output": "c"}, {}]
+    assert node.joined_output(ends) == "a\n\nc\nb"
+
+
 def test_others_learn_of_an_interruption(
     other: Other, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
