@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder.commands.fleet_show import report
-from envbuilder.commands.options import json_option, load_settings
+from envbuilder.commands.fleet_output import output_options, report
+from envbuilder.commands.options import load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envbuilder.commands.fleet_output import Outputs
     from envbuilder.core.settings import Settings
     from envbuilder.fleet.kubernetes.collect import Collected, Work
     from envbuilder.fleet.kubernetes.stated import Stated
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for summary.json and the nodes' results.",
 )
-@json_option
+@output_options
 def command(
     folder: Path | None,
     run: str | None,
@@ -48,7 +49,7 @@ def command(
     context: str | None,
     data: Path | None,
     output: Path | None,
-    as_json: bool,
+    outputs: Outputs,
 ) -> int:
     """Read what became of each node of a run, and compare it with what was promised.
 
@@ -88,7 +89,7 @@ def command(
     summary = _summary(work, collected)
     if output is not None:
         _write(output, summary, collected)
-    return report(summary, as_json=as_json)
+    return report(summary, outputs)
 
 
 def _checked_id(run: str) -> str:

@@ -8,14 +8,16 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder.commands.fleet_show import report
-from envbuilder.commands.options import json_option
+from envbuilder.commands.fleet_output import output_options, report
 from envbuilder.core import console
 from envbuilder.profiles.backends import BACKENDS
+
+if TYPE_CHECKING:
+    from envbuilder.commands.fleet_output import Outputs
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -92,7 +94,7 @@ class _Duration(click.ParamType[int]):
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Go on with a run that was interrupted, or repeat what failed without a result.",
 )
-@json_option
+@output_options
 def command(
     scheduler: str,
     settings_file: Path | None,
@@ -109,7 +111,7 @@ def command(
     folder: Path | None,
     dry_run: bool,
     resumed: Path | None,
-    as_json: bool,
+    outputs: Outputs,
 ) -> int:
     """Verify every node of a Slurm cluster, one job a node, and compare what was promised.
 
@@ -132,7 +134,7 @@ def command(
     \b
     Examples:
       envbuilder fleet verify --dry-run
-      envbuilder fleet verify --quick
+      envbuilder fleet verify --quick --html fleet.html
       envbuilder fleet verify --partition gpu --profile cuda --limit 20m
       envbuilder fleet verify --nodes 'epyc*' --folder /shared/fleet-1
       envbuilder fleet verify --resume fleet-20261123t091500z-4f1a2b
@@ -150,7 +152,7 @@ def command(
         plan = folders.read(resumed)
         with folders.held(resumed):
             summary = Run(plan, resumed, Slurm(plan.partition), progress).finish(resumed=True)
-        return report(summary, as_json=as_json)
+        return report(summary, outputs)
     if settings_file is None and Path(FILE).exists():
         settings_file = Path(FILE)
     settings = FleetSettings() if settings_file is None else read(settings_file)
@@ -180,7 +182,7 @@ def command(
     progress.note(f"run {run}: {folder}")
     with folders.held(folder):
         summary = Run(plan, folder, client, progress).finish()
-    return report(summary, as_json=as_json)
+    return report(summary, outputs)
 
 
 def _arguments(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -71,9 +72,38 @@ def test_every_usable_node_has_a_job_and_a_row(cluster: Cluster) -> None:
 def test_the_table_can_be_shown_again_and_as_json(cluster: Cluster) -> None:
     fleet("verify", "--folder", "run", "--profile", "cpu")
     shown = json.loads(fleet("show", "run", "--json").stdout)
-    assert shown["schema"] == 1
-    assert [e["outcome"] for e in shown["entries"]] == ["verified", "verified", "drained"]
+    assert (shown["schema"], shown["drift"]) == (1, None)
+    assert [e["outcome"] for e in shown["summary"]["entries"]] == [
+        "verified",
+        "verified",
+        "drained",
+    ]
     assert fleet("show", "run").return_value == 0
+
+
+def test_a_run_is_compared_with_an_earlier_one_and_written(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    fleet("verify", "--folder", "run", "--profile", "cpu")
+    first, cluster.folder = cluster.folder, tmp_path / "again"
+    cluster.submitted.clear()
+    cluster.refused = {"n2": "Invalid account"}
+    files = ("--html", "fleet.html", "--metrics", "fleet.prom")
+    done = fleet("verify", "--folder", "again", "--profile", "cpu", "--against", "run", *files)
+    assert done.return_value == 5
+    assert "n2: worse: was verified, is refused: Invalid account" in done.stdout
+    assert "Invalid account" in (tmp_path / "fleet.html").read_text()
+    assert 'outcome="refused"' in (tmp_path / "fleet.prom").read_text()
+    # The other way round, a node became better; what is not verified now decides.
+    done = fleet("show", str(first), "--against", "again", "--json")
+    assert done.return_value == 0
+    assert [c["kind"] for c in json.loads(done.stdout)["drift"]["changes"]] == ["better"]
+
+
+def test_what_does_not_compare_is_refused_before_anything_runs(cluster: Cluster) -> None:
+    with pytest.raises(click.UsageError, match="does not exist"):
+        fleet("verify", "--folder", "run", "--against", "none", raises=False)
+    assert cluster.submitted == {}
 
 
 def test_a_node_that_is_not_verified_is_5(cluster: Cluster) -> None:

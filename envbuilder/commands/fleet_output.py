@@ -1,0 +1,95 @@
+"""What the commands of fleets print and write of a run, and the options for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from envbuilder.commands.options import json_option
+from envbuilder.core import console
+from envbuilder.core.errors import VERIFY_FAILED, BuildError
+from envbuilder.fleet.model import Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Outputs(Struct, frozen=True, kw_only=True):
+    """What is asked for beside the table."""
+
+    as_json: bool
+    html: Path | None
+    metrics: Path | None
+    earlier: Summary | None
+    """The run to compare with."""
+
+
+def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options `--html --metrics --against --json`; the function gets them as `outputs`."""
+
+    def command(
+        *arguments: Any,
+        html: Path | None,
+        metrics: Path | None,
+        against: Path | None,
+        as_json: bool,
+        **options: Any,
+    ) -> Any:
+        from envbuilder.fleet import summaries
+
+        # Read first: nobody wants to learn after an hour that there is nothing to compare with.
+        earlier = summaries.read(against) if against is not None else None
+        outputs = Outputs(as_json=as_json, html=html, metrics=metrics, earlier=earlier)
+        return function(*arguments, outputs=outputs, **options)
+
+    command.__doc__ = function.__doc__
+    decorated: Callable[..., Any] = command
+    for option in (
+        json_option,
+        click.option(
+            "--against",
+            metavar="FOLDER",
+            type=click.Path(path_type=Path, exists=True),
+            help="Compare with an earlier run; exits with 5 if a node became worse or slower.",
+        ),
+        click.option(
+            "--metrics",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Also write it for Prometheus, as node_exporter's textfile collector reads it.",
+        ),
+        click.option(
+            "--html",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Also write it as a web page: one file that needs no network.",
+        ),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+def report(summary: Summary, outputs: Outputs) -> int:
+    """Print a run's table or its JSON, and write what is asked for; return the exit code.
+
+    Raises `InvalidError` if the run does not compare with the earlier one.
+    """
+    from envbuilder.core import files
+    from envbuilder.fleet import drift, metrics, table
+    from envbuilder.fleet.page import page
+
+    changes = drift.compare(outputs.earlier, summary) if outputs.earlier else None
+    if outputs.as_json:
+        console.data({"schema": 1, "summary": summary, "drift": changes})
+    else:
+        table.show(summary, console.rich_console())
+        for line in drift.lines(changes) if changes else ():
+            console.result(line)
+    if outputs.html is not None:
+        content = page.render(summary, changes).encode()
+        files.save(outputs.html, content, BuildError, "Name another file with --html.", "the page")
+    if outputs.metrics is not None:
+        metrics.write(outputs.metrics, summary)
+    regressed = changes is not None and changes.regressed
+    return 0 if summary.passed and not regressed else VERIFY_FAILED
