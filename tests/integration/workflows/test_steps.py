@@ -95,6 +95,24 @@ def test_the_reports_of_a_run_are_compared_with_those_before(jobs: Any, tmp_path
     assert finish(22.0) == 0
 
 
+def test_a_run_that_verified_nothing_is_no_failure(jobs: Any, tmp_path: Path) -> None:
+    """No processor was the right one."""
+    _, prepare, compare = scripts(jobs["reports"])
+    (keep,) = [s["run"] for s in jobs["reports"]["steps"] if "run" in s and "if" in s]
+    summary = tmp_path / "summary.md"
+    for script in (prepare, compare, keep):
+        done = bash(script, tmp_path, {"GITHUB_STEP_SUMMARY": str(summary)})
+        assert done.returncode == 0, done.stderr
+    assert summary.read_text() == "No environment was verified.\n"
+
+
+def test_nor_is_it_on_gitlab(repository: Path, tmp_path: Path) -> None:
+    done = bash("envbuilder ci --provider gitlab --profiles zendnn", repository, {})
+    for script in yaml.safe_load(done.stdout)["envbuilder-reports"]["script"]:
+        assert bash(script, tmp_path, {}).returncode == 0
+    assert (tmp_path / "reports.md").read_text() == "No environment was verified.\n"
+
+
 def test_the_locks_are_checked(jobs: Any, repository: Path) -> None:
     for script in scripts(jobs["locks"])[1:]:
         done = bash(script, repository, {})

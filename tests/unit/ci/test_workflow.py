@@ -87,8 +87,8 @@ def test_the_locks_and_the_workflow_itself_are_checked_first() -> None:
 def test_reports_are_merged_and_compared() -> None:
     job = rendered()["jobs"]["reports"]
     (compare,) = [run for run in steps(job) if "compare" in run]
-    assert compare == (
-        'envbuilder compare reports --against earlier --format markdown >> "$GITHUB_STEP_SUMMARY"'
+    assert compare.endswith(
+        'envbuilder compare reports --against earlier --format markdown >> "$GITHUB_STEP_SUMMARY"\n'
     )
     saves = [s for s in job["steps"] if s.get("uses", "").startswith("actions/cache/save")]
     assert len(saves) == 1
