@@ -25,6 +25,7 @@ from packaging.version import Version
 from envbuilder import __version__
 from tests.conftest import missing
 from tests.support import make_wheels as small_wheels
+from tests.support.locked_wheels import fetched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,29 +83,9 @@ def pins(file: Path) -> dict[str, Version]:
 
 
 @pytest.fixture(scope="module")
-def locked_wheels(repository: Path, test_cache: Path) -> Path:
+def locked_wheels(test_cache: Path) -> Path:
     """The wheels that are locked for the tests, from the user's package index."""
-    file = repository / "requirements" / "test.txt"
-    digest = hashlib.sha256(file.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    folder = test_cache / "bootstrap" / digest
-    if not folder.is_dir():
-        part = folder.with_suffix(f".{os.getpid()}.part")
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes"),
-                *("--only-binary", ":all:", "--dest", part, "--requirement", file),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            missing("network", f"the locked wheels cannot be fetched: {done.stderr[-800:]}")
-        try:
-            part.rename(folder)
-        except OSError:  # another run was faster
-            shutil.rmtree(part)
-    return folder
+    return fetched(test_cache)
 
 
 @pytest.fixture
