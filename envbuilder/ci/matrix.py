@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from envbuilder.core import types
 from envbuilder.packages import space
+from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.backends import makes_image
 from envbuilder.profiles.lock import Lock
@@ -16,8 +17,10 @@ from envbuilder.profiles.profile import Profile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-BACKENDS: tuple[types.Backend, ...] = ("venv", "docker")
-"""Backends that rows may have, the default one first; conda's locks are the user's own."""
+    from envbuilder.profiles.locked_file import File
+
+BACKENDS: tuple[types.Backend, ...] = ("venv", "docker", "conda")
+"""Backends that rows may have, the default one first. conda takes a lock of the user's own."""
 _DIGITS = 16
 """Digits of a lock's digest in a cache key."""
 
@@ -31,6 +34,19 @@ class LockedProfile(Struct, frozen=True, kw_only=True):
     lock: Lock
     path: str
     """The lock's path in the repository; empty if it came with envbuilder."""
+    conda_lock: conda_locks.Lock | None = None
+    """The lock of its conda packages, if it has one."""
+    conda_path: str = ""
+    """That lock's path in the repository; empty if it is elsewhere."""
+
+    @property
+    def backends(self) -> tuple[types.Backend, ...]:
+        """The backends that are locked, the default one first."""
+        return tuple(
+            each
+            for each in BACKENDS
+            if each in self.profile.backends and (each != "conda" or self.conda_lock is not None)
+        )
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -53,6 +69,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """What the runner's processor must have; otherwise `verify` exits with 3."""
     lock: str
     """The lock's path in the repository; empty if it came with envbuilder."""
+    conda_lock: str = ""
+    """The same for the lock of the conda packages; empty for other backends."""
     cache_key: str
     """Changes whenever other files are needed."""
     disk_bytes: int
@@ -110,7 +128,10 @@ def _label(environment: str, profile: str) -> str:
 
 
 def _why_none(locked: LockedProfile, selection: Selection) -> str:
-    if not set(locked.profile.backends) & set(selection.backends or BACKENDS):
+    possible = {*locked.profile.backends} & {*(selection.backends or BACKENDS)}
+    if possible == {"conda"} and locked.conda_lock is None:
+        return "its conda packages are not locked: envbuilder lock --backend conda"
+    if not possible:
         return f"its backends are {', '.join(locked.profile.backends)}"
     return "its lock has nothing for these platforms, Pythons and backends"
 
@@ -119,10 +140,9 @@ def _jobs(
     locked: LockedProfile, selection: Selection
 ) -> Iterator[tuple[types.Platform, types.PythonVersion, types.Backend]]:
     profile = locked.profile
-    offered = [b for b in BACKENDS if b in profile.backends]
-    backends = (
-        [b for b in offered if b in selection.backends] if selection.backends else offered[:1]
-    )
+    backends = [each for each in locked.backends if each in selection.backends]
+    if not selection.backends:
+        backends = [*locked.backends[:1]]
     for platform in selection.platforms or types.PLATFORMS:
         for backend in backends:
             possible = _pythons(locked, platform, backend)
@@ -136,12 +156,16 @@ def _jobs(
 def _pythons(
     locked: LockedProfile, platform: types.Platform, backend: types.Backend
 ) -> tuple[types.PythonVersion, ...]:
-    """Return the Pythons that the lock covers on a platform and, of an image, that have a base."""
+    """Return the Pythons that the locks cover on a platform and, of an image, that have a base."""
     image = makes_image(backend)
     if image and types.system(platform) != "linux":
         return ()
     targets = (t for t in locked.lock.targets if t.platform == platform)
-    return tuple(t.python for t in targets if not image or t.base is not None)
+    pythons = tuple(t.python for t in targets if not image or t.base is not None)
+    if backend != "conda" or locked.conda_lock is None:
+        return pythons
+    of_conda = {t.python for t in locked.conda_lock.targets if t.platform == platform}
+    return tuple(python for python in pythons if python in of_conda)
 
 
 def _row(
@@ -152,14 +176,14 @@ def _row(
     hosted: Mapping[types.Platform, str],
     accelerated: Mapping[str, str],
 ) -> Row:
-    profile, lock = locked.profile, locked.lock
+    profile = locked.profile
     label = _label(locked.environment, profile.name)
     name = f"{label}-{platform.replace('/', '-')}-py{python}-{backend}"
     runner = _runner(profile, platform, accelerated)
     proves = profile.accelerator == "cpu" or runner is not None
-    files = (lock.tool(platform), *profile_lock.select(lock, platform, python).files)
-    if not makes_image(backend):
-        files = tuple(file for file in files if file.kind != "deb")
+    files = tuple(_files(locked, platform, python, backend))
+    taken = (locked.lock, *((locked.conda_lock,) if backend == "conda" else ()))
+    digests = (profile_lock.lock_digest(lock)[:_DIGITS] for lock in taken if lock is not None)
     x86 = types.machine(platform) == "x86_64"
     return Row(
         id=name,
@@ -174,9 +198,26 @@ def _row(
         runner=runner or hosted.get(platform, ""),
         cpu_flags=profile.requires.cpu_flags if x86 else (),
         lock=locked.path,
-        cache_key=f"{name}-{profile_lock.lock_digest(lock)[:_DIGITS]}",
+        conda_lock=locked.conda_path if backend == "conda" else "",
+        cache_key="-".join((name, *digests)),
         disk_bytes=sum(file.room for file in files) + space.unpacked(files),
     )
+
+
+def _files(
+    locked: LockedProfile,
+    platform: types.Platform,
+    python: types.PythonVersion,
+    backend: types.Backend,
+) -> Iterator[File]:
+    """Yield what a job downloads, apart from a base image and single libraries."""
+    target = profile_lock.select(locked.lock, platform, python)
+    if locked.profile.framework_from_wheels(backend):
+        yield locked.lock.tool(platform)
+        yield from (f for f in target.files if f.kind != "deb" or makes_image(backend))
+    if backend == "conda" and locked.conda_lock is not None:
+        packages = conda_locks.select(locked.conda_lock, platform, python).packages
+        yield from (package.as_file for package in packages)
 
 
 def _runner(

@@ -48,7 +48,7 @@ def fitting(workflow: Workflow) -> Workflow:
     Raise `InvalidError` if none is left, or if a lock is not in the repository: jobs could then
     build something else than what was checked there.
     """
-    outside = sorted({row.profile for row in workflow.rows if not row.lock})
+    outside = sorted({row.profile for row in workflow.rows if "" in _locks(row)})
     if outside:
         raise InvalidError(
             f"the locks of {', '.join(outside)} are not in this repository",
@@ -66,6 +66,11 @@ def fitting(workflow: Workflow) -> Workflow:
             "See what there is: envbuilder matrix",
         )
     return replace(workflow, rows=rows, omissions=(*workflow.omissions, *omitted))
+
+
+def _locks(row: Row) -> tuple[str, ...]:
+    """Return the paths of the locks that a job builds from."""
+    return (row.lock, row.conda_lock) if row.backend == "conda" else (row.lock,)
 
 
 def _why_not(row: Row, service: Service) -> str:
@@ -99,6 +104,7 @@ def text(workflow: Workflow) -> str:
             "version": __version__,
             "hosted": service.runners["linux/amd64"],
             "verified": [row.id for row in workflow.rows if row.what == "verify"],
+            "has_conda": any(row.backend == "conda" for row in workflow.rows),
             "demanding": [row.id for row in workflow.rows if _is_demanding(row, service)],
         },
     )

@@ -13,7 +13,7 @@ Context = Mapping[str, Any]
 """Names → text, mappings, or functions of texts: `{"github": {…}, "hashFiles": …}`."""
 _TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<name>[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z_][A-Za-z0-9_-]*)*)"
-    r"|(?P<mark>\|\||&&|==|!=|!|\(|\)))"
+    r"|(?P<mark>\|\||&&|==|!=|!|\(|\)|,))"
 )
 _INSERTED = re.compile(r"\$\{\{(.*?)\}\}")
 STATUS = ("success", "cancelled")
@@ -131,11 +131,13 @@ class _Parser:
         function = self.context.get(name)
         if not isinstance(function, Callable):
             raise self.unknown(f"{name}()")
-        if self.next_is(")"):
-            return function()
-        argument = self.alternative()
-        self.close()
-        return function(argument)
+        arguments = []
+        while not self.next_is(")"):
+            arguments.append(self.alternative())
+            if not self.next_is(","):
+                self.close()
+                break
+        return function(*arguments)
 
     def looked_up(self, name: str) -> Any:
         found: Any = self.context

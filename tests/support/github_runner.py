@@ -213,8 +213,11 @@ class _Session:
         """Keys and folders that are saved in the end, if all is well."""
         self.context = {**context, "success": lambda: self.good, "hashFiles": self._sha256}
 
-    def _sha256(self, path: str) -> str:
-        return hashlib.sha256((self.workspace / path).read_bytes()).hexdigest()
+    def _sha256(self, *paths: str) -> str:
+        digest = hashlib.sha256()
+        for path in dict.fromkeys(paths):
+            digest.update(hashlib.sha256((self.workspace / path).read_bytes()).digest())
+        return digest.hexdigest()
 
     def complete(self, commit: Path, run: Run) -> bool:
         """Do all steps, and what actions do after the last; return whether all is well."""

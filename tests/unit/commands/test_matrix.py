@@ -6,10 +6,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder import cli
 from envbuilder.core import resources
-from tests.support.projects import lay_locked
+from envbuilder.packages import configuration
+from envbuilder.packages.conda import lock as conda_locks
+from envbuilder.profiles import profile as profiles
+from envbuilder.project import catalog
+from tests.support.conda_locks import lock_of_python
+from tests.support.projects import FOLDERS, lay_locked, write_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +53,54 @@ def test_a_projects_environments(
     ]
     code, printed = run(capsys)
     assert (code, printed.count("verify")) == (0, 2)
+
+
+def test_a_project_whose_conda_packages_are_locked(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = project / "envbuilder.lock" / "default.cpu.conda.json"
+    assert "conda packages are not locked" in run(capsys, "--backend", "conda")[1]
+    variants = catalog.variants(configuration.load())
+    assert variants is not None
+    variant = variants.of(profiles.load("cpu", FOLDERS))
+    path.write_text(conda_locks.dump(lock_of_python(variant)))
+    (row,) = as_json(capsys, "--backend", "conda")["matrix"]
+    assert row["id"] == "default.cpu-linux-amd64-py3.11-conda"
+    assert row["conda_lock"] == "envbuilder.lock/default.cpu.conda.json"
+    assert row["lock"] == "envbuilder.lock/default.cpu.json"
+    path.write_text(conda_locks.dump(replace(lock_of_python(variant), inputs="0" * 64)))
+    code, printed = run(capsys)
+    assert code == 2
+    assert "the conda lock of 'cpu' is stale" in printed
+
+
+def test_conda_packages_that_nothing_else_can_hold_must_be_locked(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "environment.yml").write_text("dependencies: [python=3.11, ffmpeg]\n")
+    (project / "envbuilder.yaml").write_text(
+        "profiles: [cpu]\npython: '3.11'\nrequirements_from: [environment.yml]\n"
+    )
+    write_lock(project)
+    code, printed = run(capsys)
+    assert code == 2
+    assert "profile 'cpu' has no conda lock" in printed
+
+
+def test_a_profiles_own_conda_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "config" / "profiles" / "locks"
+    folder.mkdir(parents=True)
+    cpu = profiles.load("cpu", FOLDERS)
+    (folder / "cpu.conda.json").write_text(conda_locks.dump(lock_of_python(cpu)))
+    (row,) = as_json(capsys, "--profiles", "cpu", "--backend", "conda")["matrix"]
+    assert (row["backend"], row["lock"], row["conda_lock"]) == (
+        *("conda", ""),
+        "config/profiles/locks/cpu.conda.json",
+    )
 
 
 def test_a_stale_lock_of_a_listed_profile_is_refused(
