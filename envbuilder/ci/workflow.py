@@ -38,6 +38,8 @@ class Workflow(Struct, frozen=True, kw_only=True):
     """Whether the repository is a project with environments."""
     from_checkout: bool
     """Whether the repository is envbuilder's, which jobs then install as it is."""
+    wheel: str
+    """The path in the repository of the wheel that jobs install; empty for the release."""
     quick: bool
     """Whether verifications use the small subset of MNIST."""
 
@@ -101,13 +103,20 @@ def text(workflow: Workflow) -> str:
             "project": workflow.project,
             "from_checkout": workflow.from_checkout,
             "quick": workflow.quick,
-            "version": __version__,
+            "package": _package(workflow),
+            "package_with_conda": _package(workflow, "[conda]"),
             "hosted": service.runners["linux/amd64"],
             "verified": [row.id for row in workflow.rows if row.what == "verify"],
             "has_conda": any(row.backend == "conda" for row in workflow.rows),
             "demanding": [row.id for row in workflow.rows if _is_demanding(row, service)],
         },
     )
+
+
+def _package(workflow: Workflow, extra: str = "") -> str:
+    """Return what jobs tell pip to install, quoted for a shell."""
+    wheel = f"./{workflow.wheel}{extra}" if workflow.wheel else ""
+    return shlex.quote(wheel or f"envbuilder-ml{extra}=={__version__}")
 
 
 def _checks(workflow: Workflow, command: str) -> Iterator[str]:

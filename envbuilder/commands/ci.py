@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envbuilder import __version__
 from envbuilder.build.render import RenderedFile
 from envbuilder.ci import workflow
 from envbuilder.ci.matrix import Selection
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from envbuilder.core import types
 
 _PATH = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._/-]*\.ya?ml")
+_WHEEL = re.compile(
+    rf"(?:[A-Za-z0-9._][A-Za-z0-9._-]*/)*envbuilder_ml-{re.escape(__version__)}-[a-z0-9-]+\.whl"
+)
 
 
 def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
@@ -40,6 +44,20 @@ def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     return value
 
 
+def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    """Return the path of a wheel of this version in the repository."""
+    del ctx
+    if value is None:
+        return ""
+    inside = _WHEEL.fullmatch(value) and ".." not in value.split("/")
+    if not inside or not Path(value).is_file():
+        raise click.BadParameter(
+            f"{value!r} is not the path of a wheel of envbuilder {__version__} in this folder",
+            param=param,
+        )
+    return value
+
+
 @click.command("ci", short_help="Write a CI workflow that builds and verifies environments.")
 @click.option(
     "--provider",
@@ -49,6 +67,12 @@ def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 )
 @matrix_options
 @click.option("--quick", is_flag=True, help="Verify with a small subset of MNIST.")
+@click.option(
+    "--wheel",
+    metavar="FILE",
+    callback=_wheel,
+    help="Wheel of envbuilder, relative to this folder, which jobs install instead of the release.",
+)
 @click.option(
     "-o",
     "--output",
@@ -67,6 +91,7 @@ def command(
     backends: tuple[types.Backend, ...],
     runners: Mapping[str, str],
     quick: bool,
+    wheel: str,
     output: str,
     check: bool,
 ) -> None:
@@ -83,6 +108,7 @@ def command(
       envbuilder ci --provider github -o .github/workflows/environments.yml
       envbuilder ci --provider github --profiles cpu,zendnn --quick
       envbuilder ci --provider github --runner cuda=gpu
+      envbuilder ci --provider github --wheel ci/envbuilder_ml-0.1.0-py3-none-any.whl
       envbuilder ci --provider gitlab -o .gitlab-ci.yml
       envbuilder ci --provider github -o .github/workflows/environments.yml --check
     """
@@ -91,7 +117,9 @@ def command(
     selection = Selection(platforms=platforms, pythons=pythons, backends=backends)
     rows, omissions = planned(names, selection, runners, provider)
     source = resources.source_dir()
-    options = _options(provider, names, selection, runners, quick=quick)
+    options = [*_options(provider, names, selection, runners)]
+    options += ["--quick"] if quick else []
+    options += ["--wheel", wheel] if wheel else []
     plan = workflow.Workflow(
         provider=provider,
         rows=tuple(rows),
@@ -99,7 +127,8 @@ def command(
         arguments=("envbuilder", "ci", *options, *(("--output", output) if output else ())),
         output=output,
         project=configuration.load().definition is not None,
-        from_checkout=source is not None and source == Path.cwd().resolve(),
+        from_checkout=not wheel and source is not None and source == Path.cwd().resolve(),
+        wheel=wheel,
         quick=quick,
     )
     text = workflow.text(workflow.fitting(plan))
@@ -119,10 +148,8 @@ def _options(
     names: tuple[str, ...],
     selection: Selection,
     runners: Mapping[str, str],
-    *,
-    quick: bool,
 ) -> Iterator[str]:
-    """Yield the options that write the same workflow again."""
+    """Yield the options that choose the same jobs again."""
     yield from ("--provider", provider)
     if names:
         yield from ("--profiles", ",".join(names))
@@ -134,8 +161,6 @@ def _options(
     ):
         for value in values:
             yield from (option, value)
-    if quick:
-        yield "--quick"
 
 
 def _require_current(path: Path, text: str, again: str) -> None:

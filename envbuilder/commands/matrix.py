@@ -98,7 +98,8 @@ def matrix_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "backends",
                 multiple=True,
                 type=click.Choice(BACKENDS),
-                help="Backend to use; may be repeated.  [default: venv, where a profile has it]",
+                help="Backend to use; may be repeated. conda: where its packages are locked."
+                "  [default: venv, where a profile has it]",
             ),
             click.option(
                 "--runner",

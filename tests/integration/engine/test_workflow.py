@@ -135,12 +135,22 @@ def test_the_first_push_is_green(runner: Runner, first: Run) -> None:
 
 
 def test_red_if_a_lock_is_stale(
-    runner: Runner, workflow: github_workflow.Workflow, commit: Path, tmp_path: Path
+    runner: Runner,
+    commit: Path,
+    packages: Path,
+    session_environment: dict[str, str],
+    tmp_path: Path,
 ) -> None:
+    """And jobs install the wheel of the repository."""
     other = changed(commit, tmp_path)
+    (wheel,) = packages.glob("envbuilder_ml-*.whl")
+    shutil.copy(wheel, other)
+    done = start((*COMMAND, "--wheel", wheel.name), session_environment, cwd=other)
+    assert done.returncode == 0, done.stderr
     with (other / "requirements.txt").open("a") as file:
         file.write("pandas>=2\n")
-    run = runner.run(workflow, other, PULL)
+    run = runner.run(github_workflow.read((other / FILE).read_text()), other, PULL)
+    assert f"Processing ./{wheel.name}" in run.log
     assert run.results == {"locks": "failure", "environment": "skipped", "reports": "skipped"}
     assert run.failed == ["envbuilder check"]
     assert "(exit code 2)" in run.log

@@ -40,6 +40,7 @@ PLAN = workflow.Workflow(
     output="ci.yml",
     project=True,
     from_checkout=False,
+    wheel="",
     quick=False,
 )
 
@@ -128,6 +129,17 @@ def test_quick_and_how_it_is_installed() -> None:
     assert '--quick --output "$ID.json"' in text
     assert re.search(r"pip install envbuilder-ml==\d", text)
     assert "bootstrap.py setup" in workflow.text(replace(PLAN, from_checkout=True))
+
+
+def test_a_wheel_of_the_repository_is_installed_instead_of_the_release() -> None:
+    wheel = "ci/envbuilder_ml-0.1.0-py3-none-any.whl"
+    plan = replace(PLAN, wheel=wheel, rows=(CPU, CONDA))
+    jobs = rendered(plan)["jobs"]
+    assert steps(jobs["locks"])[0] == f"python -m pip install ./{wheel}"
+    assert steps(jobs["environment"])[0] == f"python -m pip install './{wheel}[conda]'"
+    assert "envbuilder-ml==" not in workflow.text(plan)
+    text = workflow.text(replace(GITLAB, wheel=wheel))
+    assert f"- python -m pip install ./{wheel}\n" in text
 
 
 def test_what_does_not_fit_a_hosted_runner_is_left_out() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder import cli
+from envbuilder import __version__, cli
 from tests.support.projects import lay_locked
 
 if TYPE_CHECKING:
@@ -76,6 +76,26 @@ def test_the_path_is_one_that_the_workflow_can_hold(
     del project
     assert run(capsys, f"--output={path}")[0] == 2
     assert run(capsys, "--check")[0] == 2
+
+
+def test_a_wheel_is_of_this_version_and_in_this_folder(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel = f"ci/envbuilder_ml-{__version__}-py3-none-any.whl"
+    assert run(capsys, "--wheel", wheel)[0] == 2
+    (project / "ci").mkdir()
+    for name in (wheel, "ci/envbuilder_ml-9.9-py3-none-any.whl", "ci/other-0.1.0-py3-none-any.whl"):
+        (project / name).write_bytes(b"")
+    code, printed = run(capsys, "--wheel", wheel)
+    assert code == 0
+    assert f"--wheel {wheel}\n" in printed
+    assert printed.count(f"python -m pip install ./{wheel}\n") == 3
+    for other in (
+        *("ci/envbuilder_ml-9.9-py3-none-any.whl", "ci/other-0.1.0-py3-none-any.whl"),
+        *(f"../{project.name}/{wheel}", str(project / wheel), f"ci/../{wheel}"),
+    ):
+        code, printed = run(capsys, f"--wheel={other}")
+        assert (code, "is not the path of a wheel" in printed) == (2, True), other
 
 
 def test_this_repositorys_workflow_is_what_the_command_writes(
