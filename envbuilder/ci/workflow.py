@@ -24,6 +24,10 @@ _NOT_IN_EVERY_RUNNER = ("avx512", "amx")
 """Beginnings of CPU flags that only some hosted runners have."""
 
 
+_OLDEST_PYTHON = (3, 11)
+"""What envbuilder runs with."""
+
+
 class Workflow(Struct, frozen=True, kw_only=True):
     """What a workflow is written from."""
 
@@ -76,7 +80,10 @@ def _locks(row: Row) -> tuple[str, ...]:
 
 
 def _why_not(row: Row, service: Service) -> str:
-    """Return why a hosted runner cannot do a job; empty if it can, or the runner is another."""
+    """Return why a job cannot be done, on a hosted runner if it is for one; empty if it can."""
+    if tuple(map(int, row.python.split("."))) < _OLDEST_PYTHON:
+        oldest = ".".join(map(str, _OLDEST_PYTHON))
+        return f"envbuilder itself needs Python {oldest} or newer, and a job has one Python"
     if row.runner not in service.runners.values():
         return ""
     if makes_image(row.backend) and not service.has_engine:

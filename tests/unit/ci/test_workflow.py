@@ -152,6 +152,13 @@ def test_what_does_not_fit_a_hosted_runner_is_left_out() -> None:
     assert workflow.fitting(replace(PLAN, rows=(replace(large, runner="big"),))).omissions == ()
 
 
+def test_jobs_have_a_python_that_envbuilder_runs_with() -> None:
+    plan = workflow.fitting(replace(PLAN, rows=(CPU, replace(CUDA, python="3.10", runner="box"))))
+    assert plan.rows == (CPU,)
+    (omission,) = plan.omissions
+    assert "Python 3.11" in omission.why
+
+
 def test_a_workflow_needs_jobs_and_locks_of_the_repository() -> None:
     nothing = replace(PLAN, rows=(), omissions=(Omission(label="mps", why="no venv"),))
     with pytest.raises(InvalidError, match="no job for a workflow: mps: no venv"):
