@@ -137,8 +137,8 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
         detail = f"was {before.outcome}, is {now.outcome}{why}"
         yield Change(node=now.node, kind=kind, detail=detail)
     # Without a report, `found` is what was seen there, not what did the work.
-    if before.accelerator and now.accelerator and before.found != now.found:
-        yield Change(node=now.node, kind="device", detail=f"was {before.found}, is {now.found}")
+    if before.accelerator and now.accelerator and before.device != now.device:
+        yield Change(node=now.node, kind="device", detail=f"was {before.device}, is {now.device}")
     ratio = _ratio(before, now)
     if ratio is not None and not 1 / MAX_SLOWDOWN <= ratio <= MAX_SLOWDOWN:
         yield Change(
@@ -150,7 +150,7 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
 
 def _ratio(before: Entry, now: Entry) -> float | None:
     """Return a node's epoch time as a multiple of the earlier one; None if they do not compare."""
-    if not _TIMED.issuperset({before.outcome, now.outcome}) or before.found != now.found:
+    if not _TIMED.issuperset({before.outcome, now.outcome}) or before.device != now.device:
         return None
     seconds, earlier_seconds = now.epoch_seconds, before.epoch_seconds
     if not seconds or not earlier_seconds or min(seconds, earlier_seconds) < 0:

@@ -53,7 +53,7 @@ def examined(promise: Promise, job: str, content: bytes, run: str, where: str) -
     if report is None:
         outcome, detail = _without_report(result)
         entry = _entry(promise, outcome, detail, job)
-        return Judged(entry=replace(entry, found=_seen(result.detected)))
+        return Judged(entry=replace(entry, device=_seen(result.detected)))
     profile = report.profile or ""
     if promise.profile is not None and profile != promise.profile:
         detail = f"its report is of the profile {profile or 'none'}, expected {promise.profile}"
@@ -144,7 +144,7 @@ def _judged(promise: Promise, job: str, result: Result, report: Report) -> Judge
     framework = f"{report.framework.name or ''} {report.framework.version or ''}".strip()
     entry = replace(
         _entry(promise, outcome, detail, job),
-        found=f"{name} ({used})" if name else used,
+        device=f"{name} ({used})" if name else used,
         profile=printable(report.profile or "", _LONGEST_NAME),
         backend=printable(report.backend or "", _LONGEST_NAME),
         accelerator=printable(used, _LONGEST_NAME),
@@ -156,7 +156,7 @@ def _judged(promise: Promise, job: str, result: Result, report: Report) -> Judge
     kind = None
     if report.status == "passed":
         images = (report.partial, report.dataset.train)
-        kind = (entry.profile, entry.backend, entry.framework, entry.found, *images)
+        kind = (entry.profile, entry.backend, entry.framework, entry.device, *images)
     return Judged(entry=entry, kind=kind, first=first, warm=warm)
 
 

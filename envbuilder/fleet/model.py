@@ -119,7 +119,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     """A profile; empty if the node was to decide."""
     why: str = ""
     """What promised it."""
-    found: str = ""
+    device: str = ""
     """The device that did the work, or what was seen instead."""
     detail: str = ""
     """Why the outcome is what it is; empty if it says enough."""

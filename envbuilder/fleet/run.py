@@ -75,24 +75,24 @@ class Run:
     def _take_up(self) -> None:
         """Take the results of earlier jobs, and follow those that are still there."""
         newest = folders.jobs(self._folder)
-        known = self._scheduler.jobs(self._plan.run)
-        newest |= self._unrecorded(newest, known)
+        states = self._scheduler.jobs(self._plan.run)
+        newest |= self._unrecorded(newest, states)
         promises = {promise.node: promise for promise in self._plan.promises}
         for node, content in folders.arrived(self._folder, newest):
             if node in promises:
                 self._judge(promises[node], newest[node], content)
         for promise in self._plan.promises:
             job = newest.get(promise.node)
-            state = known.get(job) if job is not None else None
+            state = states.get(job) if job is not None else None
             if promise.node not in self._judged and state and state.phase != "ended":
                 self._track(promise, state.job)
 
     def _unrecorded(
-        self, recorded: Mapping[str, str], known: Mapping[str, JobState]
+        self, recorded: Mapping[str, str], states: Mapping[str, JobState]
     ) -> dict[str, str]:
         """Return live jobs of the run that it was killed before it could record."""
         jobs = set(recorded.values())
-        live = [s for s in known.values() if s.phase != "ended" and s.job not in jobs]
+        live = [s for s in states.values() if s.phase != "ended" and s.job not in jobs]
         for state in live:
             folders.add_job(self._folder, state.node, state.job)
         return {state.node: state.job for state in live}
@@ -185,7 +185,7 @@ class Run:
         self._progress.note(f"{entry.node}: {entry.outcome}{seconds}{detail}")
 
     def _give_up(self) -> None:
-        """Write what is known, and cancel the run's own jobs: nobody follows them any more."""
+        """Write what is there, and cancel the run's own jobs: nobody follows them any more."""
         self._collect()
         jobs = [track.job for track in self._tracks.values()]
         for promise in self._plan.promises:

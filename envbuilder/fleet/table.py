@@ -40,7 +40,7 @@ def show(summary: Summary, terminal: Any) -> None:
         table.add_row(
             Text(entry.node),
             Text(entry.promised or "-"),
-            Text(entry.found or "-"),
+            Text(entry.device or "-"),
             f"{amount(seconds)} s" if seconds is not None else "-",
             f"{share:.2f}×" if share is not None else "-",
             Text(entry.outcome, style=_COLOURS.get(entry.outcome, "red")),

@@ -28,7 +28,7 @@ def entry(node: str = "gpu-01", **changes: Any) -> Entry:
         "outcome": "verified",
         "promised": "cuda",
         "why": "feature h100",
-        "found": f"{GPU} (cuda)",
+        "device": f"{GPU} (cuda)",
         "detail": "accuracy 98.40 %",
         "job": "4711",
         "profile": "cuda",

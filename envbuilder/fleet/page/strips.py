@@ -94,7 +94,7 @@ def _groups(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Entry]]:
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
         note = " · ".join(filter(None, (entry.profile, entry.backend, entry.framework)))
-        groups.setdefault((entry.found, note), []).append(entry)
+        groups.setdefault((entry.device, note), []).append(entry)
     return groups
 
 

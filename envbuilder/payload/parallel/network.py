@@ -118,11 +118,11 @@ def variables(
     stated = {name: outside[name] for name in VARIABLES if outside.get(name)}
     if len(stated) == len(VARIABLES):
         return stated
-    own = source(address)
-    name = next((name for held, name in interfaces() if held == own), "")
+    local = source(address)
+    name = next((name for held, name in interfaces() if held == local), "")
     if not name:
         raise CheckError(
-            f"no network interface has the address {own}, from which {address} is reached: set"
+            f"no network interface has the address {local}, from which {address} is reached: set"
             f" {' and '.join(VARIABLES)}"
         )
     return {**dict.fromkeys(VARIABLES, name), **stated}

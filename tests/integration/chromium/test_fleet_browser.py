@@ -24,7 +24,7 @@ def hostile() -> Summary:
     """A run with words that no line can hold and a page of somebody else in it."""
     text = "x" * 250 + "<img src='https://example.org/x.png'><script>document.title=1</script>"
     names = [f"{'n' * 200}-{number}" for number in range(3)]
-    texts = dict.fromkeys(("promised", "why", "found", "detail", "profile", "backend"), text)
+    texts = dict.fromkeys(("promised", "why", "device", "detail", "profile", "backend"), text)
     return summary(
         *(entry(name, **texts) for name in names),
         *(unreported(f"{o}-{'y' * 90}", o, text) for o in ("failed", "mixed-up", "drained")),

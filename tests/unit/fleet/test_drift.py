@@ -112,7 +112,7 @@ def test_a_time_that_is_none_is_not_compared(odd: float | None, which: int) -> N
 
 
 def test_another_device_is_named_and_its_speed_is_not_compared() -> None:
-    other = entry("a", found="NVIDIA A100 (cuda)", epoch_seconds=9.0)
+    other = entry("a", device="NVIDIA A100 (cuda)", epoch_seconds=9.0)
     compared = drift.compare(earlier(entry("a")), summary(other))
     (change,) = compared.changes
     assert change.kind == "device"
@@ -122,7 +122,7 @@ def test_another_device_is_named_and_its_speed_is_not_compared() -> None:
 
 
 def test_what_was_only_seen_there_is_no_device_that_did_the_work() -> None:
-    seen = unreported("a", "broken", found="NVIDIA H100 80GB HBM3 (cuda fits)")
+    seen = unreported("a", "broken", device="NVIDIA H100 80GB HBM3 (cuda fits)")
     assert changes([entry("a")], [seen]) == [("a", "worse")]
     assert changes([seen], [entry("a")]) == [("a", "better")]
 

@@ -19,7 +19,11 @@ def judged(content: bytes, profile: str | None = "cpu") -> judge.Judged:
 
 def test_a_node_that_passed_on_a_quiet_machine_is_verified() -> None:
     entry = judged(result()).entry
-    assert (entry.outcome, entry.found, entry.epoch_seconds) == ("verified", "AMD EPYC (cpu)", 20.0)
+    assert (entry.outcome, entry.device, entry.epoch_seconds) == (
+        "verified",
+        "AMD EPYC (cpu)",
+        20.0,
+    )
     assert (entry.profile, entry.backend, entry.framework) == ("cpu", "venv", "torch 2.13.0+cpu")
     assert (entry.accuracy, entry.images_per_second) == (0.984, 3000.0)
 
@@ -38,7 +42,7 @@ def test_a_device_that_is_another_than_requested_is_wrong() -> None:
         reasons=["device: trained on cpu"],
     )
     entry = judged(result(sent=sent, exit_code=5), profile="xpu").entry
-    assert (entry.outcome, entry.found) == ("wrong", "AMD EPYC (cpu)")
+    assert (entry.outcome, entry.device) == ("wrong", "AMD EPYC (cpu)")
     assert entry.detail == "it trained on cpu, not on xpu: device: trained on cpu"
 
 
@@ -61,7 +65,7 @@ def test_any_other_failure_is_one() -> None:
 def test_without_a_report(code: int | None, message: str, outcome: str, detail: str) -> None:
     entry = judged(failed("n1", "7", code, message)).entry
     assert (entry.outcome, entry.detail) == (outcome, detail)
-    assert entry.found == "AMD EPYC (cpu fits)"
+    assert entry.device == "AMD EPYC (cpu fits)"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +104,8 @@ def test_what_a_node_sends_cannot_draw_on_a_terminal() -> None:
     seen = Detected(cpu="\x1b[31mEvil\n" + "x" * 90)
     content = fleets.result(exit_code=3, message="error: \x1b]0;x\x07", report=None, detected=seen)
     entry = judged(content).entry
-    assert "\x1b" not in entry.detail + entry.found
-    assert "\n" not in entry.found
+    assert "\x1b" not in entry.detail + entry.device
+    assert "\n" not in entry.device
 
 
 def nodes(*seconds: float, **changes: Any) -> list[judge.Judged]:

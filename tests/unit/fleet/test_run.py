@@ -85,7 +85,7 @@ def test_each_end_has_an_outcome_of_its_own(tmp_path: Path) -> None:
     }
     assert entries["stuck"].detail == "not started within 10 min 0 s: Resources"
     assert entries["wrong"].detail == "no NVIDIA GPU was found"
-    assert entries["wrong"].found == "AMD EPYC (cpu fits)"
+    assert entries["wrong"].device == "AMD EPYC (cpu fits)"
     assert "exit code 127: fleet: command not found" in entries["exits"].detail
     assert "is of node other" in entries["mixed"].detail
     assert entries["refused"].detail == "Invalid feature specification"

@@ -90,7 +90,7 @@ def test_a_file_that_is_missing_or_too_large_is_not_read(tmp_path: Path) -> None
 
 def test_texts_are_safe_whoever_wrote_them(tmp_path: Path) -> None:
     file = tmp_path / summaries.NAME
-    file.write_text(json.dumps(with_entry(detail="\x1b[31mred\u202e", found="x" * 5000)))
+    file.write_text(json.dumps(with_entry(detail="\x1b[31mred\u202e", device="x" * 5000)))
     first = summaries.read(file).entries[0]
     assert first.detail == "?[31mred?"
-    assert len(first.found) == 300
+    assert len(first.device) == 300

@@ -43,7 +43,7 @@ def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was fetched and executed; nothing really is."""
     done: list[str] = []
     monkeypatch.setattr(fetch, "fetch", lambda *args: done.append("fetch"))
-    monkeypatch.setattr(execute, "execute", lambda *args: done.append("execute") or 1.23456)
+    monkeypatch.setattr(execute, "execute", lambda *args: done.append("execute") or True)
     return done
 
 

@@ -87,9 +87,10 @@ def finish(made: Any) -> None:
 def test_what_is_missing_is_built_and_what_exists_is_reused(
     found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def performed(made: Any, *rest: Any) -> None:
+    def performed(made: Any, *rest: Any) -> bool:
         doings.append("execute")
         finish(made)
+        return True
 
     clock = iter([100.0, 112.34567])  # from before the fetch until after the attestations
     monkeypatch.setattr(workflow, "time", SimpleNamespace(monotonic=lambda: next(clock, 0.0)))
@@ -163,10 +164,10 @@ def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
     path = Path(environment.plan.artifact.ref) / integrity.MARKER
     path.write_text(marker)
 
-    def performed(made: Any, *rest: Any) -> float:
+    def performed(made: Any, *rest: Any) -> bool:
         doings.append("execute")
         integrity.close(path.parent, {"fingerprint": made.fingerprint})
-        return 0.0
+        return True
 
     monkeypatch.setattr(execute, "execute", performed)
     assert go(found, profile="cpu", backend="venv").status == "built"

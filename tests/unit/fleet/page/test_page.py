@@ -152,7 +152,7 @@ def test_drawings_and_tables_say_what_they_show() -> None:
 def poisoned(run: Summary, poison: str) -> Summary:
     """The same run with poison in every text of its nodes that the model leaves free."""
     texts = dict.fromkeys(
-        ("promised", "why", "found", "detail", "profile", "backend", "accelerator", "framework"),
+        ("promised", "why", "device", "detail", "profile", "backend", "accelerator", "framework"),
         poison,
     )
     return replace(run, entries=tuple(replace(each, **texts) for each in run.entries))

@@ -24,7 +24,7 @@ def test_each_kind_has_a_strip_the_largest_first() -> None:
     slow = entry("s", outcome="slow", epoch_seconds=2.5, share=2.0)
     shown = strips(
         [
-            *(entry(f"a{n}", found="A100 (cuda)", epoch_seconds=2.0) for n in range(3)),
+            *(entry(f"a{n}", device="A100 (cuda)", epoch_seconds=2.0) for n in range(3)),
             *(entry(f"h{n}") for n in range(5)),
             slow,
             entry("busy", outcome="busy", share=None, epoch_seconds=9.0),
