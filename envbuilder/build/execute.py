@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Collection, Mapping
 
+    from envbuilder.build.image.layer_cache import MadeLayers
     from envbuilder.build.plan import ImageStep, Plan, Step
     from envbuilder.core.console import Progress, Task
     from envbuilder.core.settings import Settings
@@ -57,8 +58,9 @@ def execute(
     settings: Settings,
     progress: Progress,
     is_done: Callable[[], bool] = lambda: False,
+    made: MadeLayers | None = None,
 ) -> bool:
-    """Run a plan's steps; return whether they ran.
+    """Run a plan's steps; return whether they ran. `made`: layers that builds beside this one make.
 
     Only one process at a time builds a given artifact. If another one has built it meanwhile
     (`is_done`), nothing runs: it may be in use already. The working folder is always removed; the
@@ -79,7 +81,7 @@ def execute(
             files.write(log, b"", files.PRIVATE)
             for step in plan.steps:
                 with progress.task(step.what) as task:
-                    _perform(step, Store.of(settings), log, progress, task)
+                    _perform(step, Store.of(settings), log, progress, task, made)
         except (OSError, shutil.Error) as error:
             cause = error if isinstance(error, OSError) else OSError(str(error))
             raise full_or_broken(cause, Path(cause.filename or workdir)) from error
@@ -95,7 +97,14 @@ def execute(
     return True
 
 
-def _perform(step: Step, store: Store, log: Path, progress: Progress, task: Task) -> None:
+def _perform(
+    step: Step,
+    store: Store,
+    log: Path,
+    progress: Progress,
+    task: Task,
+    made: MadeLayers | None,
+) -> None:
     match step:
         case Write() | WritePayload() | WritePrograms():
             _write(step)
@@ -121,7 +130,7 @@ def _perform(step: Step, store: Store, log: Path, progress: Progress, task: Task
         case Move():
             _move(Path(step.source), Path(step.target))
         case _:
-            _perform_on_image(step, store, log, progress, task)
+            _perform_on_image(step, store, log, progress, task, made)
 
 
 def _write(step: Write | WritePayload | WritePrograms) -> None:
@@ -171,7 +180,12 @@ def _perform_on_conda(
 
 
 def _perform_on_image(
-    step: ImageStep, store: Store, log: Path, progress: Progress, task: Task
+    step: ImageStep,
+    store: Store,
+    log: Path,
+    progress: Progress,
+    task: Task,
+    made: MadeLayers | None,
 ) -> None:
     match step:
         case MakeBase():
@@ -182,9 +196,9 @@ def _perform_on_image(
             from envbuilder.build.image.assemble import Assembly
 
             def run(part: Step) -> None:
-                _perform(part, store, log, progress, task)
+                _perform(part, store, log, progress, task, made)
 
-            Assembly(step, store, run, progress.note, task.update).make()
+            Assembly(step, store, run, progress.note, task.update, made).make()
         case Load():
             _load(step)
         case Save():

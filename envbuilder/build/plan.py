@@ -308,6 +308,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     profile: types.Name
     backend: types.Backend
     builder: str
+    instance: types.Instance | UnsetType = UNSET
+    """The buildx instance that builds the image, if one is assigned to the profile."""
     platform: types.Platform
     python: types.PythonVersion
     fingerprint: str

@@ -7,6 +7,7 @@ tool check.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, cast
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.build.request import Request
+    from envbuilder.build.sharing import Sharing
     from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
@@ -258,16 +260,23 @@ def choose_backend(
 
 
 def build(
-    product: Product, request: Request, settings: Settings, progress: Progress
+    product: Product,
+    request: Request,
+    settings: Settings,
+    progress: Progress,
+    sharing: Sharing | None = None,
 ) -> BuildResult:
-    """Fetch what is missing and run the plan, unless exactly this result exists."""
+    """Fetch what is missing and run the plan, unless exactly this result exists.
+
+    `sharing`: what the build shares with those beside it.
+    """
     from envbuilder.build.attestation import documents
 
     plan = product.plan
     artifact = None if request.rebuild else product.existing()
     built, started = False, time.monotonic()
     if artifact is None:
-        built, artifact = _make(product, request, settings, progress)
+        built, artifact = _make(product, request, settings, progress, sharing)
     made_by = product.made_by() | _base_made_by(plan)
     attestations = documents.ensure(
         *(plan, artifact, settings, progress),
@@ -309,7 +318,11 @@ def _link(product: Product, settings: Settings) -> str:
 
 
 def _make(
-    product: Product, request: Request, settings: Settings, progress: Progress
+    product: Product,
+    request: Request,
+    settings: Settings,
+    progress: Progress,
+    sharing: Sharing | None,
 ) -> tuple[bool, Artifact]:
     """Fetch what is missing, and run the plan, unless another process has done so meanwhile.
 
@@ -334,7 +347,8 @@ def _make(
     except BuildError as error:
         _suggest_packages(error, plan.profile, plan.python, request, settings)
         raise
-    fetch(plan.files, product.target, settings, progress)
+    with sharing.downloads if sharing else contextlib.nullcontext():
+        fetch(plan.files, product.target, settings, progress)
     store = Store.of(settings)
     wheel_conflicts.require_compatible(plan.files, plan.python, store)
     if backends.makes_image(plan.backend):
@@ -343,7 +357,8 @@ def _make(
     def is_done() -> bool:
         return not request.rebuild and product.existing() is not None
 
-    built = execute(plan, settings, progress, is_done)
+    with sharing.turn(plan.profile) if sharing else contextlib.nullcontext():
+        built = execute(plan, settings, progress, is_done, sharing.layers if sharing else None)
     with progress.task("check what was built"):
         artifact = product.existing()
     if artifact is None:

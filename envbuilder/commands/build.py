@@ -10,7 +10,7 @@ from envbuilder.build import workflow
 from envbuilder.build.request import Request
 from envbuilder.commands.options import (
     builder_option,
-    environment_options,
+    environments_options,
     image_ref,
     json_option,
     load_settings,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command("build", short_help="Build an environment from a locked profile.")
-@environment_options
+@environments_options
 @builder_option
 @output_option
 @push_option
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @require_signature_option
 @json_option
 def command(
-    profile: str | None,
+    profiles: tuple[str, ...],
     backend: str | None,
     python: str | None,
     base_image: str | None,
@@ -54,16 +54,20 @@ def command(
     target_host: Path | None,
     require_signature: tuple[Path, ...],
     as_json: bool,
-) -> None:
+) -> int:
     """Fetch the files that the profile's lock names, then build from them without a network.
 
     For an image, prints the digest of the manifest, which registries show, and that of the
     configuration, which engines call its id. --json has both; its `digest` is the latter.
 
+    Several profiles are built side by side, from one store and with shared layers. One that fails
+    does not stop the others; the exit code is that of the earliest check that failed.
+
     \b
     Examples:
       envbuilder build --profile cpu --backend venv
       envbuilder build --profile cuda --backend docker --tag me/cuda
+      envbuilder build --profile cpu,zendnn,cuda --backend docker
       envbuilder build --profile cpu --builder layers --output cpu.tar
       envbuilder build --profile cpu --push ghcr.io/me/cpu:1
       envbuilder build --profile zendnn --dry-run
@@ -71,7 +75,7 @@ def command(
       envbuilder build --profile cpu --require-signature team.pub
     """
     request = Request(
-        profile=profile,
+        profile=profiles[0] if profiles else None,
         backend=backend,
         python=python,
         base_image=base_image,
@@ -85,6 +89,10 @@ def command(
         with_project=True,
     )
     settings = requiring(load_settings(), require_signature)
+    if len(profiles) > 1:
+        from envbuilder.commands import builds
+
+        return builds.build(profiles, request, settings, as_json=as_json)
     progress = console.progress()
     product = workflow.prepare_to_build(request, settings, progress).product
     require_image(product.plan.backend)
@@ -97,14 +105,15 @@ def command(
         )
     if dry_run:
         console.data(product.plan, indent=1)
-        return
+        return 0
     result = workflow.build(product, request, settings, progress)
     if as_json:
         console.data(result)
-        return
+        return 0
     how = f"built in {result.seconds:.1f} s" if result.status == "built" else "unchanged, reused"
     console.result(f"{result.artifact.ref} ({how})")
     if result.artifact.manifest_digest:
         console.result(f"  manifest {result.artifact.manifest_digest}")
     if result.artifact.config_digest:
         console.result(f"  config   {result.artifact.config_digest}")
+    return 0

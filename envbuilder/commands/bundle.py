@@ -12,7 +12,7 @@ from envbuilder.commands.options import (
     environment_option,
     json_option,
     load_settings,
-    profile_option,
+    profiles_option,
 )
 from envbuilder.core import console, types
 from envbuilder.core.errors import InvalidError
@@ -39,7 +39,7 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 
 @click.command("bundle", short_help="Pack all that profiles need into one file, to use offline.")
-@profile_option
+@profiles_option
 @environment_option
 @click.option(
     "--platform",
@@ -66,7 +66,7 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 )
 @json_option
 def command(
-    profile: str | None,
+    profiles: tuple[str, ...],
     platforms: tuple[types.Platform, ...],
     pythons: tuple[str, ...],
     base_image: str | None,
@@ -75,7 +75,7 @@ def command(
 ) -> None:
     """Pack locked files, profiles, locks, base image, MNIST and envbuilder itself into one file.
 
-    --profile takes several names, separated by commas. Files that the store lacks are fetched
+    Files that the store lacks are fetched
     first. On a machine without any network, `unbundle` puts everything in its place; the file is a
     plain tar, so that pip can install envbuilder from it.
 
@@ -96,7 +96,7 @@ def command(
     settings = load_settings()
     progress = console.progress()
     library = catalog.library(settings)
-    names = tuple(filter(None, (profile or "").split(","))) or (_fitting(settings),)
+    names = profiles or (_fitting(settings),)
     platforms = platforms or _this_platform()
     selection = contents.select(names, platforms, pythons, library)
     variants, environment = catalog.variants(settings), None

@@ -36,11 +36,47 @@ def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: st
     return [name for name in candidates if name.startswith(incomplete)]
 
 
+def _complete_profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in _complete_profile(ctx, param, last)]
+
+
+def _single(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value and "," in value:
+        raise click.BadParameter(
+            f"{value!r} is more than one profile: only build, bundle and render --target bake take"
+            " several",
+            ctx,
+            param,
+        )
+    return value
+
+
+def _several(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Return the names between commas."""
+    names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
+    if not all(names):
+        raise click.BadParameter(f"{value!r} lacks a name", ctx, param)
+    for name in names:
+        if names.count(name) > 1:
+            raise click.BadParameter(f"{value!r} names {name} twice", ctx, param)
+    return names
+
+
 profile_option: Decorator = click.option(
     "--profile",
     metavar="NAME",
+    callback=_single,
     shell_complete=_complete_profile,
     help="Profile to use. Without it, this machine's hardware decides.",
+)
+profiles_option: Decorator = click.option(
+    "--profile",
+    "profiles",
+    metavar="NAME[,…]",
+    callback=_several,
+    shell_complete=_complete_profiles,
+    help="Profiles to use. Without it, this machine's hardware decides.",
 )
 _ENVIRONMENT = "envbuilder.environment"
 
@@ -232,7 +268,9 @@ def require_image(backend: str | None) -> None:
             )
 
 
-def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def environment_options(
+    function: Callable[..., Any], profile: Decorator = profile_option
+) -> Callable[..., Any]:
     """Add the options that choose an environment, and require that they agree.
 
     They are `--profile --environment --backend --python-version --base-image`.
@@ -246,7 +284,7 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
     inner, function = function, checked
     for option in reversed(
         (
-            profile_option,
+            profile,
             environment_option,
             click.option(
                 "--backend",
@@ -260,6 +298,11 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         function = option(function)
     return function
+
+
+def environments_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the same options, with several profiles."""
+    return environment_options(function, profiles_option)
 
 
 class _Interpreter(click.Path):

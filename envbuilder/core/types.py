@@ -221,4 +221,11 @@ def system(platform: Platform) -> str:
 
 
 BUILDERS = ("buildkit", "layers")
+Instance = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-zA-Z][a-zA-Z0-9._-]{0,127}\Z",
+        description="the name of a buildx instance, as docker buildx ls lists it",
+    ),
+]
 """Ways in which the docker backend can build its image."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from envbuilder.build import conventions, project_layer
 from envbuilder.build.image import base_layers, config, scratch, system
 from envbuilder.build.image.config import Added
-from envbuilder.build.image.layer_cache import LayerCache
+from envbuilder.build.image.layer_cache import LayerCache, MadeLayers
 from envbuilder.build.image.parts import CUT, PAYLOAD, SPREAD, Part, cut, environment, parts
 from envbuilder.build.image.preload import Preloader
 from envbuilder.build.image.staging import Python, Stage
@@ -64,11 +64,15 @@ class Assembly:
         run: Callable[[Step], None],
         note: Callable[[str], None],
         show: Callable[[int, int], object] = lambda done, total: None,
+        made: MadeLayers | None = None,
     ) -> None:
-        """`show` receives the bytes written so far, and all that are to be written."""
+        """`show` receives the bytes written so far, and all that are to be written.
+
+        `made`: layers that builds beside this one make.
+        """
         self._step, self._store, self._run, self._show = step, store, run, show
         self._written = self._to_write = 0
-        self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh)
+        self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh, made=made)
         self._work = Path(step.work)
         self._work.mkdir(parents=True)
         self._base = base_layers.read(step.base, step.platform, self._cache)
@@ -150,7 +154,7 @@ class Assembly:
         added: list[Added] = []
         for part in planned:
             hit = cached[part]
-            result = hit or self._make(self._part_inputs(part), self._files(part))
+            result = hit or self._ensure(self._part_inputs(part), self._files(part))
             added.append(Added(layer=result, reason=part.reason))
             if hit is None:
                 missing.remove(part)
@@ -225,7 +229,7 @@ class Assembly:
         """Return the payload layer; it is last because it changes with envbuilder."""
         inputs = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
         member = Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
-        result = self._cache.find(inputs) or self._make(inputs, [member])
+        result = self._ensure(inputs, [member])
         return Added(layer=result, reason=PAYLOAD)
 
     def _project(self) -> list[Added]:
@@ -234,8 +238,12 @@ class Assembly:
         if not project:
             return []
         inputs = {"kind": "project", "files": project.digest, "epoch": self._step.epoch}
-        result = self._cache.find(inputs) or self._make(inputs, project_layer.members(project))
+        result = self._ensure(inputs, project_layer.members(project))
         return [Added(layer=result, reason=project_layer.REASON)]
+
+    def _ensure(self, inputs: Mapping[str, Any], members: Iterable[Member]) -> Layer:
+        """Return a layer from the cache, or make it of the members, which are listed only then."""
+        return self._cache.ensure(inputs, lambda: self._make(inputs, members))
 
     def _make(
         self, inputs: Mapping[str, Any], members: Iterable[Member], *, on_base: bool = False

@@ -8,6 +8,7 @@ would trust. Deleting the folder costs only time.
 from __future__ import annotations
 
 import hashlib
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from envbuilder.containers.oci.descriptor import decode, encode
@@ -27,15 +28,36 @@ SYSTEM_FORMAT = 2
 """The same for layers whose packages an engine installed."""
 
 
+class MadeLayers:
+    """The layers that builds of one command make, so that none of them is made twice."""
+
+    def __init__(self) -> None:
+        self.entries: set[Path] = set()
+        self._guard = threading.Lock()
+        self._makers: dict[Path, threading.Lock] = {}
+
+    def maker(self, entry: Path) -> threading.Lock:
+        """Return the lock that the build holds which makes the layer of an entry."""
+        with self._guard:
+            return self._makers.setdefault(entry, threading.Lock())
+
+
 class LayerCache:
     """Layers by their inputs, below one folder.
 
-    `fresh`: existing layers are not used.
+    `fresh`: existing layers are not used, except those that builds beside this one `made`.
     """
 
-    def __init__(self, folder: Path, note: Callable[[str], None], *, fresh: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        note: Callable[[str], None],
+        *,
+        fresh: bool,
+        made: MadeLayers | None = None,
+    ) -> None:
         self.layout = Layout(folder)
-        self._note, self._fresh = note, fresh
+        self._note, self._fresh, self._made = note, fresh, made or MadeLayers()
 
     def find(self, inputs: Mapping[str, Any]) -> Layer | None:
         """Return the layer made from `inputs` after hashing its blob; None if there is none.
@@ -43,7 +65,7 @@ class LayerCache:
         A damaged layer is reported and removed, so that it is made again.
         """
         entry = self._entry(inputs)
-        if self._fresh:
+        if self._fresh and entry not in self._made.entries:
             return None
         try:
             layer = decode(entry.read_bytes(), Layer, str(entry))
@@ -58,6 +80,14 @@ class LayerCache:
             return None
         return layer
 
+    def ensure(self, inputs: Mapping[str, Any], make: Callable[[], Layer]) -> Layer:
+        """Return the layer made from `inputs`, by `make` unless there is one.
+
+        If a build beside this one makes it at this moment, it is waited for.
+        """
+        with self._made.maker(self._entry(inputs)):
+            return self.find(inputs) or make()
+
     def keep(self, inputs: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
         """Add a layer that was just written to a file on the same disk; the file is moved."""
         folders.ensure(self.layout.folder)
@@ -65,6 +95,7 @@ class LayerCache:
         blob.parent.mkdir(parents=True, exist_ok=True)
         written.replace(blob)
         files.write(self._entry(inputs), encode(layer))
+        self._made.entries.add(self._entry(inputs))
         return layer
 
     def remembered(self, inputs: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:

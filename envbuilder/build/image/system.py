@@ -77,12 +77,13 @@ def built(
         "base": base.config["rootfs"],
         "epoch": step.epoch,
     }
-    packages = cache.find(inputs)
-    if packages is None:
+
+    def make() -> Layer:
         for part in system.steps:
             run(part)
-        exported = _taken(step, system, base, work)
-        packages = cache.keep(inputs, exported, work / "layer")
+        return cache.keep(inputs, _taken(step, system, base, work), work / "layer")
+
+    packages = cache.ensure(inputs, make)
     blob = cache.layout.blob(packages.digest)
     root = cache.remembered(
         {"kind": "listing", "base": base.config["rootfs"], "above": packages.diff_id},

@@ -1,0 +1,180 @@
+"""Build several profiles in one command: one store, one layer cache, failures apart.
+
+All of them are prepared before anything is downloaded. Each has a thread, and takes turns with the
+others (`sharing`). An interruption ends all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from concurrent import futures
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from envbuilder.build import workflow
+from envbuilder.build.sharing import Sharing
+from envbuilder.core import console, parallel, process
+from envbuilder.core.errors import (
+    BUILD_FAILED,
+    INVALID,
+    NOTHING_FITS,
+    TOOL_MISSING,
+    VERIFY_FAILED,
+    BuildError,
+    EnvbuilderError,
+)
+from envbuilder.project import catalog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from envbuilder.build.backends.environment import Product
+    from envbuilder.build.plan import BuildResult, Plan
+    from envbuilder.build.request import Request
+    from envbuilder.core.console import Progress, Task
+    from envbuilder.core.settings import Settings
+
+_ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)
+"""Exit codes, worst first: in the order of the checks."""
+
+
+class Outcome(NamedTuple):
+    """What came of a profile so far: a product, once it is planned, then a result; or an error."""
+
+    profile: str
+    product: Product | None = None
+    result: BuildResult | None = None
+    error: EnvbuilderError | None = None
+
+
+def prepare(
+    names: Sequence[str],
+    request: Request,
+    settings: Settings,
+    progress: Progress,
+    check: Callable[[Plan], None] = lambda plan: None,
+) -> tuple[Outcome, ...]:
+    """Plan the build of each profile; `check` raises an error for a plan that cannot be used.
+
+    Raises `InvalidError` if a profile is unknown or wrong; other errors are of one profile.
+    """
+    library = catalog.library(settings)
+    for name in names:
+        library.profile(name)
+    outcomes = []
+    for name in names:
+        named, lines = replace(request, profile=name), _Lines(name, progress.note)
+        try:
+            product = workflow.prepare_to_build(named, settings, lines).product
+            check(product.plan)
+        except EnvbuilderError as error:
+            outcomes.append(Outcome(name, error=error))
+        else:
+            outcomes.append(Outcome(name, product))
+    return tuple(outcomes)
+
+
+def build(
+    planned: Sequence[Outcome], request: Request, settings: Settings, progress: Progress
+) -> tuple[Outcome, ...]:
+    """Build what was planned, side by side; one that fails does not stop the others."""
+    products = {outcome.profile: outcome.product for outcome in planned if outcome.product}
+    plans = [product.plan for product in products.values()]
+    sharing = Sharing({plan.profile: plan.instance for plan in plans if plan.instance})
+    stopping = threading.Event()
+    unfinished = {product.plan.workdir for product in products.values()}
+
+    def stop() -> None:
+        stopping.set()
+        process.kill(process.running())
+
+    def run(name: str, product: Product) -> Outcome:
+        lines = _Lines(name, progress.note, stopping)
+        try:
+            return _built(name, product, replace(request, profile=name), settings, lines, sharing)
+        finally:
+            unfinished.discard(product.plan.workdir)
+
+    try:
+        with (
+            progress.task(f"build {len(products)} profiles", len(products)) as task,
+            parallel.pool(max(len(products), 1), stop) as pool,
+        ):
+            jobs = {name: pool.submit(run, name, product) for name, product in products.items()}
+            for job in futures.as_completed(jobs.values()):
+                job.result()
+                task.advance(1)
+    except BaseException:
+        # Their threads wait for something, such as an engine, and end with this process.
+        for folder in tuple(unfinished):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return tuple(jobs[o.profile].result() if o.profile in jobs else o for o in planned)
+
+
+def _built(
+    name: str,
+    product: Product,
+    request: Request,
+    settings: Settings,
+    progress: Progress,
+    sharing: Sharing,
+) -> Outcome:
+    try:
+        result = workflow.build(product, request, settings, progress, sharing)
+    except EnvbuilderError as error:
+        return Outcome(name, product, error=error)
+    except Exception as error:  # noqa: BLE001 (a defect in one build must not end the others)
+        message = f"unexpected {type(error).__name__}: {error}"
+        hint = f"To see where it happened, build it alone: --profile {name} --debug"
+        return Outcome(name, product, error=BuildError(message, hint))
+    return Outcome(name, product, result)
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """Return the exit code of the worst outcome: that of the earliest check that failed."""
+    codes = {outcome.error.exit_code for outcome in outcomes if outcome.error}
+    return min(codes, key=_ORDER.index) if codes else 0
+
+
+class _Lines:
+    """One build's progress, as lines that begin with its profile.
+
+    Reporting anything ends the build's thread once all builds are to stop.
+    """
+
+    def __init__(
+        self, name: str, note: Callable[[str], None], stopping: threading.Event | None = None
+    ) -> None:
+        self._plain = console.PlainProgress(lambda line: note(f"{name}: {line}"))
+        self._stopping = stopping or threading.Event()
+
+    def note(self, text: str) -> None:
+        self._go_on()
+        self._plain.note(text)
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
+        self._go_on()
+        with self._plain.task(name, total, unit) as task:
+            yield _Task(task, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._stopping.is_set():
+            raise KeyboardInterrupt
+
+
+class _Task:
+    def __init__(self, task: Task, go_on: Callable[[], None]) -> None:
+        self._task, self._go_on = task, go_on
+
+    def advance(self, amount: int) -> None:
+        self._go_on()
+        self._task.advance(amount)
+
+    def update(self, done: int, total: int | None = None, detail: str = "") -> None:
+        self._go_on()
+        self._task.update(done, total, detail)
