@@ -22,6 +22,7 @@ from envbuilder.build.plan import (
     MakeBase,
     Move,
     Push,
+    Receive,
     RecordImage,
     Remove,
     Run,
@@ -199,6 +200,10 @@ def _perform_on_image(
                 _perform(part, store, log, progress, task, made)
 
             Assembly(step, store, run, progress.note, task.update, made).make()
+        case Receive():
+            from envbuilder.build.image import received
+
+            received.take(step)
         case Load():
             _load(step)
         case Save():
@@ -250,7 +255,7 @@ def _load(step: Load) -> None:
         ref=step.names[0],
         digest=ids[0],
         ids=ids,
-        builder="layers",
+        builder=step.builder,
         made_by=step.made_by,
         names=step.names,
     )

@@ -22,8 +22,16 @@ _Digests = tuple[str, str | None]
 class Output:
     """An image that a plan saves, pushes, or both; nothing can be run in it."""
 
-    def __init__(self, target: Target, plan: Plan, settings: Settings) -> None:
+    def __init__(
+        self,
+        target: Target,
+        plan: Plan,
+        settings: Settings,
+        made_by: dict[str, str] | None = None,
+    ) -> None:
+        """`made_by`: versions of what makes the image; None: envbuilder itself does."""
         self.target, self.plan, self._settings = target, plan, settings
+        self._made_by = made_by
 
     def existing(self) -> Artifact | None:
         """Return the image if an earlier build delivered exactly this one wherever the plan does.
@@ -50,6 +58,8 @@ class Output:
         """Return the versions of programs that decide the image's bytes."""
         from envbuilder.containers.oci.layer import compressor
 
+        if self._made_by is not None:
+            return self._made_by
         return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
 
 

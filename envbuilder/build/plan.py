@@ -193,6 +193,21 @@ class Assemble(Action, frozen=True, kw_only=True):
     """Folder for records of images that the engine gets temporarily."""
 
 
+class Receive(Action, frozen=True, kw_only=True):
+    """Take the image that a buildx instance exported into a layout of its own, after checking it.
+
+    The instance is another machine: its image must be for the platform and carry the fingerprint.
+    """
+
+    exported: str
+    """Folder of the exported layout."""
+    layout: str
+    platform: types.Platform
+    fingerprint: types.Sha256
+    instance: types.Instance
+    names: tuple[str, ...]
+
+
 class Load(Action, frozen=True, kw_only=True):
     """Load the image of an OCI layout into the engine, and keep a record of it."""
 
@@ -203,6 +218,7 @@ class Load(Action, frozen=True, kw_only=True):
     names: tuple[str, ...]
     ahead: str
     """Name of the preloaded layers, removed after loading; empty if there was no preload."""
+    builder: str
     made_by: dict[str, str]
     folder: str
     """Folder for the record."""
@@ -236,12 +252,13 @@ class Push(Action, frozen=True, kw_only=True):
     """Folder for the state with which a later attempt resumes."""
     profile: types.Name
     fingerprint: types.Sha256
+    builder: str
     made_by: dict[str, str]
     folder: str
     """Folder for the record."""
 
 
-ImageStep = MakeBase | LoadBase | Assemble | Load | Save | Push | RecordImage
+ImageStep = MakeBase | LoadBase | Assemble | Receive | Load | Save | Push | RecordImage
 Step = (
     Write
     | WritePayload

@@ -49,6 +49,8 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     base_images: dict[str, types.ImageRef] = {}
     """Image reference as in a lock (without digest) → the reference to use instead."""
+    builders: dict[str, types.Instance] = {}
+    """PROFILE, OS/ARCH or PROFILE@OS/ARCH → the buildx instance that builds its images."""
     indexes: dict[str, types.Url] = {}
     """Symbolic source → URL of a mirror."""
     mirrors: dict[str, str] = {}
@@ -245,6 +247,7 @@ def _over(below: Configuration, above: Configuration) -> Configuration:
     users, projects = below.signatures, above.signatures
     return Configuration(
         base_images={**below.base_images, **above.base_images},
+        builders={**below.builders, **above.builders},
         indexes={**below.indexes, **above.indexes},
         mirrors={**below.mirrors, **above.mirrors},
         plain_http=(*below.plain_http, *above.plain_http),

@@ -14,7 +14,7 @@ from envbuilder.core import bounded, strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place, read_text
 from envbuilder.core.settings import PROJECT_FILE
-from envbuilder.profiles import locked_file
+from envbuilder.profiles import builders, locked_file
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.suggestions import suggestion
 
@@ -54,6 +54,7 @@ def require(
         _require_base_images(file, folders)
         _require_registries(file)
         _require_profile(file, folders)
+        _require_builders(file, folders)
     _require_variables(environ, of_user)
 
 
@@ -83,6 +84,25 @@ def _require_profile(file: File, folders: Sequence[Path]) -> None:
         spot = place(file.where, file.text, ["profile"])
         hint = suggestion(name, available)
         raise InvalidError(f"{spot}: profile: unknown profile {_shown(name)}", hint)
+
+
+def _require_builders(file: File, folders: Sequence[Path]) -> None:
+    """Raise `InvalidError` for a profile or platform that does not exist.
+
+    A profile in the user's own file may be in some of their projects only.
+    """
+    of_project = Path(file.where).name == PROJECT_FILE
+    available = profiles.names(folders) if of_project and file.read.builders else None
+    for key in file.read.builders:
+        wrong = builders.problem(key, available)
+        if wrong is not None:
+            name, possible = wrong
+            spot = place(file.where, file.text, ["builders", key])
+            raise InvalidError(
+                f"{spot}: builders: {_shown(key)}: there is no profile or platform {_shown(name)}",
+                f"{_did_you_mean(name, possible)}Write PROFILE, OS/ARCH or PROFILE@OS/ARCH;"
+                f" platforms of images: {', '.join(builders.PLATFORMS)}.",
+            )
 
 
 def _require_variables(environ: Mapping[str, str], of_user: Callable[[], set[str]]) -> None:

@@ -45,7 +45,7 @@ def push(step: Push, progress: Progress) -> None:
         ref=step.ref,
         digest=config,
         ids=(config, done.digest),
-        builder="layers",
+        builder=step.builder,
         made_by=step.made_by,
     )
     image_records.keep(Path(step.folder), record)

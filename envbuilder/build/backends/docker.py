@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.build.backends import layers
+from envbuilder.build.backends import instance, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci import image_names
@@ -58,6 +58,8 @@ def prepare(
 ) -> Product:
     """Choose the builder and plan with it; `ToolError` (exit 4) if something is missing."""
     target = image_base.target(profile, lock, host, request)
+    if name := instance.assigned(profile, target, request, settings):
+        return instance.prepare(name, profile, lock, target, request, settings)
     if needs_layers(request):
         return layers.prepare(profile, lock, target, request, settings)
     engine = connection.connect()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from envbuilder.build import project_layer, render
-from envbuilder.build.backends import base_python
+from envbuilder.build.backends import base_python, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import (
@@ -21,6 +22,7 @@ from envbuilder.build.plan import (
     CopyProject,
     LinkFiles,
     Plan,
+    Receive,
     RecordImage,
     Run,
     Step,
@@ -30,11 +32,14 @@ from envbuilder.build.plan import (
     fingerprint,
 )
 from envbuilder.containers.engine.interface import no_base
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.space import Room, unpacked
 from envbuilder.profiles.lock import lock_digest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from envbuilder.build.backends.container import DockerEnvironment
     from envbuilder.build.plan import MakeBase
     from envbuilder.build.project_layer import ProjectLayer
@@ -44,6 +49,21 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
     from envbuilder.signatures.statement import Signed
+
+
+_BASE = "envbuilder-base"
+"""What the Dockerfile calls a base that buildx sends to an instance."""
+_EXPORT = "type=oci,tar=false,oci-mediatypes=true,compression=zstd"
+
+
+class Instance(Struct, frozen=True, kw_only=True):
+    """A buildx instance that builds in place of the engine, and the base that is sent to it."""
+
+    name: types.Instance
+    base: str
+    """Folder of the base's layout; empty in a dry run that has none."""
+    base_digest: str
+    made_by: dict[str, str]
 
 
 def plan(
@@ -56,10 +76,12 @@ def plan(
     settings: Settings,
     made_base: MakeBase | None = None,
     project: ProjectLayer | None = None,
+    instance: Instance | None = None,
 ) -> Plan:
     """Return the plan of the image; pure. `base` is the base image's reference and its id.
 
-    `made_base` is the step that makes the base, if it is not a published image.
+    `made_base` is the step that makes the base, if it is not a published image. `instance` is the
+    buildx instance that builds, if the engine does not.
     """
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
     urls = render.placeholder_urls(lock)
@@ -103,9 +125,13 @@ def plan(
             LinkFiles(what="check packages", files=debs, folder=str(work / "debs" / "debs"))
         )
         contexts += ["--build-context", f"debs={work / 'debs'}"]
+    exported, layout = work / "exported", work / "layout"
+    if instance:
+        at = f"@{instance.base_digest}" if instance.base_digest else ""
+        contexts += ["--build-context", f"{_BASE}=oci-layout://{instance.base}{at}"]
+        contexts += ["--output", f"{_EXPORT},dest={exported}"]
     # BuildKit takes its timestamps from this argument; Buildah does not know it.
     epoch = target.base.epoch if target.base and build.takes_epoch else None
-    metadata, versions = str(work / "image.json"), str(work / "versions")
     labels = image_base.labels(profile, digest, locked)
     steps.append(
         Run(
@@ -113,9 +139,9 @@ def plan(
             argv=(
                 *build.argv,
                 *("--platform", target.platform, "--pull=false"),
-                *("--build-arg", f"BASE_IMAGE={base[0]}"),
+                *("--build-arg", f"BASE_IMAGE={_BASE if instance else base[0]}"),
                 *(("--build-arg", f"SOURCE_DATE_EPOCH={epoch}") if epoch is not None else ()),
-                *(build.digests_option, metadata),
+                *(build.digests_option, str(work / "image.json")),
                 *contexts,
                 *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
                 *(x for t in tags for x in ("--tag", t)),
@@ -139,7 +165,61 @@ def plan(
             },
         )
     )
-    steps += [
+    artifact = Artifact(kind="image", ref=tags[0])
+    if instance:
+        artifact, end = layers.end(
+            *(profile, digest, str(layout), tags, "", build.builder, instance.made_by),
+            *(request, settings),
+        )
+        receive = Receive(
+            what="check the image",
+            exported=str(exported),
+            layout=str(layout),
+            platform=target.platform,
+            fingerprint=digest,
+            instance=instance.name,
+            names=tags,
+        )
+        steps += [receive, *end]
+    else:
+        steps += _recorded(profile, digest, tags, build, work, settings)
+    return Plan(
+        profile=profile.name,
+        backend="docker",
+        builder=build.builder,
+        instance=instance.name if instance else UNSET,
+        platform=target.platform,
+        python=target.python,
+        fingerprint=digest,
+        artifact=artifact,
+        lock=locked,
+        base=None if made_base else UsedBase(ref=base[0], digest=_digest(base[1])),
+        base_check=None
+        if made_base
+        else base_python.check(lock, target, base[0], instance.base if instance else ""),
+        workdir=str(work),
+        files=(uv, *(f for f in target.files if made_base or not f.role)),
+        steps=tuple(steps),
+        # The engine copies the files, installs them, and keeps the result.
+        room=tuple(
+            Room(folder=folder, bytes=sum(f.room for f in target.files) + unpacked(wheels))
+            for folder in [build.storage]
+            if folder
+        ),
+    )
+
+
+def _recorded(
+    profile: Profile,
+    digest: types.Sha256,
+    tags: tuple[str, ...],
+    build: BuildCommand,
+    work: Path,
+    settings: Settings,
+) -> tuple[Step, ...]:
+    """Return the steps that record what the engine built."""
+    metadata, versions = str(work / "image.json"), str(work / "versions")
+    return (
         Run(what="read the builder's version", argv=build.version_argv, output=versions),
         RecordImage(
             what="record the image",
@@ -152,27 +232,6 @@ def plan(
             versions=versions,
             folder=str(settings.records_dir / digest),
             names=tags,
-        ),
-    ]
-    return Plan(
-        profile=profile.name,
-        backend="docker",
-        builder=build.builder,
-        platform=target.platform,
-        python=target.python,
-        fingerprint=digest,
-        artifact=Artifact(kind="image", ref=tags[0]),
-        lock=locked,
-        base=None if made_base else UsedBase(ref=base[0], digest=_digest(base[1])),
-        base_check=None if made_base else base_python.check(lock, target, base[0]),
-        workdir=str(work),
-        files=(uv, *(f for f in target.files if made_base or not f.role)),
-        steps=tuple(steps),
-        # The engine copies the files, installs them, and keeps the result.
-        room=tuple(
-            Room(folder=folder, bytes=sum(f.room for f in target.files) + unpacked(wheels))
-            for folder in [build.storage]
-            if folder
         ),
     )
 

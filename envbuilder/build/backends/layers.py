@@ -141,7 +141,9 @@ def plan(
             records=str(settings.records_dir / digest),
         ),
     )
-    artifact, end = _end(profile, digest, layout, tags, ahead, made_by, request, settings)
+    artifact, delivery = end(
+        profile, digest, layout, tags, ahead, BUILDER, made_by, request, settings
+    )
     return Plan(
         profile=profile.name,
         backend="docker",
@@ -159,13 +161,13 @@ def plan(
         else base_python.check(lock, target, base.ref, base.folder),
         workdir=str(work),
         files=files,
-        steps=(*steps, *end),
-        room=_room(wheels, request, settings, build),
+        steps=(*steps, *delivery),
+        room=room(wheels, request, settings, build),
         signatures=base.signatures,
     )
 
 
-def _room(
+def room(
     wheels: Sequence[File], request: Request, settings: Settings, build: BuildCommand | None
 ) -> tuple[Room, ...]:
     """Return the space for cached layers and the image; engines keep it packed and unpacked."""
@@ -178,12 +180,13 @@ def _room(
     return tuple(rooms)
 
 
-def _end(
+def end(
     profile: Profile,
     digest: types.Sha256,
     layout: str,
     tags: tuple[str, ...],
     ahead: str,
+    builder: str,
     made_by: dict[str, str],
     request: Request,
     settings: Settings,
@@ -203,6 +206,7 @@ def _end(
                 uploads=str(settings.uploads_dir),
                 profile=profile.name,
                 fingerprint=digest,
+                builder=builder,
                 made_by=made_by,
                 folder=records,
             )
@@ -219,6 +223,7 @@ def _end(
         fingerprint=digest,
         names=tags,
         ahead=ahead,
+        builder=builder,
         made_by=made_by,
         folder=records,
     )

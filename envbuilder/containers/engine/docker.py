@@ -13,13 +13,12 @@ from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest, Mount, Ulimit
 from requests import RequestException
 
-from envbuilder.containers.engine import cdi, docker_run, docker_volumes
+from envbuilder.containers.engine import buildx, cdi, docker_run, docker_volumes
 from envbuilder.containers.engine.client_flags import NO_LABELS
 from envbuilder.containers.engine.container import limits
 from envbuilder.containers.engine.interface import BuildCommand, Engine, short
 from envbuilder.containers.engine.versions import parsed
 from envbuilder.containers.oci import archive
-from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.tars import Tar
 
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
     from envbuilder.containers.engine.endpoint import Endpoint
     from envbuilder.containers.engine.interface import Image, StoredVolume
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core import types
+    from envbuilder.core import process, types
 
-OLDEST_BUILDX = (0, 10)
 _EXPORTS_LAYOUTS = (25, 0)
 """Docker saves images as OCI layouts from this version on."""
 _SECONDS = 60
@@ -43,10 +41,6 @@ _LOAD_SECONDS = 1800
 _REMOVAL_SECONDS = 600
 """Docker's containerd store waits for running builds and cleans up before it answers."""
 _LIST = "the engine cannot list its images"
-_CLIENT_HINT = (
-    "Install the docker client with its buildx plugin (packages docker-cli and docker-buildx, or"
-    " docker-buildx-plugin), or use --backend venv."
-)
 
 
 class DockerEngine(Engine):
@@ -225,17 +219,7 @@ class DockerEngine(Engine):
 
     def require_builder(self) -> None:
         """Raise `ToolError` (exit 4) if the docker client or a recent enough buildx is missing."""
-        if process.which("docker") is None:
-            raise ToolError("the docker client is not on PATH", _CLIENT_HINT)
-        done = process.run(["docker", "buildx", "version"], timeout=_SECONDS)
-        if done.returncode != 0:
-            raise ToolError("the docker client has no buildx plugin", _CLIENT_HINT)
-        printed = done.stdout.split()
-        text = next((w for w in printed if w[:1] in "v0123456789" and "." in w), "")
-        if parsed(text.lstrip("v")) < OLDEST_BUILDX:
-            raise ToolError(
-                f"buildx {text or '(unknown)'} is too old: 0.10 or newer is needed", _CLIENT_HINT
-            )
+        buildx.require_plugin()
 
     def volumes(self) -> tuple[StoredVolume, ...]:
         """Return the volumes that carry envbuilder's label."""
