@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from envbuilder.build import project_layer, render
+from envbuilder.build import bake, project_layer, render
 from envbuilder.commands.options import (
     environment_option,
     load_settings,
-    profile_option,
+    profiles_option,
     python_option,
     target_host_option,
 )
@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.core.settings import Settings
     from envbuilder.packages.conda.lock import Lock as CondaLock
+    from envbuilder.profiles.library import Library
     from envbuilder.profiles.profile import Profile
 
 
 @click.command("render", short_help="Write a Dockerfile or other files that need no envbuilder.")
-@profile_option
+@profiles_option
 @environment_option
 @click.option(
     "--target",
-    type=click.Choice(render.TARGETS),
+    type=click.Choice((*render.TARGETS, bake.TARGET)),
     help="What to write. Without it: a Dockerfile, or for profiles without one a script.",
 )
 @python_option
@@ -48,15 +49,16 @@ if TYPE_CHECKING:
 )
 @target_host_option
 def command(
-    profile: str | None,
-    target: render.RenderTarget | None,
+    profiles: tuple[str, ...],
+    target: render.RenderTarget | Literal["bake"] | None,
     python: str | None,
     output: Path | None,
     target_host: Path | None,
 ) -> None:
     """Write files that build the environment without envbuilder.
 
-    Only files that carry the mark of a generated file are overwritten.
+    Only files that carry the mark of a generated file are overwritten. Several profiles are for
+    `bake` alone: a file for `docker buildx bake`, with a target for each profile and platform.
 
     \b
     Examples:
@@ -65,12 +67,22 @@ def command(
       envbuilder render --profile cuda --target requirements > requirements.txt
       envbuilder render --profile mps --target script -o mac
       envbuilder render --profile zendnn --target conda -o env
+      envbuilder render --profile cpu,cuda --target bake -o images
     """
     from envbuilder.packages import locations
 
     settings = load_settings()
     library = catalog.library(settings)
+    if target == bake.TARGET:
+        _bake(profiles, python, output, target_host, library, settings)
+        return
     backend = "conda" if target in render.CONDA_TARGETS else ""
+    if len(profiles) > 1:
+        raise InvalidError(
+            f"{', '.join(profiles)}: several profiles are for --target bake",
+            "Name one profile, or add --target bake.",
+        )
+    profile = profiles[0] if profiles else None
     chosen, lock = choice.locked(library, settings, profile, target_host, backend)
     kind = target or render.default_target(chosen)
     default = chosen.image_python if kind in render.IMAGE_TARGETS else chosen.python.default
@@ -91,6 +103,36 @@ def command(
         console.document(next(files).content.decode())
         return
     for path in (*write(tuple(files), output), *(_copied(project, output) if project else ())):
+        console.result(str(path))
+
+
+def _bake(
+    names: tuple[str, ...],
+    python: str | None,
+    output: Path | None,
+    target_host: Path | None,
+    library: Library,
+    settings: Settings,
+) -> None:
+    """Print a bake file, or write it with what it needs."""
+    from envbuilder.packages import locations
+
+    sources = []
+    for name in names or (None,):
+        profile, lock = choice.locked(library, settings, name, target_host)
+        urls = locations.rendered_urls(lock, settings)
+        version = python or profile.image_python
+        sources.append(bake.Source(profile=profile, lock=lock, python=version, urls=urls))
+    project = project_layer.planned(settings)
+    files = tuple(bake.files(sources, settings.configuration.builders, project))
+    if output is None:
+        console.document(files[0].content.decode())
+        return
+    written = [*write(files, output)]
+    if project:
+        for source in sources:
+            written += _copied(project, output / source.profile.name)
+    for path in written:
         console.result(str(path))
 
 
