@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)
 """Exit codes, worst first: in the order of the checks."""
 
+_CLEANUP_SECONDS = 1.2
+"""How long interrupted builds may clean up, within what `core.stopping` gives this process."""
+
 
 class Outcome(NamedTuple):
     """What came of a profile so far: a product, once it is planned, then a result; or an error."""
@@ -85,23 +88,28 @@ def build(
     plans = [product.plan for product in products.values()]
     sharing = Sharing({plan.profile: plan.instance for plan in plans if plan.instance})
     stopping = threading.Event()
+    threads = set[int]()
     unfinished = {product.plan.workdir for product in products.values()}
 
     def stop() -> None:
+        # In this order: what is interrupted and cleans up must not be interrupted again.
+        parallel.interrupt(tuple(threads))
         stopping.set()
         process.kill(process.running())
 
     def run(name: str, product: Product) -> Outcome:
         lines = _Lines(name, progress.note, stopping)
+        threads.add(threading.get_ident())
         try:
             return _built(name, product, replace(request, profile=name), settings, lines, sharing)
         finally:
+            threads.discard(threading.get_ident())
             unfinished.discard(product.plan.workdir)
 
     try:
         with (
             progress.task(f"build {len(products)} profiles", len(products)) as task,
-            parallel.pool(max(len(products), 1), stop) as pool,
+            parallel.pool(max(len(products), 1), stop, _CLEANUP_SECONDS) as pool,
         ):
             jobs = {name: pool.submit(run, name, product) for name, product in products.items()}
             for job in futures.as_completed(jobs.values()):
@@ -143,7 +151,7 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
 class _Lines:
     """One build's progress, as lines that begin with its profile.
 
-    Reporting anything ends the build's thread once all builds are to stop.
+    Once all builds are to stop, reporting anything ends the thread that does, such as a download's.
     """
 
     def __init__(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 PATIENCE_SECONDS = 0.5
 """How long running jobs may go on after a failure."""
@@ -16,11 +17,14 @@ PATIENCE_SECONDS = 0.5
 
 @contextlib.contextmanager
 def pool(
-    workers: int | None = None, stop: Callable[[], None] = lambda: None
+    workers: int | None = None,
+    stop: Callable[[], None] = lambda: None,
+    patience: float = PATIENCE_SECONDS,
 ) -> Iterator[ThreadPoolExecutor]:
     """Yield a thread pool; on any error, drop what has not started and `stop` what has.
 
-    A job that does not stop, such as one that resolves a name, is left behind.
+    What has started may clean up for `patience` seconds. A job that does not stop, such as one that
+    resolves a name, is left behind.
     """
     executor = ThreadPoolExecutor(workers)
     try:
@@ -31,5 +35,15 @@ def pool(
         executor.shutdown(wait=False, cancel_futures=True)
         waiting = threading.Thread(target=executor.shutdown, daemon=True)
         waiting.start()
-        waiting.join(PATIENCE_SECONDS)
+        waiting.join(patience)
         raise
+
+
+def interrupt(threads: Iterable[int]) -> None:
+    """Raise `KeyboardInterrupt` in threads, given by their idents, as Ctrl-C does in the main one.
+
+    A thread that waits for something outside of Python gets it when that wait ends.
+    """
+    for ident in threads:
+        error = ctypes.py_object(KeyboardInterrupt)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), error)
