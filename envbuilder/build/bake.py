@@ -94,22 +94,19 @@ def _targets(source: Source) -> Iterator[BakeTarget]:
             )
 
 
-def _groups(targets: Iterable[BakeTarget]) -> dict[str, list[str]]:
+def _groups(targets: Sequence[BakeTarget]) -> dict[str, list[str]]:
     """Return the targets of each profile and each platform, by the group's name."""
-    groups: dict[str, list[str]] = {}
-    names = []
+    profiles, platforms = dict[str, list[str]](), dict[str, list[str]]()
     for target in targets:
-        names.append(target.name)
-        for group in (target.profile, target.platform.replace("/", "-")):
-            groups.setdefault(group, []).append(target.name)
-    taken = ["default", *names]
-    for group in groups:
-        if group in taken:
-            raise InvalidError(
-                f"'{group}' would name a group and something else in the bake file",
-                "Render this profile apart from the others, or rename it.",
-            )
-    return groups
+        profiles.setdefault(target.profile, []).append(target.name)
+        platforms.setdefault(target.platform.replace("/", "-"), []).append(target.name)
+    taken = {"default", *platforms, *(target.name for target in targets)}
+    for name in taken.intersection(profiles):
+        raise InvalidError(
+            f"'{name}' would name a group and something else in the bake file",
+            "Leave this profile out, or rename it.",
+        )
+    return profiles | platforms
 
 
 def _assigned(

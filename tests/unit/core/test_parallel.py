@@ -51,3 +51,20 @@ def test_a_job_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch
         fail()
     assert not released.is_set()
     released.set()
+
+
+def test_an_interruption_reaches_a_thread_in_its_own_code() -> None:
+    running, never, idents = threading.Event(), threading.Event(), list[int]()
+
+    def job() -> None:
+        idents.append(threading.get_ident())
+        running.set()
+        while True:
+            never.wait(0.001)
+
+    with parallel.pool(1) as pool:
+        waiting = pool.submit(job)
+        running.wait(60)
+        parallel.interrupt(idents)
+        with pytest.raises(KeyboardInterrupt):
+            waiting.result(60)

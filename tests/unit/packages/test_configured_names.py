@@ -261,3 +261,36 @@ def test_a_profile_of_some_projects_may_be_the_users_default(tmp_path: Path) -> 
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles" / "mine.yaml").write_text("extends: cpu\n")
     assert load(tmp_path, "profile: mine\n").configuration.profile == "mine"
+
+
+# --- builders
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("cudda", "'cuda'"), ("linux/arm46", "'linux/arm64'"), ("cuda@linux/arm", "'linux/arm64'")],
+)
+def test_a_builder_of_nothing_is_named_with_its_line(key: str, meant: str, tmp_path: Path) -> None:
+    error = refused(tmp_path, f"builders:\n  zendnn: box\n  {key}: big-box\n")
+    assert error.message.startswith(f"{tmp_path}/envbuilder.yaml:3: builders: '{key}': there is no")
+    assert f"Did you mean {meant}?" in error.hint
+
+
+def test_the_users_own_builders_may_be_for_profiles_of_some_projects(tmp_path: Path) -> None:
+    text = "builders: {of-a-project: big-box, cuda@linux/arm64: arm-box}\n"
+    builders = load(tmp_path, text, "config.yaml").configuration.builders
+    assert builders == {"of-a-project": "big-box", "cuda@linux/arm64": "arm-box"}
+    error = refused(tmp_path, "builders: {linux/arm46: x}\n", "config.yaml")
+    assert "config.yaml:1: builders: 'linux/arm46'" in error.message
+
+
+def test_a_projects_builders_go_before_the_users(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("builders: {cuda: mine, cpu: mine}\n")
+    read = load(tmp_path, "builders: {cuda: theirs}\n")
+    assert read.configuration.builders == {"cuda": "theirs", "cpu": "mine"}
+
+
+@pytest.mark.parametrize("name", ["--push", "big box", "", "9box", "x" * 129])
+def test_an_instance_has_a_name_that_buildx_takes(name: str, tmp_path: Path) -> None:
+    error = refused(tmp_path, json.dumps({"builders": {"cuda": name}}))
+    assert "builders.cuda: expected the name of a buildx instance" in error.message

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from envbuilder.build.image import layer_cache
-from envbuilder.build.image.layer_cache import LayerCache
+from envbuilder.build.image.layer_cache import LayerCache, MadeLayers
 from envbuilder.commands import inventory
 from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Layer, Member
-from envbuilder.core import folders
+from envbuilder.core import folders, parallel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,3 +147,41 @@ def test_clean_knows_the_files_of_the_cache(bench: Bench) -> None:
     names.remove(folders.MARKER)
     assert len(names) == 3
     assert all(re.fullmatch(inventory.DOWNLOADS["layers"].files, name) for name in names)
+
+
+def test_builds_side_by_side_make_a_layer_once_even_if_existing_ones_do_not_count(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.keep(content=b"of an earlier command")
+    shared, makers = MadeLayers(), []
+    meeting = threading.Barrier(2, timeout=60)
+
+    def build(number: int) -> Layer:
+        cache = LayerCache(bench.folder, bench.notes.append, fresh=True, made=shared)
+        assert cache.find(INPUTS) is None
+        meeting.wait()
+
+        def make() -> Layer:
+            makers.append(number)
+            path = tmp_path / f"written-{number}"
+            return cache.keep(INPUTS, layer.write([Member(path="a")], path, 0), path)
+
+        return cache.ensure(INPUTS, make)
+
+    with parallel.pool(2) as pool:
+        first, second = pool.map(build, range(2))
+    assert first == second
+    assert len(makers) == 1
+    alone = LayerCache(bench.folder, bench.notes.append, fresh=True)
+    assert alone.find(INPUTS) is None, "another command makes it again"
+
+
+def test_a_maker_that_fails_leaves_the_layer_to_the_next(bench: Bench) -> None:
+    cache = bench.cache()
+
+    def fail() -> Layer:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cache.ensure(INPUTS, fail)
+    assert cache.ensure(INPUTS, bench.keep) == cache.find(INPUTS)

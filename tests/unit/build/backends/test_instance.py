@@ -1,0 +1,152 @@
+"""An image on a buildx instance: what is planned, what is sent, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.build import plan
+from envbuilder.build.backends import docker, dockerfile, instance
+from envbuilder.build.image import base as image_base
+from envbuilder.build.request import Request
+from envbuilder.containers.engine import buildx
+from envbuilder.core import process, resources
+from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.settings import Configuration, Settings
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from tests.support.engines import FakeEngine
+from tests.support.workflow import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FOLDERS = (resources.profiles_dir(),)
+BASE = image_base.Base(ref="base:1", identity="sha256:" + "1" * 64, folder="")
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The instances that buildx was asked for; it has each of them."""
+    asked: list[str] = []
+
+    def describe(name: str) -> str:
+        asked.append(name)
+        return "BuildKit version: v0.15.0\n"
+
+    monkeypatch.setattr(buildx, "describe", describe)
+    monkeypatch.setattr(image_base, "find", lambda *args, **options: BASE)
+    return asked
+
+
+def prepared(found: Settings, name: str = "cpu", /, **options: Any) -> plan.Plan:
+    builders = {"cpu": "big-box", "cpu-debian": "big-box"}
+    settings = replace(found, configuration=Configuration(builders=builders))
+    profile = profiles.load(name, FOLDERS)
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    return docker.prepare(profile, lock, PLAIN, Request(profile=name, **options), settings).plan
+
+
+def step(planned: plan.Plan, kind: type[Any]) -> Any:
+    (only,) = [s for s in planned.steps if isinstance(s, kind)]
+    return only
+
+
+def test_the_assigned_instance_builds_and_its_image_is_loaded(
+    found: Settings, described: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeEngine().serve(monkeypatch)
+    planned = prepared(found)
+    assert described == ["big-box"]
+    assert (planned.builder, planned.instance) == ("buildkit", "big-box")
+    argv = step(planned, plan.Run).argv
+    assert argv[:7] == ("docker", "buildx", "build", "--progress", "plain", "--builder", "big-box")
+    received, loaded = step(planned, plan.Receive), step(planned, plan.Load)
+    outputs = [value for key, value in itertools.pairwise(argv) if key == "--output"]
+    (output,) = outputs
+    assert output == f"{dockerfile._EXPORT},dest={received.exported}"
+    assert f"BASE_IMAGE={dockerfile._BASE}" in argv
+    assert f"{dockerfile._BASE}=oci-layout://" in argv
+    assert (received.fingerprint, received.instance) == (planned.fingerprint, "big-box")
+    assert loaded.layout == received.layout
+    assert (loaded.builder, loaded.made_by) == ("buildkit", {"buildkit": "v0.15.0"})
+    assert msgspec.json.decode(msgspec.json.encode(planned), type=plan.Plan) == planned
+
+
+def test_what_exists_is_used_without_asking_the_instance(
+    found: Settings, described: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from envbuilder.build.backends.container import DockerEnvironment
+
+    FakeEngine().serve(monkeypatch)
+    artifact = plan.Artifact(kind="image", ref="x")
+    monkeypatch.setattr(DockerEnvironment, "existing", lambda environment: artifact)
+    prepared(found)
+    assert described == []
+    prepared(found, rebuild=True)
+    assert described == ["big-box"]
+
+
+@pytest.mark.parametrize("place", [{"output": "/x.tar"}, {"push": "ghcr.io/me/cpu:1"}])
+def test_an_image_for_elsewhere_needs_no_engine(
+    place: dict[str, str],
+    found: Settings,
+    described: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise AssertionError("no engine is needed")
+
+    monkeypatch.setattr(instance.connection, "connect", refuse)
+    planned = prepared(found, builder="buildkit", **place)
+    assert planned.artifact.ref == next(iter(place.values()))
+    assert step(planned, plan.Save if "output" in place else plan.Push)
+
+
+@pytest.mark.parametrize("builder", ["layers", None])
+def test_another_builder_or_profile_has_nothing_to_do_with_it(
+    builder: str | None, found: Settings, described: list[str]
+) -> None:
+    profile = profiles.load("cpu" if builder else "zendnn", FOLDERS)
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{profile.name}.json")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    settings = replace(found, configuration=Configuration(builders={"cpu": "big-box"}))
+    request = Request(profile=profile.name, builder=builder)
+    assert instance.assigned(profile, target, request, settings) == ""
+
+
+def test_a_base_that_is_made_here_cannot_be_built_on_elsewhere(
+    found: Settings, described: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeEngine().serve(monkeypatch)
+    with pytest.raises(InvalidError, match="'big-box' does not have it"):
+        prepared(found, "cpu-debian")
+
+
+@pytest.mark.parametrize(
+    ("code", "timed_out", "said"),
+    [(1, False, 'no builder "big-box" found'), (0, True, "no answer")],
+)
+def test_an_instance_that_is_not_there_is_4_with_what_creates_it(
+    code: int, timed_out: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(argv: Sequence[str], **options: Any) -> process.Completed:
+        is_version = argv[-1] == "version"
+        return process.Completed(
+            argv=tuple(argv),
+            returncode=0 if is_version else code,
+            stdout="github.com/docker/buildx v0.13.1 1\n" if is_version else "",
+            stderr='ERROR: no builder "big-box" found\n',
+            seconds=0,
+            timed_out=timed_out and not is_version,
+        )
+
+    monkeypatch.setattr(process, "which", lambda program: program)
+    monkeypatch.setattr(process, "run", run)
+    with pytest.raises(ToolError, match=said) as caught:
+        buildx.describe("big-box")
+    assert "docker buildx create --name big-box" in caught.value.hint

@@ -1,0 +1,188 @@
+"""Several profiles in one command: failures apart, one exit code, one interruption for all."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.build import many, workflow
+from envbuilder.build.many import Outcome
+from envbuilder.build.plan import Artifact, BuildResult
+from envbuilder.build.request import Request
+from envbuilder.core.errors import (
+    BuildError,
+    EnvbuilderError,
+    HostError,
+    InvalidError,
+    ToolError,
+    VerifyError,
+)
+from tests.support.workflow import Said
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+
+REQUEST = Request(backend="venv")
+
+
+class Products:
+    """What is prepared and built in place of real products."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.prepared: dict[str, EnvbuilderError] = {}
+        self.jobs: dict[str, Callable[[Any], None]] = {}
+        self.built: list[str] = []
+
+    def prepare(self, request: Request, settings: Settings, progress: Any) -> Any:
+        name = str(request.profile)
+        progress.note("is planned")
+        if error := self.prepared.get(name):
+            raise error
+        workdir = self.folder / name
+        plan = SimpleNamespace(profile=name, instance=None, backend="venv", workdir=str(workdir))
+        return SimpleNamespace(product=SimpleNamespace(plan=plan))
+
+    def build(
+        self, product: Any, request: Request, settings: Settings, progress: Any, sharing: Any
+    ) -> BuildResult:
+        name = str(request.profile)
+        self.built.append(name)
+        with sharing.turn(name), progress.task("install"):
+            self.jobs.get(name, lambda progress: None)(progress)
+        return BuildResult(
+            status="built",
+            profile=name,
+            backend="venv",
+            builder="",
+            artifact=Artifact(kind="venv", ref=f"/envs/{name}"),
+            fingerprint="0" * 64,
+            seconds=1.0,
+        )
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Products:
+    stand_in = Products(tmp_path)
+    monkeypatch.setattr(workflow, "prepare_to_build", stand_in.prepare)
+    monkeypatch.setattr(workflow, "build", stand_in.build)
+    return stand_in
+
+
+def run(found: Settings, *names: str, said: Said | None = None) -> tuple[Outcome, ...]:
+    progress = said or Said()
+    planned = many.prepare(names, REQUEST, found, progress)
+    return many.build(planned, REQUEST, found, progress)
+
+
+def failing(error: Exception) -> Callable[[Any], None]:
+    def job(progress: Any) -> None:
+        raise error
+
+    return job
+
+
+def test_a_profile_that_fails_does_not_stop_the_others(found: Settings, products: Products) -> None:
+    products.prepared["cuda"] = HostError("no GPU")
+    products.jobs["zendnn"] = failing(BuildError("wrong hash"))
+    products.jobs["rocm"] = failing(ZeroDivisionError("of ours"))
+    said = Said()
+    outcomes = run(found, "cpu", "cuda", "zendnn", "rocm", said=said)
+    assert [o.profile for o in outcomes] == ["cpu", "cuda", "zendnn", "rocm"]
+    assert [o.error.message if o.error else "" for o in outcomes] == [
+        *("", "no GPU", "wrong hash", "unexpected ZeroDivisionError: of ours")
+    ]
+    assert outcomes[0].result is not None
+    assert many.exit_code(outcomes) == 3, "the host is checked before anything is built"
+    assert "--profile rocm --debug" in outcomes[3].error.hint if outcomes[3].error else False
+    assert {"cpu: is planned", "cuda: is planned", "cpu: · install"} <= set(said.lines)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code"),
+    [
+        ((), 0),
+        ((BuildError, VerifyError), 1),
+        ((BuildError, ToolError), 4),
+        ((ToolError, HostError), 3),
+        ((HostError, InvalidError, BuildError), 2),
+    ],
+)
+def test_the_exit_code_is_that_of_the_earliest_check(
+    kinds: tuple[type[EnvbuilderError], ...], code: int
+) -> None:
+    outcomes = [Outcome("ok"), *(Outcome("x", error=kind("no")) for kind in kinds)]
+    assert many.exit_code(outcomes) == code
+
+
+def test_an_unknown_profile_is_refused_before_anything_is_planned(
+    found: Settings, products: Products
+) -> None:
+    said = Said()
+    with pytest.raises(InvalidError, match="zendn"):
+        run(found, "cpu", "zendn", said=said)
+    assert (products.built, said.lines) == ([], [])
+
+
+def test_builds_run_at_the_same_time(found: Settings, products: Products) -> None:
+    both = threading.Barrier(2, timeout=60)
+    products.jobs = dict.fromkeys(("cpu", "zendnn"), lambda progress: both.wait() and None)
+    assert all(outcome.result for outcome in run(found, "cpu", "zendnn"))
+
+
+def test_an_interruption_reaches_every_build_and_leaves_no_working_folder(
+    found: Settings, products: Products, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One build works, one waits for its turn, and one for something that never answers."""
+    monkeypatch.setattr(many, "_CLEANUP_SECONDS", 0.5)
+    hangs, ended, started = threading.Event(), list[str](), threading.Barrier(3, timeout=60)
+
+    def works(progress: Any) -> None:
+        try:
+            started.wait()
+            while True:
+                hangs.wait(0.001)
+        except KeyboardInterrupt:
+            ended.append("works")
+            raise
+
+    def waits(progress: Any) -> None:
+        (products.folder / "rocm").mkdir()
+        try:
+            started.wait()
+            hangs.wait()
+        finally:
+            hangs.wait()  # its cleanup does not end either
+
+    products.jobs = {"cpu": works, "rocm": waits}
+
+    def interrupt(jobs: Any) -> Any:
+        started.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(many.futures, "as_completed", interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(found, "cpu", "rocm", "zendnn")
+        assert ended == ["works"]
+        assert not (products.folder / "rocm").exists()
+    finally:
+        hangs.set()
+
+
+def test_whatever_a_build_reports_after_an_interruption_ends_it() -> None:
+    said, stopping = Said(), threading.Event()
+    lines = many._Lines("cpu", said.note, stopping)
+    with lines.task("fetch", 10, "bytes") as task:
+        task.advance(1)
+        stopping.set()
+        for report in (lambda: task.advance(1), lambda: task.update(2), lambda: lines.note("x")):
+            with pytest.raises(KeyboardInterrupt):
+                report()
+    assert said.lines == ["cpu: · fetch (0 MB)"]
