@@ -56,6 +56,9 @@ indexes:
   pytorch-cpu: https://mirror.example/whl/cpu
 base_images:
   python:3.12-slim-bookworm: registry.example/python:3.12
+builders:
+  cuda: big-box
+  linux/arm64: arm-box
 mirrors:
   docker.io: mirror.example:5000/hub
 plain_http: [registry.example:5000]

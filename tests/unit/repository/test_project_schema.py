@@ -100,6 +100,7 @@ documents = st.fixed_dictionaries(
         "mirrors": st.dictionaries(st.just("x"), words, max_size=1),
         "plain_http": lists,
         "base_images": st.dictionaries(st.just("x"), words, max_size=1),
+        "builders": st.dictionaries(st.just("x"), words, max_size=1),
         "profile": words.filter(lambda word: word is not None),
         "signatures": st.fixed_dictionaries({}, optional={"locks": lists}),
         "wrong": words,

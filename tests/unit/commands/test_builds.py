@@ -1,0 +1,127 @@
+"""`build --profile A,B`: what is refused, printed and returned."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder import cli
+from envbuilder.build import many
+from envbuilder.build.many import Outcome
+from envbuilder.build.plan import Artifact, BuildResult
+from envbuilder.core.errors import BuildError, HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PLAN: Any = SimpleNamespace(plan=SimpleNamespace(backend="docker"))
+LONG = "/home/somebody/.local/share/envbuilder/envs/" + "zendnn-" * 20
+
+
+def result(profile: str, status: str = "built", ref: str = "envbuilder/x:1") -> BuildResult:
+    return BuildResult(
+        status=status,
+        profile=profile,
+        backend="docker",
+        builder="layers",
+        artifact=Artifact(kind="image", ref=ref),
+        fingerprint="0" * 64,
+        seconds=12.34 if status == "built" else 0.0,
+    )
+
+
+OUTCOMES = (
+    Outcome("cpu", PLAN, result("cpu", "reused")),
+    Outcome("zendnn-tensorflow", PLAN, result("zendnn-tensorflow", ref=LONG)),
+    Outcome("rocm", PLAN, error=BuildError("wrong hash\nof a\x1b[31m wheel", "Run it again.")),
+    Outcome("cuda", error=HostError("no GPU: " + "x" * 500)),
+)
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line, whose builds have the outcomes above."""
+    monkeypatch.setattr(many, "prepare", lambda *args: OUTCOMES)
+    monkeypatch.setattr(many, "build", lambda *args: OUTCOMES)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*arguments])
+        printed = capsys.readouterr()
+        return int(str(ended.value.code or 0)), printed.out, printed.err
+
+    return command
+
+
+def test_one_table_and_each_error_in_full(run: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = run("build", "--profile", "cpu,zendnn")
+    assert code == 3
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["profile", "status", "backend", "seconds", "result"]
+    assert lines[1].split() == ["cpu", "reused", "docker", "0.0", "envbuilder/x:1"]
+    assert "12.3" in out
+    assert "failed" in out
+    assert "wrong hash" in out
+    assert "\x1b" not in out + err
+    assert "error: rocm: wrong hash\n  of a" in err
+    assert "error: cuda: no GPU" in err
+    assert "Run it again." in err
+    assert len(err) > 500
+
+
+def test_as_json_each_build_is_an_object(run: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, _ = run("build", "--profile", "cpu,zendnn", "--json")
+    data = json.loads(out)
+    assert (code, data["schema"]) == (3, 1)
+    assert [build["status"] for build in data["builds"]] == ["reused", "built", "failed", "failed"]
+    rocm, cuda = data["builds"][2:]
+    assert (rocm["backend"], rocm["error"]["exit_code"]) == ("docker", 1)
+    assert rocm["error"]["hint"] == "Run it again."
+    assert ("backend" in cuda, cuda["error"]["exit_code"]) == (False, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["build", "--profile", "cpu,cpu"], "names cpu twice"),
+        (["build", "--profile", "cpu,,cuda"], "lacks a name"),
+        (["build", "--profile", ""], "lacks a name"),
+        (["build", "--profile", "cpu,cuda", "--tag", "me/x"], "--tag is for one image"),
+        (["build", "--profile", "cpu,cuda", "--output", "x.tar"], "--output is for one image"),
+        (["build", "--profile", "cpu,cuda", "--push", "ghcr.io/a/b:1"], "--push is for one image"),
+        (["verify", "--profile", "cpu,cuda"], "is more than one profile"),
+        (["render", "--profile", "cpu,cuda"], "several profiles are for --target bake"),
+        (["lock", "--profile", "cpu,cuda"], "only build, bundle and render --target bake"),
+    ],
+)
+def test_what_several_profiles_cannot_mean_is_2(
+    arguments: list[str], said: str, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_an_unknown_profile_is_2_before_anything_is_planned(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["build", "--profile", "cpu,zendn", "--dry-run"])
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert "Did you mean 'zendnn'?" in err
+    assert "cpu:" not in err
+
+
+def test_a_bake_file_is_printed_for_several_profiles(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    code, out, err = run("render", "--profile", "cpu,cuda", "--target", "bake")
+    assert (code, err) == (0, "")
+    assert 'target "cuda-linux-arm64" {' in out
