@@ -59,9 +59,11 @@ def execute(
     settings: Settings,
     progress: Progress,
     is_done: Callable[[], bool] = lambda: False,
-    made: MadeLayers | None = None,
+    shared: MadeLayers | None = None,
 ) -> bool:
-    """Run a plan's steps; return whether they ran. `made`: layers that builds beside this one make.
+    """Run a plan's steps; return whether they ran.
+
+    `shared`: layers that builds beside this one make.
 
     Only one process at a time builds a given artifact. If another one has built it meanwhile
     (`is_done`), nothing runs: it may be in use already. The working folder is always removed; the
@@ -82,7 +84,7 @@ def execute(
             files.write(log, b"", files.PRIVATE)
             for step in plan.steps:
                 with progress.task(step.what) as task:
-                    _perform(step, Store.of(settings), log, progress, task, made)
+                    _perform(step, Store.of(settings), log, progress, task, shared)
         except (OSError, shutil.Error) as error:
             cause = error if isinstance(error, OSError) else OSError(str(error))
             raise full_or_broken(cause, Path(cause.filename or workdir)) from error
@@ -104,7 +106,7 @@ def _perform(
     log: Path,
     progress: Progress,
     task: Task,
-    made: MadeLayers | None,
+    shared: MadeLayers | None,
 ) -> None:
     match step:
         case Write() | WritePayload() | WritePrograms():
@@ -131,7 +133,7 @@ def _perform(
         case Move():
             _move(Path(step.source), Path(step.target))
         case _:
-            _perform_on_image(step, store, log, progress, task, made)
+            _perform_on_image(step, store, log, progress, task, shared)
 
 
 def _write(step: Write | WritePayload | WritePrograms) -> None:
@@ -186,7 +188,7 @@ def _perform_on_image(
     log: Path,
     progress: Progress,
     task: Task,
-    made: MadeLayers | None,
+    shared: MadeLayers | None,
 ) -> None:
     match step:
         case MakeBase():
@@ -197,9 +199,9 @@ def _perform_on_image(
             from envbuilder.build.image.assemble import Assembly
 
             def run(part: Step) -> None:
-                _perform(part, store, log, progress, task, made)
+                _perform(part, store, log, progress, task, shared)
 
-            Assembly(step, store, run, progress.note, task.update, made).make()
+            Assembly(step, store, run, progress.note, task.update, shared).make()
         case Receive():
             from envbuilder.build.image import received
 

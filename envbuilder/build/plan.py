@@ -144,7 +144,9 @@ class System(Struct, frozen=True, kw_only=True):
     steps: tuple[LinkFiles | Write | Run, ...]
     """Steps that build the engine's image; skipped if the layer is cached."""
     ref: str
-    """Temporary name of that image."""
+    """Temporary name of that image; empty if the engine does not keep it."""
+    exported: str | UnsetType = UNSET
+    """Folder of the layout to which the builder exports it otherwise."""
 
 
 class PlannedLayer(Struct, frozen=True, kw_only=True):

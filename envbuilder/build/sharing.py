@@ -34,11 +34,11 @@ class Sharing:
         self._turns: dict[str, AbstractContextManager[object]] = {
             name: threading.Semaphore(1) for name in instances.values()
         }
-        self._here = threading.Semaphore(builds_at_once(cores or _cores()))
+        self._local = threading.Semaphore(builds_at_once(cores or _cores()))
 
     def turn(self, profile: str) -> AbstractContextManager[object]:
         """Return what a profile's build holds while it runs."""
-        return self._turns.get(self._instances.get(profile, ""), self._here)
+        return self._turns.get(self._instances.get(profile, ""), self._local)
 
 
 def builds_at_once(cores: int) -> int:

@@ -32,13 +32,18 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 
+_TARGETS = (*render.TARGETS, bake.TARGET)
+
+
 @click.command("render", short_help="Write a Dockerfile or other files that need no envbuilder.")
 @profiles_option
 @environment_option
 @click.option(
     "--target",
-    type=click.Choice((*render.TARGETS, bake.TARGET)),
-    help="What to write. Without it: a Dockerfile, or for profiles without one a script.",
+    type=click.Choice(_TARGETS),
+    metavar="TARGET",
+    help=f"What to write: {', '.join(_TARGETS)}. Without it: a Dockerfile, or for profiles without"
+    " one a script.",
 )
 @python_option
 @click.option(

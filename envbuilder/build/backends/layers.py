@@ -251,15 +251,19 @@ def _system(
     debs = target.of_kind("deb")
     text = _stage(profile, lock, target)
     recipe = hashlib.sha256(text.encode()).hexdigest()
-    context, ref = work / "system", f"envbuilder/system:{recipe[:12]}"
+    context, ref, exported = work / "system", f"envbuilder/system:{recipe[:12]}", ""
+    command = (*build.argv, "--tag", ref)
+    if build.layout_argv:
+        # The engine neither compresses the layer, unpacks it, nor sends it as a part of its image.
+        ref, exported = "", str(work / "system-exported")
+        command = (*build.layout_argv[:-1], build.layout_argv[-1] + exported)
     argv = (
-        *build.argv,
+        *command,
         *("--platform", target.platform, "--pull=false"),
         *("--build-arg", f"BASE_IMAGE={base.ref}"),
         *("--build-arg", f"SOURCE_DATE_EPOCH={target.base.epoch}"),
         *("--build-context", f"debs={work / 'debs'}"),
         *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
-        *("--tag", ref),
         *(["--no-cache"] if request.rebuild else []),
         str(context),
     )
@@ -268,7 +272,7 @@ def _system(
         Write(what="write Dockerfile", path=str(context / "Dockerfile"), text=text),
         Run(what="install the system packages", argv=argv),
     )
-    return System(recipe=recipe, steps=steps, ref=ref)
+    return System(recipe=recipe, steps=steps, ref=ref, exported=exported or UNSET)
 
 
 def _stage(profile: Profile, lock: Lock, target: Target) -> str:

@@ -64,15 +64,15 @@ class Assembly:
         run: Callable[[Step], None],
         note: Callable[[str], None],
         show: Callable[[int, int], object] = lambda done, total: None,
-        made: MadeLayers | None = None,
+        shared: MadeLayers | None = None,
     ) -> None:
         """`show` receives the bytes written so far, and all that are to be written.
 
-        `made`: layers that builds beside this one make.
+        `shared`: layers that builds beside this one make.
         """
         self._step, self._store, self._run, self._show = step, store, run, show
         self._written = self._to_write = 0
-        self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh, made=made)
+        self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh, shared=shared)
         self._work = Path(step.work)
         self._work.mkdir(parents=True)
         self._base = base_layers.read(step.base, step.platform, self._cache)

@@ -45,7 +45,7 @@ class MadeLayers:
 class LayerCache:
     """Layers by their inputs, below one folder.
 
-    `fresh`: existing layers are not used, except those that builds beside this one `made`.
+    `fresh`: existing layers are not used, except those in `shared`, of builds beside this one.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class LayerCache:
         note: Callable[[str], None],
         *,
         fresh: bool,
-        made: MadeLayers | None = None,
+        shared: MadeLayers | None = None,
     ) -> None:
         self.layout = Layout(folder)
-        self._note, self._fresh, self._made = note, fresh, made or MadeLayers()
+        self._note, self._fresh, self._shared = note, fresh, shared or MadeLayers()
 
     def find(self, inputs: Mapping[str, Any]) -> Layer | None:
         """Return the layer made from `inputs` after hashing its blob; None if there is none.
@@ -65,7 +65,7 @@ class LayerCache:
         A damaged layer is reported and removed, so that it is made again.
         """
         entry = self._entry(inputs)
-        if self._fresh and entry not in self._made.entries:
+        if self._fresh and entry not in self._shared.entries:
             return None
         try:
             layer = decode(entry.read_bytes(), Layer, str(entry))
@@ -85,7 +85,7 @@ class LayerCache:
 
         If a build beside this one makes it at this moment, it is waited for.
         """
-        with self._made.maker(self._entry(inputs)):
+        with self._shared.maker(self._entry(inputs)):
             return self.find(inputs) or make()
 
     def keep(self, inputs: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
@@ -95,7 +95,7 @@ class LayerCache:
         blob.parent.mkdir(parents=True, exist_ok=True)
         written.replace(blob)
         files.write(self._entry(inputs), encode(layer))
-        self._made.entries.add(self._entry(inputs))
+        self._shared.entries.add(self._entry(inputs))
         return layer
 
     def remembered(self, inputs: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:

@@ -18,6 +18,7 @@ from envbuilder.build.image.layer_cache import SYSTEM_FORMAT
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import layer, rootfs
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.oci.members import members
 from envbuilder.core import bounded
 from envbuilder.core.errors import BuildError
@@ -94,9 +95,12 @@ def built(
 
 
 def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
-    """Export the one layer that the engine's image has above the base, and recompress it."""
-    with connection.connect() as engine, _noted(engine, step, system.ref):
-        layout = images.take(engine, system.ref, work / "system")
+    """Return the one layer that the engine's image has above the base, recompressed."""
+    if system.exported:
+        layout = Layout.open(Path(system.exported))
+    else:
+        with connection.connect() as engine, _noted(engine, step, system.ref):
+            layout = images.take(engine, system.ref, work / "system")
     manifest = layout.manifest(step.platform)
     base_ids = base.config["rootfs"]["diff_ids"]
     diff_ids = layout.read_config(manifest)["rootfs"]["diff_ids"]

@@ -209,6 +209,13 @@ class DockerEngine(Engine):
                 *("--provenance=false", "--sbom=false"),
             ),
             digests_option="--metadata-file",
+            layout_argv=(
+                *(*self.command, "buildx", "build", "--progress", "plain"),
+                *("--provenance=false", "--sbom=false", "--builder", endpoint.builder, "--output"),
+                "type=oci,tar=false,oci-mediatypes=true,compression=uncompressed,dest=",
+            )
+            if containerd
+            else (),
             version_argv=(*self.command, "buildx", "inspect", endpoint.builder),
             docker_version=self._version,
             takes_epoch=True,

@@ -57,6 +57,9 @@ class BuildCommand(Struct, frozen=True, kw_only=True):
     """The version of Docker, of which the builder is a part; empty for another engine."""
     takes_epoch: bool = False
     """Whether the builder takes its timestamps from the build argument SOURCE_DATE_EPOCH."""
+    layout_argv: tuple[str, ...] = ()
+    """The same for an image that is not kept in the engine but written as an OCI layout, to the
+    folder that `dest=` in its last word names; empty if the builder cannot do that."""
     exports_layouts: bool = True
     """Whether the engine exports images as OCI layouts."""
     keeps_blobs: bool = False

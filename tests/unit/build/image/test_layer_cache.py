@@ -157,7 +157,7 @@ def test_builds_side_by_side_make_a_layer_once_even_if_existing_ones_do_not_coun
     meeting = threading.Barrier(2, timeout=60)
 
     def build(number: int) -> Layer:
-        cache = LayerCache(bench.folder, bench.notes.append, fresh=True, made=shared)
+        cache = LayerCache(bench.folder, bench.notes.append, fresh=True, shared=shared)
         assert cache.find(INPUTS) is None
         meeting.wait()
 
