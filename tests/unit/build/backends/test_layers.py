@@ -124,6 +124,19 @@ def test_only_an_engine_that_keeps_layers_as_they_came_gets_some_ahead(found: Se
         assert not assembled(planned(found, build=other)).ahead
 
 
+def test_a_builder_that_writes_layouts_keeps_no_image_of_the_system_packages(
+    found: Settings,
+) -> None:
+    build = msgspec.structs.replace(BUILDKIT, layout_argv=("docker", "--output", "type=oci,dest="))
+    system = assembled(planned(found, "zendnn", build=build)).system
+    assert system is not None
+    (run,) = (step for step in system.steps if isinstance(step, plan.Run))
+    assert run.argv[:2] == ("docker", "--output")
+    assert run.argv[2] == f"type=oci,dest={system.exported}"
+    assert "--tag" not in run.argv
+    assert system.ref == ""
+
+
 def test_packages_with_scripts_are_installed_by_an_engine(found: Settings) -> None:
     system = assembled(planned(found, "zendnn")).system
     assert system is not None

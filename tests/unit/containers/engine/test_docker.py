@@ -42,6 +42,7 @@ def test_the_containerd_store_keeps_layers_as_they_came(
     build = engine(info=lambda: {"DriverStatus": status}).build_command
     assert build.keeps_blobs is keeps
     assert ("compression=zstd" in " ".join(build.argv)) is keeps
+    assert [word[-5:] for word in build.layout_argv[-1:]] == (["dest="] if keeps else [])
 
 
 def test_a_build_goes_to_the_endpoint(tmp_path: Any) -> None:
