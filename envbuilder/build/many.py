@@ -85,6 +85,8 @@ def build(
 ) -> tuple[Outcome, ...]:
     """Build what was planned, side by side; one that fails does not stop the others."""
     products = {outcome.profile: outcome.product for outcome in planned if outcome.product}
+    if not products:
+        return tuple(planned)
     plans = [product.plan for product in products.values()]
     sharing = Sharing({plan.profile: plan.instance for plan in plans if plan.instance})
     stopping = threading.Event()
@@ -108,8 +110,8 @@ def build(
 
     try:
         with (
-            progress.task(f"build {len(products)} profiles", len(products)) as task,
-            parallel.pool(max(len(products), 1), stop, _CLEANUP_SECONDS) as pool,
+            progress.task(f"build {', '.join(products)}", len(products)) as task,
+            parallel.pool(len(products), stop, _CLEANUP_SECONDS) as pool,
         ):
             jobs = {name: pool.submit(run, name, product) for name, product in products.items()}
             for job in futures.as_completed(jobs.values()):

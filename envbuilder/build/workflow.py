@@ -194,6 +194,8 @@ def _plan(
         python = request.python or profile.image_python
         _suggest_packages(error, profile.name, python, request, settings)
         raise
+    for note in product.plan.notes:
+        progress.note(note)
     signatures = (*decision.signed, *product.plan.signatures)
     for signed in signatures:
         progress.note(f"signed by key {signed.keyid}: {signed.name}")

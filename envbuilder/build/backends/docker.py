@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from envbuilder.build.backends import instance, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci import image_names
-from envbuilder.core import console
 from envbuilder.core.errors import InvalidError, ToolError
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from envbuilder.host.model import Host
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
+
+
+_FASTER = "builder layers: it makes the same image as the Dockerfile, but faster"
 
 
 def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
@@ -64,17 +68,26 @@ def prepare(
         return layers.prepare(profile, lock, target, request, settings)
     engine = connection.connect()
     build = engine.build_command
+    reason = ""
     if request.builder is None:
         reason = layers.unsuitable(build, profile, target)
-        # What runs a command mostly builds nothing, and has its own line to print.
-        note = (lambda line: None) if request.to_run else console.progress().note
         if not reason:
-            note("builder layers: it makes the same image as the Dockerfile, but faster")
-            return layers.prepare(profile, lock, target, request, settings, engine)
-        note(f"builder {build.builder}: {reason}")
+            product = layers.prepare(profile, lock, target, request, settings, engine)
+            return _noted(product, request, _FASTER)
     from envbuilder.build.backends import dockerfile
 
-    return dockerfile.prepare(profile, lock, target, request, settings, engine)
+    product = dockerfile.prepare(profile, lock, target, request, settings, engine)
+    return _noted(product, request, f"builder {build.builder}: {reason}") if reason else product
+
+
+def _noted(product: Product, request: Request, note: str) -> Product:
+    """Return the product, whose plan says why it has this builder.
+
+    What runs a command mostly builds nothing, and has its own line to print.
+    """
+    if not request.to_run:
+        product.plan = replace(product.plan, notes=(*product.plan.notes, note))
+    return product
 
 
 def needs_layers(request: Request) -> bool:
