@@ -77,6 +77,7 @@ def step(server: FakeRegistry, layout: Layout, found: Settings) -> plan.Push:
         uploads=str(found.uploads_dir),
         profile="cpu",
         fingerprint=FINGERPRINT,
+        builder="layers",
         made_by={"zstd": "1.5"},
         folder=str(found.records_dir / FINGERPRINT),
     )
