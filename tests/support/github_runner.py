@@ -36,10 +36,8 @@ VARIABLES = {
     "HOME": HOME,
     "PIP_FIND_LINKS": PACKAGES,
     "PIP_NO_INDEX": "1",
-    # Threads that wait for each other take minutes on a busy machine.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    # It would take half of pip's time.
-    "PIP_NO_COMPILE": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait for each other take minutes on busy machines
+    "PIP_NO_COMPILE": "1",  # it would take half of pip's time
 }
 Result = Literal["success", "failure", "skipped"]
 
