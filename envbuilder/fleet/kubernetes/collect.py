@@ -25,7 +25,7 @@ from envbuilder.verify.report import consistency, model, speed
 from envbuilder.verify.run import as_stored, unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from envbuilder.fleet.kubernetes.log import Log
     from envbuilder.fleet.kubernetes.objects import JobObject, PodObject
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 WORKERS = 8
 """Logs that are read at the same time."""
+_BATCH = 32
+"""Logs that are in memory at the same time."""
 _LONGEST_NAME = 100
 
 
@@ -74,7 +76,7 @@ class Collected(Struct, frozen=True, kw_only=True):
 
 
 def collect(
-    work: Work, stated: Iterable[Stated], source: Source, done: Callable[[], None]
+    work: Work, stated: Sequence[Stated], source: Source, done: Callable[[], None]
 ) -> list[Collected]:
     """Return what became of each stated job, in their order; `done` is called after each.
 
@@ -84,14 +86,30 @@ def collect(
     jobs = {job.metadata.name: job for job in source.jobs(work.run)}
     pods = _newest(source.pods(work.run))
 
-    def one_node(each: Stated) -> Collected:
-        state = states.state(jobs.get(each.job), pods.get(each.job))
-        collected = _of(work, each, state, source)
-        done()
-        return collected
-
+    collected = []
     with pool(WORKERS) as executor:
-        return list(executor.map(one_node, stated))
+        for first in range(0, len(stated), _BATCH):
+            batch = [
+                (each, states.state(jobs.get(each.job), pods.get(each.job)))
+                for each in stated[first : first + _BATCH]
+            ]
+            # Only logs are read in threads: two that first decode a struct of msgspec's (0.22.0) at
+            # the same time may end the process by a segmentation fault.
+            texts = executor.map(lambda pair: _log(pair[1], source), batch)
+            for (each, state), text in zip(batch, texts, strict=True):
+                collected.append(_of(work, each, state, text))
+                done()
+    return collected
+
+
+def _log(state: State, source: Source) -> str | ToolError:
+    """Return the log of a pod that ended, or why it cannot be read; empty for others."""
+    if isinstance(state, states.NoResult):
+        return ""
+    try:
+        return source.log(state.pod)
+    except ToolError as error:
+        return error
 
 
 def _newest(pods: Iterable[PodObject]) -> dict[str, PodObject]:
@@ -104,13 +122,12 @@ def _newest(pods: Iterable[PodObject]) -> dict[str, PodObject]:
     return by_job
 
 
-def _of(work: Work, stated: Stated, state: State, source: Source) -> Collected:
+def _of(work: Work, stated: Stated, state: State, text: str | ToolError) -> Collected:
     if isinstance(state, states.NoResult):
         return _unexamined(stated, state.outcome, state.detail)
-    try:
-        log = logs.read(source.log(state.pod))
-    except ToolError as error:
-        return _unexamined(stated, "lost", error.message)
+    if isinstance(text, ToolError):
+        return _unexamined(stated, "lost", text.message)
+    log = logs.read(text)
     if log.report is not None and log.run_id != run_id(work.run, state.node, state.pod):
         detail = f"the report in its log is of {printable(log.run_id, _LONGEST_NAME)}"
         return _unexamined(stated, "mixed-up", detail)

@@ -14,7 +14,7 @@ from tests.support.kubernetes import OUTCOMES, RUN, Recorded, job_name, stated, 
 
 
 def collected(*nodes: str, source: Recorded | None = None) -> list[collect.Collected]:
-    return collect.collect(work(), map(stated, nodes), source or Recorded(), lambda: None)
+    return collect.collect(work(), [*map(stated, nodes)], source or Recorded(), lambda: None)
 
 
 def test_every_node_is_what_befell_it() -> None:
@@ -25,7 +25,7 @@ def test_every_node_is_what_befell_it() -> None:
 def test_the_order_is_that_of_the_jobs_and_each_is_counted() -> None:
     done: list[int] = []
     nodes = ("oom", "right", "evicted")
-    result = collect.collect(work(), map(stated, nodes), Recorded(), lambda: done.append(1))
+    result = collect.collect(work(), [*map(stated, nodes)], Recorded(), lambda: done.append(1))
     assert [each.judged.entry.node for each in result] == list(nodes)
     assert len(done) == len(nodes)
 
