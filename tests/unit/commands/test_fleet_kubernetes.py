@@ -140,7 +140,7 @@ def collect(
 def test_the_table_is_json_on_request_and_kept_in_a_folder(collect: Any, folder: Path) -> None:
     code, out, err = collect("--run", RUN, "--json", "-o", "results")
     assert code == 5, err
-    summary = json.loads(out)["summary"]
+    summary = json.loads(out)
     assert {e["node"]: e["outcome"] for e in summary["entries"]} == OUTCOMES
     assert summary["scheduler"] == "kubernetes"
     assert summary["quick"] is True
@@ -158,6 +158,12 @@ def test_what_is_kept_can_be_shown(
     table = collect("--run", RUN, "-o", "results")[1]
     assert "out of memory" in " ".join(table.split())
     assert run(capsys, "show", "results")[1] == table
+
+
+def test_the_page_shows_every_node(collect: Any, folder: Path) -> None:
+    collect("--run", RUN, "--html", "fleet.html")
+    page = (folder / "fleet.html").read_text()
+    assert all(node in page for node in OUTCOMES)
 
 
 def test_proven_nodes_alone_are_a_success(collect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
