@@ -16,6 +16,7 @@ from envbuilder.fleet.kubernetes import stated
 from envbuilder.fleet.kubernetes.names import LONGEST, job_name, label_value
 from envbuilder.fleet.kubernetes.settings import KubernetesSettings
 from envbuilder.fleet.settings import FleetSettings
+from envbuilder.payload import arguments
 from envbuilder.profiles import profile as profiles
 from tests.support.kubernetes import RUN
 from tests.support.manifests import FULL, LEAST, LONG, problems
@@ -137,6 +138,16 @@ def test_the_payload_is_told_which_pod_it_is_in() -> None:
     assert container["args"][-2:] == ["--run-id", f"{RUN}/$(ENVBUILDER_NODE)/$(ENVBUILDER_POD)"]
     fields = {v["name"]: v["valueFrom"]["fieldRef"]["fieldPath"] for v in container["env"]}
     assert fields == {"ENVBUILDER_NODE": "spec.nodeName", "ENVBUILDER_POD": "metadata.name"}
+
+
+@pytest.mark.parametrize("settings", [FULL, LEAST], ids=["full", "least"])
+def test_the_payload_understands_its_arguments(settings: Any) -> None:
+    jobs = [m for m in rendered(settings).values() if m["kind"] == "Job"]
+    for job in jobs:
+        words = pod(job)["containers"][0]["args"]
+        options = arguments.parser().parse_args(words[words.index("--promise") :])
+        assert options.command == "verify"
+        assert options.start.prefix == words[0].removesuffix("/bin/python")
 
 
 def test_without_a_claim_the_manifests_carry_the_small_subset() -> None:
