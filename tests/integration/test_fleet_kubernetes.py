@@ -63,7 +63,7 @@ def test_a_run_is_collected_by_its_id(
 ) -> None:
     code, out, err = collect("--run", RUN, "--namespace", "ml", "--context", "lab", "--json")
     assert code == 5, err
-    outcomes = {e["node"]: e["outcome"] for e in json.loads(out)["entries"]}
+    outcomes = {e["node"]: e["outcome"] for e in json.loads(out)["summary"]["entries"]}
     assert outcomes == {n: o for n, o in OUTCOMES.items() if n != "vanished"}
     calls = (kubectl / "calls").read_text().splitlines()
     assert {call.split()[0] for call in calls} == {"get", "logs"}
@@ -88,7 +88,7 @@ def test_a_folder_knows_the_nodes_that_the_cluster_has_forgotten(
         (kubectl / name).write_text('{"items": []}')
     code, out, err = collect("out", "--json")
     assert code == 5, err
-    (entry,) = json.loads(out)["entries"]
+    (entry,) = json.loads(out)["summary"]["entries"]
     assert (entry["node"], entry["outcome"]) == ("n1", "lost")
     assert "--namespace" not in (kubectl / "calls").read_text()
 
@@ -97,7 +97,8 @@ def test_a_log_that_is_gone_is_its_nodes_loss(
     collect: Callable[..., tuple[int, str, str]], kubectl: Path
 ) -> None:
     (kubectl / f"{pod_name('right')}.log").unlink()
-    entries = {e["node"]: e for e in json.loads(collect("--run", RUN, "--json")[1])["entries"]}
+    summary = json.loads(collect("--run", RUN, "--json")[1])["summary"]
+    entries = {e["node"]: e for e in summary["entries"]}
     assert entries["right"]["outcome"] == "lost"
     assert "NotFound" in entries["right"]["detail"]
     assert entries["failing"]["outcome"] == "failed"

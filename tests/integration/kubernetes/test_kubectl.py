@@ -49,7 +49,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests
 def test_a_run_is_collected(cli: Cli, server: Requests) -> None:
     done = cli("fleet", "collect", "--run", RUN, "--context", "lab", "--namespace", "ml", "--json")
     assert done.returncode == 5, done.stderr
-    outcomes = {e["node"]: e["outcome"] for e in json.loads(done.stdout)["entries"]}
+    outcomes = {e["node"]: e["outcome"] for e in json.loads(done.stdout)["summary"]["entries"]}
     # Whose job is gone is not known without the folder.
     assert outcomes == {n: o for n, o in OUTCOMES.items() if n != "vanished"}
     lists = [query for _, path, query in server if path.endswith(("/jobs", "/pods"))]

@@ -140,7 +140,7 @@ def collect(
 def test_the_table_is_json_on_request_and_kept_in_a_folder(collect: Any, folder: Path) -> None:
     code, out, err = collect("--run", RUN, "--json", "-o", "results")
     assert code == 5, err
-    summary = json.loads(out)
+    summary = json.loads(out)["summary"]
     assert {e["node"]: e["outcome"] for e in summary["entries"]} == OUTCOMES
     assert summary["scheduler"] == "kubernetes"
     assert summary["quick"] is True
