@@ -36,13 +36,24 @@ if TYPE_CHECKING:
 )
 @click.option("--profile", metavar="NAME", help="Promised of every node, whatever the file says.")
 @click.option(
+    "--ddp",
+    is_flag=True,
+    help="Instead, one Job for all nodes of a profile, which train together (torchrun).",
+)
+@click.option(
     "-o",
     "--output",
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder to write to.",
 )
-def command(settings_file: Path, node_file: Path | None, profile: str | None, output: Path) -> None:
+def command(
+    settings_file: Path,
+    node_file: Path | None,
+    profile: str | None,
+    ddp: bool,
+    output: Path,
+) -> None:
     """Write one Kubernetes Job for each node, which verifies it in an image.
 
     Nothing is sent to a cluster: review the files, and create them with `kubectl create -f FOLDER`.
@@ -60,6 +71,7 @@ def command(settings_file: Path, node_file: Path | None, profile: str | None, ou
     Examples:
       envbuilder fleet render -o fleet && kubectl create -f fleet
       envbuilder fleet render --fleet lab.yaml --profile cuda -o fleet
+      envbuilder fleet render --ddp -o fleet
       kubectl get nodes -o json > nodes.json
       envbuilder fleet render --nodes nodes.json -o fleet
     """
@@ -78,7 +90,9 @@ def command(settings_file: Path, node_file: Path | None, profile: str | None, ou
     selection = rendering.selected(settings, nodes, profile)
     run = f"{time.strftime('%Y%m%dt%H%M%Sz', time.gmtime())}-{secrets.token_hex(3)}"
     library = catalog.library(load_settings())
-    files = tuple(rendering.files(run, selection, settings.kubernetes, library.profile, _subset()))
+    files = tuple(
+        rendering.files(run, selection, settings.kubernetes, library.profile, _subset(), ddp=ddp)
+    )
     _require_alone(output, files)
     progress = console.progress()
     for entry in selection.left_out:
@@ -104,13 +118,11 @@ def _subset() -> dict[str, bytes]:
 
 
 def _require_alone(folder: Path, files: Iterable[RenderedFile]) -> None:
-    """Raise `InvalidError` if files of another run would be created together with these."""
-    from envbuilder.fleet.kubernetes.stated import FILES
-
+    """Raise `InvalidError` if `kubectl create` would send other files together with these."""
     names = {file.name for file in files}
-    others = sorted(path.name for path in folder.glob(FILES) if path.name not in names)
+    others = sorted(path.name for path in folder.glob("*.yaml") if path.name not in names)
     if others:
         raise InvalidError(
-            f"{folder / others[0]}: is of another run, and `kubectl create` would create it again",
-            "Remove the files of that run, or name another folder with --output.",
+            f"{folder / others[0]}: is not of this run, and `kubectl create` would send it, too",
+            "Remove the files of an earlier run, or name another folder with --output.",
         )

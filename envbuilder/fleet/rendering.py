@@ -9,7 +9,7 @@ from msgspec import Struct
 from envbuilder.build.render import RenderedFile
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
-from envbuilder.fleet.kubernetes import jobs, manifests
+from envbuilder.fleet.kubernetes import jobs, manifests, together
 from envbuilder.fleet.model import Entry, Node, Promise
 from envbuilder.fleet.planning import drained, promised
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from envbuilder.fleet.kubernetes.settings import KubernetesSettings
+    from envbuilder.fleet.kubernetes.together import Group
     from envbuilder.fleet.settings import FleetSettings
     from envbuilder.profiles.profile import Profile
 
@@ -94,17 +95,23 @@ def files(
     settings: KubernetesSettings,
     profile_of: Callable[[str], Profile],
     subset: Mapping[str, bytes],
+    *,
+    ddp: bool = False,
 ) -> Iterator[RenderedFile]:
-    """Yield the files of a run; `subset` are those of the small subset of MNIST, by name."""
-    names = {promise.profile or "" for promise in selection.promises}
-    planned = jobs.planned(
-        *(run, selection.promises, {name: profile_of(name) for name in names}),
-        *(selection.nodes, settings),
-    )
+    """Yield the files of a run; `subset` are those of the small subset of MNIST, by name.
+
+    With `ddp`, nodes that are alike train together, and none alone.
+    """
+    profiles = {p.profile: profile_of(p.profile) for p in selection.promises if p.profile}
+    planned = jobs.planned(run, selection.promises, profiles, selection.nodes, settings)
+    groups = together.groups(run, planned, profiles, settings) if ddp else ()
     if settings.data is None:
         comment = f"{MARK}: the small subset of MNIST, for the pods of the run {run}."
         content = manifests.text(manifests.data(run, subset, settings), (comment,))
         yield RenderedFile(name=DATA_FILE, content=content.encode())
+    if ddp:
+        yield from (_together(run, group, settings) for group in groups)
+        return
     for job in planned:
         comments = (
             (
@@ -115,9 +122,13 @@ def files(
             "Then collect the results:  envbuilder fleet collect FOLDER",
         )
         content = manifests.text(manifests.job(run, job, settings), comments)
-        yield RenderedFile(name=file_name(job.promise.node), content=content.encode())
+        yield RenderedFile(name=f"job-{job.promise.node}.yaml", content=content.encode())
 
 
-def file_name(node: str) -> str:
-    """Return the name of the file with a node's job."""
-    return f"job-{node}.yaml"
+def _together(run: str, group: Group, settings: KubernetesSettings) -> RenderedFile:
+    parts = (
+        manifests.text(together.service(run, group, settings), together.comments(group)),
+        manifests.text(together.indexed_job(run, group, settings), ()),
+    )
+    name = f"ddp{group.number}-{group.profile.name}.yaml"
+    return RenderedFile(name=name, content="---\n".join(parts).encode())

@@ -10,7 +10,7 @@ from envbuilder.core.text import printable
 from envbuilder.fleet.kubernetes import log as logs
 from envbuilder.fleet.kubernetes import objects, stated
 from envbuilder.fleet.kubernetes.manifests import CONTAINER
-from envbuilder.fleet.kubernetes.names import RUN
+from envbuilder.fleet.kubernetes.names import NODE, RUN
 
 if TYPE_CHECKING:
     from envbuilder.fleet.kubernetes.objects import JobObject, PodObject
@@ -54,7 +54,7 @@ class Cluster:
         return self._kubectl("logs", pod, *options)
 
     def _get(self, kind: str, run: str) -> bytes:
-        options = (f"--selector={RUN}={run}", "--output=json")
+        options = (f"--selector={RUN}={run},{NODE}", "--output=json")
         content = self._kubectl("get", kind, *options).encode()
         if len(content) >= process.KEPT_BYTES:
             raise ToolError(

@@ -122,13 +122,19 @@ def pod_job(profile: Profile, *, subset: bool) -> Job:
     return Job(expects=_expected(profile), dataset=data, epochs=None, quick=subset)
 
 
-def _arguments(run: str, profile: Profile, *, subset: bool) -> tuple[str, ...]:
-    """Return the command in the image: the payload, isolated, as the docker backend starts it."""
+def program(profile: Profile) -> tuple[str, ...]:
+    """Return the command of the payload in an image, isolated as the docker backend starts it."""
     python = f"{conventions.PREFIX}/bin/python"
     return (
         *isolation.python(python, isolation.CONTAINER_BYTECODE),
         conventions.PAYLOAD,
         *("--promise", isolation.container_start(conventions.variables(profile)).text()),
+    )
+
+
+def _arguments(run: str, profile: Profile, *, subset: bool) -> tuple[str, ...]:
+    return (
+        *program(profile),
         *payload_arguments(pod_job(profile, subset=subset), {"data": DATA}),
         # Kubernetes replaces $(NAME) by the value of that variable.
         *("--run-id", run_id(run, f"$({NODE_NAME})", f"$({POD_NAME})")),

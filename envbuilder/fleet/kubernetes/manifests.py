@@ -12,7 +12,7 @@ from envbuilder.fleet.kubernetes.jobs import DATA, NODE_NAME, POD_NAME
 from envbuilder.fleet.kubernetes.names import NODE, PROFILE, RUN, data_name, label_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from envbuilder.fleet.kubernetes.jobs import NodeJob
     from envbuilder.fleet.kubernetes.settings import Claim, KubernetesSettings, Toleration
@@ -38,8 +38,8 @@ def job(run: str, node_job: NodeJob, settings: KubernetesSettings) -> Manifest:
         "kind": "Job",
         "metadata": {
             "name": node_job.name,
-            **_namespace(settings),
-            "labels": {**labels, **({_QUEUE: settings.queue} if settings.queue else {})},
+            **namespace(settings),
+            "labels": {**labels, **queue(settings)},
             "annotations": {
                 NODE: node_job.promise.node,
                 PROFILE: node_job.profile,
@@ -68,7 +68,7 @@ def data(run: str, files: Mapping[str, bytes], settings: KubernetesSettings) -> 
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": data_name(run), **_namespace(settings), "labels": {RUN: run}},
+        "metadata": {"name": data_name(run), **namespace(settings), "labels": {RUN: run}},
         "immutable": True,
         "binaryData": {
             name: base64.b64encode(content).decode("ascii")
@@ -89,8 +89,31 @@ def text(manifest: Manifest, comments: tuple[str, ...]) -> str:
     return lines + body
 
 
-def _namespace(settings: KubernetesSettings) -> dict[str, str]:
+def namespace(settings: KubernetesSettings) -> dict[str, str]:
+    """Return the entry of an object's metadata; empty for that of kubectl's context."""
     return {"namespace": settings.namespace} if settings.namespace else {}
+
+
+def queue(settings: KubernetesSettings) -> dict[str, str]:
+    """Return the label of a job by which Kueue manages it; empty without a queue."""
+    return {_QUEUE: settings.queue} if settings.queue else {}
+
+
+def on_nodes(nodes: Sequence[str]) -> dict[str, Any]:
+    """Return the affinity to nodes, by their names: labels may differ from those."""
+    # One term each: a term takes one name only.
+    terms = [{"matchFields": [_is_node(node)]} for node in nodes]
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+
+
+def sub_path(claim: Claim | None) -> dict[str, str]:
+    """Return the entry of a mount; empty for the top of the volume."""
+    return {"subPath": claim.folder} if claim and claim.folder else {}
+
+
+def no_rights() -> dict[str, Any]:
+    """Return the security context of a container that needs no right at all."""
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def _pod(run: str, node_job: NodeJob, settings: KubernetesSettings, seconds: int) -> dict[str, Any]:
@@ -102,15 +125,8 @@ def _pod(run: str, node_job: NodeJob, settings: KubernetesSettings, seconds: int
         "activeDeadlineSeconds": seconds,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        # As DaemonSets do: by the scheduler, and by the node's name, which any label may differ
-        # from.
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [{"matchFields": [_is_node(node_job.promise.node)]}]
-                }
-            }
-        },
+        # By the scheduler, as DaemonSets do, so that it waits for room.
+        "affinity": {"nodeAffinity": on_nodes([node_job.promise.node])},
         **({"tolerations": tolerations} if tolerations else {}),
         **({"imagePullSecrets": secrets} if secrets else {}),
         "securityContext": {
@@ -130,7 +146,6 @@ def _is_node(node: str) -> dict[str, Any]:
 def _container(node_job: NodeJob, settings: KubernetesSettings) -> dict[str, Any]:
     devices = {name: str(count) for name, count in node_job.resources.items()}
     requests = {"cpu": str(settings.cpus), "memory": settings.memory}
-    folder = settings.data.folder if settings.data else None
     mount = {"name": _VOLUME, "mountPath": DATA, "readOnly": True}
     return {
         "name": CONTAINER,
@@ -142,12 +157,9 @@ def _container(node_job: NodeJob, settings: KubernetesSettings) -> dict[str, Any
             "requests": {**requests, **devices},
             **({"limits": devices} if devices else {}),
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": no_rights(),
         "volumeMounts": [
-            {**mount, **({"subPath": folder} if folder else {})},
+            {**mount, **sub_path(settings.data)},
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 (in a container)
         ],
     }

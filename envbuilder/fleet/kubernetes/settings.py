@@ -71,12 +71,12 @@ class Toleration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A volume that holds the four files of MNIST, for several nodes to read."""
+    """A folder in a volume that several nodes can mount."""
 
     claim: ObjectName
     """A PersistentVolumeClaim in the same namespace."""
     folder: FolderInVolume | None = None
-    """Where in the volume they are; without it, at its top."""
+    """Without it, the top of the volume."""
 
 
 class KubernetesSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,4 +107,6 @@ class KubernetesSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     groups: Annotated[tuple[Group, ...], Meta(max_length=20)] = ()
     """Numbers of the groups that own AMD's and Intel's device nodes, such as that of `render`."""
     data: Claim | None = None
-    """Without it, pods train on the small subset of MNIST, which the manifests carry."""
+    """The four files of MNIST; without it, manifests carry the small subset, which is used then."""
+    shared: Claim | None = None
+    """For `--ddp`: a folder that all pods can write, in which the nodes meet."""

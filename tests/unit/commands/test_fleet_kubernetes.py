@@ -79,7 +79,7 @@ def test_the_files_of_another_run_are_not_created_with_these(
     before = {path: path.read_bytes() for path in (folder / "out").iterdir()}
     code, _, err = run(capsys, *arguments)
     assert code == 2
-    assert "is of another run" in err
+    assert "is not of this run" in err
     assert {path: path.read_bytes() for path in (folder / "out").iterdir()} == before
 
 
