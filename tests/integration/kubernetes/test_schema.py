@@ -53,6 +53,16 @@ def test_the_strict_schema_accepts_all_files(
     assert refusals(validate, version, *files) == ""
 
 
+def test_the_strict_schema_accepts_a_training_across_nodes(
+    cli: Cli, tmp_path: Path, validate: str
+) -> None:
+    settings = {**LEAST, "nodes": {"a": "cuda", "b": "cuda"}, "shared": {"claim": "scratch"}}
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({"kubernetes": settings}))
+    done = cli("fleet", "render", "--ddp", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    assert refusals(validate, NEW, tmp_path / "out" / "ddp0-cuda.yaml") == ""
+
+
 def test_the_schema_notices_an_unknown_field(cli: Cli, tmp_path: Path, validate: str) -> None:
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({"kubernetes": LEAST}))
     assert cli("fleet", "render", "-o", "out").returncode == 0

@@ -12,6 +12,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import rendering
 from envbuilder.fleet.kubernetes.names import LONGEST, together_name
 from envbuilder.fleet.settings import FleetSettings
+from envbuilder.payload import arguments
 from envbuilder.profiles import profile as profiles
 from tests.support.kubernetes import RUN
 from tests.support.manifests import problems
@@ -95,6 +96,18 @@ def test_pods_find_the_first_one_by_the_service(pair: tuple[Any, Any]) -> None:
     (container,) = pod["containers"]
     assert container["args"][container["args"].index("--master-address") + 1] == first
     assert pod["initContainers"][0]["args"][-1] == first
+
+
+def test_the_payload_understands_its_arguments(pair: tuple[Any, Any]) -> None:
+    _, job = pair
+    words = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    values = {"$(JOB_COMPLETION_INDEX)": "1", "$(ENVBUILDER_NODE)": "gpu-2"}
+    options = arguments.parser().parse_args(
+        [values.get(word, word) for word in words[words.index("--promise") :]]
+    )
+    assert (options.command, options.nodes, options.node_rank) == ("parallel-node", 2, 1)
+    assert options.start.as_found is False
+    assert options.limit < job["spec"]["template"]["spec"]["activeDeadlineSeconds"]
 
 
 def test_what_is_not_a_node_of_its_own_is_not_collected_as_one(pair: tuple[Any, Any]) -> None:
