@@ -130,7 +130,7 @@ def _decide(
         image = backends.makes_image(request.backend or "") or bool(_image_options(request))
         backend = backends.IMAGE if image else None
         profile = choose_profile(library, settings, host, progress, backend)
-    _require_offered(profile, request)
+    require_offered(profile, request)
     name = request.backend
     if name is None:
         lock = library.lock(profile.name)
@@ -164,7 +164,7 @@ def _decide(
     )
 
 
-def _require_offered(profile: Profile, request: Request) -> None:
+def require_offered(profile: Profile, request: Request) -> None:
     """Raise `InvalidError` if the profile lacks the requested backend or Python."""
     if request.backend is not None:
         require_backend(profile, request.backend)

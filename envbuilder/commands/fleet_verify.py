@@ -14,6 +14,7 @@ import click
 
 from envbuilder.commands.fleet_output import output_options, report
 from envbuilder.core import console
+from envbuilder.core.errors import InvalidError
 from envbuilder.profiles.backends import BACKENDS
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def command(
         - {node: "epyc*", profile: zendnn}
       sbatch: ["--account=ml"]
       setup: ["module load gcc"]
+      images: {cuda: /shared/cuda.sif}
 
     \b
     Examples:
@@ -156,6 +158,11 @@ def command(
     if settings_file is None and Path(FILE).exists():
         settings_file = Path(FILE)
     settings = FleetSettings() if settings_file is None else read(settings_file)
+    if settings.images and (backend or executable):
+        raise InvalidError(
+            "images: --backend and --python verify something else",
+            "Leave them out, or images: in the file.",
+        )
     request = planning.Request(
         profile=profile,
         partition=partition,

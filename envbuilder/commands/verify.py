@@ -56,6 +56,13 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
 )
 @payload_options
 @click.option(
+    "--sif",
+    "image",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Use the profile's image in this file, through Apptainer.",
+)
+@click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the report as a web page: one file that needs no network.",
@@ -95,6 +102,7 @@ def command(
     quick: bool,
     data: Path | None,
     output: Path | None,
+    image: Path | None,
     html: Path | None,
     against: str | None,
     max_slowdown: float | None,
@@ -124,6 +132,7 @@ def command(
       envbuilder verify --profile xpu --output report.json --html report.html
       envbuilder verify --python ~/mine/bin/python --profile cuda
       envbuilder verify --python "$(which python)" --inherit-environment
+      envbuilder verify --profile cpu --sif /shared/cpu.sif
       envbuilder verify --against last --max-slowdown 1.2
       envbuilder verify --against before-the-update.json --require-speed
       envbuilder verify --devices all
@@ -155,7 +164,10 @@ def command(
             yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
     expects, facts, run = start.prepare(
-        request, executable, settings, progress, inherit=inherit, require=sensible
+        *(request, executable, settings, progress),
+        inherit=inherit,
+        image=image,
+        require=sensible,
     )
     dataset = dataset or mnist.obtain(settings, progress)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())

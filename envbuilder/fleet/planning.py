@@ -49,7 +49,8 @@ def plan(
 ) -> Plan:
     """Return the plan for the nodes that are asked for.
 
-    Raises `InvalidError` if there is none, or a pattern names none.
+    Raises `InvalidError` if there is none, a pattern names none, or there are images and nodes that
+    would choose their profile themselves.
     """
     chosen = [*_chosen(nodes, request.patterns)]
     promises, left_out = list[Promise](), list[Entry]()
@@ -62,6 +63,11 @@ def plan(
             promises.append(promise)
         else:
             left_out.append(drained(node, promise))
+    if settings.images and any(promise.profile is None for promise in promises):
+        raise InvalidError(
+            "images: nothing says which nodes are for which profile",
+            "Add profiles: to the same file, or --profile.",
+        )
     if not promises and not left_out:
         raise InvalidError("the scheduler lists no node", "See: sinfo")
     return Plan(
@@ -125,6 +131,7 @@ def scripts(
         folder=str(folder),
         command=settings.command or tuple(command),
         arguments=request.arguments,
+        images=settings.images,
         variables={k: environ[k] for k in sorted(environ) if _PASSED_ON.fullmatch(k)},
         options=settings.sbatch,
         setup=settings.setup,

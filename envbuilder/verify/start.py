@@ -1,4 +1,4 @@
-"""Prepare the payload's start: in an environment, built if missing, or in any interpreter."""
+"""Prepare the payload's start: in an environment, built if missing, or in what is there."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ def prepare(
     progress: Progress,
     *,
     inherit: bool = False,
+    image: Path | None = None,
     require: Callable[[str, str, Expected], None] = lambda profile, backend, expected: None,
 ) -> Started:
-    """Select the environment of a request and build it if missing, or use `executable` as it is.
+    """Select the environment of a request and build it if missing, or use what is there.
+
+    That is `executable`, an interpreter, or `image`, a file of Apptainer's.
 
     `require` receives profile, backend and expectations, and may raise before anything is built.
     Raises `InvalidError` if options contradict each other.
@@ -45,13 +48,20 @@ def prepare(
             "--inherit-environment needs --python: it passes your variables to that interpreter",
             "Add --python.",
         )
-    if executable is None:
-        return _built(request, settings, progress, require)
-    from envbuilder.verify import external
+    if image is not None and (request.backend or executable is not None):
+        raise InvalidError("--sif is an image that is there: leave out --backend and --python")
+    if image is not None:
+        from envbuilder.verify import sif
 
-    expects, facts, start = external.prepare(
-        executable, request, settings, progress, inherit=inherit
-    )
+        expects, facts, start = sif.prepare(image, request, settings, progress)
+    elif executable is not None:
+        from envbuilder.verify import external
+
+        expects, facts, start = external.prepare(
+            executable, request, settings, progress, inherit=inherit
+        )
+    else:
+        return _built(request, settings, progress, require)
     require(facts["profile"], facts["backend"], expects)
     return expects, facts, start
 

@@ -197,6 +197,9 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     ),
     "vae": _WRONG_NUMBERS,
 }
+_EXISTING = {"external": ("--python", "PYTHON"), "apptainer": ("--sif", "FILE")}
+"""Backend of reports on what envbuilder did not build here → the option that names it, and what
+stands for a path that is no plain one."""
 _ALSO_OF_WARNINGS = {"dataset", "shared memory", MATMUL_RATE}
 
 
@@ -210,16 +213,16 @@ class _About(Struct, frozen=True, kw_only=True):
     backend: str
     """The backend if envbuilder built the environment; "" otherwise or if unknown."""
     external: bool
-    python: str
-    """The verified interpreter, if it is external."""
+    existing: tuple[str, ...]
+    """The option that names what was verified, if envbuilder did not build it here."""
     failed: frozenset[str]
     traceback: bool
 
     def command(self, name: str, *arguments: str) -> str:
         """Return an envbuilder command for the environment of this report."""
         options = ["--profile", self.profile] if self.profile and name != "detect" else []
-        if self.external and name == "verify":
-            options += ["--python", self.python]
+        if self.existing and name == "verify":
+            options += self.existing
         elif self.backend and name in {"build", "run", "verify"}:
             options += ["--backend", self.backend]
         return " ".join(("envbuilder", name, *options, *arguments))
@@ -237,14 +240,15 @@ class _About(Struct, frozen=True, kw_only=True):
 
 def advise(report: Report) -> tuple[Advice, ...]:
     """Return the next steps, most urgent first."""
-    passed, python = report.status == "passed", report.artifact.ref or ""
+    passed, ref = report.status == "passed", report.artifact.ref or ""
+    option, stand_in = _EXISTING.get(report.backend or "", ("", ""))
     about = _About(
         profile=_name(report.profile),
         framework=title(_name(report.framework.name)) or "the framework",
         device=_name(report.device.requested),
         backend=report.backend if report.backend in BACKENDS else "",
         external=report.backend == "external",
-        python=python if _PATH.match(python) else "PYTHON",
+        existing=(option, ref if _PATH.match(ref) else stand_in) if option else (),
         traceback=bool(report.traceback),
         failed=frozenset(check.name for check in report.checks if check.status == "failed"),
     )
@@ -320,6 +324,8 @@ def _after_success(report: Report, about: _About) -> Iterator[Advice]:
         )
     if about.external:
         yield Advice(sentence="The interpreter works as it is: use it.")
+    elif about.existing:
+        yield Advice(sentence="The image works as it is: use it.")
     elif about.profile:
         yield Advice(
             sentence="Work in this environment.",

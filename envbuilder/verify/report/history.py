@@ -29,7 +29,7 @@ LIMIT_BYTES = 16 << 20
 _LOCK_SECONDS = 30.0
 _NAME = re.compile(
     r"(?:(?P<number>\d{6,})-)?(?P<time>\d{8}T\d{6}Z)-(?P<profile>_?[a-z0-9][a-z0-9-]*)"
-    r"-(?P<backend>docker|venv|conda|external)(?:-(?P<fingerprint>[0-9a-f]{12}))?\.json"
+    r"-(?P<backend>docker|venv|conda|external|apptainer)(?:-(?P<fingerprint>[0-9a-f]{12}))?\.json"
 )
 
 

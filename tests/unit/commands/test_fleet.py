@@ -127,6 +127,16 @@ def test_the_file_in_this_folder_is_read(cluster: Cluster, tmp_path: Path) -> No
     assert [p.name for p in (tmp_path / "run" / "scripts").iterdir()] == ["n2.sbatch"]
 
 
+@pytest.mark.parametrize("option", ["--backend=docker", "--python=/usr/bin/python3"])
+def test_an_image_is_not_verified_as_something_else(
+    option: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "fleet.yaml").write_text("images: {cpu: /shared/cpu.sif}\n")
+    with pytest.raises(InvalidError, match="--backend and --python"):
+        fleet("verify", "--profile", "cpu", "--folder", "run", option)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_goes_on(cluster: Cluster) -> None:
     cluster.refused = {"n2": "Too many jobs"}
     fleet("verify", "--folder", "run", "--profile", "cpu")

@@ -25,6 +25,7 @@ profiles:
 sbatch: ["--account=ml", "-q low"]
 setup: ["module load gcc"]
 command: [/shared/bin/envbuilder]
+images: {cuda: /shared/cuda.sif}
 """
 H100 = node("gpu1", features=("h100",), resources=(Resource(name="gpu", type="h100", count=8),))
 XE = node("arc1", resources=(Resource(name="gpu", type="xe"),))
@@ -73,6 +74,17 @@ def test_without_rules_the_node_decides_and_a_profile_is_for_all() -> None:
     assert {p.profile for p in plan.promises} == {"cpu"}
 
 
+def test_an_image_is_for_a_profile_that_is_promised(tmp_path: Path) -> None:
+    site = read(tmp_path, "images: {cpu: /shared/cpu.sif}\n")
+    with pytest.raises(InvalidError, match="which nodes are for which profile") as raised:
+        planned([EPYC], site)
+    assert "--profile" in raised.value.hint
+    plan = planned([EPYC], site, profile="cpu")
+    command = ("envbuilder",)
+    (text,) = planning.scripts(plan, tmp_path, site, REQUEST, command, {}).values()
+    assert text.endswith("-- --profile cpu --sif /shared/cpu.sif --quick\n")
+
+
 def test_nodes_by_pattern() -> None:
     plan = planned([H100, XE, EPYC], settings.FleetSettings(), patterns=("epyc*", "arc1"))
     assert [p.node for p in plan.promises] == ["arc1", "epyc7"]
@@ -98,6 +110,8 @@ def test_a_cluster_without_nodes_is_an_error() -> None:
         ("sbatch:\n  - '-wnode'\n", "envbuilder itself sets"),
         ('sbatch:\n  - "--comment=a\\nrm -rf /"\n', "fleet.yaml:2: "),
         ('setup:\n  - "a\\nb"\n', "fleet.yaml:2: "),
+        ("images:\n  cuda: cuda.sif\n", "fleet.yaml:2: "),
+        ("images:\n  cuda: '/a b.sif'\n", "fleet.yaml:2: "),
         ("command: []\nextra: 1\n", "fleet.yaml:2: extra: unknown key"),
     ],
 )

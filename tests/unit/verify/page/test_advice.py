@@ -79,6 +79,15 @@ def test_an_interpreter_of_others_is_not_rebuilt() -> None:
     ]
 
 
+def test_an_image_of_apptainer_is_verified_again_by_its_file() -> None:
+    artifact = {"kind": "image", "ref": "/shared/cuda.sif"}
+    data = failing("import", backend="apptainer", artifact=artifact)
+    assert commands(data)[-1] == "envbuilder verify --profile cuda --sif /shared/cuda.sif"
+    passed = changed(backend="apptainer", artifact=artifact)
+    assert "The image works as it is: use it." in [a.sentence for a in advised(passed)]
+    assert not [c for c in commands(passed) if "envbuilder run" in c]
+
+
 def test_memory_that_ran_out_is_the_advice() -> None:
     found = advised(failing("run", "CUDA out of memory. Tried"))
     assert found[0].sentence.startswith("Memory ran out")

@@ -47,6 +47,8 @@ def test_a_name_says_what_it_is(tmp_path: Path) -> None:
     (first, second) = history.entries(tmp_path / "reports")
     assert (first.profile, first.backend) == ("cpu", "venv")
     assert (second.profile, second.backend) == ("cpu-ipex", "external")
+    path = history.keep(whole(known__backend="apptainer"), tmp_path / "reports")
+    assert history.entries(tmp_path / "reports")[-1].path == path
 
 
 def test_a_clock_that_runs_backwards_changes_no_order(tmp_path: Path) -> None:

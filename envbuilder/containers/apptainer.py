@@ -1,0 +1,114 @@
+"""Apptainer: read an image file's labels, and run a program in it with nothing else of the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+from msgspec import Struct
+
+from envbuilder.containers.engine.container import Devices, bound, mount
+from envbuilder.containers.engine.container import Volume as Bound
+from envbuilder.core import process, strict_json
+from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.text import printable
+
+PROGRAM = "apptainer"
+DRIVERS = "/.singularity.d/libs"
+"""Where the host's driver libraries are in a container, if there are any."""
+FAILED = 255
+"""The exit code if Apptainer itself failed; else it is that of the program."""
+_OLDEST = (1, 2)
+"""`--no-mount bind-paths`; what else is used is older."""
+_LABELS_SECONDS = 60.0
+_PASSED = ("APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR")
+"""The user's settings of where Apptainer itself puts files. Others bind what the user names into
+every container, or change what starts there."""
+
+
+class Execution(Struct, frozen=True, kw_only=True):
+    """A program to run in an image, without network, with its own processes and a small /dev."""
+
+    image: Path
+    argv: tuple[str, ...]
+    variables: Mapping[str, str]
+    """Besides those of the image."""
+    mounts: Mapping[str, str]
+    """Files and folders of the host → paths inside, read-only."""
+    devices: Devices
+    scratch: Path
+    """A folder of the host that holds the container's /tmp and its home folder."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Return the command line, without the variables."""
+        binds = [bound(source, target) for source, target in self.mounts.items()]
+        nodes = self.devices.nodes
+        binds += [mount(Bound(source=node, target=node)) for node in nodes]
+        binds += [bound(path, path) for path in self.devices.volumes if not _below(path, nodes)]
+        return (
+            *(PROGRAM, "--quiet", "exec", "--containall", "--no-mount", "bind-paths"),
+            # Else the container's shell would evaluate the variables' values.
+            "--no-eval",
+            *("--net", "--network", "none", "--workdir", str(self.scratch), "--pwd", "/tmp"),  # noqa: S108
+            # Not --rocm for AMD: it puts the host's ROCm in front of the wheels' own.
+            *(("--nv",) if self.devices.gpus else ()),
+            *(word for bind in binds for word in ("--mount", bind)),
+            str(self.image),
+            *self.argv,
+        )
+
+    def environment(self, base: Mapping[str, str], caller: Mapping[str, str]) -> dict[str, str]:
+        """Return Apptainer's variables: `base`, those of its own folders, and what it passes on.
+
+        `caller` are the user's.
+        """
+        folders = {name: caller[name] for name in _PASSED if caller.get(name)}
+        passed = {f"APPTAINERENV_{name}": value for name, value in self.variables.items()}
+        return {**base, **folders, **passed}
+
+
+def _below(path: str, folders: tuple[str, ...]) -> bool:
+    return any(PurePath(path).is_relative_to(folder) for folder in folders)
+
+
+def require() -> None:
+    """Raise `ToolError` if Apptainer is missing or too old."""
+    if process.which(PROGRAM) is None:
+        raise ToolError(
+            "apptainer: not found: images in SIF files are run by it",
+            "Load the site's module for it, or install it: https://apptainer.org",
+        )
+    stated = process.run((PROGRAM, "--version")).stdout
+    match = re.search(r"\b([0-9]{1,4})\.([0-9]{1,4})\b", stated)
+    if match is None or (int(match[1]), int(match[2])) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise ToolError(
+            f"{printable(stated, 60) or 'apptainer'}: too old, or not Apptainer",
+            f"Install Apptainer {oldest} or newer: https://apptainer.org",
+        )
+
+
+def labels(image: Path) -> dict[str, str]:
+    """Return an image's labels. Raises `InvalidError` if Apptainer cannot read the file."""
+    done = process.run(
+        (PROGRAM, "--quiet", "inspect", "--json", "--labels", str(image)), timeout=_LABELS_SECONDS
+    )
+    if done.returncode:
+        raise InvalidError(f"{image}: not an image that Apptainer reads: {reason(done.stderr)}")
+    try:
+        value: Any = strict_json.loads(done.stdout.encode())
+        for key in ("data", "attributes", "labels"):
+            value = value.get(key) or {}
+        return {name: text for name, text in value.items() if isinstance(text, str)}
+    except (ValueError, AttributeError) as error:
+        raise InvalidError(f"{image}: its labels cannot be read: {error}") from error
+
+
+def reason(stderr: str) -> str:
+    """Return why Apptainer failed, as one line of what it printed."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    fatal = [line.partition("FATAL:")[2].strip() for line in lines if "FATAL:" in line]
+    return printable((fatal or lines[-1:] or ["it printed nothing"])[0], 300)
