@@ -173,6 +173,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l output -r -F -
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l python -r -F -d 'Use this interpreter as it is, instead of an environment of envbuilder\'s.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l inherit-environment -d 'With --python: keep your own variables (PYTHONPATH, LD_LIBRARY_PATH …), for sites whose modules provide the framework through them. The verdict then states that the environment was used as found.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l force -d 'Skip the host check, and leave out device flags that the engine cannot satisfy.'
+complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l sif -r -F -d 'Use the profile\'s image in this file, through Apptainer.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l html -r -F -d 'Also write the report as a web page: one file that needs no network.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l against -x -d 'Fail if the epoch is slower or the accuracy lower than in an earlier report: a file, or the last one here that passed with this profile, backend and device.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l max-slowdown -x -d 'With --against: how many times as long the epoch may take. [default: 1.3]'
