@@ -21,9 +21,12 @@ DRIVERS = "/.singularity.d/libs"
 FAILED = 255
 """The exit code if Apptainer itself failed; else it is that of the program."""
 _OLDEST = (1, 2)
-"""`--no-mount bind-paths`; what else is used is older."""
+"""Has `--no-mount bind-paths`, which 1.1 ignores with a warning."""
+_TMP = "/tmp"  # noqa: S108 (the container's own)
 _LABELS_SECONDS = 60.0
-_PASSED = ("APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR")
+TEMPORARY = "APPTAINER_TMPDIR"
+"""The variable that names the folder in which Apptainer unpacks images that it cannot mount."""
+_PASSED = ("APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR")
 """The user's settings of where Apptainer itself puts files. Others bind what the user names into
 every container, or change what starts there."""
 
@@ -39,7 +42,10 @@ class Execution(Struct, frozen=True, kw_only=True):
     """Files and folders of the host → paths inside, read-only."""
     devices: Devices
     scratch: Path
-    """A folder of the host that holds the container's /tmp and its home folder."""
+    """A folder of the host for the container's /tmp and home folder, and for an unpacked image.
+
+    Apptainer that is killed removes nothing of it.
+    """
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -51,8 +57,8 @@ class Execution(Struct, frozen=True, kw_only=True):
         return (
             *(PROGRAM, "--quiet", "exec", "--containall", "--no-mount", "bind-paths"),
             # Else the container's shell would evaluate the variables' values.
-            "--no-eval",
-            *("--net", "--network", "none", "--workdir", str(self.scratch), "--pwd", "/tmp"),  # noqa: S108
+            *("--no-eval", "--net", "--network", "none"),
+            *("--workdir", str(self.scratch / "work"), "--pwd", _TMP),
             # Not --rocm for AMD: it puts the host's ROCm in front of the wheels' own.
             *(("--nv",) if self.devices.gpus else ()),
             *(word for bind in binds for word in ("--mount", bind)),
@@ -67,7 +73,7 @@ class Execution(Struct, frozen=True, kw_only=True):
         """
         folders = {name: caller[name] for name in _PASSED if caller.get(name)}
         passed = {f"APPTAINERENV_{name}": value for name, value in self.variables.items()}
-        return {**base, **folders, **passed}
+        return {**base, **folders, TEMPORARY: str(self.scratch), **passed}
 
 
 def _below(path: str, folders: tuple[str, ...]) -> bool:

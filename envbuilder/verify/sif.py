@@ -86,7 +86,8 @@ def prepare(
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> Completed:
-        with TemporaryDirectory(prefix="envbuilder-") as scratch:
+        place = os.environ.get(apptainer.TEMPORARY) or None
+        with TemporaryDirectory(prefix="envbuilder-", dir=place) as scratch:
             run = execution(image, profile, chosen, arguments, folders, Path(scratch))
             done = process.run(
                 run.command,
@@ -141,9 +142,9 @@ def execution(
 
     The payload is this envbuilder's own, in the place of the image's.
     """
-    payload, work = scratch / "payload.pyz", scratch / "work"
+    payload = scratch / "payload.pyz"
     payload.write_bytes(payload_pyz())
-    work.mkdir()
+    (scratch / "work").mkdir()
     paths = {name: f"/{name}" for name in folders}
     # The image's own variables are not known: what it sets beyond the profile's, the payload sees.
     variables = {
@@ -164,5 +165,5 @@ def execution(
             **{str(folder.absolute()): paths[name] for name, folder in folders.items()},
         },
         devices=devices.devices(profile, devices.host_nodes(profile)),
-        scratch=work,
+        scratch=scratch,
     )

@@ -54,7 +54,7 @@ def execution(**changes: Any) -> Execution:
         "variables": {"LD_PRELOAD": "", "CUDA_VISIBLE_DEVICES": "0,1"},
         "mounts": {"/home/me/a,b": "/data"},
         "devices": Devices(shm_size="1g"),
-        "scratch": Path("/tmp/work"),
+        "scratch": Path("/tmp/ours"),
     }
     return Execution(**{**facts, **changes})
 
@@ -63,7 +63,7 @@ def test_nothing_of_the_host_is_in_the_container_but_what_is_named() -> None:
     command = execution().command
     assert command == (
         *("apptainer", "--quiet", "exec", "--containall", "--no-mount", "bind-paths", "--no-eval"),
-        *("--net", "--network", "none", "--workdir", "/tmp/work", "--pwd", "/tmp"),
+        *("--net", "--network", "none", "--workdir", "/tmp/ours/work", "--pwd", "/tmp"),
         *("--mount", 'type=bind,"source=/home/me/a,b",target=/data,readonly'),
         *("/shared/cpu.sif", "python", "-I"),
     )
@@ -89,11 +89,13 @@ def test_variables_of_the_caller_neither_bind_nor_reach_the_container() -> None:
         "APPTAINERENV_PYTHONPATH": "/mine",
         "SINGULARITYENV_LD_PRELOAD": "/mine.so",
         "APPTAINER_TMPDIR": "/scratch",
-        "APPTAINER_CACHEDIR": "",
+        "APPTAINER_CACHEDIR": "/cache",
+        "APPTAINER_CONFIGDIR": "",
     }
     assert execution().environment({"PATH": "/usr/bin"}, caller) == {
         "PATH": "/usr/bin",
-        "APPTAINER_TMPDIR": "/scratch",
+        "APPTAINER_CACHEDIR": "/cache",
+        "APPTAINER_TMPDIR": "/tmp/ours",  # which is below the caller's
         "APPTAINERENV_LD_PRELOAD": "",
         "APPTAINERENV_CUDA_VISIBLE_DEVICES": "0,1",
     }

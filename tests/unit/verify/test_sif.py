@@ -158,6 +158,7 @@ def test_the_payload_is_this_envbuilders_and_started_as_promised(
     monkeypatch.setenv("PYTHONPATH", "/mine")
     monkeypatch.setenv("APPTAINER_BIND", "/mine:/opt/env")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path))
     assert run(prepare(image, found), {"data": tmp_path}).returncode == 0
     ((argv, options),) = installed.ran
     assert installed.payload == payload_pyz()
@@ -167,6 +168,9 @@ def test_the_payload_is_this_envbuilders_and_started_as_promised(
     assert argv[begin : begin + 2] == ("/opt/env/bin/python", "-I")
     base = options["base"]
     assert not {"PYTHONPATH", "APPTAINER_BIND"} & {*base}
+    # What Apptainer unpacks goes where the user wants it, and is removed if it cannot do that.
+    assert Path(base["APPTAINER_TMPDIR"]).parent == tmp_path
+    assert not Path(base["APPTAINER_TMPDIR"]).exists()
     inside = {
         k.removeprefix("APPTAINERENV_"): v for k, v in base.items() if k.startswith("APPTAINERENV_")
     }
