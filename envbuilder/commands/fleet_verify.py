@@ -131,7 +131,7 @@ def command(
         - {node: "epyc*", profile: zendnn}
       sbatch: ["--account=ml"]
       setup: ["module load gcc"]
-      images: {cuda: /shared/cuda.sif}
+      sif: {cuda: /shared/cuda.sif}
 
     \b
     Examples:
@@ -158,10 +158,10 @@ def command(
     if settings_file is None and Path(FILE).exists():
         settings_file = Path(FILE)
     settings = FleetSettings() if settings_file is None else read(settings_file)
-    if settings.images and (backend or executable):
+    if settings.sif and (backend or executable):
         raise InvalidError(
-            "images: --backend and --python verify something else",
-            "Leave them out, or images: in the file.",
+            "sif: --backend and --python verify something else",
+            "Leave them out, or sif: in the file.",
         )
     request = planning.Request(
         profile=profile,

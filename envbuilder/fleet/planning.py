@@ -63,9 +63,9 @@ def plan(
             promises.append(promise)
         else:
             left_out.append(drained(node, promise))
-    if settings.images and any(promise.profile is None for promise in promises):
+    if settings.sif and any(promise.profile is None for promise in promises):
         raise InvalidError(
-            "images: nothing says which nodes are for which profile",
+            "sif: nothing says which nodes are for which profile",
             "Add profiles: to the same file, or --profile.",
         )
     if not promises and not left_out:
@@ -131,7 +131,7 @@ def scripts(
         folder=str(folder),
         command=settings.command or tuple(command),
         arguments=request.arguments,
-        images=settings.images,
+        sif=settings.sif,
         variables={k: environ[k] for k in sorted(environ) if _PASSED_ON.fullmatch(k)},
         options=settings.sbatch,
         setup=settings.setup,

@@ -98,8 +98,8 @@ class FleetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How nodes start envbuilder; without it, as it was started here."""
     kubernetes: KubernetesSettings | None = None
     """For `fleet render`."""
-    images: dict[types.Name, types.AbsolutePath] = {}
-    """Profile → its image in a file that all nodes see, which they run through Apptainer."""
+    sif: dict[types.Name, types.AbsolutePath] = {}
+    """For `fleet verify`: profile → its image in a file that all nodes see and run by Apptainer."""
 
 
 def read(path: Path) -> FleetSettings:

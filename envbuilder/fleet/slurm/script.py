@@ -29,7 +29,7 @@ class Common(Struct, frozen=True, kw_only=True):
     """Starts envbuilder on a node."""
     arguments: tuple[str, ...]
     """For `envbuilder verify` on each node."""
-    images: Mapping[str, str] = {}
+    sif: Mapping[str, str] = {}
     """Profile → the file with its image."""
     variables: Mapping[str, str]
     options: tuple[str, ...]
@@ -67,7 +67,7 @@ def text(promise: Promise, common: Common) -> str:
 
 def _arguments(promise: Promise, common: Common) -> tuple[str, ...]:
     profile = ("--profile", promise.profile) if promise.profile else ()
-    image = common.images.get(promise.profile or "")
+    image = common.sif.get(promise.profile or "")
     # A node with several GPUs is proven with each of them, and with all together.
     devices = ("--devices", "all") if promise.gpus > 1 else ()
     return (*profile, *(("--sif", image) if image else ()), *devices, *common.arguments)

@@ -141,7 +141,7 @@ def test_a_node_of_a_fleet_proves_its_profile_in_an_image(
         site = Site(cluster, usable_python() or "", test_cache)
         settings = site.settings(
             profiles=[{"feature": "cpu", "profile": "cpu"}],
-            images={"cpu": str(image.path)},
+            sif={"cpu": str(image.path)},
             setup=[f"export {name}={value}" for name, value in variables.items()],
         )
         done = site.run(

@@ -131,7 +131,7 @@ def test_the_file_in_this_folder_is_read(cluster: Cluster, tmp_path: Path) -> No
 def test_an_image_is_not_verified_as_something_else(
     option: str, cluster: Cluster, tmp_path: Path
 ) -> None:
-    (tmp_path / "fleet.yaml").write_text("images: {cpu: /shared/cpu.sif}\n")
+    (tmp_path / "fleet.yaml").write_text("sif: {cpu: /shared/cpu.sif}\n")
     with pytest.raises(InvalidError, match="--backend and --python"):
         fleet("verify", "--profile", "cpu", "--folder", "run", option)
     assert not (tmp_path / "run").exists()

@@ -25,7 +25,7 @@ profiles:
 sbatch: ["--account=ml", "-q low"]
 setup: ["module load gcc"]
 command: [/shared/bin/envbuilder]
-images: {cuda: /shared/cuda.sif}
+sif: {cuda: /shared/cuda.sif}
 """
 H100 = node("gpu1", features=("h100",), resources=(Resource(name="gpu", type="h100", count=8),))
 XE = node("arc1", resources=(Resource(name="gpu", type="xe"),))
@@ -75,7 +75,7 @@ def test_without_rules_the_node_decides_and_a_profile_is_for_all() -> None:
 
 
 def test_an_image_is_for_a_profile_that_is_promised(tmp_path: Path) -> None:
-    site = read(tmp_path, "images: {cpu: /shared/cpu.sif}\n")
+    site = read(tmp_path, "sif: {cpu: /shared/cpu.sif}\n")
     with pytest.raises(InvalidError, match="which nodes are for which profile") as raised:
         planned([EPYC], site)
     assert "--profile" in raised.value.hint
@@ -110,8 +110,8 @@ def test_a_cluster_without_nodes_is_an_error() -> None:
         ("sbatch:\n  - '-wnode'\n", "envbuilder itself sets"),
         ('sbatch:\n  - "--comment=a\\nrm -rf /"\n', "fleet.yaml:2: "),
         ('setup:\n  - "a\\nb"\n', "fleet.yaml:2: "),
-        ("images:\n  cuda: cuda.sif\n", "fleet.yaml:2: "),
-        ("images:\n  cuda: '/a b.sif'\n", "fleet.yaml:2: "),
+        ("sif:\n  cuda: cuda.sif\n", "fleet.yaml:2: "),
+        ("sif:\n  cuda: '/a b.sif'\n", "fleet.yaml:2: "),
         ("command: []\nextra: 1\n", "fleet.yaml:2: extra: unknown key"),
     ],
 )
