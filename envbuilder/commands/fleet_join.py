@@ -13,13 +13,11 @@ from envbuilder.build.request import Request
 from envbuilder.commands.options import environment_option, load_settings, profile_option
 from envbuilder.core import console
 from envbuilder.core.errors import VERIFY_FAILED, BuildError
+from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS
 from envbuilder.profiles.backends import BACKENDS
 
 if TYPE_CHECKING:
     from envbuilder.verify.across import Outcome, Place
-
-LONGEST_SECONDS = 3 * 3600
-"""A payload is stopped after four hours, and node 0's takes a little longer than its limit."""
 
 
 class _Name(click.ParamType[str]):
@@ -87,7 +85,10 @@ class _Host(click.ParamType[str]):
     "--master-port", required=True, type=click.IntRange(1024, 65535), help="A free port there."
 )
 @click.option(
-    "--limit", required=True, type=click.IntRange(1, LONGEST_SECONDS), help="Seconds to train."
+    "--limit",
+    required=True,
+    type=click.IntRange(1, LONGEST_TOGETHER_SECONDS),
+    help="Seconds to train.",
 )
 @click.option(
     "--output",
@@ -153,8 +154,10 @@ def _write(path: Path, place: Place, outcome: Outcome) -> None:
     import msgspec
 
     from envbuilder.core import files
+    from envbuilder.verify.across import Result
 
-    result = {"schema": 1, "attempt": place.attempt, "nodes": place.nodes}
-    content = msgspec.json.encode({**result, **msgspec.to_builtins(outcome)})
+    result = Result(
+        **msgspec.structs.asdict(outcome), attempt=place.attempt, nodes=place.nodes, schema=1
+    )
     hint = "Is the folder shared with this node?"
-    files.save(path, content + b"\n", BuildError, hint)
+    files.save(path, msgspec.json.encode(result) + b"\n", BuildError, hint)

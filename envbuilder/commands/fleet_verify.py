@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envbuilder.commands.fleet_output import output_options, report
+from envbuilder.commands.options import load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles.backends import BACKENDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from envbuilder.commands.fleet_output import Outputs
+    from envbuilder.fleet.folder import Plan
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -70,10 +74,13 @@ class _Duration(click.ParamType[int]):
     help="Verify this interpreter of the nodes, instead of an environment of envbuilder's.",
 )
 @click.option(
+    "--ddp", is_flag=True, help="Then train on all equal nodes that were proven, at once."
+)
+@click.option(
     "--limit",
     type=_Duration(),
     default="30m",
-    help="Stop a node's verification after this time.  [default: 30m]",
+    help="Stop a verification, or a training together, after this time.  [default: 30m]",
 )
 @click.option(
     "--wait",
@@ -107,6 +114,7 @@ def command(
     epochs: int | None,
     data: Path | None,
     executable: Path | None,
+    ddp: bool,
     limit: int,
     patience: int,
     folder: Path | None,
@@ -120,8 +128,12 @@ def command(
     detects. The jobs need no accounting. Their scripts, logs and results are in a folder that all
     nodes must see. Stopped with Ctrl-C, only the run's own jobs are cancelled.
 
-    Exits with 5 if a node that was examined was not verified; nodes that administrators drained,
-    and those that no rule is for, are not examined.
+    With --ddp, nodes that were proven and are equal in profile, device and GPUs then train together
+    (DistributedDataParallel): all in step, and how much of their speed is left. PyTorch only, and
+    no containers.
+
+    Exits with 5 if a node that was examined was not verified, or nodes did not train together;
+    nodes that administrators drained, and those that no rule is for, are not examined.
 
     \b
     fleet.yaml:
@@ -139,6 +151,7 @@ def command(
       envbuilder fleet verify --quick --html fleet.html
       envbuilder fleet verify --partition gpu --profile cuda --limit 20m
       envbuilder fleet verify --nodes 'epyc*' --folder /shared/fleet-1
+      envbuilder fleet verify --partition gpu --quick --ddp
       envbuilder fleet verify --resume fleet-20261123t091500z-4f1a2b
     """
     from envbuilder.fleet import folder as folders
@@ -146,28 +159,40 @@ def command(
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.settings import FILE, FleetSettings, read
     from envbuilder.fleet.slurm.client import Slurm
+    from envbuilder.verify.across import require_network
 
     del scheduler
     progress = console.progress()
     if resumed is not None:
         resumed = resumed.resolve()
         plan = folders.read(resumed)
+        if ddp and plan.across is None:
+            raise InvalidError(
+                f"{resumed}: its nodes are not to train together", "Start a new run with --ddp."
+            )
         with folders.held(resumed):
             summary = Run(plan, resumed, Slurm(plan.partition), progress).finish(resumed=True)
         return report(summary, outputs)
     if settings_file is None and Path(FILE).exists():
         settings_file = Path(FILE)
     settings = FleetSettings() if settings_file is None else read(settings_file)
-    if settings.sif and (backend or executable):
+    if settings.sif and (backend or executable or ddp):
         raise InvalidError(
-            "sif: --backend and --python verify something else",
+            "sif: --backend and --python verify something else, and --ddp needs the network",
             "Leave them out, or sif: in the file.",
         )
+    if ddp and executable is None:
+        # What was proven trains together; the default of a node may be docker.
+        backend = backend or "venv"
+        require_network(backend)
     request = planning.Request(
         profile=profile,
         partition=partition,
         patterns=tuple(filter(None, (nodes or "").split(","))),
-        arguments=_arguments(backend, epochs, data, executable, quick=quick),
+        arguments=(
+            *(("--quick",) if quick else ()),
+            *_arguments(backend, epochs, data, executable),
+        ),
         quick=quick,
         start_seconds=patience,
         limit_seconds=limit,
@@ -175,16 +200,24 @@ def command(
     client, now = Slurm(partition), time.gmtime()
     run = f"{time.strftime('%Y%m%dt%H%M%Sz', now)}-{secrets.token_hex(3)}"
     started = time.strftime("%Y%m%dT%H%M%SZ", now)
-    plan = planning.plan(run, started, client.nodes(), settings, request)
     folder = (folder or Path(f"fleet-{run}")).absolute()
     folders.require_path(folder)
     # -P: no file of a job's folder shadows a module.
     own = (sys.executable, "-P", "-m", "envbuilder")
-    scripts = planning.scripts(plan, folder, settings, request, own, os.environ)
+    common = planning.common(run, folder, settings, request, own, os.environ)
+    across = planning.across(common, _arguments(backend, python=executable)) if ddp else None
+    plan = planning.plan(run, started, client.nodes(), settings, request, across)
+    if ddp:
+        _require_possible(plan)
+    scripts = planning.scripts(plan, common)
+    if dry_run and across is not None:
+        scripts |= planning.promised_scripts(plan, across)
     folders.create(folder, plan, scripts)
     if dry_run:
-        for node in scripts:
-            console.result(str(folders.script(folder, node)))
+        for name in scripts:
+            console.result(str(folders.script(folder, name)))
+        for line in _without_group(plan) if ddp else ():
+            progress.note(line)
         return 0
     progress.note(f"run {run}: {folder}")
     with folders.held(folder):
@@ -194,14 +227,37 @@ def command(
 
 def _arguments(
     backend: str | None,
-    epochs: int | None,
-    data: Path | None,
-    executable: Path | None,
-    *,
-    quick: bool,
+    epochs: int | None = None,
+    data: Path | None = None,
+    python: Path | None = None,
 ) -> tuple[str, ...]:
-    """Return the arguments of `envbuilder verify` that all nodes get."""
-    options = {"--backend": backend, "--epochs": epochs, "--python": executable}
+    """Return options that all nodes get, without those that are not stated."""
+    options = {"--backend": backend, "--epochs": epochs, "--python": python}
     options |= {"--data": data.absolute() if data else None}
-    stated = (word for name, value in options.items() if value for word in (name, str(value)))
-    return (*(("--quick",) if quick else ()), *stated)
+    return tuple(word for name, value in options.items() if value for word in (name, str(value)))
+
+
+def _require_possible(plan: Plan) -> None:
+    """Raise `InvalidError` if a promised profile cannot train across nodes."""
+    from envbuilder.project import catalog
+    from envbuilder.verify import across
+
+    library = catalog.library(load_settings())
+    for name in sorted({p.profile for p in plan.promises if p.profile is not None}):
+        across.require_possible(name, library.profile(name).expected(None))
+
+
+def _without_group(plan: Plan) -> Iterator[str]:
+    """Yield why promised nodes are in no group that can be written before they were verified."""
+    from envbuilder.fleet import groups
+
+    grouped = {node for members in groups.promised(plan.promises) for node in members.nodes}
+    for promise in plan.promises:
+        if promise.node not in grouped:
+            yield (
+                f"{promise.node}: trains with nobody: no other node has the profile"
+                f" {promise.profile} and as many GPUs"
+                if promise.profile is not None
+                else f"{promise.node}: with whom it trains is known only after it was verified,"
+                " since it decides its profile itself"
+            )

@@ -5,7 +5,10 @@ scripts/NODE.sbatch      what was submitted
 jobs.jsonl               one line a job, written when it is accepted
 results/NODE.JOB.json    written by the node at the end of its job
 logs/NODE.JOB.log        what the job printed
+meetings/                where nodes that train together leave files for each other
 summary.json             the table
+
+Of nodes that train together, the name of their group stands for NODE.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from envbuilder.core.text import printable
 from envbuilder.fleet import result as results
 from envbuilder.fleet import summaries
 from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Entry, JobId, NodeName, Promise, RunId
+from envbuilder.fleet.slurm.script import SUFFIX, Common
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,6 +54,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     limit_seconds: Annotated[int, Meta(ge=1)]
     promises: tuple[Promise, ...]
     left_out: tuple[Entry, ...]
+    across: Common | None = None
+    """For the jobs of nodes that train together; None if none are to. Which do is known later."""
 
 
 class _Submitted(Struct, frozen=True, kw_only=True):
@@ -79,11 +85,19 @@ def create(folder: Path, plan: Plan, scripts: Mapping[str, str]) -> None:
             "Go on with it by --resume, or name another folder.",
         )
     try:
-        for name in ("scripts", "results", "logs"):
+        for name in ("scripts", "results", "logs", "meetings"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        for node, text in scripts.items():
-            files.write(script(folder, node), text.encode(), 0o755)
+        add_scripts(folder, scripts)
         files.write(folder / PLAN, msgspec.json.format(msgspec.json.encode(plan), indent=1))
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def add_scripts(folder: Path, scripts: Mapping[str, str]) -> None:
+    """Write scripts, by the names of what they are for. Raises `BuildError`."""
+    try:
+        for name, text in scripts.items():
+            files.write(script(folder, name), text.encode(), 0o755)
     except OSError as error:
         raise _unwritable(folder, error) from error
 
@@ -109,7 +123,7 @@ def read(folder: Path) -> Plan:
 
 def script(folder: Path, node: str) -> Path:
     """Return the path of a node's script."""
-    return folder / "scripts" / f"{node}.sbatch"
+    return folder / "scripts" / f"{node}{SUFFIX}"
 
 
 def add_job(folder: Path, node: str, job: str) -> None:
@@ -164,7 +178,10 @@ def _bounded(path: Path) -> bytes:
 
 
 def last_words(folder: Path, node: str, job: str) -> str:
-    """Return the last line that a job printed; empty if there is none."""
+    """Return the last error that a job printed, or else its last line; empty if there is none.
+
+    What srun itself printed says only that a task failed.
+    """
     try:
         with (folder / "logs" / f"{node}.{job}.log").open("rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_TAIL))
@@ -172,7 +189,9 @@ def last_words(folder: Path, node: str, job: str) -> str:
     except OSError:
         return ""
     printed = [line.strip() for line in lines if line.strip()]
-    return printable(printed[-1], LONGEST_REASON) if printed else ""
+    others = [line for line in printed if not line.startswith("srun: ")] or printed
+    stated = [line for line in others if "error: " in line] or others
+    return printable(stated[-1], LONGEST_REASON) if stated else ""
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core.text import duration
-from envbuilder.fleet.model import Outcome, Promise
+from envbuilder.fleet.model import Outcome
 
 if TYPE_CHECKING:
     from envbuilder.fleet.scheduler import JobState
@@ -43,7 +43,6 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Track(Struct, frozen=True, kw_only=True):
     """A job that is followed, and since when it is as it is (seconds of one clock)."""
 
-    promise: Promise
     job: str
     submitted: float
     running: float | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from envbuilder.fleet.model import Entry, Summary
+    from envbuilder.fleet.model import Entry, Group, Summary
 
     Sample = tuple[Mapping[str, str], float]
 
@@ -47,7 +47,11 @@ def text(summary: Summary) -> str:
     ]
     families = [
         *_family("run_info", "The last run of a fleet, always 1.", [(run, 1)]),
-        *_family("run_passed", "1 if every node was proven, else 0.", [({}, summary.passed)]),
+        *_family(
+            "run_passed",
+            "1 if every node and every group was proven, else 0.",
+            [({}, summary.passed)],
+        ),
         *_family(
             "run_started_timestamp_seconds",
             "When the run started, in seconds since 1970.",
@@ -84,6 +88,26 @@ def text(summary: Summary) -> str:
             "Share of the test images that were classified correctly.",
             _values((e, e.accuracy) for e in entries),
         ),
+        *_family(
+            "group_outcome",
+            "What became of nodes that were to train together, always 1; the outcome is a label.",
+            [({**_of_group(g), "outcome": g.outcome}, 1) for g in summary.groups],
+        ),
+        *_family(
+            "group_nodes",
+            "How many nodes were to train together.",
+            [(_of_group(g), len(g.nodes)) for g in summary.groups],
+        ),
+        *_family(
+            "group_images_per_second",
+            "Training images per second of all nodes of a group together.",
+            _of_groups((g, g.images_per_second) for g in summary.groups),
+        ),
+        *_family(
+            "group_efficiency_ratio",
+            "Speed of a group, divided by the sum of what its devices reached alone.",
+            _of_groups((g, g.efficiency) for g in summary.groups),
+        ),
     ]
     return "\n".join([*families, "# EOF", ""])
 
@@ -104,6 +128,14 @@ def _labels(entry: Entry) -> dict[str, str]:
 
 def _values(pairs: Iterable[tuple[Entry, float | None]]) -> Iterator[Sample]:
     return ((_labels(entry), value) for entry, value in pairs if value is not None)
+
+
+def _of_group(group: Group) -> dict[str, str]:
+    return {"group": group.name, "profile": group.profile}
+
+
+def _of_groups(pairs: Iterable[tuple[Group, float | None]]) -> Iterator[Sample]:
+    return ((_of_group(group), value) for group, value in pairs if value is not None)
 
 
 def _braces(labels: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Plan a run: which nodes are to prove what, and the script of each job. Pure."""
+"""Plan a run: which nodes are to prove what, and the script of each node's job. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import printable
+from envbuilder.fleet import groups
 from envbuilder.fleet.folder import Plan
-from envbuilder.fleet.model import SCHEMA, Entry, Promise
+from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS, SCHEMA, Entry, Promise
 from envbuilder.fleet.slurm import script
 from envbuilder.fleet.slurm.script import Common
 
@@ -45,9 +47,14 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 def plan(
-    run: str, started: str, nodes: Sequence[Node], settings: FleetSettings, request: Request
+    run: str,
+    started: str,
+    nodes: Sequence[Node],
+    settings: FleetSettings,
+    request: Request,
+    across: Common | None = None,
 ) -> Plan:
-    """Return the plan for the nodes that are asked for.
+    """Return the plan for the nodes that are asked for; with `across` they train together, too.
 
     Raises `InvalidError` if there is none, a pattern names none, or there are images and nodes that
     would choose their profile themselves.
@@ -81,6 +88,7 @@ def plan(
         limit_seconds=request.limit_seconds,
         promises=tuple(promises),
         left_out=tuple(left_out),
+        across=across,
     )
 
 
@@ -117,17 +125,17 @@ def drained(node: Node, promise: Promise) -> Entry:
     )
 
 
-def scripts(
-    plan: Plan,
+def common(
+    run: str,
     folder: Path,
     settings: FleetSettings,
     request: Request,
     command: Sequence[str],
     environ: Mapping[str, str],
-) -> dict[str, str]:
-    """Return the script of each promised node; `command` starts envbuilder there."""
-    common = Common(
-        run=plan.run,
+) -> Common:
+    """Return what the jobs of all nodes have in common; `command` starts envbuilder there."""
+    return Common(
+        run=run,
         folder=str(folder),
         command=settings.command or tuple(command),
         arguments=request.arguments,
@@ -135,6 +143,22 @@ def scripts(
         variables={k: environ[k] for k in sorted(environ) if _PASSED_ON.fullmatch(k)},
         options=settings.sbatch,
         setup=settings.setup,
-        limit_seconds=plan.limit_seconds,
+        limit_seconds=request.limit_seconds,
     )
-    return {promise.node: script.text(promise, common) for promise in plan.promises}
+
+
+def across(each: Common, arguments: tuple[str, ...]) -> Common:
+    """Return the same for nodes that train together; `arguments` are for `fleet join`."""
+    limit = min(each.limit_seconds, LONGEST_TOGETHER_SECONDS)
+    return replace(each, arguments=arguments, limit_seconds=limit)
+
+
+def scripts(plan: Plan, each: Common) -> dict[str, str]:
+    """Return the script of each promised node."""
+    return {promise.node: script.text(promise, each) for promise in plan.promises}
+
+
+def promised_scripts(plan: Plan, each: Common) -> dict[str, str]:
+    """Return the script of each group, if all nodes were proven, and those of a profile equal."""
+    members = groups.promised(plan.promises)
+    return {group.name: script.group_text(group, each) for group in members}

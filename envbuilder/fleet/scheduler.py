@@ -22,8 +22,8 @@ class JobState(Struct, frozen=True, kw_only=True):
     """The scheduler's word for it, such as NODE_FAIL."""
     reason: str = ""
     """Why it waits, or ended."""
-    node: str = ""
-    """The node that it was submitted for."""
+    subject: str = ""
+    """What it was submitted for, as its script is called: a node, or a group of nodes."""
 
 
 class RefusedError(Exception):

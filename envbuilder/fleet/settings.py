@@ -54,7 +54,10 @@ ShellLine = Annotated[
 Argument = Annotated[
     str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,1000}\Z", description="a word of a command")
 ]
-_OWN = ("job-name", "nodelist", "nodes", "ntasks", "output", "error", "array", "time", "requeue")
+_OWN = (
+    *("job-name", "nodelist", "nodes", "ntasks", "ntasks-per-node"),
+    *("output", "error", "array", "time", "requeue"),
+)
 _OWN_LETTERS = "JwNnoeat"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -11,13 +11,14 @@ from msgspec.structs import asdict, replace
 from envbuilder.core import bounded, stamps, strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import printable
-from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Entry, Summary
+from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Entry, Group, Summary
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "summary.json"
 """Name of the file in a run's folder."""
+_Item = TypeVar("_Item", Entry, Group)
 _HINT = f"Name the folder of a finished run, or the file {NAME} in it."
 
 
@@ -57,14 +58,25 @@ def _checked(summary: Summary) -> Summary:
     if len(set(nodes)) != len(nodes):
         twice = next(node for node in nodes if nodes.count(node) > 1)
         raise ValueError(f"the node {twice} is in it twice")
-    return replace(summary, entries=tuple(map(_safe, summary.entries)))
+    names = {group.name for group in summary.groups}
+    if len(names) != len(summary.groups):
+        raise ValueError("a group is in it twice")
+    if strangers := {node for g in summary.groups for node in g.nodes}.difference(nodes):
+        raise ValueError(f"the node {min(strangers)} is in a group, and not among the nodes")
+    if summary.groups and not summary.across:
+        raise ValueError("it has groups, although no nodes were to train together")
+    return replace(
+        summary,
+        entries=tuple(_safe(entry, f"the node {entry.node}") for entry in summary.entries),
+        groups=tuple(_safe(group, f"the group {group.name}") for group in summary.groups),
+    )
 
 
-def _safe(entry: Entry) -> Entry:
-    values = asdict(entry)
+def _safe(item: _Item, what: str) -> _Item:
+    values = asdict(item)
     for key, value in values.items():
         # JSON's 1e999 is infinite.
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{key} of the node {entry.node} is not finite")
+            raise ValueError(f"{key} of {what} is not finite")
     texts = {k: printable(v, LONGEST_REASON) for k, v in values.items() if isinstance(v, str)}
-    return replace(entry, **texts)
+    return replace(item, **texts)

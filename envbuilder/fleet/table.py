@@ -7,18 +7,20 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.core import console
-from envbuilder.core.text import amount, counted
+from envbuilder.core.text import amount, counted, percent
 from envbuilder.fleet.model import LEFT_OUT, OUTCOMES, PROVEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from envbuilder.fleet.model import Entry, Summary
+    from envbuilder.fleet.model import Entry, Group, Summary
 
 _COLOURS = {"verified": "green", "busy": "green", "slow": "yellow", "drained": "dim"}
 _COLOURS |= {"unmapped": "dim", "pending": "yellow", "interrupted": "yellow"}
 MOST_ROWS = 60
 """Up to so many nodes, all of them have a row; of more, only those that were not proven."""
+MOST_NAMED = 8
+"""Nodes of a group."""
 
 
 def show(summary: Summary, terminal: Any) -> None:
@@ -52,6 +54,51 @@ def show(summary: Summary, terminal: Any) -> None:
     for line in remarks(entries):
         terminal.print(Text(line))
     terminal.print(Text(counts(entries), style="bold"))
+    if summary.across:
+        _show_groups(summary, terminal)
+
+
+def _show_groups(summary: Summary, terminal: Any) -> None:
+    """Print the nodes that trained together."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("together", overflow="fold", max_width=28)
+    table.add_column("profile", overflow="fold", max_width=14)
+    table.add_column("images/s", justify="right", no_wrap=True)
+    table.add_column("efficiency", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for group in summary.groups:
+        speed = group.images_per_second
+        table.add_row(
+            Text(named(group.nodes)),
+            Text(group.profile or "-"),
+            f"{speed:,.0f}" if speed is not None else "-",
+            percent(group.efficiency, 0) if group.efficiency is not None else "-",
+            Text(group.outcome, style=_COLOURS.get(group.outcome, "red")),
+        )
+    if summary.groups:
+        terminal.print()
+        terminal.print(table)
+    for group in summary.groups:
+        if group.outcome != "verified" and group.detail:
+            terminal.print(Text("\n".join(_remark(named(group.nodes), group))))
+    terminal.print(Text(together(summary), style="bold"))
+
+
+def named(nodes: Sequence[str]) -> str:
+    """Return nodes by name; of many, the first ones and how many more."""
+    more = len(nodes) - MOST_NAMED
+    return ", ".join(nodes[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def together(summary: Summary) -> str:
+    """Return in one sentence what became of the nodes that were to train together."""
+    if not summary.groups:
+        return "No two nodes that are equal were proven, so none trained together."
+    number = sum(group.outcome in PROVEN for group in summary.groups)
+    return f"{number:,} of {counted(len(summary.groups), 'group')} of nodes trained together."
 
 
 def _unproven(entries: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -62,8 +109,12 @@ def remarks(entries: Sequence[Entry]) -> Iterator[str]:
     """Yield why nodes were not verified, or their speed not judged."""
     for entry in entries:
         if entry.outcome != "verified" and entry.detail:
-            line = f"{entry.node}: {entry.outcome}: {entry.detail}"
-            yield from textwrap.wrap(line, console.WIDTH, subsequent_indent="  ")
+            yield from _remark(entry.node, entry)
+
+
+def _remark(name: str, what: Entry | Group) -> list[str]:
+    line = f"{name}: {what.outcome}: {what.detail}"
+    return textwrap.wrap(line, console.WIDTH, subsequent_indent="  ")
 
 
 def counts(entries: Sequence[Entry]) -> str:

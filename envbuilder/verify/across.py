@@ -58,11 +58,24 @@ class Outcome(Struct, frozen=True, kw_only=True):
     scaling: dict[str, Any] | None
 
 
+class Result(Outcome, frozen=True, kw_only=True):
+    """What node 0 writes: the outcome, and which nodes' it is."""
+
+    schema: Literal[1] = 1
+    attempt: str
+    nodes: int
+
+
 class _Part(Struct, frozen=True, kw_only=True):
     """What node 0 alone reports more of."""
 
     status: Literal["passed", "failed"]
     reasons: tuple[str, ...]
+
+
+def attempt(run: str, job: str) -> str:
+    """Return the name of the attempt that a job of a fleet's run makes."""
+    return f"{run}.{job}"
 
 
 def require(place: Place) -> None:
@@ -88,12 +101,17 @@ def join(
     images. Raises `InvalidError` for a profile or a backend that cannot train across nodes.
     """
     if request.backend is not None:
-        _require_network(request.backend)
+        require_network(request.backend)
     elif executable is None:
         # Not the default of this machine, which may be docker.
         request = msgspec.structs.replace(request, backend="venv")
     expects, facts, start_payload = start.prepare(
-        request, executable, settings, progress, inherit=inherit, require=_require_possible
+        request,
+        executable,
+        settings,
+        progress,
+        inherit=inherit,
+        require=lambda profile, backend, expected: require_possible(profile, expected),
     )
     data, run_id = mnist.subset().folder, run.new_run_id()
 
@@ -124,7 +142,8 @@ def join(
     )
 
 
-def _require_network(backend: str) -> None:
+def require_network(backend: str) -> None:
+    """Raise `InvalidError` for a backend whose environments other nodes do not reach."""
     if makes_image(backend):
         raise InvalidError(
             f"{WHAT} is not possible with the {backend} backend: its containers have a network of"
@@ -133,8 +152,8 @@ def _require_network(backend: str) -> None:
         )
 
 
-def _require_possible(profile: str, backend: str, expected: Expected) -> None:
-    del backend
+def require_possible(profile: str, expected: Expected) -> None:
+    """Raise `InvalidError` for a profile that cannot train across nodes."""
     start.require_torch(WHAT, profile, expected)
     scaling.require("all", expected.device)
 

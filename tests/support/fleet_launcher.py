@@ -37,6 +37,9 @@ def hang_verifications() -> None:
 
 
 def main() -> None:
+    if "join" in sys.argv:
+        start()
+        return
     node, job = option("--node"), option("--job")
     path = Path(option("--folder")) / "results" / f"{node}.{job}.json"
     match node.partition("-")[2]:

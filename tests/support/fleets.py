@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from envbuilder.fleet.folder import Plan
 from envbuilder.fleet.model import SCHEMA, Detected, Node, Promise
 from envbuilder.fleet.result import Result
 from envbuilder.fleet.scheduler import JobState, RefusedError
+from envbuilder.fleet.slurm.script import Common
 from tests.support import reports
 
 if TYPE_CHECKING:
@@ -63,6 +65,20 @@ def plan(*promises: Promise, **changes: Any) -> Plan:
     facts = {"schema": SCHEMA, "run": RUN, "scheduler": "slurm", "started": STARTED}
     facts |= {"quick": False, "partition": None, "start_seconds": 600, "limit_seconds": 600}
     return Plan(**{**facts, "promises": promises, "left_out": (), **changes})
+
+
+def common(folder: Path) -> Common:
+    """What jobs of nodes that train together have in common."""
+    return Common(
+        run=RUN,
+        folder=str(folder),
+        command=("envbuilder",),
+        arguments=("--backend", "venv"),
+        variables={"PATH": "/usr/bin"},
+        options=(),
+        setup=(),
+        limit_seconds=600,
+    )
 
 
 @dataclass
@@ -117,7 +133,7 @@ class RecordedScheduler:
 
     def _state(self, job: str, name: str, submitted: float) -> JobState | None:
         if job in self.cancelled:
-            return JobState(job=job, phase="ended", word="CANCELLED", node=name)
+            return JobState(job=job, phase="ended", word="CANCELLED", subject=name)
         lines = self.script.get(name, {0: "RUNNING", 5: b"", 6: "COMPLETED"})
         word = "PENDING"
         for second, does in lines.items():
@@ -132,4 +148,36 @@ class RecordedScheduler:
         if word == "GONE":
             return None
         phase = {"PENDING": "waiting", "RUNNING": "running"}.get(word, "ended")
-        return JobState(job=job, phase=phase, word=word, reason="Resources", node=name)  # type: ignore[arg-type]
+        return JobState(job=job, phase=phase, word=word, reason="Resources", subject=name)  # type: ignore[arg-type]
+
+
+def across_result(job: str = "7", **changes: Any) -> bytes:
+    """What the first of two nodes sends that trained together, changed by keys joined by `__`."""
+    devices = [{"index": n, "node": f"n{n + 1}", "samples_per_second": 611.0} for n in (0, 1)]
+    content: dict[str, Any] = {
+        "schema": 1,
+        "attempt": f"{RUN}.{job}",
+        "nodes": 2,
+        "status": "passed",
+        "reasons": [],
+        "profile": "cpu",
+        "backend": "venv",
+        "fingerprint": None,
+        "scaling": {
+            "devices": devices,
+            "ranks": 2,
+            "status": "passed",
+            "backend": "gloo",
+            "batch": 128,
+            "samples_per_second": 1100.0,
+            "efficiency": 0.9,
+            "gradients_equal": True,
+        },
+    }
+    for keys, value in changes.items():
+        *parents, last = keys.split("__")
+        part: Any = content
+        for key in parents:
+            part = part[int(key) if isinstance(part, list) else key]
+        part[last] = value
+    return json.dumps(content).encode()

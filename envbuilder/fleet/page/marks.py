@@ -11,7 +11,7 @@ from envbuilder.fleet.model import LEFT_OUT, OUTCOMES, PROVEN, Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from envbuilder.fleet.model import Entry
+    from envbuilder.fleet.model import Entry, Group
 
 Tone = Literal["bad", "caution", "good", "left"]
 TONES: tuple[Tone, ...] = ("bad", "caution", "good", "left")
@@ -60,8 +60,8 @@ def urgency(entry: Entry) -> int:
     return TONES.index(tone(entry.outcome))
 
 
-def legend(entries: Iterable[Entry]) -> dict[Outcome, Mark]:
-    """Return the marks of the outcomes that some nodes have, the best first."""
+def legend(entries: Iterable[Entry | Group]) -> dict[Outcome, Mark]:
+    """Return the marks of the outcomes that some nodes or groups have, the best first."""
     outcomes = [entry.outcome for entry in entries]
     return {
         outcome: Mark(

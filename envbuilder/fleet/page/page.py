@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.core import resources, stamps
-from envbuilder.core.text import amount, counted, duration, times
+from envbuilder.core.text import amount, counted, duration, percent, times
 from envbuilder.fleet import drift as drifts
+from envbuilder.fleet import table
 from envbuilder.fleet.model import LEFT_OUT, OUTCOMES, PROVEN, Entry
 from envbuilder.fleet.page import marks
 from envbuilder.fleet.page.marks import Mark
@@ -23,7 +24,7 @@ from envbuilder.verify.page.html import templates
 
 if TYPE_CHECKING:
     from envbuilder.fleet.drift import Drift
-    from envbuilder.fleet.model import Outcome, Summary
+    from envbuilder.fleet.model import Group, Outcome, Summary
 
 MOST_NAMED = 8
 """Nodes that the verdict names for each outcome; the table has all of them."""
@@ -68,6 +69,9 @@ def render(summary: Summary, drift: Drift | None = None) -> str:
             strips=strips(summary.entries),
             rows=sorted(rows, key=lambda row: marks.urgency(row.entry)),
             drift=_drifted(drift) if drift else None,
+            groups=[_group(group) for group in summary.groups],
+            group_marks=marks.legend(summary.groups),
+            together=table.together(summary),
             script=script,
             script_hash=_source_hash(script),
         )
@@ -87,6 +91,8 @@ def verdict(summary: Summary, legend: dict[Outcome, Mark]) -> Verdict:
         sentence = f"{nodes} proved by training what was promised of {them}."
     if left_out:
         sentence += f" {counted(left_out, 'node')} {'was' if left_out == 1 else 'were'} left out."
+    if summary.across:
+        sentence += f" {table.together(summary)}"
     unproven = [mark for mark in legend.values() if mark.tone in {"bad", "caution"}]
     unproven.sort(key=lambda mark: marks.TONES.index(mark.tone))
     started, finished = stamps.parse(summary.started), stamps.parse(summary.finished)
@@ -127,6 +133,21 @@ def _row(entry: Entry, number: int) -> Row:
         share="" if entry.share is None else times(entry.share),
         detail=" · ".join(filter(None, (entry.detail, job))),
     )
+
+
+def _group(group: Group) -> dict[str, object]:
+    """Return what the page says about nodes that were to train together."""
+    speed, job = group.images_per_second, f"job {group.job}" if group.job else ""
+    return {
+        "nodes": group.nodes[:MOST_NAMED],
+        "unnamed": len(group.nodes[MOST_NAMED:]),
+        "profile": group.profile,
+        "device": group.device,
+        "speed": "" if speed is None else f"{speed:,.0f}",
+        "efficiency": "" if group.efficiency is None else percent(group.efficiency, 0),
+        "outcome": group.outcome,
+        "detail": " · ".join(filter(None, (group.detail, job))),
+    }
 
 
 def _drifted(drift: Drift) -> dict[str, object]:

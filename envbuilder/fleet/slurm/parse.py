@@ -15,6 +15,7 @@ from envbuilder.core.errors import ToolError
 from envbuilder.core.text import printable
 from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Resource, natural
 from envbuilder.fleet.scheduler import JobState
+from envbuilder.fleet.slurm.script import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 NODE_FORMAT = "%N|%T|%f|%G|%E"
 """sinfo: name, state, features, generic resources, reason (which may hold anything)."""
-JOB_FORMAT = "%i|%T|%n|%N|%r"
-"""squeue: id, state, requested nodes, nodes, reason."""
+JOB_FORMAT = "%i|%T|%o|%r"
+"""squeue: id, state, path of the script (which holds no |), reason."""
 MOST_NODES = 20_000
 """Slurm itself is known to run with 15,000 or so."""
 
@@ -98,16 +99,16 @@ def jobs(text: str) -> dict[str, JobState]:
     """Return the jobs in squeue's output by id."""
     states = {}
     for line in filter(None, text.splitlines()):
-        fields = line.split("|", 4)
-        if len(fields) < 5:
+        fields = line.split("|", 3)
+        if len(fields) < 4:
             raise _unexpected("squeue", line)
-        job, word, requested, nodes, reason = fields
+        job, word, script, reason = fields
         states[job] = JobState(
             job=printable(job, 100),
             phase=_phase(word),
             word=printable(word, 40),
             reason="" if reason == "None" else printable(reason, LONGEST_REASON),
-            node=printable(requested or nodes, 253),
+            subject=printable(script.rpartition("/")[2].removesuffix(SUFFIX), 253),
         )
     return states
 

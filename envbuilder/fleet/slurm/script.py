@@ -1,10 +1,9 @@
-"""The job that verifies one node, as a script for sbatch. Pure."""
+"""The jobs of a run, as scripts for sbatch: one a node, and one for nodes together. Pure."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,14 +12,19 @@ from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
 
 if TYPE_CHECKING:
+    from envbuilder.fleet.groups import Members
     from envbuilder.fleet.model import Promise
 
+SUFFIX = ".sbatch"
+"""Of a script's name."""
 _START_SECONDS = 120
 """What a job gets beyond the verification's limit: for its setup, and to report a time-out."""
+_LAST_FILES_SECONDS = 120
+"""What nodes together get beyond that: the first one waits for the others' last files."""
 
 
 class Common(Struct, frozen=True, kw_only=True):
-    """What all jobs of a run have in common."""
+    """What all jobs of a run, or all of its groups' jobs, have in common."""
 
     run: str
     folder: str
@@ -28,15 +32,15 @@ class Common(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     """Starts envbuilder on a node."""
     arguments: tuple[str, ...]
-    """For `envbuilder verify` on each node."""
-    sif: Mapping[str, str] = {}
+    """For `envbuilder verify` on each node, or for `envbuilder fleet join`."""
+    sif: dict[str, str] = {}
     """Profile → the file with its image."""
-    variables: Mapping[str, str]
+    variables: dict[str, str]
     options: tuple[str, ...]
     """For sbatch."""
     setup: tuple[str, ...]
     limit_seconds: int
-    """How long a verification may take."""
+    """How long a verification, or a training together, may take."""
 
 
 def job_name(run: str) -> str:
@@ -49,20 +53,42 @@ def time_limit(limit_seconds: int) -> int:
     return math.ceil((limit_seconds + _START_SECONDS) / 60)
 
 
+def group_time_limit(limit_seconds: int) -> int:
+    """Return the minutes that Slurm gives a job of nodes together."""
+    return time_limit(limit_seconds + _LAST_FILES_SECONDS)
+
+
 def text(promise: Promise, common: Common) -> str:
     """Return the script for one node."""
-    return filled(
-        "fleet/verify.sbatch.j2",
-        {
-            "mark": MARK,
-            "promise": promise,
-            "common": common,
-            "job_name": job_name(common.run),
-            "minutes": time_limit(common.limit_seconds),
-            "command": shlex.join(common.command),
-            "arguments": shlex.join(_arguments(promise, common)),
-        },
-    )
+    facts = {
+        "promise": promise,
+        "name": promise.node,
+        "nodes": [promise.node],
+        "gpus": promise.gpus,
+        "minutes": time_limit(common.limit_seconds),
+        "arguments": shlex.join(_arguments(promise, common)),
+    }
+    return _filled("verify", facts, common)
+
+
+def group_text(members: Members, common: Common) -> str:
+    """Return the script for nodes that train together."""
+    profile = ("--profile", members.profile) if members.profile else ()
+    facts = {
+        "name": members.name,
+        "nodes": members.nodes,
+        "gpus": members.gpus,
+        "profile": members.profile,
+        "minutes": group_time_limit(common.limit_seconds),
+        "arguments": shlex.join((*profile, *common.arguments)),
+    }
+    return _filled("train", facts, common)
+
+
+def _filled(template: str, facts: dict[str, object], common: Common) -> str:
+    shared = {"mark": MARK, "common": common, "job_name": job_name(common.run)}
+    shared["command"] = shlex.join(common.command)
+    return filled(f"fleet/{template}.sbatch.j2", {**facts, **shared})
 
 
 def _arguments(promise: Promise, common: Common) -> tuple[str, ...]:

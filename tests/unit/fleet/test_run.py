@@ -8,16 +8,24 @@ import pytest
 
 from envbuilder.core.console import PlainProgress
 from envbuilder.fleet import folder as folders
-from envbuilder.fleet import run as runs
-from envbuilder.fleet import summaries
+from envbuilder.fleet import stage, summaries
+from envbuilder.fleet.groups import Members
 from envbuilder.fleet.model import Entry
 from envbuilder.fleet.run import Run
-from tests.support.fleets import RecordedScheduler, failed, plan, promise, result
+from tests.support.fleets import (
+    RecordedScheduler,
+    across_result,
+    common,
+    failed,
+    plan,
+    promise,
+    result,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.fleet.model import Summary
+    from envbuilder.fleet.model import Group, Summary
 
 
 def laid(folder: Path, *nodes: str, **changes: Any) -> folders.Plan:
@@ -111,7 +119,7 @@ def test_one_that_stays_silent_ends_the_run(tmp_path: Path) -> None:
     entries, _ = driven(tmp_path, planned, scheduler)
     assert (entries["n1"].outcome, entries["n2"].outcome) == ("lost", "verified")
     assert "squeue failed" in entries["n1"].detail
-    assert scheduler.clock < 2 * runs.SILENT_SECONDS
+    assert scheduler.clock < 2 * stage.SILENT_SECONDS
 
 
 class Interrupted(RecordedScheduler):
@@ -169,3 +177,122 @@ def test_what_no_job_was_submitted_for_is_in_the_table(tmp_path: Path) -> None:
     entries, _ = driven(tmp_path, planned, RecordedScheduler(tmp_path))
     assert list(entries) == ["n0", "n2", "n10"]
     assert entries["n0"] == drained
+
+
+PAIR = Members(nodes=("n1", "n2"), profile="cpu").name
+
+
+def together(
+    folder: Path,
+    scheduler: RecordedScheduler,
+    *nodes: str,
+    resumed: bool = False,
+) -> tuple[Summary, list[str]]:
+    """Run nodes that are to train together, too."""
+    planned = plan(*(promise(node) for node in nodes), across=common(folder))
+    if not resumed:
+        folders.create(folder, planned, dict.fromkeys(nodes, ""))
+    lines: list[str] = []
+    progress = PlainProgress(lines.append)
+    run = Run(
+        folders.read(folder), folder, scheduler, progress, now=scheduler.now, wait=scheduler.wait
+    )
+    return run.finish(resumed=resumed), lines
+
+
+def outcomes(groups: tuple[Group, ...]) -> dict[tuple[str, ...], str]:
+    return {group.nodes: group.outcome for group in groups}
+
+
+IN_STEP: dict[int, str | bytes] = {0: "RUNNING", 9: across_result("JOB"), 10: "COMPLETED"}
+
+
+def test_proven_nodes_train_together_after_all_were_verified(tmp_path: Path) -> None:
+    script: dict[str, dict[int, str | bytes]] = {
+        "n2": {0: "PENDING", 100: "RUNNING", 110: b""},
+        "n3": {0: "RUNNING", 5: "FAILED"},
+        PAIR: IN_STEP,
+    }
+    scheduler = RecordedScheduler(tmp_path, script)
+    summary, lines = together(tmp_path, scheduler, "n1", "n2", "n3")
+    (group,) = summary.groups
+    assert (group.nodes, group.outcome, group.efficiency) == (("n1", "n2"), "verified", 0.9)
+    assert summaries.read(tmp_path) == summary
+    assert not summary.passed  # because of n3
+    name, submitted = scheduler.submitted[group.job or ""]
+    assert (name, submitted > 110) == (PAIR, True)
+    text = folders.script(tmp_path, PAIR).read_text()
+    assert "#SBATCH --nodelist=n1,n2\n#SBATCH --nodes=2\n" in text
+    assert any(line == "2 nodes together (n1, n2): verified: 2 ranks in step" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("states", "outcome", "detail"),
+    [
+        ({0: "PENDING"}, "pending", "not started within 10 min 0 s: Resources"),
+        ({0: "RUNNING"}, "timed-out", "still RUNNING after"),
+        ({0: "RUNNING", 9: "NODE_FAIL"}, "killed", "the node failed"),
+        ({0: "RUNNING", 9: "COMPLETED"}, "lost", "reported nothing"),
+        ({0: "RUNNING", 9: "FAILED"}, "broken", "exit code 127: 1: error: no torch"),
+        ({0: "RUNNING", 9: b"{}"}, "mixed-up", "missing required field"),
+        ({0: "RUNNING", 9: across_result("8")}, "mixed-up", "its attempt is"),
+    ],
+)
+def test_a_group_ends_as_a_node_does(
+    tmp_path: Path, states: dict[int, str | bytes], outcome: str, detail: str
+) -> None:
+    scheduler = RecordedScheduler(tmp_path, {PAIR: states})
+    (tmp_path / "logs").mkdir()
+    words = "1: error: no torch\n1:   hint\nsrun: error: n2: task 1: Exited with exit code 4\n"
+    (tmp_path / "logs" / f"{PAIR}.103.log").write_text(words)
+    summary, _ = together(tmp_path, scheduler, "n1", "n2")
+    (group,) = summary.groups
+    assert group.outcome == outcome
+    assert detail in group.detail
+    assert not summary.passed
+    assert scheduler.cancelled == (["103"] if outcome in {"pending", "timed-out"} else [])
+
+
+def test_one_node_has_nobody_to_train_with(tmp_path: Path) -> None:
+    summary, _ = together(tmp_path, RecordedScheduler(tmp_path), "n1")
+    assert (summary.across, summary.groups, summary.passed) == (True, (), False)
+
+
+def test_an_interrupted_training_is_cancelled_and_goes_on(tmp_path: Path) -> None:
+    scheduler = Interrupted(tmp_path, {PAIR: {0: "RUNNING"}})
+    with pytest.raises(KeyboardInterrupt):
+        together(tmp_path, scheduler, "n1", "n2")
+    interrupted = summaries.read(tmp_path)
+    assert {e.outcome for e in interrupted.entries} == {"verified"}
+    assert outcomes(interrupted.groups) == {("n1", "n2"): "interrupted"}
+    assert scheduler.cancelled == ["103"]
+
+    again = RecordedScheduler(tmp_path, {PAIR: IN_STEP}, number=200)
+    again.submitted, again.cancelled = dict(scheduler.submitted), list(scheduler.cancelled)
+    summary, _ = together(tmp_path, again, "n1", "n2", resumed=True)
+    assert summary.passed
+    assert [group.job for group in summary.groups] == ["201"]
+    # What is done is not done again.
+    repeated, _ = together(tmp_path, again, "n1", "n2", resumed=True)
+    assert repeated.groups == summary.groups
+    assert len(again.submitted) == 4
+
+
+def test_a_training_goes_on_unless_its_nodes_are_others(tmp_path: Path) -> None:
+    """The program was killed while two nodes trained; a third one is proven only now."""
+    scheduler = RecordedScheduler(tmp_path, {"n3": {0: "FAILED"}})
+    together(tmp_path, scheduler, "n1", "n2", "n3")
+    number, trio = scheduler.number, Members(nodes=("n1", "n2", "n3"), profile="cpu").name
+    old = next(job for job, (name, _) in scheduler.submitted.items() if name == PAIR)
+    folders.result_path(tmp_path, PAIR, old).unlink()
+
+    scheduler.script = {"n3": {0: "FAILED"}, PAIR: {0: "RUNNING", 500: across_result("JOB")}}
+    summary, _ = together(tmp_path, scheduler, "n1", "n2", "n3", resumed=True)
+    assert [group.job for group in summary.groups] == [old]
+    folders.result_path(tmp_path, PAIR, old).unlink()
+
+    scheduler.script = {PAIR: {0: "RUNNING"}}
+    summary, _ = together(tmp_path, scheduler, "n1", "n2", "n3", resumed=True)
+    assert [group.name for group in summary.groups] == [trio]
+    assert old in scheduler.cancelled
+    assert scheduler.number > number

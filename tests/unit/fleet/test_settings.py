@@ -121,11 +121,13 @@ def test_mistakes_are_errors_with_their_line(text: str, message: str, tmp_path: 
     assert message in caught.value.message
 
 
-def test_the_script_of_a_node(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None:
+def test_scripts(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None:
+    """Of two nodes, one with GPUs, and of such nodes together."""
     from pathlib import Path as AnyPath
 
     site = read(tmp_path, EXAMPLE)
     plan = planned([H100, EPYC], site)
+    pair = planned([H100, node("gpu2", features=("h100",), resources=H100.resources)], site)
     environ = {
         "PATH": "/usr/bin",
         "HOME": "/home/u",
@@ -134,8 +136,11 @@ def test_the_script_of_a_node(tmp_path: Path, repository: Path, rewrite_golden: 
         "PIP_INDEX_URL": "https://user:secret@index.example/simple",
     }
     folder = AnyPath("/shared/fleet-1")
-    scripts = planning.scripts(plan, folder, site, REQUEST, ("envbuilder",), environ)
+    each = planning.common(RUN, folder, site, REQUEST, ("envbuilder",), environ)
+    scripts = planning.scripts(plan, each)
     assert list(scripts) == ["gpu1", "epyc7"]
+    scripts |= planning.promised_scripts(pair, planning.across(each, ("--backend", "venv")))
+    assert list(scripts)[2:] == ["ddp-cuda-7902e113"]
     for name, text in scripts.items():
         path = repository / "tests" / "golden" / "fleet" / f"{name}.sbatch"
         if rewrite_golden:

@@ -85,18 +85,18 @@ def test_whatever_is_printed_is_read_or_an_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "phase", "reason", "node"),
+    ("line", "phase", "reason", "subject"),
     [
-        ("7|PENDING|n1||ReqNodeNotAvail, May be reserved", "waiting", "ReqNodeNotAvail", "n1"),
-        ("7|RUNNING|n1|n1|None", "running", "", "n1"),
-        ("7|COMPLETING||n1|None", "running", "", "n1"),
-        ("7|NODE_FAIL|n1|n1|NodeDown", "ended", "NodeDown", "n1"),
-        ("7|SOMETHING_NEW|n1|n1|None", "ended", "", "n1"),
+        ("7|PENDING|/s/n1.sbatch|ReqNodeNotAvail, | reserved", "waiting", "ReqNodeNotAvail", "n1"),
+        ("7|RUNNING|/s/n1.sbatch|None", "running", "", "n1"),
+        ("7|COMPLETING|/s/ddp-cpu-1f.sbatch|None", "running", "", "ddp-cpu-1f"),
+        ("7|NODE_FAIL|/s/n1.sbatch|NodeDown", "ended", "NodeDown", "n1"),
+        ("7|SOMETHING_NEW|(null)|None", "ended", "", "(null)"),
     ],
 )
-def test_states_of_jobs(line: str, phase: str, reason: str, node: str) -> None:
+def test_states_of_jobs(line: str, phase: str, reason: str, subject: str) -> None:
     (state,) = parse.jobs(line).values()
-    assert (state.job, state.phase, state.node) == ("7", phase, node)
+    assert (state.job, state.phase, state.subject) == ("7", phase, subject)
     assert state.reason.startswith(reason)
     assert bool(reason) == bool(state.reason)
 

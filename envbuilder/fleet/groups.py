@@ -1,0 +1,148 @@
+"""Decide which nodes train together, and what became of them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.core import strict_json
+from envbuilder.core.errors import VerifyError
+from envbuilder.core.text import printable
+from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Group
+from envbuilder.payload.parallel.shares import MOST_RANKS
+from envbuilder.verify import across
+from envbuilder.verify.report import model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from envbuilder.fleet.model import Entry, Outcome, Promise
+    from envbuilder.verify.across import Result
+
+LEAST_NODES = 2
+
+
+class Members(Struct, frozen=True, kw_only=True):
+    """Nodes that are to train together: equal ones, as far as is known."""
+
+    nodes: tuple[str, ...]
+    profile: str
+    device: str = ""
+    gpus: int = 0
+    """How many GPUs the scheduler gives out on each of them."""
+
+    @property
+    def name(self) -> str:
+        """Return a name that other nodes have not: their result is none of these."""
+        digest = hashlib.sha256(",".join(self.nodes).encode()).hexdigest()[:8]
+        return f"ddp-{self.profile or 'any'}-{digest}"
+
+
+def promised(promises: Sequence[Promise]) -> tuple[Members, ...]:
+    """Return the groups if every node were proven, and nodes of a profile were equal.
+
+    Nodes that are to decide their profile themselves are in none.
+    """
+    alike: dict[tuple[str, int], list[str]] = {}
+    for promise in promises:
+        if promise.profile is not None:
+            alike.setdefault((promise.profile, promise.gpus), []).append(promise.node)
+    return tuple(
+        Members(nodes=part, profile=profile, gpus=gpus)
+        for (profile, gpus), nodes in alike.items()
+        for part in _parts(nodes, gpus)
+    )
+
+
+def proven(entries: Sequence[Entry], promises: Sequence[Promise]) -> tuple[Members, ...]:
+    """Return the groups of proven nodes: equal in profile, environment, device and GPUs."""
+    gpus = {promise.node: promise.gpus for promise in promises}
+    alike: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        if entry.outcome in {*PROVEN, "slow"}:
+            kind = (entry.profile, entry.backend, entry.framework, entry.device)
+            alike.setdefault((*kind, str(gpus[entry.node])), []).append(entry)
+    return tuple(
+        Members(
+            nodes=part,
+            profile=equals[0].profile,
+            device=equals[0].device,
+            gpus=gpus[equals[0].node],
+        )
+        for equals in alike.values()
+        for part in _parts([entry.node for entry in equals], gpus[equals[0].node])
+    )
+
+
+def _parts(nodes: Sequence[str], gpus: int) -> Iterator[tuple[str, ...]]:
+    """Yield equal parts of the nodes, none with more ranks than can train together."""
+    most = MOST_RANKS // max(1, gpus)
+    count = math.ceil(len(nodes) / max(most, LEAST_NODES))
+    for number in range(count):
+        part = nodes[len(nodes) * number // count : len(nodes) * (number + 1) // count]
+        if len(part) >= LEAST_NODES:
+            yield tuple(part)
+
+
+def unexamined(members: Members, outcome: Outcome, detail: str, job: str | None = None) -> Group:
+    """Return what became of a group that sent no result."""
+    return Group(
+        name=members.name,
+        nodes=members.nodes,
+        outcome=outcome,
+        profile=members.profile,
+        device=members.device,
+        detail=printable(detail, LONGEST_REASON),
+        job=job,
+    )
+
+
+def examined(members: Members, run: str, job: str, content: bytes) -> Group:
+    """Return what became of a group from what its first node sent, which may be anything."""
+    try:
+        result = msgspec.convert(strict_json.loads(content), across.Result)
+        _require_identity(result, members, across.attempt(run, job))
+        if result.status == "failed":
+            reason = result.reasons[0] if result.reasons else "no reason is given"
+            return unexamined(members, "failed", reason, job)
+        scaling = _require_proof(result, members)
+    except (ValueError, VerifyError) as error:
+        message = error.message if isinstance(error, VerifyError) else str(error)
+        return unexamined(members, "mixed-up", f"the result of the group: {message}", job)
+    group = unexamined(members, "verified", f"{scaling.ranks} ranks in step", job)
+    return msgspec.structs.replace(
+        group,
+        ranks=scaling.ranks,
+        images_per_second=scaling.samples_per_second,
+        efficiency=scaling.efficiency,
+    )
+
+
+def _require_identity(result: Result, members: Members, attempt: str) -> None:
+    """Raise `VerifyError` for a result of another job, or of other nodes."""
+    stated: Mapping[str, object] = {
+        "attempt": result.attempt,
+        "profile": result.profile,
+        "number of nodes": result.nodes,
+    }
+    expected = {"attempt": attempt, "number of nodes": len(members.nodes)}
+    if members.profile:
+        expected["profile"] = members.profile
+    for key, value in expected.items():
+        if stated[key] != value:
+            raise VerifyError(f"its {key} is {stated[key]}, expected {value}")
+
+
+def _require_proof(result: Result, members: Members) -> model.Scaling:
+    """Return the report of a result that passed; raise `VerifyError` if it proves nothing."""
+    scaling = model.check_scaling(result.scaling)
+    if scaling.status != "passed":
+        raise VerifyError(f"it passed, and its report says {scaling.status}")
+    nodes = {device.node or "" for device in scaling.devices}
+    if nodes != set(members.nodes):
+        raise VerifyError(f"its devices are those of {', '.join(sorted(nodes))}")
+    return scaling

@@ -1,0 +1,91 @@
+"""Two nodes of a real Slurm train together, as a user without rights: CPU, gloo and srun.
+
+Both nodes are this machine, so nothing is said here of a network between them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import missing
+from tests.support.fleet_site import Site, usable_python
+from tests.support.slurm import SlurmCluster
+from tests.support.slurm_configuration import Node
+from tests.support.slurm_jobs import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NODES = tuple(Node(name, ("cpu",)) for name in ("n-one", "n-two", "n-canned1", "n-canned2"))
+RULES = [{"feature": "cpu", "profile": "cpu"}]
+SOONEST_SECONDS = 300
+
+
+@pytest.fixture(scope="module")
+def site(slurm_works: None, torch_prefix: Path, test_cache: Path) -> Iterator[Site]:
+    """The cluster's site; what nodes need has been downloaded for `torch_prefix`."""
+    python = usable_python()
+    if python is None:
+        missing("slurm", "its user may not read this checkout or any fitting Python")
+    with SlurmCluster(NODES) as cluster:
+        yield Site(cluster, python, test_cache)
+
+
+def verify(site: Site, folder: str, nodes: str, *arguments: str) -> tuple[str, ...]:
+    settings = site.settings(profiles=RULES)
+    command = ("verify", "--fleet", str(settings), "--folder", folder, "--nodes", nodes)
+    return (*command, "--quick", "--ddp", *arguments)
+
+
+def summary(site: Site, folder: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((site.cluster.work / folder / "summary.json").read_text())
+    return content
+
+
+@pytest.mark.slow
+def test_two_nodes_that_were_proven_are_in_step(site: Site) -> None:
+    done = site.run(*verify(site, "pair", "n-one,n-two"), timeout=SOONEST_SECONDS)
+    folder = site.cluster.work / "pair"
+    logs = [path.read_text()[-2000:] for path in sorted((folder / "logs").iterdir())]
+    assert done.returncode == 0, (done.stdout, done.stderr, logs)
+    (group,) = summary(site, "pair")["groups"]
+    assert (group["nodes"], group["outcome"]) == (["n-one", "n-two"], "verified")
+    assert (group["profile"], group["ranks"]) == ("cpu", 2)
+    assert group["efficiency"] > 0
+    assert group["images_per_second"] > 0
+    assert "1 of 1 group of nodes trained together." in done.stdout
+    sent = json.loads((folder / "results" / f"{group['name']}.{group['job']}.json").read_text())
+    details = {check["name"]: check["detail"] for check in sent["scaling"]["checks"]}
+    assert sent["scaling"]["backend"] == "gloo"
+    assert sent["scaling"]["gradients_equal"]
+    assert "bit for bit" in details["weights equal"]
+    # The address is Slurm's: the nodes' names have none here.
+    assert details["nodes"] == "n-one, n-two: 1 each; they meet at 127.0.0.1 through lo"
+    # The same again: nothing is submitted.
+    assert site.run("verify", "--resume", "pair", "--ddp").returncode == 0
+    assert summary(site, "pair")["groups"] == [group]
+
+
+def training(site: Site) -> bool:
+    """Whether a rank of each node trains with the other."""
+    states = (site.cluster.work / "torn" / "meetings").glob("attempt-*/rank-*.state.json")
+    return len([*states]) == 2
+
+
+@pytest.mark.slow
+def test_a_node_that_dies_in_the_middle_ends_the_training(site: Site) -> None:
+    run = site.start(*verify(site, "torn", "n-canned*"))
+    until(lambda: run.poll() is not None or training(site), "the ranks to train")
+    site.cluster.kill_node("n-canned2")
+    _, err = run.communicate(timeout=SOONEST_SECONDS)
+    assert run.returncode == 5, err
+    (group,) = summary(site, "torn")["groups"]
+    assert (group["outcome"], group["efficiency"]) == ("killed", None)
+    assert group["detail"].startswith("the node failed")
+    assert {e["outcome"] for e in summary(site, "torn")["entries"]} == {"verified"}
+    for node in ("n-canned1", "n-canned2"):
+        until(lambda node=node: site.cluster.processes(node) == set(), f"{node} to be empty")
