@@ -1,6 +1,7 @@
 """Two nodes of a real Slurm train together, as a user without rights: CPU, gloo and srun.
 
-Both nodes are this machine, so nothing is said here of a network between them.
+Both nodes are this machine, so nothing is said here of a network between them. What nodes send of
+themselves is recorded, except in `make soak`: to be proven takes them minutes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pytest
 
 from tests.conftest import missing
 from tests.support.fleet_site import Site, usable_python
+from tests.support.left_over import wait_for
 from tests.support.slurm import SlurmCluster
 from tests.support.slurm_configuration import Node
 from tests.support.slurm_jobs import until
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 NODES = tuple(Node(name, ("cpu",)) for name in ("n-one", "n-two", "n-canned1", "n-canned2"))
 RULES = [{"feature": "cpu", "profile": "cpu"}]
 SOONEST_SECONDS = 300
+SOONEST_WITH_NODES_SECONDS = 900
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +49,23 @@ def summary(site: Site, folder: str) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.slow
-def test_two_nodes_that_were_proven_are_in_step(site: Site) -> None:
-    done = site.run(*verify(site, "pair", "n-one,n-two"), timeout=SOONEST_SECONDS)
-    folder = site.cluster.work / "pair"
+@pytest.mark.parametrize(
+    ("nodes", "seconds"),
+    [
+        pytest.param(["n-canned1", "n-canned2"], SOONEST_SECONDS, marks=pytest.mark.slow),
+        pytest.param(["n-one", "n-two"], SOONEST_WITH_NODES_SECONDS, marks=pytest.mark.soak),
+    ],
+)
+def test_two_nodes_that_were_proven_are_in_step(
+    site: Site, nodes: list[str], seconds: float
+) -> None:
+    name = f"pair-{nodes[0]}"
+    done = site.run(*verify(site, name, ",".join(nodes)), timeout=seconds)
+    folder = site.cluster.work / name
     logs = [path.read_text()[-2000:] for path in sorted((folder / "logs").iterdir())]
     assert done.returncode == 0, (done.stdout, done.stderr, logs)
-    (group,) = summary(site, "pair")["groups"]
-    assert (group["nodes"], group["outcome"]) == (["n-one", "n-two"], "verified")
+    (group,) = summary(site, name)["groups"]
+    assert (group["nodes"], group["outcome"]) == (nodes, "verified")
     assert (group["profile"], group["ranks"]) == ("cpu", 2)
     assert group["efficiency"] > 0
     assert group["images_per_second"] > 0
@@ -64,10 +76,10 @@ def test_two_nodes_that_were_proven_are_in_step(site: Site) -> None:
     assert sent["scaling"]["gradients_equal"]
     assert "bit for bit" in details["weights equal"]
     # The address is Slurm's: the nodes' names have none here.
-    assert details["nodes"] == "n-one, n-two: 1 each; they meet at 127.0.0.1 through lo"
+    assert details["nodes"] == f"{', '.join(nodes)}: 1 each; they meet at 127.0.0.1 through lo"
     # The same again: nothing is submitted.
-    assert site.run("verify", "--resume", "pair", "--ddp").returncode == 0
-    assert summary(site, "pair")["groups"] == [group]
+    assert site.run("verify", "--resume", name, "--ddp").returncode == 0
+    assert summary(site, name)["groups"] == [group]
 
 
 def training(site: Site) -> bool:
@@ -79,7 +91,8 @@ def training(site: Site) -> bool:
 @pytest.mark.slow
 def test_a_node_that_dies_in_the_middle_ends_the_training(site: Site) -> None:
     run = site.start(*verify(site, "torn", "n-canned*"))
-    until(lambda: run.poll() is not None or training(site), "the ranks to train")
+    wait_for(lambda: run.poll() is not None or training(site), SOONEST_SECONDS)
+    assert run.poll() is None, run.communicate()
     site.cluster.kill_node("n-canned2")
     _, err = run.communicate(timeout=SOONEST_SECONDS)
     assert run.returncode == 5, err

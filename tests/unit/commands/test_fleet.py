@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from envbuilder import cli
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.fleet import folder as folders
+from envbuilder.fleet import groups
 from envbuilder.fleet import run as runs
 from envbuilder.fleet.slurm import client
 from tests.support import fleets
@@ -40,7 +41,11 @@ class Cluster(RecordedScheduler):
     def jobs(self, run: str) -> dict[str, Any]:
         for job, (name, _) in self.submitted.items():
             path = folders.result_path(self.folder, name, job)
-            path.write_bytes(result(name, job, run=run))
+            group = name.startswith("ddp-")
+            attempt = {"attempt": f"{run}.{job}"}
+            path.write_bytes(
+                fleets.across_result(**attempt) if group else result(name, job, run=run)
+            )
         return {}
 
 
@@ -119,6 +124,93 @@ def test_a_dry_run_writes_the_scripts_and_submits_nothing(cluster: Cluster) -> N
     assert [line.rpartition("/")[2] for line in done.stdout.split()] == ["n1.sbatch", "n2.sbatch"]
     assert cluster.submitted == {}
     assert "-- --backend venv" in folders.script(cluster.folder, "n1").read_text()
+
+
+def test_proven_nodes_train_together(cluster: Cluster, tmp_path: Path) -> None:
+    files = ("--html", "fleet.html", "--metrics", "fleet.prom")
+    done = fleet("verify", "--folder", "run", "--profile", "cpu", "--ddp", "--quick", *files)
+    assert done.return_value == 0
+    assert "n1, n2    cpu         1,100        90 %  verified" in done.stdout
+    assert "1 of 1 group of nodes trained together." in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    # What was proven is what trains: not the default of a node, which may be docker.
+    assert (
+        "--profile cpu --quick --backend venv" in folders.script(cluster.folder, "n1").read_text()
+    )
+    (group,) = (name for name, _ in cluster.submitted.values() if name.startswith("ddp-"))
+    text = folders.script(cluster.folder, group).read_text()
+    assert "fleet join --profile cpu --backend venv \\\n" in text
+    assert "trained together" in (tmp_path / "fleet.html").read_text()
+    assert f'{{group="{group}",profile="cpu"}} 0.9\n' in (tmp_path / "fleet.prom").read_text()
+    shown = json.loads(fleet("show", "run", "--json").stdout)["summary"]
+    assert (shown["across"], shown["groups"][0]["efficiency"]) == (True, 0.9)
+    # Another interpreter is used for both.
+    fleet("verify", "--folder", "other", "--profile", "cpu", "--ddp", "--python", "/p", "--dry-run")
+    for script in (tmp_path / "other" / "scripts").iterdir():
+        assert "--profile cpu --python /p" in script.read_text()
+
+
+def test_a_group_that_fails_is_5(cluster: Cluster) -> None:
+    (group,) = groups.promised([promise("n1"), promise("n2")])
+    cluster.refused = {group.name: "Requested node configuration is not available"}
+    done = fleet("verify", "--folder", "run", "--profile", "cpu", "--ddp")
+    assert done.return_value == 5
+    assert "n1, n2: refused: Requested node configuration is not available" in done.stdout
+    assert "0 of 1 group of nodes trained together." in done.stdout
+    cluster.refused = {}
+    assert fleet("verify", "--resume", "run", "--ddp").return_value == 0
+
+
+def test_nobody_to_train_with_is_5(cluster: Cluster) -> None:
+    done = fleet("verify", "--folder", "run", "--profile", "cpu", "--ddp", "--nodes", "n1")
+    assert done.return_value == 5
+    assert "No two nodes that are equal were proven, so none trained together." in done.stdout
+
+
+def test_a_dry_run_writes_the_scripts_of_groups(cluster: Cluster, tmp_path: Path) -> None:
+    done = fleet("verify", "--folder", "run", "--dry-run", "--ddp", "--profile", "cpu")
+    names = [line.rpartition("/")[2] for line in done.stdout.split()]
+    assert names[:2] == ["n1.sbatch", "n2.sbatch"]
+    assert names[2].startswith("ddp-cpu-")
+    assert "#SBATCH --nodelist=n1,n2\n" in (tmp_path / "run" / "scripts" / names[2]).read_text()
+    assert cluster.submitted == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [((), "is known only after it was verified"), (("--profile", "cpu"), "trains with nobody")],
+)
+def test_a_dry_run_says_why_there_is_no_script(
+    cluster: Cluster, options: tuple[str, ...], why: str
+) -> None:
+    done = fleet("verify", "--folder", "run", "--dry-run", "--ddp", "--nodes", "n1", *options)
+    assert why in " ".join(done.stderr.split())
+    assert [line.rpartition("/")[2] for line in done.stdout.split()] == ["n1.sbatch"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--backend", "docker"), "is not possible with the docker backend"),
+        (("--profile", "jax-cpu"), "profile 'jax-cpu' has JAX"),
+        (("--profile", "tensorflow-cuda"), "profile 'tensorflow-cuda' has TensorFlow"),
+        (("--profile", "mps"), "mps has one device"),
+    ],
+)
+def test_what_cannot_train_together_is_refused(
+    cluster: Cluster, tmp_path: Path, options: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(InvalidError) as caught:
+        fleet("verify", "--folder", "run", "--ddp", *options)
+    assert why in caught.value.message
+    assert caught.value.exit_code == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_groups_gets_none_later(cluster: Cluster) -> None:
+    fleet("verify", "--folder", "run", "--profile", "cpu")
+    with pytest.raises(InvalidError, match="are not to train together"):
+        fleet("verify", "--resume", "run", "--ddp")
 
 
 def test_the_file_in_this_folder_is_read(cluster: Cluster, tmp_path: Path) -> None:

@@ -10,12 +10,20 @@ import pytest
 from envbuilder.core import strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import summaries
+from envbuilder.fleet.model import Group
 from tests.support.fleet_runs import entry, summary, unreported
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-RUN = summary(entry("a"), entry("b", outcome="slow", share=1.6), unreported("c", "lost"))
+PAIR = Group(name="ddp-cuda-1f", nodes=("a", "b"), outcome="verified", efficiency=0.9)
+RUN = summary(
+    entry("a"),
+    entry("b", outcome="slow", share=1.6),
+    unreported("c", "lost"),
+    across=True,
+    groups=(PAIR,),
+)
 
 
 def test_what_was_written_is_read_from_the_file_and_from_its_folder(tmp_path: Path) -> None:
@@ -32,6 +40,10 @@ def changed(**values: Any) -> dict[str, Any]:
 def with_entry(**values: Any) -> dict[str, Any]:
     first, *others = changed()["entries"]
     return changed(entries=[{**first, **values}, *others])
+
+
+def with_group(**values: Any) -> dict[str, Any]:
+    return changed(groups=[{**changed()["groups"][0], **values}])
 
 
 @pytest.mark.parametrize(
@@ -51,6 +63,12 @@ def with_entry(**values: Any) -> dict[str, Any]:
         (with_entry(node="<b>"), "node"),
         (with_entry(epoch_seconds="1"), "epoch_seconds"),
         (with_entry(job="a b"), "job"),
+        (changed(groups=2 * changed()["groups"]), "a group is in it twice"),
+        (changed(across=False), "it has groups, although"),
+        (with_group(nodes=["a", "x"]), "the node x is in a group, and not among the nodes"),
+        (with_group(nodes=["a"]), "nodes"),
+        (with_group(name="a/b"), "name"),
+        (with_group(efficiency="all"), "efficiency"),
     ],
 )
 def test_what_is_no_summary_is_refused(data: Any, problem: str, tmp_path: Path) -> None:
@@ -85,6 +103,16 @@ def test_a_file_that_is_missing_or_too_large_is_not_read(tmp_path: Path) -> None
     with file.open("wb") as stream:
         stream.truncate(strict_json.LARGEST + 1)
     with pytest.raises(InvalidError, match="larger than"):
+        summaries.read(file)
+
+
+def test_groups_are_as_safe(tmp_path: Path) -> None:
+    file = tmp_path / summaries.NAME
+    file.write_text(json.dumps(with_group(detail="\x1b[31mred", device="x" * 5000)))
+    (group,) = summaries.read(file).groups
+    assert (group.detail, len(group.device)) == ("?[31mred", 300)
+    file.write_text(json.dumps(with_group(efficiency=7e77)).replace("7e+77", "1e999"))
+    with pytest.raises(InvalidError, match="efficiency of the group ddp-cuda-1f is not finite"):
         summaries.read(file)
 
 

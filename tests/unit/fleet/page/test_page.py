@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.fleet import drift
-from envbuilder.fleet.model import OUTCOMES
+from envbuilder.fleet.model import OUTCOMES, Group
 from envbuilder.fleet.page import page
 from tests.support.fleet_runs import earlier, entry, summary, unreported
 from tests.support.pages import POLICY, Seen
@@ -170,3 +170,43 @@ def test_nothing_of_a_node_is_markup(poison: str) -> None:
     assert not [a for _, tag in seen.tags for a in tag if a.startswith("on")]
     assert poison[:40].strip() in seen.text or "\x00" in poison or "&lt;" in poison
     assert len(page.render(poisoned(mixed(), poison)).split("<script>")) == 2
+
+
+PAIR = Group(
+    name="ddp-cuda-1f",
+    nodes=("a", "b"),
+    outcome="verified",
+    profile="cuda",
+    device="NVIDIA H100",
+    images_per_second=91234.5,
+    efficiency=0.947,
+    detail="16 ranks in step",
+)
+
+
+def test_groups_have_a_section_of_their_own() -> None:
+    failed = Group(name="g", nodes=("b", "c"), outcome="failed", detail="<b> differ", job="7")
+    run = summary(entry("a"), entry("b"), entry("c"), across=True, groups=(PAIR, failed))
+    text = page.render(run)
+    seen = Seen(text).text
+    assert "1 of 2 groups of nodes trained together." in text.partition("</header>")[0]
+    for words in ("Trained together", "91,23", "95 %", "16 ranks in step", "<b> differ · job 7"):
+        assert words in seen, words
+    assert "NOT VERIFIED" in seen
+    # Groups are no nodes: nothing filters by their outcomes.
+    assert "only-failed" not in text
+
+
+def test_many_nodes_of_a_group_are_counted() -> None:
+    nodes = tuple(f"n{n:02}" for n in range(20))
+    group = Group(name="g", nodes=nodes, outcome="verified")
+    text = page.render(summary(*map(entry, nodes), across=True, groups=(group,)))
+    section = text.partition('id="together"')[2].partition("</section>")[0]
+    assert "and 12 more" in section
+    assert "n08" not in section
+
+
+def test_without_groups_the_page_says_so_only_if_asked_for() -> None:
+    words = "No two nodes that are equal were proven, so none trained together."
+    assert words in page.render(summary(entry("a"), across=True))
+    assert "together" not in Seen(page.render(summary(entry("a")))).text
