@@ -15,7 +15,7 @@ from prometheus_client.openmetrics import parser as strict_parser
 
 from envbuilder.core.errors import VerifyError
 from envbuilder.fleet import metrics
-from envbuilder.fleet.model import OUTCOMES
+from envbuilder.fleet.model import OUTCOMES, Group
 from tests.support.fleet_runs import RUN, entry, summary, unreported
 
 if TYPE_CHECKING:
@@ -27,6 +27,17 @@ FLEET = summary(
     entry("gpu-01"),
     entry("gpu-02", outcome="slow", epoch_seconds=2.5, share=2.0),
     unreported("gpu-03", "drained"),
+    across=True,
+    groups=(
+        Group(
+            name="ddp-cuda-1f",
+            nodes=("gpu-01", "gpu-02"),
+            profile="cuda",
+            outcome="verified",
+            images_per_second=91000.0,
+            efficiency=0.9,
+        ),
+    ),
 )
 
 
@@ -73,6 +84,20 @@ def test_every_node_and_every_count_is_there() -> None:
     assert values["envbuilder_fleet_run_finished_timestamp_seconds"] == {(): 1795426925.0}
     (info,) = values["envbuilder_fleet_run_info"]
     assert dict(info) == {"run": RUN, "scheduler": "slurm", "quick": "false"}
+
+
+def test_groups_have_values_of_their_own() -> None:
+    values = parsed(FLEET)
+    labels = (("group", "ddp-cuda-1f"), ("profile", "cuda"))
+    assert values["envbuilder_fleet_group_nodes"] == {labels: 2.0}
+    assert values["envbuilder_fleet_group_efficiency_ratio"] == {labels: 0.9}
+    assert values["envbuilder_fleet_group_images_per_second"] == {labels: 91000.0}
+    (outcome,) = values["envbuilder_fleet_group_outcome"]
+    assert dict(outcome)["outcome"] == "verified"
+    unmeasured = Group(name="g", nodes=("a", "b"), outcome="lost")
+    few = parsed(summary(entry("a"), entry("b"), across=True, groups=(unmeasured,)))
+    assert "envbuilder_fleet_group_nodes" in few
+    assert "envbuilder_fleet_group_efficiency_ratio" not in few
 
 
 def test_a_node_without_a_report_has_no_values_that_nobody_measured() -> None:
