@@ -16,6 +16,7 @@ from envbuilder.commands.fleet_output import output_options, report
 from envbuilder.commands.options import load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import counted
 from envbuilder.profiles.backends import BACKENDS
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ def command(
     if ddp and executable is None:
         # What was proven trains together; the default of a node may be docker.
         backend = backend or "venv"
+    if ddp and backend is not None:
         require_network(backend)
     request = planning.Request(
         profile=profile,
@@ -252,12 +254,15 @@ def _without_group(plan: Plan) -> Iterator[str]:
     from envbuilder.fleet import groups
 
     grouped = {node for members in groups.promised(plan.promises) for node in members.nodes}
+    undecided = sum(promise.profile is None for promise in plan.promises)
+    if undecided:
+        yield (
+            f"with whom {counted(undecided, 'node')} without a promised profile will train"
+            " is known only after they were verified"
+        )
     for promise in plan.promises:
-        if promise.node not in grouped:
+        if promise.profile is not None and promise.node not in grouped:
             yield (
-                f"{promise.node}: trains with nobody: no other node has the profile"
+                f"{promise.node} trains with nobody: no other node has the profile"
                 f" {promise.profile} and as many GPUs"
-                if promise.profile is not None
-                else f"{promise.node}: with whom it trains is known only after it was verified,"
-                " since it decides its profile itself"
             )

@@ -137,7 +137,7 @@ def test_an_interrupted_run_cancels_its_own_jobs_and_goes_on(site: Site) -> None
         "n-sleeps": "interrupted",
     }
     until(lambda: site.cluster.processes("n-sleeps") == set(), "the job to end")
-    assert jobs(site) == [stranger]
+    until(lambda: jobs(site) == [stranger], "Slurm to see that")
 
     (site.cluster.work / "halted" / "go-on").touch()
     first = site.entries("halted")["n-canned1"]["job"]
@@ -149,16 +149,22 @@ def test_an_interrupted_run_cancels_its_own_jobs_and_goes_on(site: Site) -> None
     site.cluster.run(("scancel", stranger))
 
 
-def test_a_killed_run_goes_on_with_its_jobs(site: Site) -> None:
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_killed_run_goes_on_with_its_jobs(site: Site, recorded: bool) -> None:
+    """Without a record of a job, what Slurm says of its script tells whose it is."""
     settings = site.settings(profiles=RULES)
-    run = site.start("verify", "--fleet", str(settings), "--folder", "dead", "--nodes", "n-sleeps")
+    name = f"dead-{recorded}"
+    run = site.start("verify", "--fleet", str(settings), "--folder", name, "--nodes", "n-sleeps")
     until(lambda: is_running(site, "n-sleeps"), "the job to run")
     run.kill()
     run.communicate()
     (job,) = jobs(site)
-    resumed = site.start("verify", "--resume", "dead")
-    (site.cluster.work / "dead" / "go-on").touch()
+    if not recorded:
+        (site.cluster.work / name / "jobs.jsonl").unlink()
+    resumed = site.start("verify", "--resume", name)
+    until((site.cluster.work / name / "jobs.jsonl").exists, "the job to be recorded")
+    (site.cluster.work / name / "go-on").touch()
     _, err = resumed.communicate(timeout=SOONEST_SECONDS)
     assert resumed.returncode == 0, err
-    entry = site.entries("dead")["n-sleeps"]
+    entry = site.entries(name)["n-sleeps"]
     assert (entry["outcome"], entry["job"]) == ("verified", job)

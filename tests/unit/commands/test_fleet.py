@@ -178,7 +178,7 @@ def test_a_dry_run_writes_the_scripts_of_groups(cluster: Cluster, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [((), "is known only after it was verified"), (("--profile", "cpu"), "trains with nobody")],
+    [((), "is known only after they were verified"), (("--profile", "cpu"), "trains with nobody")],
 )
 def test_a_dry_run_says_why_there_is_no_script(
     cluster: Cluster, options: tuple[str, ...], why: str
@@ -192,6 +192,7 @@ def test_a_dry_run_says_why_there_is_no_script(
     ("options", "why"),
     [
         (("--backend", "docker"), "is not possible with the docker backend"),
+        (("--backend", "docker", "--python", "/p"), "is not possible with the docker backend"),
         (("--profile", "jax-cpu"), "profile 'jax-cpu' has JAX"),
         (("--profile", "tensorflow-cuda"), "profile 'tensorflow-cuda' has TensorFlow"),
         (("--profile", "mps"), "mps has one device"),
