@@ -27,7 +27,7 @@ from envbuilder.core.text import printable
 from envbuilder.fleet import result as results
 from envbuilder.fleet import summaries
 from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Entry, JobId, NodeName, Promise, RunId
-from envbuilder.fleet.slurm.script import SUFFIX, Common
+from envbuilder.fleet.slurm.script import SAFE_FOLDER, SUFFIX, Common
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 PLAN, JOBS = "fleet.json", "jobs.jsonl"
 _LARGEST = 64 << 20
 _LOG_TAIL = 4096
-_SAFE = re.compile(r"/[A-Za-z0-9._/@+=,~-]*")
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -67,7 +66,7 @@ class _Submitted(Struct, frozen=True, kw_only=True):
 
 def require_path(folder: Path) -> None:
     """Raise `InvalidError` for a path that a line of `#SBATCH` could not hold as it is."""
-    if not _SAFE.fullmatch(str(folder)):
+    if not re.match(SAFE_FOLDER, str(folder)):
         raise InvalidError(
             f"{folder}: jobs cannot write into a folder of this name",
             "Name one of letters, digits and ._-/ with --folder.",

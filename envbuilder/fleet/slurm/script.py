@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
+from envbuilder.fleet.model import RunId
+from envbuilder.fleet.settings import Argument, SchedulerOption, ShellLine
 
 if TYPE_CHECKING:
     from envbuilder.fleet.groups import Members
     from envbuilder.fleet.model import Promise
 
+SAFE_FOLDER = r"^/[A-Za-z0-9._/@+=,~-]*\Z"
+"""What a line of `#SBATCH` can hold as it is."""
 SUFFIX = ".sbatch"
 """Of a script's name."""
 _START_SECONDS = 120
@@ -24,22 +28,25 @@ _LAST_FILES_SECONDS = 120
 
 
 class Common(Struct, frozen=True, kw_only=True):
-    """What all jobs of a run, or all of its groups' jobs, have in common."""
+    """What all jobs of a run, or all of its groups' jobs, have in common.
 
-    run: str
-    folder: str
+    It is read again with the plan of a run, and nothing of it may end a line of a script.
+    """
+
+    run: RunId
+    folder: Annotated[str, Meta(pattern=SAFE_FOLDER)]
     """Of the run; the same path on all nodes."""
-    command: tuple[str, ...]
+    command: tuple[Argument, ...]
     """Starts envbuilder on a node."""
-    arguments: tuple[str, ...]
+    arguments: tuple[Argument, ...]
     """For `envbuilder verify` on each node, or for `envbuilder fleet join`."""
-    sif: dict[str, str] = {}
+    sif: dict[types.Name, Argument] = {}
     """Profile → the file with its image."""
-    variables: dict[str, str]
-    options: tuple[str, ...]
+    variables: dict[Annotated[str, Meta(pattern=r"^[A-Z_]{1,100}\Z")], str]
+    options: tuple[SchedulerOption, ...]
     """For sbatch."""
-    setup: tuple[str, ...]
-    limit_seconds: int
+    setup: tuple[ShellLine, ...]
+    limit_seconds: Annotated[int, Meta(ge=1)]
     """How long a verification, or a training together, may take."""
 
 
