@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.fleet import drift
+from envbuilder.fleet.model import Group
 from envbuilder.fleet.page import page
 from tests.support.browser import WIDER, Browser
 from tests.support.fleet_runs import Fleet, earlier, entry, summary, unreported
@@ -29,6 +30,19 @@ def hostile() -> Summary:
         *(entry(name, **texts) for name in names),
         *(unreported(f"{o}-{'y' * 90}", o, text) for o in ("failed", "mixed-up", "drained")),
         entry("fast", **texts, share=0.1),
+        across=True,
+        groups=(
+            Group(
+                name="g",
+                nodes=tuple(names),
+                outcome="failed",
+                profile=text,
+                device=text,
+                detail=text,
+                images_per_second=1e9,
+                efficiency=0.9,
+            ),
+        ),
     )
 
 
