@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
+from envbuilder.core import types
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
 from envbuilder.fleet.model import RunId
@@ -40,7 +41,7 @@ class Common(Struct, frozen=True, kw_only=True):
     """Starts envbuilder on a node."""
     arguments: tuple[Argument, ...]
     """For `envbuilder verify` on each node, or for `envbuilder fleet join`."""
-    sif: dict[types.Name, Argument] = {}
+    sif: dict[types.Name, types.AbsolutePath] = {}
     """Profile → the file with its image."""
     variables: dict[Annotated[str, Meta(pattern=r"^[A-Z_]{1,100}\Z")], str]
     options: tuple[SchedulerOption, ...]
