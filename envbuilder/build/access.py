@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from envbuilder.build import conventions
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
-from envbuilder.core import types
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.strict_yaml import shown
 
@@ -192,7 +192,7 @@ def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
     """
     name, sign, value = text.partition("=")
     try:
-        msgspec.convert(name, types.Variable)
+        decoding.convert(name, types.Variable)
     except msgspec.ValidationError as error:
         raise InvalidError(
             f"{shown(name)} is not the name of a variable", "Write NAME, or NAME=VALUE."

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from envbuilder.bundle import format as bundle_format
-from envbuilder.core import strict_json
+from envbuilder.core import decoding, strict_json
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.schema import explain
 
@@ -148,7 +148,7 @@ def parse(text: bytes, where: str) -> Manifest:
             " pip install --no-index --find-links wheels envbuilder-ml",
         )
     try:
-        manifest = msgspec.convert(data, bundle_format.Manifest)
+        manifest = decoding.convert(data, bundle_format.Manifest)
     except msgspec.ValidationError as error:
         raise explain(error, bundle_format.Manifest, where, "") from error
     wrong = bundle_format.problem(manifest)

@@ -95,10 +95,11 @@ def command(
 def _checked_id(run: str) -> str:
     import msgspec
 
+    from envbuilder.core import decoding
     from envbuilder.fleet.model import RunId
 
     try:
-        return msgspec.convert(run, RunId)
+        return decoding.convert(run, RunId)
     except msgspec.ValidationError as error:
         raise click.BadParameter(
             f"{run!r} is not the ID of a run, such as 20261123t091500z-4f1a2b", param_hint="--run"

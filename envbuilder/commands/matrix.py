@@ -11,7 +11,7 @@ import msgspec
 from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection, rows
 from envbuilder.ci.providers import SERVICES
 from envbuilder.commands.options import json_option
-from envbuilder.core import console, types
+from envbuilder.core import console, decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import gigabytes
 from envbuilder.packages import configuration
@@ -40,7 +40,7 @@ def _pythons(
     """Return checked versions of Python."""
     del ctx
     try:
-        return msgspec.convert(values, tuple[types.PythonVersion, ...])
+        return decoding.convert(values, tuple[types.PythonVersion, ...])
     except msgspec.ValidationError as error:
         raise click.BadParameter(f"{' '.join(values)!r} is not like 3.12", param=param) from error
 

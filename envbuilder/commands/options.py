@@ -11,7 +11,7 @@ import msgspec
 from click.core import ParameterSource
 
 from envbuilder.containers.oci import image_names
-from envbuilder.core import process, types
+from envbuilder.core import decoding, process, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import Signatures
@@ -158,7 +158,7 @@ def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     if value is None:
         return None
     try:
-        return msgspec.convert(value, types.ImageRef)
+        return decoding.convert(value, types.ImageRef)
     except msgspec.ValidationError as error:
         raise click.BadParameter(f"{value!r} is not an image reference", param=param) from error
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from envbuilder.core import bounded, files
+from envbuilder.core import bounded, decoding, files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ def remembered(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
     with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         digest, _, content = bounded.read(entry, _LARGEST).partition(b"\n")
         if _digest(content) == digest:
-            return msgspec.json.decode(content, type=kind)
+            return decoding.from_json(content, kind)
     value = make()
     content = msgspec.json.encode(value)
     with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from envbuilder.core import bounded, strict_yaml, type_paths, wording
+from envbuilder.core import bounded, decoding, strict_yaml, type_paths, wording
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 
@@ -64,7 +64,7 @@ def decode(
     `hints`: for a struct, common wrong keys → what to do instead.
     """
     try:
-        return msgspec.convert(data, kind)
+        return decoding.convert(data, kind)
     except msgspec.ValidationError as error:
         raise explain(error, kind, where, text, hints, data) from error
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, g
 
 import msgspec
 
+from envbuilder.core import decoding
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -119,7 +121,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is None:  # unknown; to msgspec, the type of nothing
         return True
     try:
-        msgspec.convert(value, kind)
+        decoding.convert(value, kind)
     except msgspec.ValidationError:
         return False
     return True

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import bounded, files, stamps, strict_json
+from envbuilder.core import bounded, decoding, files, stamps, strict_json
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import printable
 from envbuilder.fleet import result as results
@@ -108,7 +108,7 @@ def read(folder: Path) -> Plan:
     try:
         content = bounded.read(path, _LARGEST)
         strict_json.require_few_values(content)
-        plan = msgspec.json.decode(content, type=Plan)
+        plan = decoding.from_json(content, Plan)
         stamps.parse(plan.started)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
@@ -146,7 +146,7 @@ def jobs(folder: Path) -> dict[str, str]:
     newest = {}
     for line in content.splitlines():
         with contextlib.suppress(msgspec.MsgspecError, ValueError):
-            submitted = msgspec.json.decode(line, type=_Submitted)
+            submitted = decoding.from_json(line, _Submitted)
             newest[submitted.node] = submitted.job
     return newest
 

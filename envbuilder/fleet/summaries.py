@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec.structs import asdict, replace
 
-from envbuilder.core import bounded, stamps, strict_json
+from envbuilder.core import bounded, decoding, stamps, strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import printable
 from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Entry, Group, Summary
@@ -44,7 +44,7 @@ def read(path: Path) -> Summary:
         stated = data.get("schema") if isinstance(data, dict) else None
         if isinstance(stated, int) and stated != SCHEMA:
             raise InvalidError(f"{file}: it has schema {stated}, expected {SCHEMA}")
-        return _checked(msgspec.convert(data, Summary))
+        return _checked(decoding.convert(data, Summary))
     except ValueError as error:
         problem = printable(str(error), LONGEST_REASON)
         raise InvalidError(f"{file}: not a summary of a fleet: {problem}", _HINT) from error

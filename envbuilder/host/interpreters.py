@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import process
+from envbuilder.core import decoding, process
 from envbuilder.core.errors import ToolError
 from envbuilder.host.interpreter_answers import Answer, Answers
 
@@ -233,7 +233,7 @@ class _Search:
             said = f": {words[0][:100]}" if words else ""
             raise _RejectedError(f"exit status {done.returncode}{said}")
         try:
-            return msgspec.json.decode(done.stdout, type=Answer)
+            return decoding.from_json(done.stdout, Answer)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise _RejectedError("did not answer like a Python interpreter") from error
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, strict_json, types
+from envbuilder.core import bounded, decoding, strict_json, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.schema import explain
 from envbuilder.core.strict_yaml import shown
@@ -191,7 +191,7 @@ def previous(path: Path) -> Lock:
             return load(path)
         for target in data["targets"]:
             target["files"] = [f for f in target["files"] if f["kind"] != "tool"]
-        return msgspec.convert({**data, "schema": SCHEMA, "tools": {}}, Lock)
+        return decoding.convert({**data, "schema": SCHEMA, "tools": {}}, Lock)
     except (OSError, ValueError, LookupError, TypeError):
         return load(path)  # raises `InvalidError` with the reason
 
@@ -220,7 +220,7 @@ def decoded(read: bytes, path: Path, kind: type[_T], schema: int, name: str, com
             f"Make it again: {command}",
         )
     try:
-        return msgspec.convert(data, kind)
+        return decoding.convert(data, kind)
     except msgspec.ValidationError as error:
         raise explain(error, kind, str(path), "") from error
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import settings, yaml_edit
+from envbuilder.core import decoding, settings, yaml_edit
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementLine
 from envbuilder.core.settings import PROJECT_FILE
@@ -131,7 +131,7 @@ def _checked(text: str, definition: Definition) -> Requirement:
     """Return what a requirement states. Raises `InvalidError` as a lock of it would."""
     requirement = requirements.parse(text, "envbuilder add")
     try:
-        msgspec.convert(text, RequirementLine)
+        decoding.convert(text, RequirementLine)
     except msgspec.ValidationError as error:
         raise InvalidError(
             f"envbuilder add: {shown(text)}: not a requirement",

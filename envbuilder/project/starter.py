@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Extra, ProjectPath, RequirementFile
 from envbuilder.project.requirement_files import text_file
@@ -139,6 +140,6 @@ def _names(values: Iterable[str]) -> tuple[str, ...]:
 def _valid(values: Iterable[str], kind: Any) -> Iterator[str]:
     for value in values:
         try:
-            yield msgspec.convert(value, kind)
+            yield decoding.convert(value, kind)
         except msgspec.ValidationError:
             continue

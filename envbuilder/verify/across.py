@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.packages import mnist
 from envbuilder.payload.parallel import shares
@@ -167,6 +168,6 @@ def _status(report: Any, place: Place) -> str:
             raise VerifyError(f"the report is about {covered} nodes, not {place.nodes}")
         return checked.status
     try:
-        return msgspec.convert(report, _Part).status
+        return decoding.convert(report, _Part).status
     except msgspec.ValidationError as error:
         raise VerifyError(f"the report on this node's part is malformed: {error}") from error

@@ -12,10 +12,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
 from msgspec import Struct
 
-from envbuilder.core import parallel
+from envbuilder.core import decoding, parallel
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def dump(entries: Iterable[Entry]) -> str:
 def parse(text: str) -> tuple[Entry, ...]:
     """Return the entries in a text of `dump`; raise `ValueError` for any other text."""
     try:
-        return tuple(msgspec.convert(json.loads(line), Entry) for line in text.splitlines())
+        return tuple(decoding.convert(json.loads(line), Entry) for line in text.splitlines())
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 

@@ -27,7 +27,7 @@ from envbuilder.containers.oci.archive import named
 from envbuilder.containers.oci.descriptor import Index, Manifest
 from envbuilder.containers.oci.layer import Layer, write
 from envbuilder.containers.oci.layout import Layout, place
-from envbuilder.core import process, types
+from envbuilder.core import decoding, process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.packages.debian import archive
 from envbuilder.packages.debian.suite import ARCHITECTURES
@@ -125,7 +125,7 @@ def made_by(base: MakeBase) -> dict[str, str]:
     """Return the programs that made a base → their versions; empty if none were recorded."""
     try:
         content = (Path(base.layout) / _MADE_BY).read_bytes()
-        return msgspec.json.decode(content, type=dict[str, str])
+        return decoding.from_json(content, dict[str, str])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from envbuilder.build.image import records
 from envbuilder.build.plan import project_of
+from envbuilder.core import decoding
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import save
 from envbuilder.project.image_files import ImageFile
@@ -58,7 +59,7 @@ def newest(plan: Plan, settings: Settings) -> tuple[ImageRecord, ProjectRecord] 
     paths = sorted(settings.records_dir.glob(f"*/*{SUFFIX}"), key=_time, reverse=True)
     for path in paths:
         try:
-            record = msgspec.json.decode(path.read_bytes(), type=ProjectRecord)
+            record = decoding.from_json(path.read_bytes(), ProjectRecord)
         except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             continue
         if (record.folder, record.environment) != (project.folder, settings.environment):

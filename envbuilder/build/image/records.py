@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import files, folders, types
+from envbuilder.core import decoding, files, folders, types
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def digests(text: str) -> tuple[str, ...]:
     try:
         if not text.startswith("{"):
             bare = text.strip().removeprefix("sha256:")
-            return (msgspec.convert(f"sha256:{bare}", types.Digest),)
-        metadata = msgspec.json.decode(text, type=_Metadata)
+            return (decoding.convert(f"sha256:{bare}", types.Digest),)
+        metadata = decoding.from_json(text, _Metadata)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BuildError(
             f"the builder did not report which image it built: {error}",
@@ -140,6 +140,6 @@ def _read(folder: Path, kind: type[_Record], fingerprint: str) -> tuple[_Record,
 def _read_file(path: Path, kind: type[_Record]) -> tuple[_Record, ...]:
     try:
         with path.open("rb") as stream:
-            return (msgspec.json.decode(stream.read(_LIMIT), type=kind),)
+            return (decoding.from_json(stream.read(_LIMIT), kind),)
     except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return ()

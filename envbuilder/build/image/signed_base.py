@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.core import bounded, files
+from envbuilder.core import bounded, decoding, files
 from envbuilder.core.errors import BuildError, EnvbuilderError, SignatureError
 from envbuilder.core.settings import require_writable
 
@@ -68,6 +68,6 @@ def _earlier(path: Path) -> Signature | None:
     from envbuilder.containers.oci.simple_signing import Signature
 
     try:
-        return msgspec.json.decode(bounded.read(path, _LARGEST), type=Signature)
+        return decoding.from_json(bounded.read(path, _LARGEST), Signature)
     except (OSError, msgspec.DecodeError):
         return None

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import types
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
 
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -102,6 +102,6 @@ def decode(data: bytes, kind: type[_T], where: str) -> _T:
     if len(data) > JSON_LIMIT:
         raise InvalidError(f"{where}: {len(data)} bytes of JSON; at most {JSON_LIMIT} are read")
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decoding.from_json(data, kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidError(f"{where}: does not follow the OCI specification: {error}") from error

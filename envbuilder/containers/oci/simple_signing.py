@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import strict_json, types
+from envbuilder.core import decoding, strict_json, types
 from envbuilder.core.text import printable
 from envbuilder.signatures import envelope as envelopes
 from envbuilder.signatures.refusals import WrongTypeError
@@ -105,7 +105,7 @@ def accepted(
     if key is None:
         raise envelopes.refused({signature.keyid}, trusted, where)
     try:
-        signed = msgspec.convert(strict_json.loads(signature.payload), _Payload).critical.image
+        signed = decoding.convert(strict_json.loads(signature.payload), _Payload).critical.image
     except (ValueError, msgspec.ValidationError) as error:
         problem = printable(str(error), 200)
         raise WrongTypeError(f"{where}: what is signed is no image's digest: {problem}") from error

@@ -8,6 +8,8 @@ from urllib.request import parse_http_list
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core import decoding
+
 _PIECE = re.compile(
     r"(?:(?P<scheme>[A-Za-z0-9!#$%&'*+.^_`|~-]+)(?:\s+|\Z))?"
     r"(?:(?P<name>[A-Za-z0-9!#$%&'*+.^_`|~-]+)\s*=\s*(?P<value>.*))?",
@@ -48,7 +50,7 @@ def parse(header: str) -> tuple[Challenge, ...]:
 def token(body: bytes) -> str:
     """Return the token in a token server's response; empty if there is none that fits a header."""
     try:
-        answer = msgspec.json.decode(body, type=_Answer)
+        answer = decoding.from_json(body, _Answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     given = answer.token or answer.access_token or ""

@@ -17,7 +17,7 @@ from msgspec import Struct
 from envbuilder.containers.oci.reference import Reference, is_loopback
 from envbuilder.containers.registry.auth import DeniedError, Login
 from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
-from envbuilder.core import console
+from envbuilder.core import console, decoding
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import host_of, open_session
 from envbuilder.core.http_reasons import reason
@@ -247,7 +247,7 @@ class Connection:
         """Return the status and the registry's own message, cut to one line."""
         status = f"HTTP {response.status_code} {response.reason or ''}".strip()
         try:
-            errors = msgspec.json.decode(_small(response), type=_Errors).errors
+            errors = decoding.from_json(_small(response), _Errors).errors
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return status
         message = "; ".join(f"{e.code} {e.message}".strip() for e in errors[:3])

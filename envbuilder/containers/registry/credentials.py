@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.containers.oci.reference import DEFAULT_HOST
-from envbuilder.core import process
+from envbuilder.core import decoding, process
 from envbuilder.core.errors import InvalidError, ToolError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _in_file(path: Path, host: str) -> Credential | None:
     try:
         with path.open("rb") as stream:
             data = stream.read(_FILE_LIMIT)
-        read = msgspec.json.decode(data or b"{}", type=_File)
+        read = decoding.from_json(data or b"{}", _File)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -151,7 +151,7 @@ def _ask(helper: str, server: str, path: Path) -> Credential | None:
     if done.returncode != 0 and "not found" in done.stdout + done.stderr:
         return None
     try:
-        answer = None if done.returncode else msgspec.json.decode(done.stdout, type=_Answer)
+        answer = None if done.returncode else decoding.from_json(done.stdout, _Answer)
     except msgspec.DecodeError:
         answer = None
     if answer is None:

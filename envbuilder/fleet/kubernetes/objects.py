@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, TypeVar
 
-import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import strict_json
+from envbuilder.core import decoding, strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import printable
 
@@ -148,7 +147,7 @@ def parse(content: bytes, kind: type[T], where: str) -> T:
         raise InvalidError(f"{where}: larger than {LARGEST >> 20} MiB")
     try:
         strict_json.require_few_values(content)
-        return msgspec.json.decode(content, type=kind)
+        return decoding.from_json(content, kind)
     except (ValueError, RecursionError) as error:
         problem = printable(str(error), _LONGEST_PROBLEM)
         raise InvalidError(f"{where}: not a list of Kubernetes' objects: {problem}") from error

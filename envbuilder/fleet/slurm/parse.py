@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from envbuilder.core import decoding
 from envbuilder.core.errors import ToolError
 from envbuilder.core.text import printable
 from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Resource, natural
@@ -78,7 +79,7 @@ def _node(line: str) -> Node:
         "reason": printable("" if reason.strip() == "none" else reason.strip(), LONGEST_REASON),
     }
     try:
-        return msgspec.convert(data, Node)
+        return decoding.convert(data, Node)
     except msgspec.ValidationError as error:
         raise _unexpected("sinfo", line) from error
 
@@ -123,7 +124,7 @@ def submitted(text: str) -> str:
     """Return the job's id in the output of `sbatch --parsable`: `ID` or `ID;CLUSTER`."""
     job = text.strip().partition(";")[0]
     try:
-        return msgspec.convert(job, JobId)
+        return decoding.convert(job, JobId)
     except msgspec.ValidationError as error:
         raise _unexpected("sbatch", text) from error
 

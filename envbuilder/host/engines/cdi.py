@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core import decoding
 from envbuilder.host.text import clean
 
 if TYPE_CHECKING:
@@ -89,9 +90,9 @@ def _devices(path: str, snapshot: Snapshot) -> set[str]:
     if len(text.encode(errors="replace")) > _LIMIT:
         raise ValueError("it is larger than 1 MiB")
     if path.endswith(".json"):
-        spec = msgspec.json.decode(text, type=_Spec)
+        spec = decoding.from_json(text, _Spec)
     else:
-        spec = msgspec.convert(_yaml(text), _Spec)
+        spec = decoding.convert(_yaml(text), _Spec)
     devices = {f"{spec.kind}={device.name}" for device in spec.devices}
     wrong = sorted(device for device in devices if not is_device(device))
     if wrong or not devices:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from envbuilder.core import decoding
 from envbuilder.host.engines import cdi, sockets
 from envbuilder.host.model import Containers, Engine, State
 from envbuilder.host.text import clean
@@ -133,7 +134,7 @@ def _program(reader: Reader, path: str) -> None:
 
 def _full(files: Mapping[str, str]) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(files.get(_FULL, "{}"), type=dict[str, Any])
+        return decoding.from_json(files.get(_FULL, "{}"), dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
 

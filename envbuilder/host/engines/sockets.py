@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, field
 
+from envbuilder.core import decoding
 from envbuilder.host.text import clean
 
 if TYPE_CHECKING:
@@ -113,13 +114,13 @@ def parse(text: str | None) -> dict[str, Answer]:
     A damaged answer has an `error`.
     """
     try:
-        recorded = msgspec.json.decode(text or "{}", type=dict[str, Any])
+        recorded = decoding.from_json(text or "{}", dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
     answers = {}
     for path, data in list(recorded.items())[:_MOST]:
         try:
-            answers[path] = msgspec.convert(data, Answer)
+            answers[path] = decoding.convert(data, Answer)
         except (msgspec.ValidationError, RecursionError) as error:
             answers[path] = Answer(error=str(error))
     return answers
@@ -138,7 +139,7 @@ def _places(session: str, home: str, named: str) -> Iterator[str]:
 def _answer(path: str, *, full: bool) -> Answer:
     seconds = _FULL_SECONDS if full else _SECONDS
     try:
-        answer = msgspec.json.decode(get(path, "/version", seconds=seconds), type=Answer)
+        answer = decoding.from_json(get(path, "/version", seconds=seconds), Answer)
     except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return Answer(error=clean(reason or str(error)) or type(error).__name__)
@@ -146,7 +147,7 @@ def _answer(path: str, *, full: bool) -> Answer:
         return answer
     try:
         body = get(path, "/info", seconds=seconds, limit=_INFO_LIMIT)
-        info = msgspec.json.decode(body, type=Info)
+        info = decoding.from_json(body, Info)
     except (OSError, ValueError, msgspec.DecodeError, RecursionError):
         return answer
     return msgspec.structs.replace(answer, info=info)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core import decoding
 from envbuilder.host.text import clean, version
 
 # Values from nvml.h; the package mistakenly defines NVML_P2P_CAPS_INDEX_READ as a tuple.
@@ -225,7 +226,7 @@ def parse(text: str | None) -> Answer | None:
     if text is None:
         return None
     try:
-        answer = msgspec.json.decode(text, type=Answer)
+        answer = decoding.from_json(text, Answer)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return Answer(error=f"nvml.json is damaged ({clean(str(error))})")
     return Answer(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, resources, templates, types
+from envbuilder.core import bounded, decoding, resources, templates, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.resources import OWN
 
@@ -110,7 +110,7 @@ def _declarations(env: Path) -> Iterator[tuple[Path, Any]]:
 
 def _checked(path: Path, declared: Any) -> Iterator[tuple[str, str]]:
     try:
-        variables = msgspec.convert(declared, dict[types.Variable, str])
+        variables = decoding.convert(declared, dict[types.Variable, str])
     except msgspec.ValidationError as error:
         raise BuildError(f"{path.name}: sets invalid variables: {error}") from error
     for name, value in variables.items():

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from envbuilder.core import decoding
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.packages.conda import records, unsolvable
@@ -224,7 +225,7 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
     stated = record.sha256.hex() if record.sha256 else ""
     data = records.package(record, name, _hash(record.url, stated, shown))
     try:
-        return msgspec.convert(data, Package)
+        return decoding.convert(data, Package)
     except msgspec.ValidationError as error:
         raise BuildError(f"{shown}: its record cannot be used: {error}") from error
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded
+from envbuilder.core import bounded, decoding
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import open_session, read, request
 from envbuilder.core.http_reasons import reason
@@ -77,7 +77,7 @@ def lock_base(names: Sequence[str], suite: Suite) -> tuple[File, ...]:
 
 def _file(package: Package, role: types.Role = "") -> File:
     try:
-        return msgspec.convert(
+        return decoding.convert(
             {
                 "kind": "deb",
                 "name": package.name,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import resources, types
+from envbuilder.core import decoding, resources, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.pip_settings import Sources, local_folder, parsed_url
 from envbuilder.core.schema import decode, parse_yaml, read_text
@@ -68,7 +68,7 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] | None = 
     configured = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
     try:
         # The URL goes into rendered files. It may hold a token, so the message does not repeat it.
-        return parsed_url(msgspec.convert(configured, types.Url)).rstrip("/") if configured else ""
+        return parsed_url(decoding.convert(configured, types.Url)).rstrip("/") if configured else ""
     except (msgspec.ValidationError, ValueError) as error:
         raise InvalidError(
             f"the URL of the source '{name}' ({variable(name)}, or indexes: in envbuilder.yaml)"

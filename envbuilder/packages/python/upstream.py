@@ -16,7 +16,7 @@ import msgspec
 import requests
 from msgspec import Struct
 
-from envbuilder.core import http, pip_settings, zips
+from envbuilder.core import decoding, http, pip_settings, zips
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.http_reasons import reason
 from envbuilder.packages.python import claims, indexes
@@ -87,7 +87,7 @@ def parse_page(text: str, url: str, distribution: str, source: str) -> tuple[Off
 
 def _json_links(text: str, url: str) -> list[dict[str, Any]]:
     try:
-        page = msgspec.json.decode(text, type=_Page)
+        page = decoding.from_json(text, _Page)
         return [
             {
                 "file": f.filename,

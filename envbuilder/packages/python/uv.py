@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import pip_settings, types
+from envbuilder.core import decoding, pip_settings, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http_reasons import printed_reason
 from envbuilder.packages.python import indexes, pylock, unresolvable
@@ -231,7 +231,7 @@ def _unresolvable(
 def _checked(**fields: object) -> File:
     """Return a validated lock entry: its strings end up in file names and command lines."""
     try:
-        return msgspec.convert({"kind": "wheel", **fields}, File)
+        return decoding.convert({"kind": "wheel", **fields}, File)
     except msgspec.ValidationError as error:
         raise BuildError(
             f"the index lists an invalid file: {fields.get('file')!r}: {error}"

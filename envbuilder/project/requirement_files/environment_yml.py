@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.core import strict_yaml, types
+from envbuilder.core import decoding, strict_yaml, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place
 from envbuilder.core.text import escaped
@@ -117,7 +117,7 @@ class _Reader:
         channels = self._list("channels")
         for number, channel in enumerate(channels):
             try:
-                msgspec.convert(channel, types.Source)
+                decoding.convert(channel, types.Source)
             except msgspec.ValidationError as error:
                 raise InvalidError(
                     f"{self._place('channels', number)}: {strict_yaml.shown(str(channel))}:"
@@ -211,7 +211,7 @@ class _Reader:
 
 def _line(spec: conda_spec.Spec, where: str) -> Line:
     try:
-        return Line(msgspec.convert(spec.text(), types.CondaSpec), where)
+        return Line(decoding.convert(spec.text(), types.CondaSpec), where)
     except msgspec.ValidationError as error:
         raise InvalidError(
             f"{where}: {escaped(spec.text(), 100)}: this form of versions is not supported",

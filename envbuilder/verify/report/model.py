@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import files
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import VerifyError
 from envbuilder.verify.report.environment import (
     Artifact,
@@ -231,7 +231,7 @@ def check(data: Any) -> Report:
     if problem := _unusable_number(data):
         raise VerifyError(f"the payload's report is malformed: {problem}")
     try:
-        measured = msgspec.convert(data, Report)
+        measured = decoding.convert(data, Report)
     except msgspec.ValidationError as error:
         raise VerifyError(f"the payload's report is malformed: {error}") from error
     if measured.schema != SCHEMA:
@@ -250,7 +250,7 @@ def check_scaling(data: Any) -> Scaling:
     if problem := _unusable_number(data):
         raise VerifyError(f"the scaling report is malformed: {problem}")
     try:
-        scaling = msgspec.convert(data, Scaling)
+        scaling = decoding.convert(data, Scaling)
     except msgspec.ValidationError as error:
         raise VerifyError(f"the scaling report is malformed: {error}") from error
     problem = _scaling_contradiction(scaling)

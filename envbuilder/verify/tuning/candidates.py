@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core import decoding
 from envbuilder.payload.machine.accelerators import ACCELERATORS, device_of
 from envbuilder.verify.tuning.rules import Setting
 
@@ -61,7 +62,7 @@ class Survey(Struct, frozen=True, kw_only=True):
 def read(report: object) -> Survey:
     """Return a survey as typed data; raise `ValueError` if it is not valid."""
     try:
-        return msgspec.convert(report, Survey)
+        return decoding.convert(report, Survey)
     except msgspec.ValidationError as error:
         raise ValueError(f"not a survey: {error}") from error
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core import decoding
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
 from envbuilder.verify.tuning import candidates, rules
@@ -189,7 +190,7 @@ def _check_compilers(ask: Ask, expects: Expected, progress: Progress) -> tuple[C
         with progress.task(f"check the gradients of torch.compile, {backend}"):
             try:
                 report = ask(("--compile", backend, "--check-compile"))
-                compilers.append(msgspec.convert(report, Compiler))
+                compilers.append(decoding.convert(report, Compiler))
             except (VerifyError, msgspec.ValidationError) as error:
                 compilers.append(Compiler(backend=backend, passed=False, detail=str(error)))
     return tuple(compilers)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from envbuilder.core import decoding
 from envbuilder.verify.report import speed
 from envbuilder.verify.report.measurements import Contention
 
@@ -127,7 +128,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 def read(report: object) -> Trial:
     """Return a trial's report as typed data; raise `ValueError` if it is not valid."""
     try:
-        return msgspec.convert(report, Trial)
+        return decoding.convert(report, Trial)
     except msgspec.ValidationError as error:
         raise ValueError(f"not a trial's report: {error}") from error
 
