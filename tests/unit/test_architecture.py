@@ -92,6 +92,58 @@ def test_one_module_prints(repository: Path) -> None:
                 assert name == "cli.py" or streams.get(id(node)) == "isatty", name
 
 
+MSGSPEC = {
+    *("Meta", "Struct", "UNSET", "UnsetType", "field", "structs", "to_builtins"),
+    *("DecodeError", "MsgspecError", "ValidationError"),
+    *("json.encode", "json.format", "json.decode"),
+}
+"""What all modules may use of msgspec; of `json.decode`, only calls without a type."""
+
+
+def uses_of_msgspec(tree: ast.AST) -> set[str]:
+    """Return what a module uses of msgspec; `json.decode, type` is `json.decode` with a type."""
+    uses = {i.partition(".")[2] for i in imported(tree) if i.startswith("msgspec.")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "msgspec.json.decode":
+            uses |= {"json.decode, type"} if node.keywords or len(node.args) != 1 else set()
+        elif isinstance(node, ast.Attribute):
+            used = re.fullmatch(r"msgspec\.((?:json\.)?\w+)", ast.unparse(node))
+            uses |= {used[1]} if used and used[1] != "json" else set()
+        elif isinstance(node, ast.Import):
+            uses |= {f"as {a.asname}" for a in node.names if a.asname and a.name == "msgspec"}
+    return {re.sub(r"^structs\..*", "structs", use) for use in uses}
+
+
+def test_one_module_decodes_into_types(repository: Path) -> None:
+    """msgspec alone ends the process where threads decode into a new type at once."""
+    for name, tree in modules(repository):
+        uses = uses_of_msgspec(tree)
+        if name == "core/decoding.py":
+            assert "convert" in uses
+        else:
+            assert uses <= MSGSPEC, f"{name}: {uses - MSGSPEC}: use core/decoding.py"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import msgspec; msgspec.convert(data, Kind)",
+        "import msgspec; convert = msgspec.convert",
+        "import msgspec; msgspec.json.decode(content, type=Kind).key",
+        "import msgspec; msgspec.json.decode(content, **options)",
+        "import msgspec; msgspec.json.Decoder(Kind)",
+        "import msgspec; msgspec.yaml.decode(content)",
+        "import msgspec as m; m.convert(data, Kind)",
+        "import msgspec.json as j; j.decode(content, type=Kind)",
+        "from msgspec import convert",
+        "from msgspec import json",
+        "from msgspec.json import decode",
+    ],
+)
+def test_the_rule_on_decoding_sees(source: str) -> None:
+    assert uses_of_msgspec(ast.parse(source)) - MSGSPEC
+
+
 def test_pure_modules_do_not_reach_out(repository: Path) -> None:
     pure = {
         *("build/plan.py", "build/render.py", "core/types.py", "profiles/lock.py"),
