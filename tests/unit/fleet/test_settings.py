@@ -80,8 +80,8 @@ def test_an_image_is_for_a_profile_that_is_promised(tmp_path: Path) -> None:
         planned([EPYC], site)
     assert "--profile" in raised.value.hint
     plan = planned([EPYC], site, profile="cpu")
-    command = ("envbuilder",)
-    (text,) = planning.scripts(plan, tmp_path, site, REQUEST, command, {}).values()
+    each = planning.common(RUN, tmp_path, site, REQUEST, ("envbuilder",), {})
+    (text,) = planning.scripts(plan, each).values()
     assert text.endswith("-- --profile cpu --sif /shared/cpu.sif --quick\n")
 
 
