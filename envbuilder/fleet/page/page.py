@@ -137,15 +137,15 @@ def _row(entry: Entry, number: int) -> Row:
 
 def _group(group: Group) -> dict[str, object]:
     """Return what the page says about nodes that were to train together."""
-    speed, job = group.images_per_second, f"job {group.job}" if group.job else ""
+    speed = group.images_per_second
+    notes = (group.profile, group.device, f"{speed:,.0f} images/s" if speed else "")
+    job = f"job {group.job}" if group.job else ""
     return {
         "nodes": group.nodes[:MOST_NAMED],
         "unnamed": len(group.nodes[MOST_NAMED:]),
-        "profile": group.profile,
-        "device": group.device,
-        "speed": "" if speed is None else f"{speed:,.0f}",
-        "efficiency": "" if group.efficiency is None else percent(group.efficiency, 0),
         "outcome": group.outcome,
+        "value": f"{percent(group.efficiency, 0)} efficiency" if group.efficiency else "",
+        "note": " · ".join(filter(None, notes)),
         "detail": " · ".join(filter(None, (group.detail, job))),
     }
 
