@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from envbuilder.containers.engine.interface import Engine, Image
     from envbuilder.core import types
 
+_loading = threading.Lock()
+"""Of builds side by side, two that load at once would both send the layers that they share, and the
+engine would unpack them twice."""
 _WORTH = 32 << 20
 """Bytes to send that take longer than a list of the engine's images."""
 
@@ -68,6 +72,13 @@ def load(
     engine, only that one is considered. The image gets `names`, or the names in the layout. Raise
     `BuildError` if the engine ends up with another image.
     """
+    with _loading:
+        return _load(engine, layout, recorded, names, preload)
+
+
+def _load(
+    engine: Engine, layout: Layout, recorded: Layout, names: Sequence[str], preload: str
+) -> tuple[types.Digest, types.Digest]:
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
     ids = (manifest.config.digest, listed[0].digest)

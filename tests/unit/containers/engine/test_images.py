@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,26 @@ def test_what_an_image_of_the_engine_is_made_of_is_not_sent_again(tmp_path: Path
     assert base in there.sent[0]
     assert base not in there.sent[1]
     assert hexes(other) - {base} <= there.sent[1]
+
+
+def test_what_two_builds_load_at_once_is_sent_once(tmp_path: Path) -> None:
+    engine, made = Docker(), Layout.create(tmp_path / "made")
+    first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
+    second, _ = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
+    other = threading.Thread(target=images.load, args=(engine.engine, second, made))
+    load_image = engine.api.load_image
+
+    def meanwhile(pieces: Iterator[bytes], quiet: bool) -> Iterator[dict[str, Any]]:
+        engine.api.load_image = load_image
+        other.start()
+        other.join(0.1)  # it waits, or it would have sent everything by now
+        return load_image(pieces, quiet)
+
+    engine.api.load_image = meanwhile
+    images.load(engine.engine, first, made)
+    other.join()
+    base = one.layers[0].digest.removeprefix("sha256:")
+    assert [base in sent for sent in engine.sent] == [True, False]
 
 
 def test_what_the_engine_dropped_meanwhile_is_sent_after_all(tmp_path: Path) -> None:
