@@ -5,7 +5,7 @@
 Each node's result is a file made of a real report, with a faulty one now and then. Medians of the
 rounds, in which the sizes alternate. `drawn` is the time from the start of loading until the
 browser has painted the page, laid out as a whole. Each round has a new browser, which begins with
-the largest. `a whole run` is the CPU time of `fleet verify` itself, from the plan to the table: its jobs
+the largest. `a whole run` is the CPU time of `fleet verify` itself, from plan to table: its jobs
 are submitted to a recorded scheduler, followed, collected and judged over some minutes of a clock
 that does not wait. Goals for 1,000 nodes: read and judged within 2 s, drawn within 1 s; a whole run
 20 ms a node.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders
 from envbuilder.fleet import groups, judge
 from envbuilder.fleet.follow import Limits
@@ -121,12 +123,15 @@ class Run:
 
     def _give_up(self) -> None:
         """Write what is known, and cancel the run's own jobs: nobody follows them any more."""
-        jobs = self._nodes.give_up()
-        if self._groups is not None:
-            jobs += self._groups.give_up()
+        stages = [stage for stage in (self._nodes, self._groups) if stage is not None]
+        jobs = [job for stage in stages for job in stage.give_up()]
         self._save()
         if jobs:
             self._site.scheduler.cancel(jobs)
+        # One may have been accepted while its submission was interrupted.
+        with contextlib.suppress(ToolError):
+            if late := [job for stage in stages for job in stage.live() if job not in jobs]:
+                self._site.scheduler.cancel(late)
 
     def _entries(self) -> tuple[Entry, ...]:
         """Return the rows of all nodes in natural order."""

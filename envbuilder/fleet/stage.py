@@ -93,6 +93,11 @@ class Stage(Generic[Judged]):
                 self._judged[name] = subject.unexamined("interrupted", why, job)
         return jobs
 
+    def live(self) -> list[str]:
+        """Return the jobs of these subjects that the scheduler has not ended."""
+        states = self._site.scheduler.jobs(self._site.run).values()
+        return [s.job for s in states if s.phase != "ended" and s.subject in self._subjects]
+
     def _take_up(self) -> None:
         """Take the results of earlier jobs, and follow those that are still there."""
         folder = self._site.folder

@@ -154,6 +154,20 @@ def test_an_interrupted_run_cancels_its_own_jobs_and_can_go_on(tmp_path: Path) -
     assert sorted(e.job or "" for n, e in entries.items() if n != "done") == ["201", "202"]
 
 
+class InterruptedSubmission(RecordedScheduler):
+    def submit(self, script: Path) -> str:
+        super().submit(script)
+        raise KeyboardInterrupt
+
+
+def test_a_job_whose_submission_was_interrupted_is_cancelled(tmp_path: Path) -> None:
+    scheduler = InterruptedSubmission(tmp_path, {"n1": {0: "PENDING"}})
+    scheduler.submitted["99"] = ("of-somebody-else", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        driven(tmp_path, laid(tmp_path, "n1"), scheduler)
+    assert scheduler.cancelled == ["101"]
+
+
 def test_a_resumed_run_follows_the_jobs_that_go_on(tmp_path: Path) -> None:
     """The program was killed: once after a job was recorded, once before that."""
     planned = laid(tmp_path, "recorded", "unrecorded")
