@@ -71,6 +71,8 @@ class Watch:
 
 def main(name: str, seed: int, first: int, end: int, folder: Path) -> None:
     """Run the inputs, and print what is wrong."""
+    # What an input is the first to import would be written into this checkout.
+    sys.dont_write_bytecode = True
     from tests.fuzz import formats
 
     os.environ.update(dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(folder / "home")))
