@@ -16,6 +16,7 @@ from tests.support.slurm_configuration import Limits, Node
 from tests.support.slurm_jobs import await_state, expire, fields, submit, until
 from tests.support.slurm_processes import alive
 
+pytestmark = pytest.mark.slow
 QUEUE = "--Format=JobID:|,State:|,Reason:|,exit_code:|,ReqNodes:|,NodeList:"
 LONG = "sleep 300"
 # One of its processes leaves the session.
@@ -110,7 +111,7 @@ def test_what_is_listed_of_jobs_that_ended(cluster: SlurmCluster) -> None:
     )
 
 
-@pytest.mark.parametrize("noticed", ["declared", pytest.param("by Slurm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("noticed", ["declared", "by Slurm"])
 def test_a_node_that_dies_takes_its_jobs_with_it(cluster: SlurmCluster, noticed: str) -> None:
     lost = submit(cluster, "n-xpu", STRAYING, "--no-requeue")
     other = submit(cluster, "n-cuda", LONG)
@@ -132,7 +133,6 @@ def test_a_node_that_dies_takes_its_jobs_with_it(cluster: SlurmCluster, noticed:
     assert cluster.run(("srun", "--nodelist=n-xpu", "true")).returncode == 0
 
 
-@pytest.mark.slow
 def test_a_job_whose_time_is_over_is_ended(cluster: SlurmCluster) -> None:
     job = submit(cluster, "n-plain", f"trap 'echo TERM' TERM; {LONG}; echo after", "--time=0:05")
     assert await_state(cluster, job, "RUNNING")["TimeLimit"] == "00:01:00"  # rounded up

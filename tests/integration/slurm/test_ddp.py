@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
 NODES = tuple(Node(name, ("cpu",)) for name in ("n-one", "n-two", "n-canned1", "n-canned2"))
 RULES = [{"feature": "cpu", "profile": "cpu"}]
 SOONEST_SECONDS = 300
@@ -52,7 +53,7 @@ def summary(site: Site, folder: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("nodes", "seconds"),
     [
-        pytest.param(["n-canned1", "n-canned2"], SOONEST_SECONDS, marks=pytest.mark.slow),
+        (["n-canned1", "n-canned2"], SOONEST_SECONDS),
         pytest.param(["n-one", "n-two"], SOONEST_WITH_NODES_SECONDS, marks=pytest.mark.soak),
     ],
 )
@@ -88,7 +89,6 @@ def training(site: Site) -> bool:
     return len([*states]) == 2
 
 
-@pytest.mark.slow
 def test_a_node_that_dies_in_the_middle_ends_the_training(site: Site) -> None:
     run = site.start(*verify(site, "torn", "n-canned*"))
     wait_for(lambda: run.poll() is not None or training(site), SOONEST_SECONDS)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
 NODES = (
     *(Node(name, ("cpu",)) for name in ("n-cpu", "n-drained", "n-exits", "n-silent")),
     *(Node(name, ("cpu",)) for name in ("n-liar", "n-damaged", "n-hangs", "n-dies")),
@@ -58,7 +59,6 @@ def is_running(site: Site, node: str) -> bool:
     return len(site.cluster.processes(node)) > 1
 
 
-@pytest.mark.slow
 def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
     """Real verifications beside jobs that end in all other ways."""
     site.cluster.drain("n-drained", "fan | slot 3")
