@@ -18,7 +18,7 @@ from envbuilder.fleet.slurm import script
 from envbuilder.fleet.slurm.script import Common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.fleet.model import Node
@@ -59,17 +59,8 @@ def plan(
     Raises `InvalidError` if there is none, a pattern names none, or there are images and nodes that
     would choose their profile themselves.
     """
-    chosen = [*_chosen(nodes, request.patterns)]
-    promises, left_out = list[Promise](), list[Entry]()
-    for node in chosen:
-        promise = promised(node, settings, request.profile)
-        if promise is None:
-            text = "no rule in the settings is for it"
-            left_out.append(Entry(node=node.name, outcome="unmapped", detail=text))
-        elif node.usable:
-            promises.append(promise)
-        else:
-            left_out.append(drained(node, promise))
+    chosen = _chosen(nodes, request.patterns)
+    promises, left_out = promised(chosen, settings, request.profile)
     if settings.sif and any(promise.profile is None for promise in promises):
         raise InvalidError(
             "sif: nothing says which nodes are for which profile",
@@ -86,8 +77,8 @@ def plan(
         partition=request.partition,
         start_seconds=request.start_seconds,
         limit_seconds=request.limit_seconds,
-        promises=tuple(promises),
-        left_out=tuple(left_out),
+        promises=promises,
+        left_out=left_out,
         across=across,
     )
 
@@ -101,7 +92,24 @@ def _chosen(nodes: Sequence[Node], patterns: Sequence[str]) -> Iterator[Node]:
             yield node
 
 
-def promised(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
+def promised(
+    nodes: Iterable[Node], settings: FleetSettings, profile: str | None
+) -> tuple[tuple[Promise, ...], tuple[Entry, ...]]:
+    """Return what nodes are to prove, and the rows of those that no job is for."""
+    promises, left_out = list[Promise](), list[Entry]()
+    for node in nodes:
+        promise = _promise(node, settings, profile)
+        if promise is None:
+            text = "no rule in the settings is for it"
+            left_out.append(Entry(node=node.name, outcome="unmapped", detail=text))
+        elif node.usable:
+            promises.append(promise)
+        else:
+            left_out.append(_drained(node, promise))
+    return tuple(promises), tuple(left_out)
+
+
+def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
     """Return what a node is to prove; None if the settings have rules, and none is for it."""
     gpus = sum(r.count for r in node.resources if r.name == "gpu")
     if profile is not None:
@@ -114,7 +122,7 @@ def promised(node: Node, settings: FleetSettings, profile: str | None) -> Promis
     return Promise(node=node.name, why="what it detects", gpus=gpus)
 
 
-def drained(node: Node, promise: Promise) -> Entry:
+def _drained(node: Node, promise: Promise) -> Entry:
     """Return the row of a node that jobs cannot start on."""
     return Entry(
         node=node.name,

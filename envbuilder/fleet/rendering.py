@@ -11,7 +11,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
 from envbuilder.fleet.kubernetes import jobs, manifests, together
 from envbuilder.fleet.model import Entry, Node, Promise
-from envbuilder.fleet.planning import drained, promised
+from envbuilder.fleet.planning import promised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,16 +69,7 @@ def _by_rules(settings: FleetSettings, nodes: Sequence[Node], profile: str | Non
             "Write rules, such as profiles: [{feature: nvidia.com/gpu.present=true, profile: cuda}]"
             ", or name one for all nodes with --profile.",
         )
-    promises, left_out = [], []
-    for node in nodes:
-        promise = promised(node, settings, profile)
-        if promise is None:
-            detail = "no rule in the settings is for it"
-            left_out.append(Entry(node=node.name, outcome="unmapped", detail=detail))
-        elif node.usable:
-            promises.append(promise)
-        else:
-            left_out.append(drained(node, promise))
+    promises, left_out = promised(nodes, settings, profile)
     if not promises:
         raise InvalidError(
             "no node is left: "
@@ -86,7 +77,7 @@ def _by_rules(settings: FleetSettings, nodes: Sequence[Node], profile: str | Non
             "See: kubectl get nodes --show-labels",
         )
     by_name = {node.name: node for node in nodes}
-    return Selection(promises=tuple(promises), left_out=tuple(left_out), nodes=by_name)
+    return Selection(promises=promises, left_out=left_out, nodes=by_name)
 
 
 def files(
