@@ -26,6 +26,12 @@ WIDER = """
 """
 """What of a page is wider than the window, apart from what scrolls by itself."""
 
+SMALLEST_TEXT = """
+Math.min(...[...document.querySelectorAll('main *')].filter(e => e.textContent.trim())
+  .map(e => parseFloat(getComputedStyle(e).fontSize)))
+"""
+"""The size of the smallest text in a page, in pixels."""
+
 PATIENCE_SECONDS = 60.0
 FLAGS = (
     "--headless=new",

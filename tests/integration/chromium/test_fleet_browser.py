@@ -9,7 +9,7 @@ import pytest
 from envbuilder.fleet import drift
 from envbuilder.fleet.model import Group
 from envbuilder.fleet.page import page
-from tests.support.browser import WIDER, Browser
+from tests.support.browser import SMALLEST_TEXT, WIDER, Browser
 from tests.support.fleet_runs import Fleet, earlier, entry, summary, unreported
 
 if TYPE_CHECKING:
@@ -254,11 +254,7 @@ def test_a_reader_that_does_not_see_hears_it_all(browser: Browser, small: Path, 
 
 def test_text_is_large_enough_on_a_phone(browser: Browser, written: Path) -> None:
     browser.show(written, PHONE)
-    smallest = browser.ask(
-        "Math.min(...[...document.querySelectorAll('main *')].filter(e => e.textContent.trim())"
-        ".map(e => parseFloat(getComputedStyle(e).fontSize)))"
-    )
-    assert smallest >= 12
+    assert browser.ask(SMALLEST_TEXT) >= 12
 
 
 def test_everything_is_printed(browser: Browser, small: Path) -> None:

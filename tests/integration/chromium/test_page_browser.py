@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from envbuilder.verify.page import page
-from tests.support.browser import WIDER, Browser
+from tests.support.browser import SMALLEST_TEXT, WIDER, Browser
 
 PHONE, DESKTOP = 390, 1100
 
@@ -109,11 +109,7 @@ def test_the_measure_sees_what_is_too_wide(browser: Browser, written: Path) -> N
 
 def test_text_is_large_enough_on_a_phone(browser: Browser, written: Path) -> None:
     browser.show(written, PHONE)
-    smallest = browser.ask(
-        "Math.min(...[...document.querySelectorAll('main *')].filter(e => e.textContent.trim())"
-        ".map(e => parseFloat(getComputedStyle(e).fontSize)))"
-    )
-    assert smallest >= 12
+    assert browser.ask(SMALLEST_TEXT) >= 12
 
 
 @pytest.mark.parametrize("dark", [False, True])
