@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import click
 
 from envbuilder.commands.fleet_output import output_options, report
 from envbuilder.commands.options import load_settings
-from envbuilder.core import console
+from envbuilder.core import console, stamps
 from envbuilder.core.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
@@ -133,14 +132,14 @@ def _work(jobs: Sequence[Stated], data: Path | None, settings: Settings) -> Work
 
 def _summary(work: Work, collected: Sequence[Collected]) -> Summary:
     from envbuilder.fleet import judge
-    from envbuilder.fleet.model import Summary, natural
+    from envbuilder.fleet.model import Summary, natural, started
 
     entries = judge.against_equals([each.judged for each in collected])
     return Summary(
         run=work.run,
         scheduler="kubernetes",
-        started=work.run.partition("-")[0].upper(),
-        finished=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
+        started=started(work.run),
+        finished=stamps.now(),
         quick=work.subset,
         entries=tuple(sorted(entries, key=lambda entry: natural(entry.node))),
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from envbuilder.commands.options import load_settings
-from envbuilder.core import bounded, console, resources
+from envbuilder.core import bounded, console, resources, stamps
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -77,6 +75,7 @@ def command(
     """
     from envbuilder.commands.render import write
     from envbuilder.fleet import rendering
+    from envbuilder.fleet.model import new_run
     from envbuilder.fleet.settings import read
     from envbuilder.project import catalog
 
@@ -88,7 +87,7 @@ def command(
         )
     nodes = _nodes(node_file) if node_file else None
     selection = rendering.selected(settings, nodes, profile)
-    run = f"{time.strftime('%Y%m%dt%H%M%Sz', time.gmtime())}-{secrets.token_hex(3)}"
+    run = new_run(stamps.now())
     library = catalog.library(load_settings())
     files = tuple(
         rendering.files(run, selection, settings.kubernetes, library.profile, _subset(), ddp=ddp)

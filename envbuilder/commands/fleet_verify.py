@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ import click
 
 from envbuilder.commands.fleet_output import output_options, report
 from envbuilder.commands.options import load_settings
-from envbuilder.core import console
+from envbuilder.core import console, stamps
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import counted
 from envbuilder.profiles.backends import BACKENDS
@@ -157,6 +155,7 @@ def command(
     """
     from envbuilder.fleet import folder as folders
     from envbuilder.fleet import planning
+    from envbuilder.fleet.model import new_run
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.settings import FILE, FleetSettings, read
     from envbuilder.fleet.slurm.client import Slurm
@@ -199,9 +198,8 @@ def command(
         start_seconds=patience,
         limit_seconds=limit,
     )
-    client, now = Slurm(partition), time.gmtime()
-    run = f"{time.strftime('%Y%m%dt%H%M%Sz', now)}-{secrets.token_hex(3)}"
-    started = time.strftime("%Y%m%dT%H%M%SZ", now)
+    client, started = Slurm(partition), stamps.now()
+    run = new_run(started)
     folder = (folder or Path(f"fleet-{run}")).absolute()
     folders.require_path(folder)
     # -P: no file of a job's folder shadows a module.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +14,7 @@ from envbuilder.commands.options import (
     load_settings,
     payload_options,
 )
-from envbuilder.core import console
+from envbuilder.core import console, stamps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +67,7 @@ def command(
         require=lambda profile, _, expected: start.require_torch("`tune`", profile, expected),
     )
     dataset = dataset or mnist.obtain(settings, progress)
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    stamp = stamps.now()
     facts = {**facts, "envbuilder": __version__, "time": stamp}
     outcome = measure.run(measure.asking(run, dataset, expects), expects, progress, quick=quick)
     results.finish(outcome, facts, settings, as_json=as_json, output=output)

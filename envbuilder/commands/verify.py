@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from envbuilder.commands.options import (
     payload_options,
     require_image,
 )
-from envbuilder.core import console
+from envbuilder.core import console, stamps
 from envbuilder.core.errors import (
     VERIFY_FAILED,
     BuildError,
@@ -170,7 +169,7 @@ def command(
         require=sensible,
     )
     dataset = dataset or mnist.obtain(settings, progress)
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    stamp = stamps.now()
     name = f"{stamp}-{facts['profile']}-{facts['backend']}"
     facts = {**facts, "envbuilder": __version__, "time": stamp}
 

@@ -1,10 +1,15 @@
-"""Read times as reports and records state them: 20261123T091500Z, always UTC."""
+"""Write and read times as reports and records state them: 20261123T091500Z, always UTC."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 FORM = "%Y%m%dT%H%M%SZ"
+
+
+def now() -> str:
+    """Return the stamp of this moment."""
+    return datetime.now(UTC).strftime(FORM)
 
 
 def parse(stamp: str) -> datetime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
@@ -188,6 +189,16 @@ class Summary(Struct, frozen=True, kw_only=True):
         together = [group.outcome for group in self.groups]
         proven = bool(examined) and PROVEN.issuperset([*examined, *together])
         return proven and (bool(together) or not self.across)
+
+
+def new_run(stamp: str) -> str:
+    """Return the id of a run that starts now; `stamp` is the time, as `core.stamps` writes it."""
+    return f"{stamp.lower()}-{secrets.token_hex(3)}"
+
+
+def started(run: str) -> str:
+    """Return the stamp of the time at which a run started."""
+    return run.partition("-")[0].upper()
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -7,6 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from envbuilder.core import stamps
 from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders
 from envbuilder.fleet import groups, judge
@@ -143,7 +144,7 @@ class Run:
             run=self._plan.run,
             scheduler=self._plan.scheduler,
             started=self._plan.started,
-            finished=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
+            finished=stamps.now(),
             quick=self._plan.quick,
             entries=self._entries(),
             across=self._plan.across is not None,

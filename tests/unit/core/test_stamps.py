@@ -19,3 +19,7 @@ def test_another_form_is_refused_and_shown_as_it_is(other: str) -> None:
     with pytest.raises(ValueError, match="does not match"):
         stamps.parse(other)
     assert stamps.readable(other) == other
+
+
+def test_the_stamp_of_this_moment_can_be_read() -> None:
+    assert abs((stamps.parse(stamps.now()) - datetime.now(UTC)).total_seconds()) < 60

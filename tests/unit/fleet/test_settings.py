@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet import planning, settings
+from envbuilder.fleet import model, planning, settings
 from envbuilder.fleet.model import Resource
 from tests.support.fleets import RUN, STARTED, node
 
@@ -83,6 +84,13 @@ def test_an_image_is_for_a_profile_that_is_promised(tmp_path: Path) -> None:
     each = planning.common(RUN, tmp_path, site, REQUEST, ("envbuilder",), {})
     (text,) = planning.scripts(plan, each).values()
     assert text.endswith("-- --profile cpu --sif /shared/cpu.sif --quick\n")
+
+
+def test_a_run_is_named_after_its_start() -> None:
+    run = model.new_run(STARTED)
+    assert run != model.new_run(STARTED)
+    assert decoding.convert(run, model.RunId) == run
+    assert model.started(run) == STARTED
 
 
 def test_nodes_by_pattern() -> None:
