@@ -131,12 +131,6 @@ class DockerEngine(Engine):
             except (APIError, RequestException) as error:
                 raise BuildError(f"the engine cannot load the image: {short(error)}") from error
 
-    def manifests(self) -> Sequence[types.Digest]:
-        """Return the ids of all images: manifest digests if the store keeps layers as received."""
-        with _reported(_LIST):
-            ids: list[types.Digest] = self._api.images(quiet=True)
-        return ids
-
     def shares(self) -> dict[str, int]:
         """Return the ids of images and the bytes that no other image shares, as far as reported."""
         with _reported("the engine cannot report sizes"):

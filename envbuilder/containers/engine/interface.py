@@ -158,10 +158,6 @@ class Engine(abc.ABC):
         """Load a layout's one image under these names; the blobs `without` need not be sent."""
 
     @abc.abstractmethod
-    def manifests(self) -> Sequence[types.Digest]:
-        """Return the manifest digests of the images whose layers need not be sent again."""
-
-    @abc.abstractmethod
     def _inspect(self, ref: str) -> dict[str, Any] | None:
         """Return what the engine reports about an image, or None."""
 

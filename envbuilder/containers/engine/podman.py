@@ -114,10 +114,6 @@ class PodmanEngine(Engine):
         for name in names:
             self._transfer("tag", config.removeprefix("sha256:"), name)
 
-    def manifests(self) -> Sequence[types.Digest]:
-        """Return none: podman reads the layout, and skips what it has."""
-        return ()
-
     def _inspect(self, ref: str) -> dict[str, Any] | None:
         done = self._query("image", "inspect", ref)
         if done.returncode != 0:

@@ -5,6 +5,7 @@ Blobs are hashed before an atomic rename adds them; `checked` hashes them again 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -84,7 +85,23 @@ class Layout:
         match = _DIGEST.fullmatch(digest)
         if match is None:
             raise InvalidError(f"{digest!r}: not a sha256 digest")
-        return self.folder / "blobs" / "sha256" / match[1]
+        return self._blobs / match[1]
+
+    @property
+    def _blobs(self) -> Path:
+        return self.folder / "blobs" / "sha256"
+
+    def small(self, largest: int) -> list[types.Digest]:
+        """Return the digests of blobs of at most `largest` bytes, the latest first."""
+        times: dict[types.Digest, int] = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._blobs) as entries:
+            for entry in entries:
+                # Other processes add and remove blobs meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat()
+                    if status.st_size <= largest and _DIGEST.fullmatch(f"sha256:{entry.name}"):
+                        times[f"sha256:{entry.name}"] = status.st_mtime_ns
+        return sorted(times, key=lambda digest: -times[digest])
 
     def has(self, of: Descriptor) -> bool:
         """Return whether a blob of this size is present; its bytes are not checked."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from envbuilder.build.image import base
 from envbuilder.build.request import Request
-from envbuilder.containers.engine import images
+from envbuilder.containers.engine import images, stored
 from envbuilder.core import resources
 from envbuilder.profiles import lock as profile_lock
 from tests.support.engines import FakeEngine
@@ -31,7 +31,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
         manifest=lambda platform: SimpleNamespace(config=SimpleNamespace(digest=DIGEST)),
     )
     monkeypatch.setattr(images, "export", lambda *args: layout)
-    monkeypatch.setattr(images, "remember", lambda *args: None)
+    monkeypatch.setattr(stored, "remember", lambda *args: None)
     return FakeEngine("mine:1")
 
 

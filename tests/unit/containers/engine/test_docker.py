@@ -401,14 +401,6 @@ def test_an_engine_that_fails_to_describe_itself_is_4() -> None:
             ask(engine(info=info))
 
 
-def test_an_engine_that_fails_to_list_its_ids_is_4() -> None:
-    def images(quiet: bool) -> list[str]:
-        raise ReadTimeout("Read timed out.")
-
-    with pytest.raises(ToolError, match="the engine cannot list its images: Read timed out"):
-        engine(api=SimpleNamespace(images=images)).manifests()
-
-
 def test_an_image_s_own_share_is_what_no_other_image_has() -> None:
     images = [
         {"Id": "sha256:a", "Size": 100, "SharedSize": 60},
