@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,7 +128,11 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
         if isinstance(step, Assemble):
             cache = LayerCache(Path(step.cache), progress.note, fresh=False)
             below = base_layers.read(step.base, step.platform, cache)
-            return base_image.of_contents(below.root.contents, plan.platform, step.base)
+            return cache.remembered(
+                {"kind": "packages", "base": below.config["rootfs"], "platform": plan.platform},
+                dict[str, str],
+                partial(base_image.of_contents, below.root.contents, plan.platform, step.base),
+            )
     with connection.connect() as engine:
         return base_image.of_engine(engine, artifact.ref, plan.platform)
 

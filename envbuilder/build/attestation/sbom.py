@@ -37,6 +37,8 @@ def document(
     from cyclonedx.model.tool import ToolRepository
     from cyclonedx.output.json import JsonV1Dot6
 
+    # The library compares components field by field: those in order it compares once.
+    ordered = sorted(parts, key=lambda part: (part.kind, part.name, part.version, part.purl))
     tool = Component(name="envbuilder", type=ComponentType.APPLICATION)
     root = Component(
         name=name, type=ComponentType.APPLICATION, bom_ref=f"urn:envbuilder:environment:{name}"
@@ -47,7 +49,7 @@ def document(
             component=root,
             properties=_properties((facts or {}).items()),
         ),
-        components=[_component(part) for part in parts],
+        components=[_component(part) for part in ordered],
     )
     bom.register_dependency(root, bom.components)
     data = json.loads(JsonV1Dot6(bom).output_as_string())

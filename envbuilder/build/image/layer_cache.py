@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from envbuilder.containers.oci.descriptor import decode, encode
 from envbuilder.containers.oci.layer import Layer, compressor
@@ -29,17 +29,20 @@ SYSTEM_FORMAT = 2
 
 
 class MadeLayers:
-    """The layers that builds of one command make, so that none of them is made twice."""
+    """The layers of the builds of one command, so that none of them is made or hashed twice."""
 
     def __init__(self) -> None:
         self.entries: set[Path] = set()
+        """Those that were made."""
+        self.hashed: dict[Path, Layer] = {}
+        """Those whose blobs have the right hash."""
         self._guard = threading.Lock()
-        self._makers: dict[Path, threading.Lock] = {}
+        self._turns: dict[tuple[str, Path], threading.Lock] = {}
 
-    def maker(self, entry: Path) -> threading.Lock:
-        """Return the lock that the build holds which makes the layer of an entry."""
+    def turn(self, work: Literal["make", "hash"], entry: Path) -> threading.Lock:
+        """Return the lock that the build holds which makes or hashes the layer of an entry."""
         with self._guard:
-            return self._makers.setdefault(entry, threading.Lock())
+            return self._turns.setdefault((work, entry), threading.Lock())
 
 
 class LayerCache:
@@ -67,6 +70,12 @@ class LayerCache:
         entry = self._entry(inputs)
         if self._fresh and entry not in self._shared.entries:
             return None
+        with self._shared.turn("hash", entry):
+            if entry not in self._shared.hashed and (layer := self._hashed(entry)):
+                self._shared.hashed[entry] = layer
+            return self._shared.hashed.get(entry)
+
+    def _hashed(self, entry: Path) -> Layer | None:
         try:
             layer = decode(entry.read_bytes(), Layer, str(entry))
             self.layout.checked(layer.descriptor)
@@ -85,7 +94,7 @@ class LayerCache:
 
         If a build beside this one makes it at this moment, it is waited for.
         """
-        with self._shared.maker(self._entry(inputs)):
+        with self._shared.turn("make", self._entry(inputs)):
             return self.find(inputs) or make()
 
     def keep(self, inputs: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
