@@ -6,10 +6,15 @@ import contextlib
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from envbuilder.core import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
+
+_T = TypeVar("_T")
 
 PATIENCE_SECONDS = 0.5
 """How long running jobs may go on after a failure."""
@@ -37,6 +42,26 @@ def pool(
         waiting.start()
         waiting.join(patience)
         raise
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
+    """Do some work in a thread beside the caller's, which may wait for its result.
+
+    On any error of the caller's, the programs that the work runs are killed, and it is interrupted.
+    """
+    threads = set[int]()
+
+    def begin() -> _T:
+        threads.add(threading.get_ident())
+        return work()
+
+    def stop() -> None:
+        interrupt(threads)
+        process.kill(process.running(threads))
+
+    with pool(1, stop) as executor:
+        yield executor.submit(begin)
 
 
 def interrupt(threads: Iterable[int]) -> None:

@@ -24,7 +24,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,7 +46,8 @@ A line over `LONGEST_LINE` reaches a callback in pieces. (A payload's lines have
 """
 
 
-_running: set[subprocess.Popen[str]] = set()
+_running: dict[subprocess.Popen[str], int] = {}
+"""The children that are running → the thread that started each."""
 
 
 class Completed(Struct, frozen=True, kw_only=True):
@@ -140,7 +141,7 @@ def run(
             # Own session: Ctrl-C reaches only this process, which decides how the child ends.
             start_new_session=True,
         )
-        _running.add(child)
+        _running[child] = threading.get_ident()
     except BaseException:
         held.release()
         raise
@@ -167,7 +168,7 @@ def run(
         _stop(child, _HASTE)
         raise
     finally:
-        _running.discard(child)
+        _running.pop(child, None)
         for reader in readers:
             reader.join(reading)
     if failures:
@@ -196,7 +197,7 @@ def hold(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int
         child = subprocess.Popen(
             [program, *argv[1:]], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
-        _running.add(child)
+        _running[child] = threading.get_ident()
     finally:
         held.release()
     assert child.stdin is not None
@@ -213,7 +214,7 @@ def hold(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_UNHELD_SECONDS)
         _stop(child, _HASTE)
-        _running.discard(child)
+        _running.pop(child, None)
     return child.returncode
 
 
@@ -276,14 +277,15 @@ def _stop(child: subprocess.Popen[str], patience: tuple[float, float]) -> None:
     child.wait()
 
 
-def running() -> frozenset[subprocess.Popen[str]]:
-    """Return the children that are running."""
-    return frozenset(_running)
+def running(threads: Collection[int] | None = None) -> frozenset[subprocess.Popen[str]]:
+    """Return the children that are running, or those that some threads (their idents) started."""
+    started = _running.copy()
+    return frozenset(c for c, thread in started.items() if threads is None or thread in threads)
 
 
-def kill(children: Iterable[subprocess.Popen[str]]) -> None:
+def kill(children: Collection[subprocess.Popen[str]]) -> None:
     """Kill those children that are still running, without waiting for them."""
-    for child in _running.intersection(children):
+    for child in _running.keys() & children:
         _signal(child, signal.SIGKILL)
 
 

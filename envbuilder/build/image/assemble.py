@@ -29,6 +29,7 @@ from envbuilder.containers.oci import archive, descriptor, layer, rootfs
 from envbuilder.containers.oci.descriptor import Index, Manifest
 from envbuilder.containers.oci.layer import Layer, Member
 from envbuilder.containers.oci.layout import Layout, place
+from envbuilder.core import parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -78,10 +79,6 @@ class Assembly:
         self._base = base_layers.read(step.base, step.platform, self._cache)
         for blob in self._base.layers:
             self._base.layout.checked(blob)
-        self._packages, self._root = self._system()
-        search = config.environment(self._base.config)["PATH"]
-        path, version = self._root.python(step.python, search)
-        self._python = Python(path=path, version=version, platform=step.platform)
         self._scratch = self._work
         self._stage: Stage | None = None
         self._scaffold: tuple[Member, ...] = ()
@@ -97,11 +94,17 @@ class Assembly:
             scratch.folder(needed, self._work) as self._scratch,
             self._open,
             Preloader(step.ahead, self._cache.layout) as preloader,
+            parallel.beside(self._system) as system_packages,
         ):
+            brings_python = any("python" in deb.name for deb in step.debs)
+            root = system_packages.result()[1] if brings_python else self._base.root
+            self._python = self._interpreter(root)
+            wheels = self._wheels(preloader)
+            packages, root = system_packages.result()
             added = [
-                *self._wheels(preloader),
-                *self._packages,
-                self._scaffold_layer(),
+                *wheels,
+                *packages,
+                self._scaffold_layer(root),
                 self._payload(),
                 *self._project(),
             ]
@@ -138,6 +141,11 @@ class Assembly:
             )
         )
         return layout
+
+    def _interpreter(self, root: rootfs.RootFs) -> Python:
+        search = config.environment(self._base.config)["PATH"]
+        path, version = root.python(self._step.python, search)
+        return Python(path=path, version=version, platform=self._step.platform)
 
     # --- layers
 
@@ -196,9 +204,9 @@ class Assembly:
         if self._to_write:
             self._show(min(self._written, self._to_write), self._to_write)
 
-    def _scaffold_layer(self) -> Added:
+    def _scaffold_layer(self, root: rootfs.RootFs) -> Added:
         """Return the venv scaffold layer, bound to this base's Python and users."""
-        step, contents = self._step, self._root.contents
+        step, contents = self._step, root.contents
         inputs = {
             "kind": "frame",
             "base": self._base.config["rootfs"],  # its folders' modes, owners and times
@@ -210,7 +218,7 @@ class Assembly:
         scaffold = self._cache.find(inputs)
         if scaffold is None:
             self._staged()
-            scaffold = self._make(inputs, [*self._scaffold, *self._users()], on_base=True)
+            scaffold = self._make(inputs, [*self._scaffold, *_users(contents)], on_base=True)
         return Added(layer=scaffold, reason=environment(self._python.version))
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
@@ -257,7 +265,7 @@ class Assembly:
             changed = _TOUCHED | {p.rpartition("/")[0] for p in new}
             parents = [self._as_in_base(f, changed=f.path in changed) for f in parents]
         listed += parents
-        path = self._work / "layer"
+        path = self._work / f"layer-{inputs['kind']}"
         result = layer.write(listed, path, self._step.epoch, self._count)
         return self._cache.keep(inputs, result, path)
 
@@ -340,22 +348,18 @@ class Assembly:
             self._scaffold = tuple(layer.tree(self._stage.env, _PREFIX))
         return self._stage
 
-    def _users(self) -> list[Member]:
-        """Return the entries of the image's user and the folders that it owns."""
-        number, home, work = (
-            conventions.ID,
-            conventions.HOME.lstrip("/"),
-            conventions.WORK.lstrip("/"),
-        )
-        lines = {"etc/passwd": f"{conventions.PASSWD}\n", "etc/group": f"{conventions.GROUP}\n"}
-        contents = self._root.contents
-        return [
-            *(Member(path=n, content=contents.get(n, b"") + t.encode()) for n, t in lines.items()),
-            *(
-                Member(path=p, kind="folder", mode=0o755, uid=number, gid=number)
-                for p in (home, work)
-            ),
-        ]
+
+def _users(contents: Mapping[str, bytes]) -> list[Member]:
+    """Return the entries of the image's user, added to the base's files, and its own folders."""
+    number = conventions.ID
+    lines = {"etc/passwd": f"{conventions.PASSWD}\n", "etc/group": f"{conventions.GROUP}\n"}
+    return [
+        *(Member(path=n, content=contents.get(n, b"") + t.encode()) for n, t in lines.items()),
+        *(
+            Member(path=p.lstrip("/"), kind="folder", mode=0o755, uid=number, gid=number)
+            for p in (conventions.HOME, conventions.WORK)
+        ),
+    ]
 
 
 def _plain(path: str, packed: Packed) -> Member:

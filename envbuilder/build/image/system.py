@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layer import Layer, Member
     from envbuilder.packages.store import Store
 
+_LAYER = "layer-system"
+"""A file of its own: other layers are made at the same time."""
 _PIECE = 1 << 20
 
 
@@ -82,7 +84,7 @@ def built(
     def make() -> Layer:
         for part in system.steps:
             run(part)
-        return cache.keep(inputs, _taken(step, system, base, work), work / "layer")
+        return cache.keep(inputs, _taken(step, system, base, work), work / _LAYER)
 
     packages = cache.ensure(inputs, make)
     blob = cache.layout.blob(packages.digest)
@@ -111,7 +113,7 @@ def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
         )
     blob = layout.checked(manifest.layers[-1])
     digest = hashlib.sha256()
-    packed = layer.pack(_settled(blob, step.epoch, digest), work / "layer")
+    packed = layer.pack(_settled(blob, step.epoch, digest), work / _LAYER)
     if f"sha256:{digest.hexdigest()}" != diff_ids[-1]:
         raise BuildError(f"{manifest.layers[-1].digest}: does not match the image's configuration")
     return packed

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from envbuilder.core import parallel
+from envbuilder.core import parallel, process
 
 
 def test_results_come_from_threads() -> None:
@@ -68,3 +68,49 @@ def test_an_interruption_reaches_a_thread_in_its_own_code() -> None:
         parallel.interrupt(idents)
         with pytest.raises(KeyboardInterrupt):
             waiting.result(60)
+
+
+def test_work_beside_the_caller_s_gives_its_result() -> None:
+    meeting = threading.Barrier(2, timeout=60)
+
+    def work() -> int:
+        meeting.wait()
+        return 7
+
+    with parallel.beside(work) as beside:
+        meeting.wait()
+        assert beside.result() == 7
+
+
+def test_work_beside_that_fails_is_an_error_for_who_waits_for_it() -> None:
+    def work() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), parallel.beside(work) as beside:
+        beside.result()
+
+
+def test_an_error_ends_the_work_beside_and_its_programs_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started, ended, killed = threading.Event(), threading.Event(), list[object]()
+    monkeypatch.setattr(process, "running", lambda threads: [f"of {len(threads)} thread"])
+    monkeypatch.setattr(process, "kill", killed.extend)
+
+    def work() -> None:
+        try:
+            started.set()
+            while True:
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    def fail() -> None:
+        with parallel.beside(work):
+            started.wait(60)
+            raise ValueError("why")
+
+    with pytest.raises(ValueError, match="why"):
+        fail()
+    assert ended.wait(60)
+    assert killed == ["of 1 thread"]

@@ -164,6 +164,18 @@ def test_running_children_can_be_killed() -> None:
     assert (seen, process.running()) == ([1], frozenset())
 
 
+def test_running_children_are_told_apart_by_the_threads_that_started_them() -> None:
+    seen: list[set[int]] = []
+    own = threading.get_ident()
+
+    def look(line: str) -> None:
+        seen.append({len(process.running(threads)) for threads in ([own], [own, own + 1], None)})
+        seen.append({len(process.running(threads)) for threads in ([], [own + 1])})
+
+    process.run(python("print('x')"), on_stdout=look)
+    assert seen == [{1}, {0}]
+
+
 class ReplacedError(Exception):
     """This process has become another program."""
 

@@ -260,7 +260,7 @@ def test_of_layers_the_base_below_is_read_and_no_engine(
 
     def read(folder: str, platform: str, cache: object) -> SimpleNamespace:
         asked.append((folder, platform))
-        return SimpleNamespace(root=root)
+        return SimpleNamespace(root=root, config={"rootfs": {}})
 
     monkeypatch.setattr(base, "read", read)
     archive = msgspec.structs.replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import tarfile
+import threading
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,13 @@ import pytest
 import zstandard
 from msgspec.structs import replace
 
-from envbuilder.build.image import assemble, parts, scratch
+from envbuilder.build.image import assemble, parts, scratch, system
 from envbuilder.build.image.assemble import Assembly
+from envbuilder.build.image.config import Added
 from envbuilder.build.image.preload import Preloader
 from envbuilder.build.image.staging import Python, Stage
-from envbuilder.build.plan import Assemble, Run, Step, UnpackTool
+from envbuilder.build.plan import Assemble, Run, Step, System, UnpackTool
+from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.rootfs import read
 from envbuilder.core import folders
@@ -29,9 +32,11 @@ from tests.support.images import BASE, image, wheel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.build.image.config import Added
+    from envbuilder.build.image.base_layers import Base
+    from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.containers.oci.descriptor import Descriptor, Manifest
     from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.oci.rootfs import RootFs
     from envbuilder.profiles.locked_file import File
 
 SITE = "lib/python3.11/site-packages"
@@ -167,8 +172,8 @@ def test_a_dry_run_names_the_layers_that_are_made(bench: Bench, wheels: list[Fil
     sized = [replace(w, size=bench.store.path(w.sha256).stat().st_size) for w in wheels]
     planned = parts.outline(sized, (), "3.11")
     assert len(planned) == len(history)
-    for layer, line in zip(planned, history, strict=True):
-        assert line.startswith(f"envbuilder: {layer.what}")
+    for part, line in zip(planned, history, strict=True):
+        assert line.startswith(f"envbuilder: {part.what}")
 
 
 def test_every_build_gives_the_same_image(bench: Bench, wheels: list[File]) -> None:
@@ -346,8 +351,8 @@ def test_lower_layers_are_offered_as_images_of_their_own(
         layout = write(added)
         (found,) = layout.index().manifests
         assert found.annotations["io.containerd.image.name"] == "docker.io/envbuilder/ahead:1"
-        for layer in layout.read_manifest(found).layers:
-            layout.checked(layer)
+        for blob in layout.read_manifest(found).layers:
+            layout.checked(blob)
         offered.append((len(added), left, layout.read_manifest(found)))
 
     monkeypatch.setattr(Preloader, "offer", offer)
@@ -391,6 +396,87 @@ def test_another_base_gives_the_same_image_with_and_without_a_cache(
 def test_a_base_without_the_python_is_refused(bench: Bench) -> None:
     with pytest.raises(BuildError, match=r"Python 3\.12 is needed"):
         bench.make([], python="3.12")
+
+
+# --- system packages
+
+
+class Installer:
+    """Stands in for the engine that installs packages, and notes what was there when it ended."""
+
+    def __init__(self, bench: Bench, *packages: str) -> None:
+        self.begun, self.finished = threading.Event(), False
+        self.goes_on = threading.Event()
+        self.bench = bench
+        self.changes: dict[str, Any] = {
+            "debs": tuple(replace(uv(bench), kind="deb", name=name) for name in packages),
+            "system": System(recipe="0" * 64, steps=(), ref=""),
+        }
+
+    def __call__(
+        self, step: Assemble, system: System, base: Base, cache: LayerCache, *more: Any
+    ) -> tuple[list[Added], RootFs]:
+        self.begun.set()
+        assert self.goes_on.wait(60)
+        path = self.bench.folder / "of-the-engine"
+        changed = [Member(path="etc/passwd", content=b"root:x\n"), Member(path="usr/bin/g++")]
+        made = cache.keep({"by": "engine"}, layer.write(changed, path, 0), path)
+        self.finished = True
+        added = Added(layer=made, reason="g++")
+        return [added], rootfs.over(base.root, cache.layout.blob(made.digest))
+
+
+def test_layers_of_wheels_are_made_while_an_engine_installs_packages(
+    bench: Bench, wheels: list[File], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install = Installer(bench, "g++")
+    monkeypatch.setattr(system, "built", install)
+    make = Assembly._wheels
+
+    def wheels_first(self: Assembly, preloader: Preloader) -> list[Added]:
+        assert install.begun.wait(60), "they are installed from the beginning"
+        try:
+            return make(self, preloader)
+        finally:
+            install.goes_on.set()
+
+    monkeypatch.setattr(Assembly, "_wheels", wheels_first)
+    layout, manifest = bench.make(wheels, **install.changes)
+    history = [h["created_by"] for h in layout.read_config(manifest)["history"]]
+    assert history == [
+        "envbuilder: torch 1.0", "envbuilder: 2 smaller packages", "envbuilder: g++",
+        "envbuilder: environment for Python 3.11.2", "envbuilder: payload",
+    ]  # fmt: skip
+    users = read(layout, manifest).contents["etc/passwd"]
+    assert users.startswith(b"root:x\n"), "what a package's script wrote stays"
+    assert users.endswith(b"/home/user:/bin/sh\n")
+
+
+def test_packages_that_may_bring_the_python_are_installed_first(
+    bench: Bench, wheels: list[File], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install = Installer(bench, "g++", "libpython3.11-stdlib")
+    install.goes_on.set()
+    monkeypatch.setattr(system, "built", install)
+    make = Assembly._wheels
+
+    def wheels_last(self: Assembly, preloader: Preloader) -> list[Added]:
+        assert install.finished
+        return make(self, preloader)
+
+    monkeypatch.setattr(Assembly, "_wheels", wheels_last)
+    bench.make(wheels, **install.changes)
+
+
+def test_packages_that_cannot_be_installed_are_an_error(
+    bench: Bench, wheels: list[File], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise BuildError("install the system packages: failed")
+
+    monkeypatch.setattr(system, "built", fail)
+    with pytest.raises(BuildError, match="install the system packages: failed"):
+        bench.make(wheels, **Installer(bench, "g++").changes)
 
 
 # --- what uv is told

@@ -14,10 +14,13 @@ from envbuilder.build.image.layer_cache import LayerCache, MadeLayers
 from envbuilder.commands import inventory
 from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Layer, Member
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import folders, parallel
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from envbuilder.containers.oci.descriptor import Descriptor
 
 INPUTS = {"packages": ["torch"], "python": "3.11"}
 
@@ -174,6 +177,44 @@ def test_builds_side_by_side_make_a_layer_once_even_if_existing_ones_do_not_coun
     assert len(makers) == 1
     alone = LayerCache(bench.folder, bench.notes.append, fresh=True)
     assert alone.find(INPUTS) is None, "another command makes it again"
+
+
+def test_builds_side_by_side_hash_a_layer_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.keep()
+    shared, hashed = MadeLayers(), list[str]()
+    check = Layout.checked
+
+    def checked(self: Layout, of: Descriptor) -> Path:
+        hashed.append(of.digest)
+        return check(self, of)
+
+    monkeypatch.setattr(Layout, "checked", checked)
+    caches = [
+        LayerCache(bench.folder, bench.notes.append, fresh=False, shared=shared) for _ in range(2)
+    ]
+    with parallel.pool(2) as pool:
+        first, second = pool.map(lambda cache: cache.find(INPUTS), caches)
+    assert first == second is not None
+    assert len(hashed) == 1
+    assert bench.cache().find(INPUTS) == first
+    assert len(hashed) == 2, "another command hashes it again"
+
+
+def test_a_damaged_layer_is_so_for_every_build_until_it_is_made_again(bench: Bench) -> None:
+    made = bench.keep()
+    blob = bench.cache().layout.blob(made.digest)
+    whole = blob.read_bytes()
+    blob.write_bytes(b"damaged")
+    shared = MadeLayers()
+    first, second = (
+        LayerCache(bench.folder, bench.notes.append, fresh=False, shared=shared) for _ in range(2)
+    )
+    assert (first.find(INPUTS), second.find(INPUTS)) == (None, None)
+    bench.keep()
+    assert first.find(INPUTS) == second.find(INPUTS) == made
+    assert blob.read_bytes() == whole
 
 
 def test_a_maker_that_fails_leaves_the_layer_to_the_next(bench: Bench) -> None:
