@@ -78,7 +78,7 @@ class Assembly:
         self._work.mkdir(parents=True)
         self._base = base_layers.read(step.base, step.platform, self._cache)
         for blob in self._base.layers:
-            self._base.layout.checked(blob)
+            self._cache.check(self._base.layout, blob)
         self._scratch = self._work
         self._stage: Stage | None = None
         self._scaffold: tuple[Member, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from envbuilder.containers.oci.descriptor import decode, encode
 from envbuilder.containers.oci.layer import Layer, compressor
@@ -20,6 +20,8 @@ from envbuilder.core.errors import EnvbuilderError, InvalidError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from envbuilder.containers.oci.descriptor import Descriptor
 
 _T = TypeVar("_T")
 FORMAT = 4
@@ -34,15 +36,22 @@ class MadeLayers:
     def __init__(self) -> None:
         self.entries: set[Path] = set()
         """Those that were made."""
-        self.hashed: dict[Path, Layer] = {}
-        """Those whose blobs have the right hash."""
+        self._sound: set[Path] = set()
+        """The blobs that have the right hash."""
         self._guard = threading.Lock()
-        self._turns: dict[tuple[str, Path], threading.Lock] = {}
+        self._turns: dict[Path, threading.Lock] = {}
 
-    def turn(self, work: Literal["make", "hash"], entry: Path) -> threading.Lock:
-        """Return the lock that the build holds which makes or hashes the layer of an entry."""
+    def turn(self, path: Path) -> threading.Lock:
+        """Return the lock that the build holds which makes an entry's layer or hashes a blob."""
         with self._guard:
-            return self._turns.setdefault((work, entry), threading.Lock())
+            return self._turns.setdefault(path, threading.Lock())
+
+    def check(self, layout: Layout, blob: Descriptor) -> None:
+        """Hash a blob unless a build beside did so; raise as `Layout.checked` does."""
+        path = layout.blob(blob.digest)
+        with self.turn(path):
+            if path not in self._sound:
+                self._sound.add(layout.checked(blob))
 
 
 class LayerCache:
@@ -61,6 +70,7 @@ class LayerCache:
     ) -> None:
         self.layout = Layout(folder)
         self._note, self._fresh, self._shared = note, fresh, shared or MadeLayers()
+        self.check = self._shared.check
 
     def find(self, inputs: Mapping[str, Any]) -> Layer | None:
         """Return the layer made from `inputs` after hashing its blob; None if there is none.
@@ -70,15 +80,9 @@ class LayerCache:
         entry = self._entry(inputs)
         if self._fresh and entry not in self._shared.entries:
             return None
-        with self._shared.turn("hash", entry):
-            if entry not in self._shared.hashed and (layer := self._hashed(entry)):
-                self._shared.hashed[entry] = layer
-            return self._shared.hashed.get(entry)
-
-    def _hashed(self, entry: Path) -> Layer | None:
         try:
             layer = decode(entry.read_bytes(), Layer, str(entry))
-            self.layout.checked(layer.descriptor)
+            self.check(self.layout, layer.descriptor)
         except FileNotFoundError:
             return None
         except EnvbuilderError as error:
@@ -94,7 +98,7 @@ class LayerCache:
 
         If a build beside this one makes it at this moment, it is waited for.
         """
-        with self._shared.turn("make", self._entry(inputs)):
+        with self._shared.turn(self._entry(inputs)):
             return self.find(inputs) or make()
 
     def keep(self, inputs: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
