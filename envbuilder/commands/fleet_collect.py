@@ -81,6 +81,7 @@ def command(
                 f"the cluster has no job of the run {run}",
                 "Check --namespace and --context, or name the folder that was rendered.",
             )
+    outputs.require_comparable(jobs[0].run, "kubernetes", quick=jobs[0].subset)
     work = _work(jobs, data, load_settings())
     progress = console.progress()
     with progress.task("read logs", len(jobs), "nodes") as task:

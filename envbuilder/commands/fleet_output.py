@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from envbuilder.commands.options import json_option
 from envbuilder.core import console
-from envbuilder.core.errors import VERIFY_FAILED, BuildError
+from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
 from envbuilder.fleet.model import Summary
 
 if TYPE_CHECKING:
@@ -25,6 +25,16 @@ class Outputs(Struct, frozen=True, kw_only=True):
     metrics: Path | None
     earlier: Summary | None
     """The run to compare with."""
+
+    def require_comparable(self, run: str, scheduler: str, *, quick: bool) -> None:
+        """Raise `InvalidError` if a run that is about to start will not compare with the earlier.
+
+        Nobody wants to learn that after an hour.
+        """
+        from envbuilder.fleet import drift
+
+        if self.earlier is not None:
+            drift.require_comparable(self.earlier, run=run, scheduler=scheduler, quick=quick)
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,13 +83,18 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def report(summary: Summary, outputs: Outputs) -> int:
     """Print a run's table or its JSON, and write what is asked for; return the exit code.
 
-    Raises `InvalidError` if the run does not compare with the earlier one.
+    Raises `InvalidError` at the end if the run does not compare with the earlier one.
     """
     from envbuilder.core import files
     from envbuilder.fleet import drift, metrics, table
     from envbuilder.fleet.page import page
 
-    changes = drift.compare(outputs.earlier, summary) if outputs.earlier else None
+    changes, incomparable = None, None
+    try:
+        changes = drift.compare(outputs.earlier, summary) if outputs.earlier else None
+    except InvalidError as error:
+        # What the run showed is worth having without the comparison.
+        incomparable = error
     if outputs.as_json:
         console.data({"schema": 1, "summary": summary, "drift": changes})
     else:
@@ -91,5 +106,7 @@ def report(summary: Summary, outputs: Outputs) -> int:
         files.save(outputs.html, content, BuildError, "Name another file with --html.", "the page")
     if outputs.metrics is not None:
         metrics.write(outputs.metrics, summary)
+    if incomparable is not None:
+        raise incomparable
     regressed = changes is not None and changes.regressed
     return 0 if summary.passed and not regressed else VERIFY_FAILED

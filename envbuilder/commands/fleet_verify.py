@@ -161,7 +161,6 @@ def command(
     from envbuilder.fleet.slurm.client import Slurm
     from envbuilder.verify.across import require_network
 
-    del scheduler
     progress = console.progress()
     if resumed is not None:
         resumed = resumed.resolve()
@@ -170,9 +169,13 @@ def command(
             raise InvalidError(
                 f"{resumed}: its nodes are not to train together", "Start a new run with --ddp."
             )
+        outputs.require_comparable(plan.run, plan.scheduler, quick=plan.quick)
         with folders.held(resumed):
             summary = Run(plan, resumed, Slurm(plan.partition), progress).finish(resumed=True)
         return report(summary, outputs)
+    started = stamps.now()
+    run = new_run(started)
+    outputs.require_comparable(run, scheduler, quick=quick)
     if settings_file is None and Path(FILE).exists():
         settings_file = Path(FILE)
     settings = FleetSettings() if settings_file is None else read(settings_file)
@@ -198,8 +201,7 @@ def command(
         start_seconds=patience,
         limit_seconds=limit,
     )
-    client, started = Slurm(partition), stamps.now()
-    run = new_run(started)
+    client = Slurm(partition)
     folder = (folder or Path(f"fleet-{run}")).absolute()
     folders.require_path(folder)
     # -P: no file of a job's folder shadows a module.

@@ -59,18 +59,31 @@ class Drift(Struct, frozen=True, kw_only=True):
         return any(change.kind in REGRESSIONS for change in self.changes)
 
 
-def compare(earlier: Summary, now: Summary) -> Drift:
-    """Return how `now` differs from `earlier`; raise `InvalidError` if they do not compare."""
-    if earlier.run == now.run:
+def require_comparable(earlier: Summary, *, run: str, scheduler: str, quick: bool) -> None:
+    """Raise `InvalidError` if a run, which need not have started, does not compare with `earlier`.
+
+    On Slurm a node is verified by a job that has all of it, on Kubernetes by a pod that has one
+    device and some of its CPUs: neither times nor outcomes of the two say anything of each other.
+    """
+    if earlier.run == run:
+        raise InvalidError(f"the run {run} cannot be compared with itself", "Name an earlier run.")
+    if earlier.scheduler != scheduler:
         raise InvalidError(
-            f"the run {now.run} cannot be compared with itself", "Name an earlier run."
+            f"the run {earlier.run} was on {earlier.scheduler.title()}, where jobs have other parts"
+            " of a node; its times and outcomes do not compare with this run",
+            f"Name an earlier run on {scheduler.title()}.",
         )
-    if earlier.quick != now.quick:
+    if earlier.quick != quick:
         raise InvalidError(
             f"the run {earlier.run} trained on other images (the full MNIST, or a subset of it);"
             " its times and outcomes do not compare with this run",
             "Verify both with --quick, or both without.",
         )
+
+
+def compare(earlier: Summary, now: Summary) -> Drift:
+    """Return how `now` differs from `earlier`; raise `InvalidError` if they do not compare."""
+    require_comparable(earlier, run=now.run, scheduler=now.scheduler, quick=now.quick)
     before = {entry.node: entry for entry in earlier.entries}
     nodes = {entry.node for entry in now.entries}
     gone = [e for e in earlier.entries if e.node not in nodes]

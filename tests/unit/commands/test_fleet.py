@@ -111,6 +111,33 @@ def test_what_does_not_compare_is_refused_before_anything_runs(cluster: Cluster)
     assert cluster.submitted == {}
 
 
+def test_a_run_that_will_not_compare_is_refused_before_anything_runs(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    fleet("verify", "--folder", "run", "--profile", "cpu", "--quick")
+    cluster.submitted.clear()
+    with pytest.raises(InvalidError, match="trained on other images"):
+        fleet("verify", "--folder", "again", "--profile", "cpu", "--against", "run")
+    assert not (tmp_path / "again").exists()
+    with pytest.raises(InvalidError, match="with itself"):
+        fleet("verify", "--resume", "run", "--against", "run")
+    assert cluster.submitted == {}
+
+
+def test_what_does_not_compare_does_not_hide_the_table(cluster: Cluster, tmp_path: Path) -> None:
+    fleet("verify", "--folder", "run", "--profile", "cpu", "--quick")
+    table = fleet("show", "run").stdout
+    files = ("--html", "fleet.html", "--metrics", "fleet.prom")
+    done = fleet("show", "run", "--against", "run", *files, raises=True)
+    assert isinstance(done.exception, InvalidError)
+    assert done.exception.exit_code == 2
+    assert done.stdout == table
+    assert "n1" in (tmp_path / "fleet.html").read_text()
+    assert 'node="n1"' in (tmp_path / "fleet.prom").read_text()
+    done = fleet("show", "run", "--against", "run", "--json", raises=True)
+    assert json.loads(done.stdout)["drift"] is None
+
+
 def test_a_node_that_is_not_verified_is_5(cluster: Cluster) -> None:
     cluster.refused = {"n2": "Invalid account"}
     done = fleet("verify", "--folder", "run", "--profile", "cpu")

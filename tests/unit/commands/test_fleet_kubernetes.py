@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder import cli
+from envbuilder.fleet import summaries
 from envbuilder.fleet.kubernetes import cluster
 from envbuilder.packages import mnist
-from tests.support import kubernetes
+from tests.support import fleet_runs, kubernetes
 from tests.support.kubernetes import DATA, OUTCOMES, RUN, Recorded
 
 if TYPE_CHECKING:
@@ -158,6 +159,16 @@ def test_what_is_kept_can_be_shown(
     table = collect("--run", RUN, "-o", "results")[1]
     assert "out of memory" in " ".join(table.split())
     assert run(capsys, "show", "results")[1] == table
+
+
+def test_a_run_that_does_not_compare_is_refused_before_a_log_is_read(
+    collect: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "slurm.json").write_bytes(summaries.encode(fleet_runs.earlier(quick=True)))
+    monkeypatch.setattr(Client, "log", lambda self, pod: pytest.fail(f"{pod} was read"))
+    code, out, err = collect("--run", RUN, "--against", "slurm.json")
+    assert (code, out) == (2, "")
+    assert "was on Slurm" in err
 
 
 def test_the_page_shows_every_node(collect: Any, folder: Path) -> None:
