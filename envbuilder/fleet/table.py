@@ -29,7 +29,8 @@ def show(summary: Summary, terminal: Any) -> None:
     from rich.text import Text
 
     entries = summary.entries
-    shown = entries if len(entries) <= MOST_ROWS else _unproven(entries)
+    everything = len(entries) <= MOST_ROWS
+    shown = [entry for entry in entries if everything or entry.outcome not in PROVEN]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("node", overflow="fold", max_width=20)
     table.add_column("promised", overflow="fold", max_width=14)
@@ -50,7 +51,7 @@ def show(summary: Summary, terminal: Any) -> None:
     if shown:
         terminal.print(table)
     if len(shown) < len(entries):
-        terminal.print(f"and {counted(len(entries) - len(shown), 'node')} verified")
+        terminal.print(f"and {counts([e for e in entries if e.outcome in PROVEN])}")
     for line in remarks(entries):
         terminal.print(Text(line))
     terminal.print(Text(counts(entries), style="bold"))
@@ -99,10 +100,6 @@ def together(summary: Summary) -> str:
         return "No two nodes that are equal were proven, so none trained together."
     number = sum(group.outcome in PROVEN for group in summary.groups)
     return f"{number:,} of {counted(len(summary.groups), 'group')} of nodes trained together."
-
-
-def _unproven(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    return tuple(entry for entry in entries if entry.outcome not in PROVEN)
 
 
 def remarks(entries: Sequence[Entry]) -> Iterator[str]:

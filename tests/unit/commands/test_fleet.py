@@ -12,10 +12,11 @@ from click.testing import CliRunner
 from envbuilder import cli
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.fleet import folder as folders
-from envbuilder.fleet import groups
+from envbuilder.fleet import groups, summaries
 from envbuilder.fleet import run as runs
 from envbuilder.fleet.slurm import client
 from tests.support import fleets
+from tests.support.fleet_runs import entry, summary
 from tests.support.fleets import RecordedScheduler, node, plan, promise, result
 
 if TYPE_CHECKING:
@@ -349,7 +350,14 @@ def test_many_nodes_are_summed_up(tmp_path: Path) -> None:
         planned, tmp_path, scheduler, progress, now=scheduler.now, wait=scheduler.wait
     ).finish()
     shown = fleet("show", str(tmp_path)).stdout
-    assert "and 99 nodes verified" in shown
+    assert "and 99 nodes: 99 verified\n" in shown
     assert "n42" in shown
     assert "n41" not in shown
     assert "100 nodes: 99 verified, 1 broken" in shown
+
+
+def test_of_many_nodes_busy_ones_are_not_counted_as_verified(tmp_path: Path) -> None:
+    busy = [entry(f"busy{n}", outcome="busy", detail="", share=None) for n in range(2)]
+    others = [entry(f"n{n}") for n in range(60)]
+    (tmp_path / "summary.json").write_bytes(summaries.encode(summary(*others, *busy)))
+    assert fleet("show", str(tmp_path)).stdout.startswith("and 62 nodes: 60 verified, 2 busy\n")
