@@ -18,7 +18,7 @@ from envbuilder.verify import across
 from envbuilder.verify.report import model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.fleet.model import Entry, Outcome, Promise
     from envbuilder.verify.across import Result
@@ -42,39 +42,60 @@ class Members(Struct, frozen=True, kw_only=True):
         return f"ddp-{self.profile or 'any'}-{digest}"
 
 
+class Kind(Struct, frozen=True, kw_only=True):
+    """What nodes that train together have in common, as far as is known of them."""
+
+    profile: str
+    gpus: int
+    """Each of them has a rank; without any, a node has one on its CPU."""
+    device: str = ""
+    others: tuple[object, ...] = ()
+    """Anything else that must be equal."""
+
+
+def alike(nodes: Iterable[tuple[str, Kind]]) -> tuple[Members, ...]:
+    """Return which nodes train together: those of a kind, two at least.
+
+    No group has more ranks than can train together, if its nodes have few enough each; larger ones
+    are divided equally. All are in the order of the nodes.
+    """
+    kinds: dict[Kind, list[str]] = {}
+    for node, kind in nodes:
+        kinds.setdefault(kind, []).append(node)
+    return tuple(
+        Members(nodes=part, profile=kind.profile, device=kind.device, gpus=kind.gpus)
+        for kind, equals in kinds.items()
+        for part in _parts(equals, kind.gpus)
+    )
+
+
 def promised(promises: Sequence[Promise]) -> tuple[Members, ...]:
     """Return the groups if every node were proven, and nodes of a profile were equal.
 
     Nodes that are to decide their profile themselves are in none.
     """
-    alike: dict[tuple[str, int], list[str]] = {}
-    for promise in promises:
-        if promise.profile is not None:
-            alike.setdefault((promise.profile, promise.gpus), []).append(promise.node)
-    return tuple(
-        Members(nodes=part, profile=profile, gpus=gpus)
-        for (profile, gpus), nodes in alike.items()
-        for part in _parts(nodes, gpus)
+    return alike(
+        (promise.node, Kind(profile=promise.profile, gpus=promise.gpus))
+        for promise in promises
+        if promise.profile is not None
     )
 
 
 def proven(entries: Sequence[Entry], promises: Sequence[Promise]) -> tuple[Members, ...]:
     """Return the groups of proven nodes: equal in profile, environment, device and GPUs."""
     gpus = {promise.node: promise.gpus for promise in promises}
-    alike: dict[tuple[str, ...], list[Entry]] = {}
-    for entry in entries:
-        if entry.outcome in {*PROVEN, "slow"}:
-            kind = (entry.profile, entry.backend, entry.framework, entry.device)
-            alike.setdefault((*kind, str(gpus[entry.node])), []).append(entry)
-    return tuple(
-        Members(
-            nodes=part,
-            profile=equals[0].profile,
-            device=equals[0].device,
-            gpus=gpus[equals[0].node],
+    return alike(
+        (
+            entry.node,
+            Kind(
+                profile=entry.profile,
+                gpus=gpus[entry.node],
+                device=entry.device,
+                others=(entry.backend, entry.framework),
+            ),
         )
-        for equals in alike.values()
-        for part in _parts([entry.node for entry in equals], gpus[equals[0].node])
+        for entry in entries
+        if entry.outcome in {*PROVEN, "slow"}
     )
 
 

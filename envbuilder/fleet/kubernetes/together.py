@@ -13,6 +13,8 @@ from msgspec import Struct
 from envbuilder.build import conventions
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
+from envbuilder.fleet import groups as members
+from envbuilder.fleet.groups import Kind
 from envbuilder.fleet.kubernetes import manifests
 from envbuilder.fleet.kubernetes.jobs import (
     DATA,
@@ -41,7 +43,7 @@ _INDEX = "$(JOB_COMPLETION_INDEX)"
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Nodes that train together: same profile, same resources."""
+    """Nodes that train together, as one Job."""
 
     name: str
     number: int
@@ -65,39 +67,47 @@ def groups(
     profiles: Mapping[str, Profile],
     settings: KubernetesSettings,
 ) -> tuple[Group, ...]:
-    """Return the nodes that can train together, two or more of a kind.
+    """Return the nodes that train together, as on every scheduler: see `envbuilder.fleet.groups`.
 
-    Raises `InvalidError` if there are none, or too many.
+    Raises `InvalidError` if there are none, or two of them have too many devices.
     """
     if settings.shared is None:
         raise InvalidError(
             "kubernetes.shared: nodes that train together meet in a folder that all can write",
             "Name a claim of a ReadWriteMany volume: shared: {claim: NAME}",
         )
-    kinds: dict[tuple[object, ...], list[NodeJob]] = {}
-    for job in jobs:
-        if profiles[job.profile].framework == "torch":
-            kinds.setdefault((job.profile, *sorted(job.resources.items())), []).append(job)
-    alike = [each for each in kinds.values() if len(each) > 1]
+    by_node = {job.promise.node: job for job in jobs}
+    alike = members.alike(
+        (node, _kind(job))
+        for node, job in by_node.items()
+        if profiles[job.profile].framework == "torch"
+    )
     if not alike:
         raise InvalidError("--ddp: no two nodes have the same profile of PyTorch and devices")
     for each in alike:
-        ranks = len(each) * max(each[0].resources.values(), default=1)
+        ranks = len(each.nodes) * max(1, each.gpus)
         if ranks > MOST_RANKS:
             raise InvalidError(
-                f"--ddp: {ranks} ranks with the profile {each[0].profile}: up to {MOST_RANKS} can"
+                f"--ddp: {ranks} ranks with the profile {each.profile}: up to {MOST_RANKS} can"
                 " train together",
-                "Render fewer nodes at once.",
+                "Request fewer devices of each node: kubernetes.resources",
             )
     return tuple(
         Group(
-            name=together_name(run, number, each[0].profile),
+            name=together_name(run, number, each.profile),
             number=number,
-            profile=profiles[each[0].profile],
-            jobs=tuple(each),
+            profile=profiles[each.profile],
+            jobs=tuple(by_node[node] for node in each.nodes),
         )
         for number, each in enumerate(alike)
     )
+
+
+def _kind(job: NodeJob) -> Kind:
+    """Return what must be equal: all pods of a Job request the same resources."""
+    resources = tuple(sorted(job.resources.items()))
+    # Besides devices, a node may be asked for one thing more, such as a network adapter.
+    return Kind(profile=job.profile, gpus=max(job.resources.values(), default=0), others=resources)
 
 
 def service(run: str, group: Group, settings: KubernetesSettings) -> manifests.Manifest:

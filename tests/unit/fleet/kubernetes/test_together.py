@@ -131,13 +131,32 @@ def test_the_folder_that_they_share_can_be_written(pair: tuple[Any, Any]) -> Non
         ({"shared": None}, "kubernetes.shared"),
         ({"nodes": {"gpu-1": "cuda", "cpu-1": "cpu"}}, "no two nodes"),
         ({"nodes": {"gpu-1": "jax-cuda", "gpu-2": "jax-cuda"}}, "no two nodes"),
-        ({"nodes": {f"n{i}": "cpu" for i in range(65)}}, "65 ranks"),
         ({"resources": {"cuda": {"nvidia.com/gpu": 33}}}, "66 ranks"),
     ],
 )
 def test_nodes_that_cannot_train_together_are_refused(changes: Any, words: str) -> None:
     with pytest.raises(InvalidError, match=words):
         rendered(**changes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "profile", "gpus", "sizes"), [(65, "cpu", 0, [32, 33]), (9, "cuda", 8, [4, 5])]
+)
+def test_more_nodes_than_can_train_together_are_divided(
+    nodes: int, profile: str, gpus: int, sizes: list[int]
+) -> None:
+    named = {f"n{number}": profile for number in range(nodes)}
+    files = rendered(nodes=named, resources={"cuda": {"nvidia.com/gpu": gpus or 1}})
+    jobs = [list(yaml.safe_load_all(text))[1] for name, text in files.items() if "ddp" in name]
+    assert [job["spec"]["completions"] for job in jobs] == sizes
+    on = [
+        term["matchFields"][0]["values"][0]
+        for job in jobs
+        for term in job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ]["nodeSelectorTerms"]
+    ]
+    assert on == list(named)
 
 
 def test_the_names_of_pods_are_labels_of_dns() -> None:
