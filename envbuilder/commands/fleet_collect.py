@@ -13,12 +13,13 @@ from envbuilder.core import console, stamps
 from envbuilder.core.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from envbuilder.commands.fleet_output import Outputs
     from envbuilder.core.settings import Settings
     from envbuilder.fleet.kubernetes.collect import Collected, Work
-    from envbuilder.fleet.kubernetes.stated import Stated
+    from envbuilder.fleet.kubernetes.collect_groups import CollectedGroup
+    from envbuilder.fleet.kubernetes.stated import Stated, StatedGroup
     from envbuilder.fleet.model import Summary
 
 
@@ -52,24 +53,27 @@ def command(
 ) -> int:
     """Read what became of each node of a run, and compare it with what was promised.
 
+    Of nodes that train together (`fleet render --ddp`), read whether they were in step.
+
     FOLDER is what `envbuilder fleet render` wrote. With --run instead, a node whose job was deleted
     is not known. Only `kubectl get` and `kubectl logs` are called: nothing changes in the cluster,
     and what still runs can be collected again later.
 
-    Exits with 5 if a node was not verified.
+    Exits with 5 if a node was not verified, or nodes did not train together.
 
     \b
     Examples:
       envbuilder fleet collect fleet
       envbuilder fleet collect fleet --context lab -o results && envbuilder fleet show results
+      envbuilder fleet collect together --html together.html
       envbuilder fleet collect --run 20261123t091500z-4f1a2b --namespace ml --json
     """
-    from envbuilder.fleet.kubernetes import collect, stated
+    from envbuilder.fleet.kubernetes import collect, collect_groups, stated
     from envbuilder.fleet.kubernetes.cluster import Cluster
 
     if (folder is None) == (run is None):
         raise click.UsageError("name either the folder of a run, or its ID with --run")
-    jobs: tuple[Stated, ...] = ()
+    jobs: tuple[Stated | StatedGroup, ...] = ()
     if folder is not None:
         jobs = stated.read(folder)
         namespace = namespace or jobs[0].namespace
@@ -82,13 +86,20 @@ def command(
                 "Check --namespace and --context, or name the folder that was rendered.",
             )
     outputs.require_comparable(jobs[0].run, "kubernetes", quick=jobs[0].subset)
-    work = _work(jobs, data, load_settings())
+    nodes = [job for job in jobs if isinstance(job, stated.Stated)]
+    together = [job for job in jobs if isinstance(job, stated.StatedGroup)]
+    work = _work(nodes, data, load_settings()) if nodes else None
     progress = console.progress()
-    with progress.task("read logs", len(jobs), "nodes") as task:
-        collected = collect.collect(work, jobs, cluster, lambda: task.advance(1))
-    summary = _summary(work, collected)
+    with progress.task("read logs", len(jobs), "jobs") as task:
+
+        def done() -> None:
+            task.advance(1)
+
+        of_nodes = collect.collect(work, nodes, cluster, done) if work is not None else []
+        of_groups = collect_groups.collect_groups(jobs[0].run, together, cluster, done)
+    summary = _summary(jobs[0], of_nodes, of_groups)
     if output is not None:
-        _write(output, summary, collected)
+        _write(output, summary, _sent(of_nodes, of_groups))
     return report(summary, outputs)
 
 
@@ -131,22 +142,37 @@ def _work(jobs: Sequence[Stated], data: Path | None, settings: Settings) -> Work
     )
 
 
-def _summary(work: Work, collected: Sequence[Collected]) -> Summary:
+def _summary(
+    job: Stated | StatedGroup, of_nodes: Sequence[Collected], of_groups: Sequence[CollectedGroup]
+) -> Summary:
     from envbuilder.fleet import judge
     from envbuilder.fleet.model import Summary, natural, started
 
-    entries = judge.against_equals([each.judged for each in collected])
+    entries = judge.against_equals([each.judged for each in of_nodes])
     return Summary(
-        run=work.run,
+        run=job.run,
         scheduler="kubernetes",
-        started=started(work.run),
+        started=started(job.run),
         finished=stamps.now(),
-        quick=work.subset,
+        quick=job.subset,
         entries=tuple(sorted(entries, key=lambda entry: natural(entry.node))),
+        across=bool(of_groups),
+        groups=tuple(each.group for each in of_groups),
     )
 
 
-def _write(folder: Path, summary: Summary, collected: Sequence[Collected]) -> None:
+def _sent(
+    of_nodes: Sequence[Collected], of_groups: Sequence[CollectedGroup]
+) -> Iterator[tuple[str, str, bytes]]:
+    """Yield node or group, job and content of each result that was sent."""
+    named = [(each.judged.entry.node, each.judged.entry.job, each.content) for each in of_nodes]
+    named += [(each.group.name, each.group.job, each.content) for each in of_groups]
+    for name, job, content in named:
+        if job is not None and content is not None:
+            yield name, job, content
+
+
+def _write(folder: Path, summary: Summary, sent: Iterable[tuple[str, str, bytes]]) -> None:
     from envbuilder.core import files
     from envbuilder.fleet import folder as folders
 
@@ -157,9 +183,7 @@ def _write(folder: Path, summary: Summary, collected: Sequence[Collected]) -> No
             f"{folder}: cannot be written: {error.strerror or error}",
             "Name another folder with --output.",
         ) from error
-    for each in collected:
-        entry = each.judged.entry
-        if each.content is not None and entry.job is not None:
-            path = folders.result_path(folder, entry.node, entry.job)
-            files.save(path, each.content, BuildError, "Name another folder with --output.")
+    for name, job, content in sent:
+        path = folders.result_path(folder, name, job)
+        files.save(path, content, BuildError, "Name another folder with --output.")
     folders.save(folder, summary)

@@ -135,8 +135,11 @@ def examined(members: Members, run: str, job: str, content: bytes) -> Group:
         message = error.message if isinstance(error, VerifyError) else str(error)
         return unexamined(members, "mixed-up", f"the result of the group: {message}", job)
     group = unexamined(members, "verified", f"{scaling.ranks} ranks in step", job)
+    devices = {printable(device.name or "", LONGEST_REASON) for device in scaling.devices}
     return msgspec.structs.replace(
         group,
+        # Without a verification of each node, it is what all devices are called in the report.
+        device=members.device or (devices.pop() if len(devices) == 1 else ""),
         ranks=scaling.ranks,
         images_per_second=scaling.samples_per_second,
         efficiency=scaling.efficiency,

@@ -51,7 +51,7 @@ def examined(promise: Promise, job: str, content: bytes, run: str, where: str) -
     except (InvalidError, VerifyError) as error:
         return unexamined(promise, "mixed-up", error.message, job)
     if report is None:
-        outcome, detail = _without_report(result)
+        outcome, detail = without_report(result.exit_code, result.seconds, result.message)
         entry = _entry(promise, outcome, detail, job)
         return Judged(entry=replace(entry, device=_seen(result.detected)))
     profile = report.profile or ""
@@ -111,13 +111,17 @@ def _entry(promise: Promise, outcome: Outcome, detail: str, job: str | None) -> 
     )
 
 
-def _without_report(result: Result) -> tuple[Outcome, str]:
-    if result.exit_code is None:
-        return "timed-out", f"stopped after {amount(result.seconds)} s"
-    error = _error(result.message)
-    if result.exit_code == HostError.exit_code:
+def without_report(exit_code: int | None, seconds: float, message: str) -> tuple[Outcome, str]:
+    """Return what became of a program that sent no report, from its end and its last lines.
+
+    Without an exit code, it was stopped after these seconds.
+    """
+    if exit_code is None:
+        return "timed-out", f"stopped after {amount(seconds)} s"
+    error = _error(message)
+    if exit_code == HostError.exit_code:
         return "wrong", error
-    return "broken", f"exit code {result.exit_code}: {error}"
+    return "broken", f"exit code {exit_code}: {error}"
 
 
 def _error(message: str) -> str:

@@ -165,7 +165,10 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What a run showed: one entry a node, in the order of the nodes, and the groups of nodes."""
+    """What a run showed: one entry a node, in the order of the nodes, and the groups of nodes.
+
+    Without entries, its nodes only trained together.
+    """
 
     run: RunId
     scheduler: Literal["slurm", "kubernetes"]
@@ -183,11 +186,12 @@ class Summary(Struct, frozen=True, kw_only=True):
     def passed(self) -> bool:
         """Return whether every node that was examined was proven, and at least one was.
 
-        If nodes were to train together, every group must have been proven, too, and at least one.
+        If nodes were to train together, every group must have been proven, too, and at least one;
+        a run on Kubernetes examines either nodes or groups.
         """
         examined = [e.outcome for e in self.entries if e.outcome not in LEFT_OUT]
         together = [group.outcome for group in self.groups]
-        proven = bool(examined) and PROVEN.issuperset([*examined, *together])
+        proven = bool(examined or together) and PROVEN.issuperset([*examined, *together])
         return proven and (bool(together) or not self.across)
 
 

@@ -101,7 +101,8 @@ def files(
         content = manifests.text(manifests.data(run, subset, settings), (comment,))
         yield RenderedFile(name=DATA_FILE, content=content.encode())
     if ddp:
-        yield from (_together(run, group, settings) for group in groups)
+        for group in groups:
+            yield from _together(run, group, settings)
         return
     for job in planned:
         comments = (
@@ -109,17 +110,17 @@ def files(
                 f"{MARK}: verifies the node {job.promise.node} with the profile {job.profile}"
                 f" ({job.promise.why})."
             ),
-            "Create the jobs of a run:  kubectl create -f FOLDER",
-            "Then collect the results:  envbuilder fleet collect FOLDER",
+            *manifests.USE,
         )
         content = manifests.text(manifests.job(run, job, settings), comments)
         yield RenderedFile(name=f"job-{job.promise.node}.yaml", content=content.encode())
 
 
-def _together(run: str, group: Group, settings: KubernetesSettings) -> RenderedFile:
-    parts = (
-        manifests.text(together.service(run, group, settings), together.comments(group)),
-        manifests.text(together.indexed_job(run, group, settings), ()),
-    )
+def _together(run: str, group: Group, settings: KubernetesSettings) -> Iterator[RenderedFile]:
     name = f"ddp{group.number}-{group.profile.name}.yaml"
-    return RenderedFile(name=name, content="---\n".join(parts).encode())
+    job = manifests.text(together.indexed_job(run, group, settings), together.comments(group))
+    yield RenderedFile(name=name, content=job.encode())
+    service = manifests.text(
+        together.service(run, group, settings), together.service_comments(group)
+    )
+    yield RenderedFile(name=f"service-{name}", content=service.encode())

@@ -61,7 +61,8 @@ def _checked(summary: Summary) -> Summary:
     names = {group.name for group in summary.groups}
     if len(names) != len(summary.groups):
         raise ValueError("a group is in it twice")
-    if strangers := {node for g in summary.groups for node in g.nodes}.difference(nodes):
+    strangers = {node for group in summary.groups for node in group.nodes}.difference(nodes)
+    if nodes and strangers:
         raise ValueError(f"the node {min(strangers)} is in a group, and not among the nodes")
     if summary.groups and not summary.across:
         raise ValueError("it has groups, although no nodes were to train together")

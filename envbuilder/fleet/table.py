@@ -54,7 +54,8 @@ def show(summary: Summary, terminal: Any) -> None:
         terminal.print(f"and {counts([e for e in entries if e.outcome in PROVEN])}")
     for line in remarks(entries):
         terminal.print(Text(line))
-    terminal.print(Text(counts(entries), style="bold"))
+    if entries or not summary.across:
+        terminal.print(Text(counts(entries), style="bold"))
     if summary.across:
         _show_groups(summary, terminal)
 
@@ -80,7 +81,8 @@ def _show_groups(summary: Summary, terminal: Any) -> None:
             Text(group.outcome, style=_COLOURS.get(group.outcome, "red")),
         )
     if summary.groups:
-        terminal.print()
+        if summary.entries:
+            terminal.print()
         terminal.print(table)
     for group in summary.groups:
         if group.outcome != "verified" and group.detail:

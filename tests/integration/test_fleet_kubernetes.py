@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from tests.support import kubernetes_groups
 from tests.support.kubernetes import DATA, OUTCOMES, RUN, log_of, pod_name
 
 if TYPE_CHECKING:
@@ -91,6 +92,25 @@ def test_a_folder_knows_the_nodes_that_the_cluster_has_forgotten(
     (entry,) = json.loads(out)["summary"]["entries"]
     assert (entry["node"], entry["outcome"]) == ("n1", "lost")
     assert "--namespace" not in (kubectl / "calls").read_text()
+
+
+def test_nodes_that_train_together_are_collected_by_their_job(
+    collect: Callable[..., tuple[int, str, str]], kubectl: Path
+) -> None:
+    for name in ("jobs.json", "pods.json"):
+        (kubectl / name).write_bytes((DATA / "together" / name).read_bytes())
+    for pod in json.loads((kubectl / "pods.json").read_text())["items"]:
+        name = pod["metadata"]["name"]
+        (kubectl / f"{name}.log").write_text(kubernetes_groups.log_of(name))
+    code, out, err = collect("--run", RUN, "--json")
+    assert code == 5, err
+    outcomes = {g["nodes"][0]: g["outcome"] for g in json.loads(out)["summary"]["groups"]}
+    expected = {f"{name}-1": outcome for name, outcome in kubernetes_groups.OUTCOMES.items()}
+    assert outcomes == {n: o for n, o in expected.items() if n != "vanished-1"}
+    calls = (kubectl / "calls").read_text().splitlines()
+    assert all("--selector=envbuilder/run=" in call for call in calls if call.startswith("get"))
+    # The first pod's log says it all.
+    assert all("-0-x7k2p" in call for call in calls if call.startswith("logs"))
 
 
 def test_a_log_that_is_gone_is_its_nodes_loss(

@@ -10,11 +10,11 @@ from envbuilder.core.text import printable
 from envbuilder.fleet.kubernetes import log as logs
 from envbuilder.fleet.kubernetes import objects, stated
 from envbuilder.fleet.kubernetes.manifests import CONTAINER
-from envbuilder.fleet.kubernetes.names import NODE, RUN
+from envbuilder.fleet.kubernetes.names import RUN
 
 if TYPE_CHECKING:
     from envbuilder.fleet.kubernetes.objects import JobObject, PodObject
-    from envbuilder.fleet.kubernetes.stated import Stated
+    from envbuilder.fleet.kubernetes.stated import Stated, StatedGroup
 
 _SERVER_SECONDS, _SECONDS = 60, 90
 """How long one request to the server may take, and `kubectl` with its login around it."""
@@ -32,11 +32,12 @@ class Cluster:
             f"--request-timeout={_SERVER_SECONDS}s",
         )
 
-    def stated(self, run: str) -> tuple[Stated, ...]:
+    def stated(self, run: str) -> tuple[Stated | StatedGroup, ...]:
         """Return what the jobs of a run state, as far as the cluster still has them."""
         content = self._get("jobs", run)
-        listed = objects.parse(content, stated.JobManifests, "kubectl get jobs")
-        return tuple(map(stated.of, listed.items))
+        where = "kubectl get jobs"
+        listed = objects.parse(content, stated.JobManifests, where)
+        return tuple(stated.of(item, where) for item in listed.items)
 
     def jobs(self, run: str) -> tuple[JobObject, ...]:
         """Return the jobs of a run."""
@@ -54,7 +55,7 @@ class Cluster:
         return self._kubectl("logs", pod, *options)
 
     def _get(self, kind: str, run: str) -> bytes:
-        options = (f"--selector={RUN}={run},{NODE}", "--output=json")
+        options = (f"--selector={RUN}={run}", "--output=json")
         content = self._kubectl("get", kind, *options).encode()
         if len(content) >= process.KEPT_BYTES:
             raise ToolError(

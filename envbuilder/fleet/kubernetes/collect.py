@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -39,6 +39,7 @@ WORKERS = 8
 _BATCH = 32
 """Logs that are in memory at the same time."""
 _LONGEST_NAME = 100
+_Place = TypeVar("_Place", bound=Hashable)
 
 
 class Source(Protocol):
@@ -84,7 +85,7 @@ def collect(
     """
     # Pods come last: one that is there has its job among those that were listed before.
     jobs = {job.metadata.name: job for job in source.jobs(work.run)}
-    pods = _newest(source.pods(work.run))
+    pods = newest(source.pods(work.run), owner)
 
     collected = []
     with pool(WORKERS) as executor:
@@ -112,14 +113,21 @@ def _log(state: State, source: Source) -> str | ToolError:
         return error
 
 
-def _newest(pods: Iterable[PodObject]) -> dict[str, PodObject]:
-    """Return one pod for each job. A job has one, unless somebody deleted the first."""
-    by_job: dict[str, PodObject] = {}
+def owner(pod: PodObject) -> str:
+    """Return the name of a pod's job."""
+    return pod.metadata.labels.get("job-name", "")
+
+
+def newest(
+    pods: Iterable[PodObject], place: Callable[[PodObject], _Place]
+) -> dict[_Place, PodObject]:
+    """Return the pod in each place. There is one, unless somebody deleted the first."""
+    by_place: dict[_Place, PodObject] = {}
     for pod in pods:
-        owner = pod.metadata.labels.get("job-name", "")
-        if owner not in by_job or by_job[owner].metadata.deletionTimestamp:
-            by_job[owner] = pod
-    return by_job
+        key = place(pod)
+        if key not in by_place or by_place[key].metadata.deletionTimestamp:
+            by_place[key] = pod
+    return by_place
 
 
 def _of(work: Work, stated: Stated, state: State, text: str | ToolError) -> Collected:

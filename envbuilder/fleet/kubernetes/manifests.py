@@ -21,6 +21,11 @@ Manifest = dict[str, Any]
 CONTAINER = "verify"
 WHY, IMAGES = "envbuilder/why", "envbuilder/images"
 """Keys of annotations: what promises the profile, and whether all images of MNIST are used."""
+USE = (
+    "Create the jobs of a run:  kubectl create -f FOLDER",
+    "Then collect the results:  envbuilder fleet collect FOLDER",
+)
+"""Comments of each Job's file."""
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _VOLUME = "mnist"
 
@@ -44,7 +49,7 @@ def job(run: str, node_job: NodeJob, settings: KubernetesSettings) -> Manifest:
                 NODE: node_job.promise.node,
                 PROFILE: node_job.profile,
                 WHY: node_job.promise.why,
-                IMAGES: "all" if settings.data else "subset",
+                IMAGES: images(settings),
             },
         },
         "spec": {
@@ -92,6 +97,11 @@ def text(manifest: Manifest, comments: tuple[str, ...]) -> str:
 def namespace(settings: KubernetesSettings) -> dict[str, str]:
     """Return the entry of an object's metadata; empty for that of kubectl's context."""
     return {"namespace": settings.namespace} if settings.namespace else {}
+
+
+def images(settings: KubernetesSettings) -> str:
+    """Return which images of MNIST pods train on, as an annotation says it."""
+    return "all" if settings.data else "subset"
 
 
 def queue(settings: KubernetesSettings) -> dict[str, str]:

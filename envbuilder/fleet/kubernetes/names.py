@@ -7,6 +7,8 @@ import re
 
 RUN, NODE, PROFILE = "envbuilder/run", "envbuilder/node", "envbuilder/profile"
 """Keys of labels, and of annotations, which hold values of any length."""
+NODES = "envbuilder/nodes"
+"""Key of the annotation with the nodes that train together, separated by commas."""
 TOGETHER = "envbuilder/together"
 """Key of the label of pods that train together."""
 LONGEST = 63

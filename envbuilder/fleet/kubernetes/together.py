@@ -24,7 +24,14 @@ from envbuilder.fleet.kubernetes.jobs import (
     program,
     run_id,
 )
-from envbuilder.fleet.kubernetes.names import PROFILE, RUN, TOGETHER, label_value, together_name
+from envbuilder.fleet.kubernetes.names import (
+    NODES,
+    PROFILE,
+    RUN,
+    TOGETHER,
+    label_value,
+    together_name,
+)
 from envbuilder.payload.parallel.shares import MOST_RANKS
 from envbuilder.profiles.profile import Profile
 
@@ -52,13 +59,17 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 def comments(group: Group) -> tuple[str, ...]:
-    """Return what to know of a group's file."""
-    first = f"batch.kubernetes.io/job-completion-index=0,{TOGETHER}={group.name}"
+    """Return what to know of a group's Job."""
     return (
         f"{MARK}: trains on {len(group.jobs)} nodes with the profile {group.profile.name}.",
-        "The job is complete only if all of them trained in step. The report on all:",
-        f"kubectl logs --tail=1 -l {first}",
+        "The job is complete only if all of them trained in step.",
+        *manifests.USE,
     )
+
+
+def service_comments(group: Group) -> tuple[str, ...]:
+    """Return what to know of a group's Service."""
+    return (f"{MARK}: gives the pods of the job {group.name} names.",)
 
 
 def groups(
@@ -139,6 +150,11 @@ def indexed_job(run: str, group: Group, settings: KubernetesSettings) -> manifes
         "name": group.name,
         **manifests.namespace(settings),
         "labels": {**labels, **manifests.queue(settings)},
+        "annotations": {
+            NODES: ",".join(job.promise.node for job in group.jobs),
+            PROFILE: first.profile,
+            manifests.IMAGES: manifests.images(settings),
+        },
     }
     spec = {
         **one_node["spec"],

@@ -23,6 +23,8 @@ from envbuilder.fleet.page.strips import strips
 from envbuilder.verify.page.html import templates
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from envbuilder.fleet.drift import Drift
     from envbuilder.fleet.model import Group, Outcome, Summary
 
@@ -63,6 +65,7 @@ def render(summary: Summary, drift: Drift | None = None) -> str:
             summary=summary,
             verdict=verdict(summary, legend),
             figures=tuple(_figures(summary)),
+            nodes=len(rows) or sum(len(group.nodes) for group in summary.groups),
             legend=legend,
             legend_order={outcome: place for place, outcome in enumerate(OUTCOMES)},
             numbers=numbers,
@@ -84,7 +87,7 @@ def verdict(summary: Summary, legend: dict[Outcome, Mark]) -> Verdict:
     left_out = sum(entry.outcome in LEFT_OUT for entry in summary.entries)
     examined = len(summary.entries) - left_out
     proven = sum(entry.outcome in PROVEN for entry in summary.entries)
-    sentence = "No node was examined."
+    sentence = "No node was examined." if summary.entries or not summary.groups else ""
     if examined:
         nodes = f"{proven:,} of {counted(examined, 'node')}"
         them = "it" if examined == 1 else "them"
@@ -92,7 +95,7 @@ def verdict(summary: Summary, legend: dict[Outcome, Mark]) -> Verdict:
     if left_out:
         sentence += f" {counted(left_out, 'node')} {'was' if left_out == 1 else 'were'} left out."
     if summary.across:
-        sentence += f" {table.together(summary)}"
+        sentence = f"{sentence} {table.together(summary)}".strip()
     unproven = [mark for mark in legend.values() if mark.tone in {"bad", "caution"}]
     unproven.sort(key=lambda mark: marks.TONES.index(mark.tone))
     started, finished = stamps.parse(summary.started), stamps.parse(summary.finished)
@@ -114,6 +117,8 @@ def _names(summary: Summary, outcome: Outcome) -> str:
 
 def _figures(summary: Summary) -> list[tuple[str, str, str]]:
     """Return label, value and note of the counts below the verdict."""
+    if summary.groups and not summary.entries:
+        return list(_group_figures(summary.groups))
     counts = [marks.tone(entry.outcome) for entry in summary.entries]
     busy = sum(entry.outcome == "busy" for entry in summary.entries)
     return [
@@ -122,6 +127,15 @@ def _figures(summary: Summary) -> list[tuple[str, str, str]]:
         ("Not proven", f"{counts.count('bad') + counts.count('caution'):,}", ""),
         ("Left out", f"{counts.count('left'):,}", ""),
     ]
+
+
+def _group_figures(groups: Sequence[Group]) -> Iterator[tuple[str, str, str]]:
+    """Yield the counts of a run whose nodes only trained together."""
+    proven = sum(group.outcome in PROVEN for group in groups)
+    yield "Nodes", f"{sum(len(group.nodes) for group in groups):,}", ""
+    yield "Groups", f"{len(groups):,}", ""
+    yield "Trained together", f"{proven:,}", ""
+    yield "Did not", f"{len(groups) - proven:,}", ""
 
 
 def _row(entry: Entry, number: int) -> Row:

@@ -53,9 +53,7 @@ def test_a_run_is_collected(cli: Cli, server: Requests) -> None:
     # Whose job is gone is not known without the folder.
     assert outcomes == {n: o for n, o in OUTCOMES.items() if n != "vanished"}
     lists = [query for _, path, query in server if path.endswith(("/jobs", "/pods"))]
-    assert {query["labelSelector"][0] for query in lists} == {
-        f"envbuilder/run={RUN},envbuilder/node"
-    }
+    assert {query["labelSelector"][0] for query in lists} == {f"envbuilder/run={RUN}"}
     assert {method for method, _, _ in server} == {"GET"}, "it only reads"
     logs = [query for _, path, query in server if path.endswith("/log")]
     assert logs

@@ -12,13 +12,14 @@ from envbuilder import cli
 from envbuilder.fleet import summaries
 from envbuilder.fleet.kubernetes import cluster
 from envbuilder.packages import mnist
-from tests.support import fleet_runs, kubernetes
+from tests.support import fleet_runs, kubernetes, kubernetes_groups
 from tests.support.kubernetes import DATA, OUTCOMES, RUN, Recorded
+from tests.support.kubernetes_groups import RecordedGroups
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.fleet.kubernetes.stated import Stated
+    from envbuilder.fleet.kubernetes.stated import Stated, StatedGroup
 
 SETTINGS = """
 profiles:
@@ -180,6 +181,58 @@ def test_the_page_shows_every_node(collect: Any, folder: Path) -> None:
 def test_proven_nodes_alone_are_a_success(collect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "nodes", ("right",))
     assert collect("--run", RUN)[0] == 0
+
+
+class Together(RecordedGroups):
+    """Takes the place of `Cluster`, and knows the recorded groups."""
+
+    groups: tuple[str, ...] = tuple(kubernetes_groups.OUTCOMES)
+
+    def __init__(self, context: str | None, namespace: str | None) -> None:
+        super().__init__()
+        assert (context, namespace) == ("lab", "ml")
+
+    def stated(self, run: str) -> tuple[StatedGroup, ...]:
+        return tuple(map(kubernetes_groups.stated, self.groups)) if run == RUN else ()
+
+
+@pytest.fixture
+def collect_together(collect: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(cluster, "Cluster", Together)
+    # Nothing that was trained is compared with the data.
+    monkeypatch.setattr(mnist, "local", lambda *_, **__: pytest.fail("MNIST was read"))
+    return collect
+
+
+def test_nodes_that_trained_together_have_a_table_a_page_and_json(
+    collect_together: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("-o", "results", "--html", "fleet.html", "--metrics", "fleet.prom")
+    code, out, err = collect_together("--run", RUN, *files)
+    assert code == 5, err
+    lines = out.splitlines()
+    assert lines[0].split() == ["together", "profile", "images/s", "efficiency", "verdict"]
+    assert any(line.split()[-4:] == ["1,131", "105", "%", "verified"] for line in lines)
+    assert "oom-1, oom-2: killed: out of memory (OOMKilled)" in out
+    assert lines[-1] == "1 of 12 groups of nodes trained together."
+    assert max(map(len, lines)) <= 80
+    page = (folder / "fleet.html").read_text()
+    assert "NOT VERIFIED: 24 nodes" in page
+    assert "apart-1" in page
+    assert "No node was examined" not in page
+    assert 'outcome="killed"} 1.0\n' in (folder / "fleet.prom").read_text()
+    assert run(capsys, "show", "results")[1] == out
+    summary = json.loads(run(capsys, "show", "results", "--json")[1])["summary"]
+    assert (summary["across"], summary["entries"]) == (True, [])
+    results = {path.name.partition(".")[2] for path in (folder / "results" / "results").iterdir()}
+    assert {"envbuilder-4f1a2b-in-step.json", "envbuilder-4f1a2b-apart.json"} <= results
+
+
+def test_groups_in_step_are_a_success(
+    collect_together: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Together, "groups", ("in-step",))
+    assert collect_together("--run", RUN)[0] == 0
 
 
 def test_reports_on_all_images_need_them(collect: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,3 +135,16 @@ def test_a_run_passes_only_with_its_groups() -> None:
     assert not summary(*nodes, across=True).passed
     failed = groups.unexamined(PAIR, "failed", "")
     assert not summary(*nodes, across=True, groups=(verified, failed)).passed
+    # On Kubernetes, a run is of nodes or of groups.
+    assert summary(across=True, groups=(verified,)).passed
+    assert not summary(across=True, groups=(verified, failed)).passed
+    assert not summary(across=True).passed
+
+
+def test_without_a_proof_of_each_the_device_is_that_of_the_report() -> None:
+    unproven = Members(nodes=("n1", "n2"), profile="cpu")
+    names = {"scaling__devices__0__name": "NVIDIA H100", "scaling__devices__1__name": "NVIDIA H100"}
+    assert groups.examined(unproven, RUN, "7", across_result(**names)).device == "NVIDIA H100"
+    names["scaling__devices__1__name"] = "NVIDIA A100"
+    assert groups.examined(unproven, RUN, "7", across_result(**names)).device == ""
+    assert groups.examined(PAIR, RUN, "7", across_result(**names)).device == "AMD EPYC (cpu)"

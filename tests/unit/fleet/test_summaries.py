@@ -106,6 +106,13 @@ def test_a_file_that_is_missing_or_too_large_is_not_read(tmp_path: Path) -> None
         summaries.read(file)
 
 
+def test_nodes_may_only_have_trained_together(tmp_path: Path) -> None:
+    file = tmp_path / summaries.NAME
+    file.write_text(json.dumps({**changed(), "entries": []}))
+    assert summaries.read(file).groups
+    assert not summaries.read(file).entries
+
+
 def test_groups_are_as_safe(tmp_path: Path) -> None:
     file = tmp_path / summaries.NAME
     file.write_text(json.dumps(with_group(detail="\x1b[31mred", device="x" * 5000)))

@@ -187,7 +187,8 @@ def test_what_is_rendered_is_what_is_collected(tmp_path: Path) -> None:
     selection = rendering.selected(settings, None, None)
     for file in rendering.files(RUN, selection, settings.kubernetes, shipped, {}):
         (tmp_path / file.name).write_bytes(file.content)
-    jobs = {job.promise.node: job for job in stated.read(tmp_path)}
+    read = [job for job in stated.read(tmp_path) if isinstance(job, stated.Stated)]
+    jobs = {job.promise.node: job for job in read}
     assert {node: job.profile for node, job in jobs.items()} == FULL["nodes"]
     assert jobs[LONG].job == job_name(RUN, LONG)
     assert jobs["gpu-1"].image == FULL["images"]["cuda"]  # type: ignore[index]

@@ -10,7 +10,10 @@ import yaml
 from envbuilder.core import resources, schema
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import rendering
+from envbuilder.fleet.groups import Members
+from envbuilder.fleet.kubernetes import stated
 from envbuilder.fleet.kubernetes.names import LONGEST, together_name
+from envbuilder.fleet.kubernetes.stated import StatedGroup
 from envbuilder.fleet.settings import FleetSettings
 from envbuilder.payload import arguments
 from envbuilder.profiles import profile as profiles
@@ -44,21 +47,26 @@ def rendered(**changes: Any) -> dict[str, bytes]:
 @pytest.fixture
 def pair() -> tuple[Any, Any]:
     """The Service and the Job of two nodes with a GPU."""
-    service, job = yaml.safe_load_all(rendered()["ddp0-cuda.yaml"])
-    return service, job
+    files = rendered()
+    return yaml.safe_load(files["service-ddp0-cuda.yaml"]), yaml.safe_load(files["ddp0-cuda.yaml"])
 
 
 def test_rendered_files_are_the_golden_ones(repository: Path, rewrite_golden: bool) -> None:
-    path = repository / "tests" / "golden" / "fleet" / "kubernetes-ddp" / "ddp0-cuda.yaml"
-    content = rendered()["ddp0-cuda.yaml"]
+    folder = repository / "tests" / "golden" / "fleet" / "kubernetes-ddp"
+    files = {name: content for name, content in rendered().items() if "ddp0" in name}
     if rewrite_golden:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    assert content == path.read_bytes()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    assert files == {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_there_is_one_job_for_each_profile_and_none_for_a_node() -> None:
-    assert list(rendered()) == ["data.yaml", "ddp0-cuda.yaml", "ddp1-cpu.yaml"]
+    assert list(rendered()) == [
+        "data.yaml",
+        *("ddp0-cuda.yaml", "service-ddp0-cuda.yaml"),
+        *("ddp1-cpu.yaml", "service-ddp1-cpu.yaml"),
+    ]
 
 
 def test_a_cluster_accepts_what_the_schema_cannot_check(pair: tuple[Any, Any]) -> None:
@@ -110,9 +118,26 @@ def test_the_payload_understands_its_arguments(pair: tuple[Any, Any]) -> None:
     assert options.limit < job["spec"]["template"]["spec"]["activeDeadlineSeconds"]
 
 
-def test_what_is_not_a_node_of_its_own_is_not_collected_as_one(pair: tuple[Any, Any]) -> None:
-    _, job = pair
-    assert "envbuilder/node" not in job["metadata"]["labels"]
+def test_jobs_state_what_collect_needs(tmp_path: Path) -> None:
+    for name, content in rendered(namespace="ml").items():
+        (tmp_path / name).write_bytes(content)
+    cuda, cpu = stated.read(tmp_path)
+    assert isinstance(cuda, StatedGroup)
+    assert isinstance(cpu, StatedGroup)
+    assert cuda.members == Members(nodes=("gpu-1", "gpu-2"), profile="cuda")
+    assert cpu.members.nodes == ("cpu-1", "cpu-2", "cpu-3")
+    assert (cuda.run, cuda.job) == (RUN, together_name(RUN, 0, "cuda"))
+    assert (cuda.subset, cuda.namespace) == (True, "ml")
+
+
+@pytest.mark.parametrize("nodes", ["gpu-1", "", "a,a", "a,<b>", "a, b", ",".join("n" * 65)])
+def test_a_job_of_odd_nodes_is_refused(nodes: str, tmp_path: Path) -> None:
+    text = rendered()["ddp0-cuda.yaml"].decode()
+    changed = text.replace("envbuilder/nodes: gpu-1,gpu-2", f"envbuilder/nodes: '{nodes}'")
+    assert changed != text
+    (tmp_path / "ddp0-cuda.yaml").write_text(changed)
+    with pytest.raises(InvalidError, match="expected 2 to 64 nodes"):
+        stated.read(tmp_path)
 
 
 def test_the_folder_that_they_share_can_be_written(pair: tuple[Any, Any]) -> None:
@@ -147,7 +172,7 @@ def test_more_nodes_than_can_train_together_are_divided(
 ) -> None:
     named = {f"n{number}": profile for number in range(nodes)}
     files = rendered(nodes=named, resources={"cuda": {"nvidia.com/gpu": gpus or 1}})
-    jobs = [list(yaml.safe_load_all(text))[1] for name, text in files.items() if "ddp" in name]
+    jobs = [yaml.safe_load(text) for name, text in files.items() if name.startswith("ddp")]
     assert [job["spec"]["completions"] for job in jobs] == sizes
     on = [
         term["matchFields"][0]["values"][0]
