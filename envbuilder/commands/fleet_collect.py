@@ -85,8 +85,8 @@ def command(
                 f"the cluster has no job of the run {run}",
                 "Check --namespace and --context, or name the folder that was rendered.",
             )
-    outputs.require_comparable(jobs[0].run, "kubernetes", quick=jobs[0].subset)
     nodes = [job for job in jobs if isinstance(job, stated.Stated)]
+    outputs.require_comparable(jobs[0].run, "kubernetes", quick=jobs[0].subset, each=bool(nodes))
     together = [job for job in jobs if isinstance(job, stated.StatedGroup)]
     work = _work(nodes, data, load_settings()) if nodes else None
     progress = console.progress()

@@ -26,15 +26,19 @@ class Outputs(Struct, frozen=True, kw_only=True):
     earlier: Summary | None
     """The run to compare with."""
 
-    def require_comparable(self, run: str, scheduler: str, *, quick: bool) -> None:
+    def require_comparable(
+        self, run: str, scheduler: str, *, quick: bool, each: bool = True
+    ) -> None:
         """Raise `InvalidError` if a run that is about to start will not compare with the earlier.
 
-        Nobody wants to learn that after an hour.
+        Nobody wants to learn that after an hour. `each`: whether nodes are verified one by one.
         """
         from envbuilder.fleet import drift
 
         if self.earlier is not None:
-            drift.require_comparable(self.earlier, run=run, scheduler=scheduler, quick=quick)
+            drift.require_comparable(
+                self.earlier, run=run, scheduler=scheduler, quick=quick, each=each
+            )
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +67,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--against",
             metavar="FOLDER",
             type=click.Path(path_type=Path, exists=True),
-            help="Compare with an earlier run; exits with 5 if a node became worse or slower.",
+            help="Compare with an earlier run; exits with 5 if something became worse or slower.",
         ),
         click.option(
             "--metrics",

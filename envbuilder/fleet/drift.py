@@ -1,16 +1,19 @@
-"""Compare a run of a fleet with an earlier one, node by node. Pure."""
+"""Compare a run of a fleet with an earlier one, node by node and group by group. Pure."""
 
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from envbuilder.core import stamps
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import amount, counted
-from envbuilder.fleet.model import PROVEN, NodeName, RunId
+from envbuilder.fleet import changes, group_drift
+from envbuilder.fleet.changes import KINDS, LABELS, REGRESSIONS, Kind
+from envbuilder.fleet.group_drift import GroupDrift
+from envbuilder.fleet.model import NodeName, RunId, named
 from envbuilder.verify.report.regression import MAX_SLOWDOWN
 
 if TYPE_CHECKING:
@@ -18,14 +21,6 @@ if TYPE_CHECKING:
 
     from envbuilder.fleet.model import Entry, Outcome, Summary
 
-Kind = Literal["worse", "device", "slower", "gone", "changed", "new", "better", "faster"]
-"""How a node changed, what matters most first. `worse` and `better`: its outcome, in the order
-proven, slow, anything else; `changed`: another outcome of the same rank. `device`: another device
-did the work. `slower` and `faster`: its epoch, by more than `MAX_SLOWDOWN`.
-"""
-KINDS: tuple[Kind, ...] = get_args(Kind)
-LABELS: dict[Kind, str] = {**{kind: kind for kind in KINDS}, "device": "on another device"}
-REGRESSIONS: frozenset[Kind] = frozenset({"worse", "device", "slower"})
 _TIMED: frozenset[Outcome] = frozenset({"verified", "slow"})
 """Outcomes whose speed was judged; a busy node's is no yardstick, and is not held against one."""
 
@@ -52,18 +47,23 @@ class Drift(Struct, frozen=True, kw_only=True):
     """Nodes whose speed was judged in both, on the same device."""
     ratio: float | None
     """Median of those nodes' epoch times, as multiples of the earlier ones; None without any."""
+    groups: GroupDrift | None = None
+    """None if nodes were not to train together."""
 
     @property
     def regressed(self) -> bool:
-        """Return whether a node is worse, slower, or has another device."""
-        return any(change.kind in REGRESSIONS for change in self.changes)
+        """Return whether a node or a group is worse, slower, or has another device."""
+        return any(kind in REGRESSIONS for _, kind, _ in rows(self))
 
 
-def require_comparable(earlier: Summary, *, run: str, scheduler: str, quick: bool) -> None:
+def require_comparable(
+    earlier: Summary, *, run: str, scheduler: str, quick: bool, each: bool = True
+) -> None:
     """Raise `InvalidError` if a run, which need not have started, does not compare with `earlier`.
 
     On Slurm a node is verified by a job that has all of it, on Kubernetes by a pod that has one
     device and some of its CPUs: neither times nor outcomes of the two say anything of each other.
+    `each` is whether nodes are verified one by one, which they are not if they only train together.
     """
     if earlier.run == run:
         raise InvalidError(f"the run {run} cannot be compared with itself", "Name an earlier run.")
@@ -79,41 +79,50 @@ def require_comparable(earlier: Summary, *, run: str, scheduler: str, quick: boo
             " its times and outcomes do not compare with this run",
             "Verify both with --quick, or both without.",
         )
+    if each != bool(earlier.entries):
+        one, other = "verified each node", "only trained nodes together"
+        then, now = (other, one) if each else (one, other)
+        raise InvalidError(
+            f"the run {earlier.run} {then}, this one {now}",
+            "Name an earlier run that did the same.",
+        )
 
 
 def compare(earlier: Summary, now: Summary) -> Drift:
     """Return how `now` differs from `earlier`; raise `InvalidError` if they do not compare."""
-    require_comparable(earlier, run=now.run, scheduler=now.scheduler, quick=now.quick)
+    require_comparable(
+        earlier, run=now.run, scheduler=now.scheduler, quick=now.quick, each=bool(now.entries)
+    )
     before = {entry.node: entry for entry in earlier.entries}
     nodes = {entry.node for entry in now.entries}
     gone = [e for e in earlier.entries if e.node not in nodes]
-    changes = [Change(node=e.node, kind="gone", detail=f"it was {e.outcome}") for e in gone]
+    of_nodes = [Change(node=e.node, kind="gone", detail=f"it was {e.outcome}") for e in gone]
     ratios = []
     for entry in now.entries:
         if entry.node not in before:
-            changes.append(Change(node=entry.node, kind="new", detail=f"it is {entry.outcome}"))
+            of_nodes.append(Change(node=entry.node, kind="new", detail=f"it is {entry.outcome}"))
             continue
-        changes += _changes(before[entry.node], entry)
+        of_nodes += _changes(before[entry.node], entry)
         if (ratio := _ratio(before[entry.node], entry)) is not None:
             ratios.append(ratio)
     return Drift(
         earlier=earlier.run,
         started=earlier.started,
-        changes=tuple(sorted(changes, key=lambda change: KINDS.index(change.kind))),
+        changes=tuple(sorted(of_nodes, key=lambda change: KINDS.index(change.kind))),
         common=len(earlier.entries) - len(gone),
         timed=len(ratios),
         ratio=statistics.median(ratios) if ratios else None,
+        groups=group_drift.compare(earlier, now),
     )
 
 
 def headline(drift: Drift) -> str:
-    """Return what a comparison showed in one sentence."""
-    counts = {kind: sum(c.kind == kind for c in drift.changes) for kind in KINDS}
-    numbers = [f"{number} {LABELS[kind]}" for kind, number in counts.items() if number]
+    """Return what a comparison of the nodes showed in one sentence."""
+    numbers = changes.numbers(change.kind for change in drift.changes)
     nodes = counted(drift.common, "node")
     if not numbers:
         return f"Nothing changed on {nodes}."
-    return f"{', '.join(numbers)}; {nodes} {'is' if drift.common == 1 else 'are'} in both runs."
+    return f"{numbers}; {nodes} {'is' if drift.common == 1 else 'are'} in both runs."
 
 
 def speeds(drift: Drift) -> str:
@@ -124,28 +133,34 @@ def speeds(drift: Drift) -> str:
     return f"The median epoch of {timed} took {drift.ratio:.2f} times as long as then."
 
 
+def sentences(drift: Drift) -> list[str]:
+    """Return what a comparison showed: of nodes, if there are any in the runs, and of groups."""
+    of_nodes = [headline(drift), speeds(drift)] if drift.common or drift.changes else []
+    return [*of_nodes, *([group_drift.headline(drift.groups)] if drift.groups else [])]
+
+
+def rows(drift: Drift) -> list[tuple[tuple[str, ...], Kind, str]]:
+    """Return the nodes, the kind and the detail of every change: of nodes, then of groups."""
+    of_groups = drift.groups.changes if drift.groups else ()
+    return [
+        *(((change.node,), change.kind, change.detail) for change in drift.changes),
+        *((change.nodes, change.kind, change.detail) for change in of_groups),
+    ]
+
+
 def lines(drift: Drift) -> list[str]:
     """Return a comparison as lines for a terminal: what it showed, then every change."""
     return [
         f"Against the run {drift.earlier} of {stamps.readable(drift.started)}",
-        headline(drift),
-        speeds(drift),
-        *(f"{change.node}: {LABELS[change.kind]}: {change.detail}" for change in drift.changes),
+        *sentences(drift),
+        *(f"{named(nodes)}: {LABELS[kind]}: {detail}" for nodes, kind, detail in rows(drift)),
     ]
-
-
-def _rank(outcome: Outcome) -> int:
-    return 0 if outcome in PROVEN else 1 if outcome == "slow" else 2
 
 
 def _changes(before: Entry, now: Entry) -> Iterator[Change]:
     """Yield how a node that is in both runs changed."""
-    rank, earlier_rank = _rank(now.outcome), _rank(before.outcome)
-    # That a node was busy says nothing about it.
-    if before.outcome != now.outcome and not rank == earlier_rank == 0:
-        kind: Kind = (
-            "worse" if rank > earlier_rank else "better" if rank < earlier_rank else "changed"
-        )
+    kind = changes.of_outcome(before.outcome, now.outcome)
+    if kind is not None:
         why = f": {now.detail}" if now.detail and kind != "better" else ""
         detail = f"was {before.outcome}, is {now.outcome}{why}"
         yield Change(node=now.node, kind=kind, detail=detail)

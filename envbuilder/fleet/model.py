@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
 from envbuilder.core import types
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 SCHEMA = 1
 LONGEST_REASON = 300
+MOST_NAMED = 8
+"""Nodes that a sentence names."""
 LONGEST_TOGETHER_SECONDS = 3 * 3600
 """Nodes train together at most so long: a payload is stopped after four hours, and the first node's
 takes a little longer than its limit."""
@@ -209,3 +214,9 @@ def natural(name: str) -> list[tuple[int, str]]:
     """Return a key by which node2 comes before node10."""
     parts = re.split(r"([0-9]+)", name)
     return [(int(part), part) if part.isdigit() else (0, part) for part in parts]
+
+
+def named(nodes: Sequence[str]) -> str:
+    """Return nodes by name; of many, the first ones and how many more."""
+    more = len(nodes) - MOST_NAMED
+    return ", ".join(nodes[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder.core import console
 from envbuilder.core.text import amount, counted, percent
-from envbuilder.fleet.model import LEFT_OUT, OUTCOMES, PROVEN
+from envbuilder.fleet.model import LEFT_OUT, OUTCOMES, PROVEN, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,8 +19,6 @@ _COLOURS = {"verified": "green", "busy": "green", "slow": "yellow", "drained": "
 _COLOURS |= {"unmapped": "dim", "pending": "yellow", "interrupted": "yellow"}
 MOST_ROWS = 60
 """Up to so many nodes, all of them have a row; of more, only those that were not proven."""
-MOST_NAMED = 8
-"""Nodes of a group."""
 
 
 def show(summary: Summary, terminal: Any) -> None:
@@ -88,12 +86,6 @@ def _show_groups(summary: Summary, terminal: Any) -> None:
         if group.outcome != "verified" and group.detail:
             terminal.print(Text("\n".join(_remark(named(group.nodes), group))))
     terminal.print(Text(together(summary), style="bold"))
-
-
-def named(nodes: Sequence[str]) -> str:
-    """Return nodes by name; of many, the first ones and how many more."""
-    more = len(nodes) - MOST_NAMED
-    return ", ".join(nodes[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def together(summary: Summary) -> str:

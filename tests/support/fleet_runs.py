@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.fleet import judge
-from envbuilder.fleet.model import Detected, Entry, Promise, Summary
+from envbuilder.fleet.model import Detected, Entry, Group, Promise, Summary
 from envbuilder.fleet.result import Result, encode
 
 if TYPE_CHECKING:
@@ -47,6 +47,23 @@ def unreported(node: str, outcome: str, detail: str = "", **changes: Any) -> Ent
     """A node that sent no report."""
     values: dict[str, Any] = {"promised": "cuda", "why": "feature h100", "job": "4711", **changes}
     return Entry(node=node, outcome=outcome, detail=detail, **values)  # type: ignore[arg-type]
+
+
+def group(*nodes: str, **changes: Any) -> Group:
+    """Nodes that trained in step."""
+    values: dict[str, Any] = {
+        "name": f"ddp-cuda-{'-'.join(nodes)}",
+        "nodes": nodes,
+        "outcome": "verified",
+        "profile": "cuda",
+        "device": f"{GPU} (cuda)",
+        "detail": f"{len(nodes)} ranks in step",
+        "job": "4800",
+        "ranks": len(nodes),
+        "images_per_second": 90000.0,
+        "efficiency": 0.9,
+    }
+    return Group(**{**values, **changes})
 
 
 def summary(*entries: Entry, **changes: Any) -> Summary:

@@ -16,7 +16,8 @@ from envbuilder.core import resources, stamps
 from envbuilder.core.text import amount, counted, duration, percent, times
 from envbuilder.fleet import drift as drifts
 from envbuilder.fleet import table
-from envbuilder.fleet.model import LEFT_OUT, OUTCOMES, PROVEN, Entry
+from envbuilder.fleet.changes import LABELS, REGRESSIONS
+from envbuilder.fleet.model import LEFT_OUT, MOST_NAMED, OUTCOMES, PROVEN, Entry, named
 from envbuilder.fleet.page import marks
 from envbuilder.fleet.page.marks import Mark
 from envbuilder.fleet.page.strips import strips
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
     from envbuilder.fleet.drift import Drift
     from envbuilder.fleet.model import Group, Outcome, Summary
-
-MOST_NAMED = 8
-"""Nodes that the verdict names for each outcome; the table has all of them."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -110,9 +108,7 @@ def verdict(summary: Summary, legend: dict[Outcome, Mark]) -> Verdict:
 
 
 def _names(summary: Summary, outcome: Outcome) -> str:
-    nodes = [entry.node for entry in summary.entries if entry.outcome == outcome]
-    more = len(nodes) - MOST_NAMED
-    return ", ".join(nodes[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return named([entry.node for entry in summary.entries if entry.outcome == outcome])
 
 
 def _figures(summary: Summary) -> list[tuple[str, str, str]]:
@@ -168,16 +164,16 @@ def _drifted(drift: Drift) -> dict[str, object]:
     """Return what the page says about a comparison."""
     return {
         "when": stamps.readable(drift.started),
-        "headline": drifts.headline(drift),
-        "speeds": drifts.speeds(drift),
+        "sentences": drifts.sentences(drift),
         "changes": [
             {
-                "node": change.node,
-                "label": drifts.LABELS[change.kind],
-                "detail": change.detail,
-                "regression": change.kind in drifts.REGRESSIONS,
+                "nodes": nodes[:MOST_NAMED],
+                "unnamed": len(nodes[MOST_NAMED:]),
+                "label": LABELS[kind],
+                "detail": detail,
+                "regression": kind in REGRESSIONS,
             }
-            for change in drift.changes
+            for nodes, kind, detail in drifts.rows(drift)
         ],
     }
 

@@ -186,7 +186,14 @@ def test_a_group_that_fails_is_5(cluster: Cluster) -> None:
     assert "n1, n2: refused: Requested node configuration is not available" in done.stdout
     assert "0 of 1 group of nodes trained together." in done.stdout
     cluster.refused = {}
+    failed = (cluster.folder / "summary.json").read_text()
     assert fleet("verify", "--resume", "run", "--ddp").return_value == 0
+    # The same nodes in the next run.
+    (cluster.folder.parent / "next.json").write_text(failed.replace('"run": "2', '"run": "3'))
+    done = fleet("show", "next.json", "--against", "run", "--json")
+    assert done.return_value == 5
+    (change,) = json.loads(done.stdout)["drift"]["groups"]["changes"]
+    assert (change["nodes"], change["kind"]) == (["n1", "n2"], "worse")
 
 
 def test_nobody_to_train_with_is_5(cluster: Cluster) -> None:

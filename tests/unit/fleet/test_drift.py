@@ -12,7 +12,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import drift
 from envbuilder.fleet.model import OUTCOMES, PROVEN
 from envbuilder.verify.report.regression import MAX_SLOWDOWN
-from tests.support.fleet_runs import earlier, entry, summary, unreported
+from tests.support.fleet_runs import earlier, entry, group, summary, unreported
 
 
 def changes(before: Any, now: Any) -> list[tuple[str, str]]:
@@ -162,3 +162,28 @@ def test_runs_that_do_not_compare_are_refused() -> None:
     with pytest.raises(InvalidError, match="was on Kubernetes") as caught:
         drift.compare(earlier(entry("a"), scheduler="kubernetes"), summary(entry("a")))
     assert caught.value.hint == "Name an earlier run on Slurm."
+    together = earlier(across=True, groups=(group("a", "b"),))
+    with pytest.raises(InvalidError, match="only trained nodes together, this one verified each"):
+        drift.compare(together, summary(entry("a")))
+
+
+def test_groups_are_compared_after_the_nodes() -> None:
+    nodes = (entry("a"), entry("b"))
+    before = earlier(*nodes, across=True, groups=(group("a", "b"),))
+    failed = group("a", "b", outcome="failed", detail="weights differ")
+    compared = drift.compare(before, summary(*nodes, across=True, groups=(failed,)))
+    assert compared.regressed
+    assert drift.lines(compared)[1:] == [
+        "Nothing changed on 2 nodes.",
+        "The median epoch of 2 nodes took 1.00 times as long as then.",
+        "Nodes together: 1 worse; 1 group is in both runs.",
+        "a, b: worse: was verified, is failed: weights differ",
+    ]
+
+
+def test_of_nodes_that_only_trained_together_nothing_else_is_compared() -> None:
+    groups = (group("a", "b"),)
+    before, now = earlier(across=True, groups=groups), summary(across=True, groups=groups)
+    compared = drift.compare(before, now)
+    assert not compared.regressed
+    assert drift.lines(compared)[1:] == ["Nothing changed on 1 group of nodes."]

@@ -216,3 +216,22 @@ def test_without_groups_the_page_says_so_only_if_asked_for() -> None:
     words = "No two nodes that are equal were proven, so none trained together."
     assert words in page.render(summary(entry("a"), across=True))
     assert "together" not in Seen(page.render(summary(entry("a")))).text
+
+
+def test_groups_that_changed_are_among_the_changes() -> None:
+    nodes = (entry("a"), entry("b"))
+    before = earlier(*nodes, across=True, groups=(PAIR,))
+    slow = replace(PAIR, outcome="failed", detail="weights differ", efficiency=None)
+    now = summary(*nodes, across=True, groups=(slow,))
+    text = " ".join(Seen(page.render(now, drift.compare(before, now))).text.split())
+    assert "Nodes together: 1 worse; 1 group is in both runs." in text
+    assert "was verified, is failed: weights differ" in text
+
+
+def test_nodes_that_only_trained_together_have_a_page() -> None:
+    run = summary(across=True, groups=(PAIR,))
+    text = " ".join(Seen(page.render(run)).text.split())
+    assert "1 of 1 group of nodes trained together." in text
+    assert "2 nodes" in text
+    assert "No node was examined" not in text
+    assert "Left out" not in text
