@@ -14,14 +14,11 @@ from envbuilder.commands.fleet_output import output_options, report
 from envbuilder.commands.options import load_settings
 from envbuilder.core import console, stamps
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import counted
 from envbuilder.profiles.backends import BACKENDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from envbuilder.commands.fleet_output import Outputs
-    from envbuilder.fleet.folder import Plan
+    from envbuilder.profiles.profile import Expected
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -193,10 +190,14 @@ def command(
         profile=profile,
         partition=partition,
         patterns=tuple(filter(None, (nodes or "").split(","))),
-        arguments=(
-            *(("--quick",) if quick else ()),
-            *_arguments(backend, epochs, data, executable),
+        arguments=planning.arguments(
+            quick=quick,
+            backend=backend,
+            epochs=epochs,
+            data=data.absolute() if data else None,
+            python=executable,
         ),
+        together=planning.arguments(backend=backend, python=executable) if ddp else None,
         quick=quick,
         start_seconds=patience,
         limit_seconds=limit,
@@ -207,18 +208,15 @@ def command(
     # -P: no file of a job's folder shadows a module.
     own = (sys.executable, "-P", "-m", "envbuilder")
     common = planning.common(run, folder, settings, request, own, os.environ)
-    across = planning.across(common, _arguments(backend, python=executable)) if ddp else None
-    plan = planning.plan(run, started, client.nodes(), settings, request, across)
-    if ddp:
-        _require_possible(plan)
-    scripts = planning.scripts(plan, common)
-    if dry_run and across is not None:
-        scripts |= planning.promised_scripts(plan, across)
+    plan, scripts = planning.prepared(started, client.nodes(), settings, request, common)
+    planning.require_possible(plan, _expected)
+    if dry_run:
+        scripts |= planning.promised_scripts(plan)
     folders.create(folder, plan, scripts)
     if dry_run:
         for name in scripts:
             console.result(str(folders.script(folder, name)))
-        for line in _without_group(plan) if ddp else ():
+        for line in planning.without_group(plan):
             progress.note(line)
         return 0
     progress.note(f"run {run}: {folder}")
@@ -227,42 +225,8 @@ def command(
     return report(summary, outputs)
 
 
-def _arguments(
-    backend: str | None,
-    epochs: int | None = None,
-    data: Path | None = None,
-    python: Path | None = None,
-) -> tuple[str, ...]:
-    """Return options that all nodes get, without those that are not stated."""
-    options = {"--backend": backend, "--epochs": epochs, "--python": python}
-    options |= {"--data": data.absolute() if data else None}
-    return tuple(word for name, value in options.items() if value for word in (name, str(value)))
-
-
-def _require_possible(plan: Plan) -> None:
-    """Raise `InvalidError` if a promised profile cannot train across nodes."""
+def _expected(name: str) -> Expected:
+    """Return what a profile must prove, whatever the Python."""
     from envbuilder.project import catalog
-    from envbuilder.verify import across
 
-    library = catalog.library(load_settings())
-    for name in sorted({p.profile for p in plan.promises if p.profile is not None}):
-        across.require_possible(name, library.profile(name).expected(None))
-
-
-def _without_group(plan: Plan) -> Iterator[str]:
-    """Yield why promised nodes are in no group that can be written before they were verified."""
-    from envbuilder.fleet import groups
-
-    grouped = {node for members in groups.promised(plan.promises) for node in members.nodes}
-    undecided = sum(promise.profile is None for promise in plan.promises)
-    if undecided:
-        yield (
-            f"with whom {counted(undecided, 'node')} without a promised profile will train"
-            " is known only after they were verified"
-        )
-    for promise in plan.promises:
-        if promise.profile is not None and promise.node not in grouped:
-            yield (
-                f"{promise.node} trains with nobody: no other node has the profile"
-                f" {promise.profile} and as many GPUs"
-            )
+    return catalog.library(load_settings()).profile(name).expected(None)

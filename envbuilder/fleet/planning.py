@@ -10,19 +10,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import printable
+from envbuilder.core.text import counted, printable
 from envbuilder.fleet import groups
 from envbuilder.fleet.folder import Plan
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS, SCHEMA, Entry, Promise
 from envbuilder.fleet.slurm import script
 from envbuilder.fleet.slurm.script import Common
+from envbuilder.verify import across as verify_across
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.fleet.model import Node
     from envbuilder.fleet.settings import FleetSettings
+    from envbuilder.profiles.profile import Expected
 
 _PASSED_ON = re.compile(
     r"PATH|HOME|LANG|LC_ALL"
@@ -41,6 +43,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """Of nodes; empty for all."""
     arguments: tuple[str, ...]
     """For `envbuilder verify` on each node."""
+    together: tuple[str, ...] | None = None
+    """For `envbuilder fleet join`; None if nodes are not to train together."""
     quick: bool
     start_seconds: int
     limit_seconds: int
@@ -166,7 +170,72 @@ def scripts(plan: Plan, each: Common) -> dict[str, str]:
     return {promise.node: script.text(promise, each) for promise in plan.promises}
 
 
-def promised_scripts(plan: Plan, each: Common) -> dict[str, str]:
-    """Return the script of each group, if all nodes were proven, and those of a profile equal."""
+def promised_scripts(plan: Plan) -> dict[str, str]:
+    """Return the script of each group, if all nodes were proven, and those of a profile equal.
+
+    There is none if nodes are not to train together.
+    """
+    if plan.across is None:
+        return {}
     members = groups.promised(plan.promises)
-    return {group.name: script.group_text(group, each) for group in members}
+    return {group.name: script.group_text(group, plan.across) for group in members}
+
+
+def prepared(
+    started: str,
+    nodes: Sequence[Node],
+    settings: FleetSettings,
+    request: Request,
+    each: Common,
+) -> tuple[Plan, dict[str, str]]:
+    """Return the plan of a run, and the script of each promised node. Raises as `plan` does."""
+    together = across(each, request.together) if request.together is not None else None
+    whole = plan(each.run, started, nodes, settings, request, together)
+    return whole, scripts(whole, each)
+
+
+def require_possible(plan: Plan, expected: Callable[[str], Expected]) -> None:
+    """Raise `InvalidError` if nodes are to train together whose profile cannot.
+
+    `expected` returns what a profile must prove.
+    """
+    if plan.across is None:
+        return
+    for name in sorted({p.profile for p in plan.promises if p.profile is not None}):
+        verify_across.require_possible(name, expected(name))
+
+
+def without_group(plan: Plan) -> Iterator[str]:
+    """Yield why promised nodes are in no group that can be written before they were verified.
+
+    There is no reason if nodes are not to train together.
+    """
+    if plan.across is None:
+        return
+    grouped = {node for members in groups.promised(plan.promises) for node in members.nodes}
+    undecided = sum(promise.profile is None for promise in plan.promises)
+    if undecided:
+        yield (
+            f"with whom {counted(undecided, 'node')} without a promised profile will train"
+            " is known only after they were verified"
+        )
+    for promise in plan.promises:
+        if promise.profile is not None and promise.node not in grouped:
+            yield (
+                f"{promise.node} trains with nobody: no other node has the profile"
+                f" {promise.profile} and as many GPUs"
+            )
+
+
+def arguments(
+    *,
+    quick: bool = False,
+    backend: str | None = None,
+    epochs: int | None = None,
+    data: Path | None = None,
+    python: Path | None = None,
+) -> tuple[str, ...]:
+    """Return options that all nodes get, without those that are not stated."""
+    options = {"--backend": backend, "--epochs": epochs, "--python": python, "--data": data}
+    words = (word for name, value in options.items() if value for word in (name, str(value)))
+    return (*(("--quick",) if quick else ()), *words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
@@ -49,8 +50,6 @@ def read(folder: Path, text: str) -> settings.FleetSettings:
 
 
 def planned(nodes: list[Node], site: settings.FleetSettings, **changes: object) -> Plan:
-    from msgspec.structs import replace
-
     return planning.plan(RUN, STARTED, nodes, site, replace(REQUEST, **changes))
 
 
@@ -147,7 +146,8 @@ def test_scripts(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None
     each = planning.common(RUN, folder, site, REQUEST, ("envbuilder",), environ)
     scripts = planning.scripts(plan, each)
     assert list(scripts) == ["gpu1", "epyc7"]
-    scripts |= planning.promised_scripts(pair, planning.across(each, ("--backend", "venv")))
+    together = planning.across(each, ("--backend", "venv"))
+    scripts |= planning.promised_scripts(replace(pair, across=together))
     assert list(scripts)[2:] == ["ddp-cuda-7902e113"]
     for name, text in scripts.items():
         path = repository / "tests" / "golden" / "fleet" / f"{name}.sbatch"
