@@ -1,14 +1,17 @@
-"""Two profiles in one command, against each of them alone: images of the builder `layers`.
+"""Two profiles in one command, against each of them alone.
 
     ENVBUILDER_BASE_IMAGE=REF python benchmarks/many.py [ROUNDS] [--profiles cpu,zendnn]
 
-`rebuild`: every layer is made (`--rebuild`). `cached`: the layers are in the cache, the images are
-not in the engine. The files are in the store: a round that is not counted goes first. Each round
-builds the first profile alone, the others alone, and all in one command, in turns; the one that
-begins changes every round. Seconds are wall time of the whole command, "own CPU" is that of
-envbuilder and its programs, without the engine's. Ratios are those of a round, to the first profile
-alone; medians. Needs an engine with the base image. Records and attestations go into a folder of
-its own; the images are removed in the end.
+`venv`: environments (`--rebuild`); the other modes are images of the builder `layers`. `made`:
+every layer is made (`--rebuild`). `cached`: the layers are in the cache, and the engine has neither
+the images nor their layers above the base. `loaded`: the engine has those layers, as part of images
+of another name. The files are in the store: a round that is not counted goes first.
+
+Each round builds the first profile alone, the others alone, and all in one command, in turns; the
+one that begins changes every round. Seconds are wall time of the whole command, "own CPU" is that
+of envbuilder and its programs, without the engine's. Ratios are those of a round, to the first
+profile alone; medians. Needs an engine with the base image. Environments and records go into a
+folder of its own; the images are removed in the end.
 """
 
 from __future__ import annotations
@@ -25,7 +28,16 @@ import time
 from typing import Any
 
 BASE = os.environ.get("ENVBUILDER_BASE_IMAGE", "")
-MODES = {"rebuild": ("--rebuild",), "cached": ()}
+IMAGES = ("--backend", "docker", "--builder", "layers")
+MODES = {
+    "venv": ("--backend", "venv", "--rebuild"),
+    "made": (*IMAGES, "--rebuild"),
+    "cached": IMAGES,
+    "loaded": IMAGES,
+}
+COLLECTED_SECONDS = 3.0
+"""How long the engine may take to remove the layers of images that were removed."""
+KEPT = "envbuilder-benchmark:kept-{}"
 
 
 def forget(refs: set[str]) -> None:
@@ -36,9 +48,31 @@ def forget(refs: set[str]) -> None:
         )
 
 
+def docker(*words: str) -> str:
+    """Return what the docker client prints."""
+    return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout
+
+
+def layers(image: str) -> list[str]:
+    """Return the digests of an image's unpacked layers."""
+    listed: list[str] = json.loads(
+        docker("image", "inspect", "-f", "{{json .RootFS.Layers}}", image)
+    )
+    return listed
+
+
+def require_none_left(made: set[str]) -> None:
+    """Exit if an image of the engine still has one of these layers."""
+    for image in sorted({*docker("image", "ls", "-q").split()}):
+        if made.intersection(layers(image)):
+            sys.exit(
+                f"the engine has layers of these profiles in the image {image}: remove it first"
+            )
+
+
 def build(profiles: str, *options: str) -> tuple[float, float, set[str]]:
     """Build some profiles: seconds, seconds of CPU, and the names of the images."""
-    words = ("build", "--profile", profiles, "--backend", "docker", "--builder", "layers", "--json")
+    words = ("build", "--profile", profiles, "--json")
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "envbuilder", *words, *options],
@@ -64,32 +98,54 @@ def main() -> None:
     ways = (*given.profiles.split(","), given.profiles)
     with tempfile.TemporaryDirectory() as data:
         os.environ["ENVBUILDER_DATA_DIR"] = data
-        every = set[str]()
-        for mode, options in MODES.items():
-            seconds: dict[str, list[float]] = {way: [] for way in ways}
-            cpu: dict[str, list[float]] = {way: [] for way in ways}
-            for number in range(given.rounds + 1):
-                first = number % len(ways)
-                for way in (*ways[first:], *ways[:first]):
-                    if not options:
-                        forget(every)
-                    took, worked, refs = build(way, *options)
-                    every |= refs
-                    if number:
-                        seconds[way].append(took)
-                        cpu[way].append(worked)
-            load = os.getloadavg()[0]
-            print(f"{mode}: {given.rounds} rounds, load {load:.1f}")
-            for way in ways:
-                ratios = [a / b for a, b in zip(seconds[way], seconds[ways[0]], strict=True)]
-                works = [a / b for a, b in zip(cpu[way], cpu[ways[0]], strict=True)]
-                print(
-                    f"  {way:<22}{statistics.median(seconds[way]):7.1f} s"
-                    f"  {statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
-                    f"   own CPU {statistics.median(cpu[way]):5.1f} s"
-                    f"  {statistics.median(works):.2f}x"
-                )
-        forget(every)
+        *_, every = build(given.profiles, *IMAGES)
+        made = {layer for ref in every for layer in layers(ref)} - {*layers(BASE)}
+        kept = {KEPT.format(number): ref for number, ref in enumerate(sorted(every))}
+        try:
+            for mode, options in MODES.items():
+                if mode == "loaded":
+                    build(given.profiles, *IMAGES)
+                    for name, ref in kept.items():
+                        docker("tag", ref, name)
+                measure(mode, options, ways, every, made, given.rounds)
+        finally:
+            forget(every | kept.keys())
+
+
+def measure(
+    mode: str,
+    options: tuple[str, ...],
+    ways: tuple[str, ...],
+    every: set[str],
+    made: set[str],
+    rounds: int,
+) -> None:
+    """Build in turns, and print medians."""
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    cpu: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(rounds + 1):
+        first = number % len(ways)
+        for way in (*ways[first:], *ways[:first]):
+            if options == IMAGES:
+                forget(every)
+            if mode == "cached":
+                require_none_left(made)
+                time.sleep(COLLECTED_SECONDS)
+            took, worked, _ = build(way, *options)
+            if number:
+                seconds[way].append(took)
+                cpu[way].append(worked)
+    print(f"{mode}: {rounds} rounds, load {os.getloadavg()[0]:.1f}")
+    for way in ways:
+        ratios = [a / b for a, b in zip(seconds[way], seconds[ways[0]], strict=True)]
+        works = [a / b for a, b in zip(cpu[way], cpu[ways[0]], strict=True)]
+        print(
+            f"  {way:<22}{statistics.median(seconds[way]):7.1f} s"
+            f"  {statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
+            f"   own CPU {statistics.median(cpu[way]):5.1f} s"
+            f"  {statistics.median(works):.2f}x",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
