@@ -73,7 +73,8 @@ def left_out(config: pytest.Config) -> tuple[str, ...]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that were not asked for."""
+    """Leave out the tests that were not asked for; those that others disturb come last."""
+    items.sort(key=lambda item: item.get_closest_marker("quiet") is not None)
     markers = left_out(config)
     golden_alone = config.getoption("--rewrite-golden")
     kept, deselected = [], []

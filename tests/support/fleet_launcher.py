@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import runpy
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from tests.support import fleets
+from tests.support.quiet import wait_until_quiet
+
+_QUIET_SECONDS = 60
+"""How long a node whose speed is judged waits for other tests."""
 
 
 def option(name: str) -> str:
@@ -36,6 +41,27 @@ def hang_verifications() -> None:
     os.environ["PYTHONPATH"] = f"{folder}:{os.environ['PYTHONPATH']}"
 
 
+def start_throttled() -> None:
+    """Start it on a node whose processor idles for half of the time."""
+    wait_until_quiet(_QUIET_SECONDS)
+    # It ends by itself after this process.
+    subprocess.Popen([sys.executable, "-m", "tests.support.throttle", str(os.getpid())])
+    start()
+
+
+def start_beside_others() -> None:
+    """Start it on a node with work that somebody left running on half of its cores."""
+    # Threads that wait actively would take minutes beside other work.
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    endless = [sys.executable, "-c", "while True: pass"]
+    work = [subprocess.Popen(endless) for _ in range(max(1, len(os.sched_getaffinity(0)) // 2))]
+    try:
+        start()
+    finally:
+        for each in work:
+            each.kill()
+
+
 def main() -> None:
     if "join" in sys.argv:
         start()
@@ -60,6 +86,13 @@ def main() -> None:
         case "hangs":
             hang_verifications()
             start()
+        case "alike1" | "alike2":
+            wait_until_quiet(_QUIET_SECONDS)
+            start()
+        case "slow":
+            start_throttled()
+        case "busy":
+            start_beside_others()
         case _:
             start()
 

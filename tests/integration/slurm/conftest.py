@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import missing
 from tests.support import slurm
+from tests.support.fleet_site import usable_python
 from tests.support.slurm_configuration import Node
 
 if TYPE_CHECKING:
@@ -27,6 +28,15 @@ def slurm_works() -> None:
     why = slurm.unsupported()
     if why:
         missing("slurm", why)
+
+
+@pytest.fixture(scope="session")
+def node_python(slurm_works: None) -> str:
+    """An interpreter with which the cluster's user can run envbuilder."""
+    python = usable_python()
+    if python is None:
+        missing("slurm", "its user may not read this checkout or any fitting Python")
+    return python
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import missing
-from tests.support.fleet_site import Site, usable_python
+from tests.support.fleet_site import Site
 from tests.support.left_over import wait_for
 from tests.support.slurm import SlurmCluster
 from tests.support.slurm_configuration import Node
@@ -30,13 +29,10 @@ SOONEST_WITH_NODES_SECONDS = 900
 
 
 @pytest.fixture(scope="module")
-def site(slurm_works: None, torch_prefix: Path, test_cache: Path) -> Iterator[Site]:
+def site(node_python: str, torch_prefix: Path, test_cache: Path) -> Iterator[Site]:
     """The cluster's site; what nodes need has been downloaded for `torch_prefix`."""
-    python = usable_python()
-    if python is None:
-        missing("slurm", "its user may not read this checkout or any fitting Python")
     with SlurmCluster(NODES) as cluster:
-        yield Site(cluster, python, test_cache)
+        yield Site(cluster, node_python, test_cache)
 
 
 def verify(site: Site, folder: str, nodes: str, *arguments: str) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import missing
-from tests.support.fleet_site import Site, usable_python
+from tests.support.fleet_site import Site
 from tests.support.slurm import SlurmCluster
 from tests.support.slurm_configuration import Node
 from tests.support.slurm_jobs import submit, until
@@ -38,15 +37,10 @@ SOONEST_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
-def site(
-    slurm_works: None, torch_prefix: Path, mnist_dir: Path, test_cache: Path
-) -> Iterator[Site]:
+def site(node_python: str, torch_prefix: Path, mnist_dir: Path, test_cache: Path) -> Iterator[Site]:
     """The cluster's site; what nodes need has been downloaded for `torch_prefix`."""
-    python = usable_python()
-    if python is None:
-        missing("slurm", "its user may not read this checkout or any fitting Python")
     with SlurmCluster(NODES) as cluster:
-        yield Site(cluster, python, test_cache)
+        yield Site(cluster, node_python, test_cache)
 
 
 def jobs(site: Site) -> list[str]:
