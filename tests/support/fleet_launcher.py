@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import runpy
 import subprocess
@@ -41,25 +42,33 @@ def hang_verifications() -> None:
     os.environ["PYTHONPATH"] = f"{folder}:{os.environ['PYTHONPATH']}"
 
 
-def start_throttled() -> None:
-    """Start it on a node whose processor idles for half of the time."""
-    wait_until_quiet(_QUIET_SECONDS)
-    # It ends by itself after this process.
+def throttle() -> None:
+    """Have the processor idle for half of the time, until this process ends."""
     subprocess.Popen([sys.executable, "-m", "tests.support.throttle", str(os.getpid())])
-    start()
 
 
-def start_beside_others() -> None:
-    """Start it on a node with work that somebody left running on half of its cores."""
+def work_for_others() -> None:
+    """Keep half of the cores busy until this process ends."""
     # Threads that wait actively would take minutes beside other work.
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     endless = [sys.executable, "-c", "while True: pass"]
-    work = [subprocess.Popen(endless) for _ in range(max(1, len(os.sched_getaffinity(0)) // 2))]
-    try:
-        start()
-    finally:
-        for each in work:
-            each.kill()
+    for _ in range(max(1, len(os.sched_getaffinity(0)) // 2)):
+        atexit.register(subprocess.Popen(endless).kill)
+
+
+def verify(behaviour: str) -> None:
+    """Verify really, on a node that is what its name says."""
+    match behaviour:
+        case "hangs":
+            hang_verifications()
+        case "alike1" | "alike2":
+            wait_until_quiet(_QUIET_SECONDS)
+        case "slow":
+            wait_until_quiet(_QUIET_SECONDS)
+            throttle()
+        case "busy":
+            work_for_others()
+    start()
 
 
 def main() -> None:
@@ -83,18 +92,8 @@ def main() -> None:
             while not Path("go-on").exists():  # in the folder of the run
                 time.sleep(0.1)
             path.write_bytes(result_of(node, job))
-        case "hangs":
-            hang_verifications()
-            start()
-        case "alike1" | "alike2":
-            wait_until_quiet(_QUIET_SECONDS)
-            start()
-        case "slow":
-            start_throttled()
-        case "busy":
-            start_beside_others()
-        case _:
-            start()
+        case behaviour:
+            verify(behaviour)
 
 
 if __name__ == "__main__":
