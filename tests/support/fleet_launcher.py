@@ -61,7 +61,7 @@ def verify(behaviour: str) -> None:
     match behaviour:
         case "hangs":
             hang_verifications()
-        case "alike1" | "alike2":
+        case "alike1" | "alike2" | "alike3":
             wait_until_quiet(_QUIET_SECONDS)
         case "slow":
             wait_until_quiet(_QUIET_SECONDS)
