@@ -25,6 +25,8 @@ def throttle(pid: int) -> None:
         while os.getppid() == pid:
             _send(slowed, signal.SIGSTOP)
             resumes = time.monotonic() + _HALF_PERIOD_SECONDS
+            # Only what gets a CPU once more stops: to look around at once would keep it waiting.
+            time.sleep(_HALF_PERIOD_SECONDS / 4)
             # Those that are stopped start no others meanwhile.
             present = ({pid} | descendants([pid])) - {os.getpid()}
             _send(present - slowed, signal.SIGSTOP)
