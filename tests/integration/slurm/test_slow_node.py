@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-pytestmark = [pytest.mark.slow, pytest.mark.quiet]
+pytestmark = [pytest.mark.soak, pytest.mark.quiet]
 ALIKE = ("n-alike1", "n-alike2", "n-alike3")
 LEAST_ALIKE = LEAST_EQUALS - 1
 """So many of them and the slow node are enough for a median; other work may disturb one."""
