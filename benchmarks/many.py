@@ -1,8 +1,8 @@
 """Two profiles in one command, against each of them alone.
 
-    ENVBUILDER_BASE_IMAGE=REF python benchmarks/many.py [ROUNDS] [--profiles cpu,zendnn]
+    ENVBUILDER_BASE_IMAGE=REF python benchmarks/many.py [ROUNDS] [--profiles cpu,zendnn] [--modes …]
 
-`venv`: environments (`--rebuild`); the other modes are images of the builder `layers`. `made`:
+`venv`: environments that do not exist; the other modes are images of the builder `layers`. `made`:
 every layer is made (`--rebuild`). `cached`: the layers are in the cache, and the engine has neither
 the images nor their layers above the base. `loaded`: the engine has those layers, as part of images
 of another name. The files are in the store: a round that is not counted goes first.
@@ -20,23 +20,25 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 BASE = os.environ.get("ENVBUILDER_BASE_IMAGE", "")
 IMAGES = ("--backend", "docker", "--builder", "layers")
 MODES = {
-    "venv": ("--backend", "venv", "--rebuild"),
+    "venv": ("--backend", "venv"),
     "made": (*IMAGES, "--rebuild"),
     "cached": IMAGES,
     "loaded": IMAGES,
 }
-COLLECTED_SECONDS = 3.0
-"""How long the engine may take to remove the layers of images that were removed."""
+PAUSE_SECONDS = 3.0
+"""How long the engine may take to remove the layers of images that were removed before."""
 KEPT = "envbuilder-benchmark:kept-{}"
 
 
@@ -62,7 +64,7 @@ def layers(image: str) -> list[str]:
 
 
 def require_none_left(made: set[str]) -> None:
-    """Exit if an image of the engine still has one of these layers."""
+    """Exit if an image of the engine still has one of these layers, the lowest of the profiles."""
     for image in sorted({*docker("image", "ls", "-q").split()}):
         if made.intersection(layers(image)):
             sys.exit(
@@ -92,6 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rounds", nargs="?", type=int, default=3)
     parser.add_argument("--profiles", default="cpu,zendnn")
+    parser.add_argument("--modes", default=",".join(MODES))
     given = parser.parse_args()
     if not BASE:
         sys.exit("ENVBUILDER_BASE_IMAGE names no base image")
@@ -99,15 +102,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as data:
         os.environ["ENVBUILDER_DATA_DIR"] = data
         *_, every = build(given.profiles, *IMAGES)
-        made = {layer for ref in every for layer in layers(ref)} - {*layers(BASE)}
+        made = {layers(ref)[len(layers(BASE))] for ref in every}
         kept = {KEPT.format(number): ref for number, ref in enumerate(sorted(every))}
         try:
-            for mode, options in MODES.items():
+            for mode in given.modes.split(","):
                 if mode == "loaded":
                     build(given.profiles, *IMAGES)
                     for name, ref in kept.items():
                         docker("tag", ref, name)
-                measure(mode, options, ways, every, made, given.rounds)
+                measure(mode, MODES[mode], ways, every, made, given.rounds)
         finally:
             forget(every | kept.keys())
 
@@ -126,11 +129,14 @@ def measure(
     for number in range(rounds + 1):
         first = number % len(ways)
         for way in (*ways[first:], *ways[:first]):
+            if mode == "venv":
+                shutil.rmtree(Path(os.environ["ENVBUILDER_DATA_DIR"]) / "envs", ignore_errors=True)
             if options == IMAGES:
                 forget(every)
             if mode == "cached":
                 require_none_left(made)
-                time.sleep(COLLECTED_SECONDS)
+            os.sync()
+            time.sleep(PAUSE_SECONDS)
             took, worked, _ = build(way, *options)
             if number:
                 seconds[way].append(took)
