@@ -101,11 +101,11 @@ def build(
 
     def run(name: str, product: Product) -> Outcome:
         lines = _Lines(name, progress.note, stopping)
-        threads.add(threading.get_ident())
         try:
-            return _built(name, product, replace(request, profile=name), settings, lines, sharing)
+            with parallel.working(threads):
+                named = replace(request, profile=name)
+                return _built(name, product, named, settings, lines, sharing)
         finally:
-            threads.discard(threading.get_ident())
             unfinished.discard(product.plan.workdir)
 
     try:

@@ -53,15 +53,28 @@ def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
     threads = set[int]()
 
     def begin() -> _T:
-        threads.add(threading.get_ident())
-        return work()
+        with working(threads):
+            return work()
 
     def stop() -> None:
-        interrupt(threads)
+        interrupt(tuple(threads))
         process.kill(process.running(threads))
 
     with pool(1, stop) as executor:
         yield executor.submit(begin)
+
+
+@contextlib.contextmanager
+def working(threads: set[int]) -> Iterator[None]:
+    """Have this thread's ident in `threads` while it works, for `interrupt`.
+
+    One that merely waits for work, in a pool, must not be interrupted: it would print a traceback.
+    """
+    threads.add(threading.get_ident())
+    try:
+        yield
+    finally:
+        threads.discard(threading.get_ident())
 
 
 def interrupt(threads: Iterable[int]) -> None:

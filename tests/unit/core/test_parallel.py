@@ -114,3 +114,20 @@ def test_an_error_ends_the_work_beside_and_its_programs_only(
         fail()
     assert ended.wait(60)
     assert killed == ["of 1 thread"]
+
+
+def test_a_thread_whose_work_is_done_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """An interrupted thread of a pool that waits for work would print a traceback."""
+    before = set(threading.enumerate())
+
+    def fail() -> None:
+        with parallel.beside(lambda: 7) as beside:
+            assert beside.result() == 7
+            time.sleep(0.05)  # it waits for work now
+            raise ValueError("why")
+
+    with pytest.raises(ValueError, match="why"):
+        fail()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+    assert caplog.text == ""
