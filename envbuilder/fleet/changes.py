@@ -22,12 +22,17 @@ LABELS: dict[Kind, str] = {**{kind: kind for kind in KINDS}, "device": "on anoth
 REGRESSIONS: frozenset[Kind] = frozenset({"worse", "device", "slower"})
 
 
-def of_outcome(before: Outcome, now: Outcome) -> Kind | None:
-    """Return how an outcome changed; None if it did not, or a node was merely busy."""
+def of_outcome(before: Outcome, now: Outcome, why: str) -> tuple[Kind, str] | None:
+    """Return how an outcome changed, and that in words with `why` it is what it is now.
+
+    None if it did not change, or a node was merely busy.
+    """
     rank, earlier_rank = _rank(now), _rank(before)
     if before == now or rank == earlier_rank == 0:
         return None
-    return "worse" if rank > earlier_rank else "better" if rank < earlier_rank else "changed"
+    kind: Kind = "worse" if rank > earlier_rank else "better" if rank < earlier_rank else "changed"
+    reason = f": {why}" if why and kind != "better" else ""
+    return kind, f"was {before}, is {now}{reason}"
 
 
 def numbers(kinds: Iterable[Kind]) -> str:

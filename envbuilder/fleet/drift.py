@@ -159,11 +159,8 @@ def lines(drift: Drift) -> list[str]:
 
 def _changes(before: Entry, now: Entry) -> Iterator[Change]:
     """Yield how a node that is in both runs changed."""
-    kind = changes.of_outcome(before.outcome, now.outcome)
-    if kind is not None:
-        why = f": {now.detail}" if now.detail and kind != "better" else ""
-        detail = f"was {before.outcome}, is {now.outcome}{why}"
-        yield Change(node=now.node, kind=kind, detail=detail)
+    if changed := changes.of_outcome(before.outcome, now.outcome, now.detail):
+        yield Change(node=now.node, kind=changed[0], detail=changed[1])
     # Without a report, `found` is what was seen there, not what did the work.
     if before.accelerator and now.accelerator and before.device != now.device:
         yield Change(node=now.node, kind="device", detail=f"was {before.device}, is {now.device}")

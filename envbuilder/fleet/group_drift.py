@@ -78,11 +78,8 @@ def headline(drift: GroupDrift) -> str:
 
 def _changes(before: Group, now: Group, *, timed: bool) -> Iterator[GroupChange]:
     """Yield how a group that is in both runs changed."""
-    kind = changes.of_outcome(before.outcome, now.outcome)
-    if kind is not None:
-        why = f": {now.detail}" if now.detail and kind != "better" else ""
-        detail = f"was {before.outcome}, is {now.outcome}{why}"
-        yield GroupChange(nodes=now.nodes, kind=kind, detail=detail)
+    if changed := changes.of_outcome(before.outcome, now.outcome, now.detail):
+        yield GroupChange(nodes=now.nodes, kind=changed[0], detail=changed[1])
     if not PROVEN.issuperset({before.outcome, now.outcome}):
         return
     if _devices(before) != _devices(now):

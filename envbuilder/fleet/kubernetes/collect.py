@@ -83,10 +83,7 @@ def collect(
 
     Raises `ToolError` if the cluster does not answer; a log that cannot be read is its node's.
     """
-    # Pods come last: one that is there has its job among those that were listed before.
-    jobs = {job.metadata.name: job for job in source.jobs(work.run)}
-    pods = newest(source.pods(work.run), owner)
-
+    jobs, pods = listed(source, work.run, owner)
     collected = []
     with pool(WORKERS) as executor:
         for first in range(0, len(stated), _BATCH):
@@ -118,7 +115,16 @@ def owner(pod: PodObject) -> str:
     return pod.metadata.labels.get("job-name", "")
 
 
-def newest(
+def listed(
+    source: Source, run: str, place: Callable[[PodObject], _Place]
+) -> tuple[dict[str, JobObject], dict[_Place, PodObject]]:
+    """Return the jobs of a run by name, and its pods by what `place` returns of them."""
+    # Pods come last: one that is there has its job among those that were listed before.
+    jobs = {job.metadata.name: job for job in source.jobs(run)}
+    return jobs, _newest(source.pods(run), place)
+
+
+def _newest(
     pods: Iterable[PodObject], place: Callable[[PodObject], _Place]
 ) -> dict[_Place, PodObject]:
     """Return the pod in each place. There is one, unless somebody deleted the first."""
@@ -136,12 +142,18 @@ def _of(work: Work, stated: Stated, state: State, text: str | ToolError) -> Coll
     if isinstance(text, ToolError):
         return _unexamined(stated, "lost", text.message)
     log = logs.read(text)
-    if log.report is not None and log.run_id != run_id(work.run, state.node, state.pod):
-        detail = f"the report in its log is of {printable(log.run_id, _LONGEST_NAME)}"
+    if detail := of_another(log, work.run, state):
         return _unexamined(stated, "mixed-up", detail)
     content = results.encode(_result(work, stated, state, log))
     judged = judge.examined(stated.promise, stated.job, content, work.run, state.pod)
     return Collected(judged=judged, content=content)
+
+
+def of_another(log: Log, run: str, ended: Ended) -> str:
+    """Return whose report is in a pod's log if it is not that pod's own, else an empty string."""
+    if log.report is None or log.run_id == run_id(run, ended.node, ended.pod):
+        return ""
+    return f"the report in its log is of {printable(log.run_id, _LONGEST_NAME)}"
 
 
 def _unexamined(stated: Stated, outcome: Outcome, detail: str) -> Collected:

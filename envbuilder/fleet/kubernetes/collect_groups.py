@@ -12,7 +12,6 @@ from envbuilder.core.text import printable
 from envbuilder.fleet import groups, judge
 from envbuilder.fleet.kubernetes import collect, states
 from envbuilder.fleet.kubernetes import log as logs
-from envbuilder.fleet.kubernetes.jobs import run_id
 from envbuilder.fleet.model import Group
 from envbuilder.verify import across
 from envbuilder.verify.run import as_stored
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 """Key of the annotation with the number of a pod among those of an Indexed Job."""
-_LONGEST_NAME = 100
+_LONGEST_STATUS = 100
 
 
 class CollectedGroup(Struct, frozen=True, kw_only=True):
@@ -48,9 +47,7 @@ def collect_groups(
     """
     if not stated:
         return []
-    # Pods come last: one that is there has its job among those that were listed before.
-    jobs = {job.metadata.name: job for job in source.jobs(run)}
-    pods = collect.newest(source.pods(run), _place)
+    jobs, pods = collect.listed(source, run, _place)
     collected = []
     for each in stated:
         numbers = range(len(each.members.nodes))
@@ -102,14 +99,14 @@ def _result(stated: StatedGroup, first: Ended, log: Log) -> bytes:
     """
     if log.report is None:
         raise VerifyError("its first pod passed, and has no report")
-    if log.run_id != run_id(stated.run, first.node, first.pod):
-        raise VerifyError(f"the report in its log is of {printable(log.run_id, _LONGEST_NAME)}")
+    if detail := collect.of_another(log, stated.run, first):
+        raise VerifyError(detail)
     report = as_stored(log.report, "")
     status = report.get("status")
     if (status == "passed") != (first.exit_code == 0):
         raise VerifyError(
             f"its first pod ended with {first.exit_code}, and its report says"
-            f" {printable(str(status), _LONGEST_NAME)}"
+            f" {printable(str(status), _LONGEST_STATUS)}"
         )
     return msgspec.json.encode(
         {
