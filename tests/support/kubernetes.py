@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envbuilder.core import resources
 from envbuilder.core.errors import ToolError
@@ -115,23 +115,37 @@ def log_of(node: str) -> str:
     return f"{events}{json.dumps(report)}\n"
 
 
+def forged(log: str, changes: dict[str, Any]) -> str:
+    """A pod's log whose report has these values instead."""
+    *others, last = log.splitlines()
+    event = json.loads(last)
+    event["report"] |= changes
+    return "\n".join((*others, json.dumps(event)))
+
+
 class Recorded:
-    """A client that answers from the recorded run."""
+    """A client that answers from a recorded run."""
+
+    folder = "run"
 
     def __init__(self, *, without_logs: bool = False) -> None:
         self._without_logs = without_logs
 
     def jobs(self, run: str) -> tuple[JobObject, ...]:
         assert run == RUN
-        content = (DATA / "run" / "jobs.json").read_bytes()
+        content = (DATA / self.folder / "jobs.json").read_bytes()
         return objects.parse(content, objects.JobList, "jobs.json").items
 
     def pods(self, run: str) -> tuple[PodObject, ...]:
         assert run == RUN
-        content = (DATA / "run" / "pods.json").read_bytes()
+        content = (DATA / self.folder / "pods.json").read_bytes()
         return objects.parse(content, objects.PodList, "pods.json").items
 
     def log(self, pod: str) -> str:
         if self._without_logs:
             raise ToolError("kubectl logs: the server does not allow access to it")
+        return self.printed(pod)
+
+    def printed(self, pod: str) -> str:
+        """What a pod printed."""
         return log_of(pod.removeprefix("envbuilder-4f1a2b-").removesuffix("-x7k2p"))

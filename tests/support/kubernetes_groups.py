@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
-from envbuilder.core.errors import ToolError
 from envbuilder.fleet.groups import Members
-from envbuilder.fleet.kubernetes import objects
 from envbuilder.fleet.kubernetes.stated import StatedGroup
-from tests.support.kubernetes import DATA, RUN
-
-if TYPE_CHECKING:
-    from envbuilder.fleet.kubernetes.objects import JobObject, PodObject
+from tests.support.kubernetes import DATA, RUN, Recorded
 
 OUTCOMES = {
     "in-step": "verified",
@@ -66,23 +60,11 @@ def log_of(pod: str) -> str:
     return f"{''.join(lines)}{json.dumps(event)}\n"
 
 
-class RecordedGroups:
-    """A client that answers from the recorded run."""
+class RecordedGroups(Recorded):
+    """A client that answers from the recorded run of groups."""
 
-    def __init__(self, *, without_logs: bool = False) -> None:
-        self._without_logs = without_logs
+    folder = "together"
 
-    def jobs(self, run: str) -> tuple[JobObject, ...]:
-        assert run == RUN
-        content = (DATA / "together" / "jobs.json").read_bytes()
-        return objects.parse(content, objects.JobList, "jobs.json").items
-
-    def pods(self, run: str) -> tuple[PodObject, ...]:
-        assert run == RUN
-        content = (DATA / "together" / "pods.json").read_bytes()
-        return objects.parse(content, objects.PodList, "pods.json").items
-
-    def log(self, pod: str) -> str:
-        if self._without_logs:
-            raise ToolError("kubectl logs: the server does not allow access to it")
+    def printed(self, pod: str) -> str:
+        """What a pod printed."""
         return log_of(pod)

@@ -10,7 +10,7 @@ import pytest
 from envbuilder.fleet import result as results
 from envbuilder.fleet.kubernetes import collect
 from envbuilder.fleet.model import LONGEST_REASON
-from tests.support.kubernetes import OUTCOMES, RUN, Recorded, job_name, stated, work
+from tests.support.kubernetes import OUTCOMES, RUN, Recorded, forged, job_name, stated, work
 
 
 def collected(*nodes: str, source: Recorded | None = None) -> list[collect.Collected]:
@@ -100,10 +100,7 @@ class Forger(Recorded):
         self._changes = changes
 
     def log(self, pod: str) -> str:
-        *events, last = super().log(pod).splitlines()
-        event = json.loads(last)
-        event["report"] |= self._changes
-        return "\n".join((*events, json.dumps(event)))
+        return forged(super().log(pod), self._changes)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from envbuilder.fleet.kubernetes.collect_groups import CollectedGroup, collect_groups
 from envbuilder.fleet.model import LONGEST_REASON
-from tests.support.kubernetes import RUN
+from tests.support.kubernetes import RUN, forged
 from tests.support.kubernetes_groups import OUTCOMES, RecordedGroups, stated
 
 
@@ -68,10 +68,7 @@ class Forger(RecordedGroups):
         self._changes = changes
 
     def log(self, pod: str) -> str:
-        *others, last = super().log(pod).splitlines()
-        event = json.loads(last)
-        event["report"] |= self._changes
-        return "\n".join((*others, json.dumps(event)))
+        return forged(super().log(pod), self._changes)
 
 
 @pytest.mark.parametrize(
