@@ -66,7 +66,7 @@ def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
 
 @contextlib.contextmanager
 def working(threads: set[int]) -> Iterator[None]:
-    """Have this thread's ident in `threads` while it works, for `interrupt`.
+    """Keep this thread's ident in `threads` while it works, for `interrupt`.
 
     One that merely waits for work, in a pool, must not be interrupted: it would print a traceback.
     """

@@ -23,7 +23,7 @@ REGRESSIONS: frozenset[Kind] = frozenset({"worse", "device", "slower"})
 
 
 def of_outcome(before: Outcome, now: Outcome, why: str) -> tuple[Kind, str] | None:
-    """Return how an outcome changed, and that in words with `why` it is what it is now.
+    """Return how an outcome changed, and a description; `why` is the reason for the present one.
 
     None if it did not change, or a node was merely busy.
     """

@@ -37,7 +37,7 @@ def document(
     from cyclonedx.model.tool import ToolRepository
     from cyclonedx.output.json import JsonV1Dot6
 
-    # The library compares components field by field: those in order it compares once.
+    # The library sorts components by comparing many fields: sorted ones need few comparisons.
     ordered = sorted(parts, key=lambda part: (part.kind, part.name, part.version, part.purl))
     tool = Component(name="envbuilder", type=ComponentType.APPLICATION)
     root = Component(

@@ -42,12 +42,12 @@ class MadeLayers:
         self._turns: dict[Path, threading.Lock] = {}
 
     def turn(self, path: Path) -> threading.Lock:
-        """Return the lock that the build holds which makes an entry's layer or hashes a blob."""
+        """Return the lock to hold while making an entry's layer, or hashing a blob."""
         with self._guard:
             return self._turns.setdefault(path, threading.Lock())
 
     def check(self, layout: Layout, blob: Descriptor) -> None:
-        """Hash a blob unless a build beside did so; raise as `Layout.checked` does."""
+        """Hash a blob unless a build of this command has; raise as `Layout.checked` does."""
         path = layout.blob(blob.digest)
         with self.turn(path):
             if path not in self._sound:

@@ -1,7 +1,7 @@
 """Find out which layers of an image a container engine has, with few questions.
 
-Engines tell what images they have, but not what layers. Manifests of images that were exported or
-loaded are recorded here; an engine that still has one of these images has all of its layers.
+Engines list their images, but not their layers. Manifests of images that were exported or loaded
+are recorded on this machine; an engine that still has one of these images has all of its layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _WORTH = 32 << 20
 """Bytes that take longer to send than a few questions."""
 _QUESTIONS = 8
-"""Most recorded images that an engine is asked for, each for some milliseconds."""
+"""Maximum number of recorded images that an engine is asked for; each takes some milliseconds."""
 _LARGEST = 64 << 10
 """Bytes of the largest manifest or index; layers are mostly larger."""
 
@@ -40,10 +40,10 @@ def layers(
 ) -> set[types.Digest]:
     """Return those layers of an image that the engine has, as far as a few questions show.
 
-    It is asked for the image `preload`, of the preloaded lower layers. If there is none: for what
-    has one of the `names` now, mostly the image that this one replaces, and then for the recorded
-    images that have most of what is lacking. Its list of images would take longer: it adds up the
-    size of each (8 ms for an image, Docker 26.1).
+    The engine is asked for the image `preload`, of the preloaded lower layers. If it has none: for
+    what has one of the `names` now, mostly the image that this one replaces, and then for the
+    recorded images that have most of what is lacking. Listing all of its images would take longer,
+    because the engine adds up the size of each (8 ms for an image, Docker 26.1).
     """
     if not engine.receives_layers:
         return set()
@@ -66,7 +66,7 @@ def layers(
 def _promising(
     images: dict[types.Digest, set[types.Digest]], lacking: Mapping[types.Digest, int]
 ) -> Iterator[tuple[types.Digest, set[types.Digest]]]:
-    """Yield the images that have most of what is lacking, which changes meanwhile."""
+    """Yield images, each time that with most of `lacking`, from which the caller removes layers."""
 
     def gain(image: types.Digest) -> int:
         return sum(lacking.get(layer, 0) for layer in images[image])
