@@ -171,8 +171,9 @@ def test_running_children_are_told_apart_by_the_threads_that_started_them() -> N
     def look(line: str) -> None:
         seen.append({len(process.running(threads)) for threads in ([own], [own, own + 1], None)})
         seen.append({len(process.running(threads)) for threads in ([], [own + 1])})
+        process.kill(process.running([own]))  # until then it runs
 
-    process.run(python("print('x')"), on_stdout=look)
+    process.run(python("import time; print('x', flush=True); time.sleep(60)"), on_stdout=look)
     assert seen == [{1}, {0}]
 
 
