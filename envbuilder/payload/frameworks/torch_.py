@@ -75,6 +75,7 @@ class Torch(interface.Framework):
     def require_usable(self) -> str:
         """Compute on the device and compare; name its runtime."""
         usable = device.require_usable(self.torch, self.accelerator)
+        device.require_arrays(self.torch)
         return f"{usable}; {self.row.runtime(self.torch)}"
 
     def describe(self) -> Dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from typing import Any, Callable, Mapping, Optional
 
 from ..report import CheckError
+from . import importing
 from .accelerators import (
     ACCELERATORS,
     architectures,
@@ -61,6 +63,25 @@ def _require_consistent(torch: Any) -> None:
         raise CheckError(
             f"torch {torch.__version__} states a {stated} build, but it was compiled as {compiled};"
             " install it again from its index"
+        )
+
+
+def require_arrays(torch: Any) -> None:
+    """Raise CheckError if torch cannot exchange arrays with the numpy that is installed, if any.
+
+    torch before 2.3 was built for numpy 1: with numpy 2 it is imported, and only warns.
+    """
+    if importlib.util.find_spec("numpy") is None:
+        return
+    numpy = importing.limited("numpy")
+    try:
+        returned = torch.from_numpy(numpy.arange(3.0)).numpy().tolist()
+    except Exception as error:
+        returned = str(error)
+    if returned != [0.0, 1.0, 2.0]:
+        raise CheckError(
+            f"torch {torch.__version__} does not work with numpy {numpy.__version__} ({returned}):"
+            " install a numpy that it was built for, such as numpy<2"
         )
 
 

@@ -3,11 +3,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 from envbuilder.payload.machine import device, memory
 from envbuilder.payload.report import CheckError
 from tests.support.hip import HipTorch
+
+
+class Arrays(numpy.ndarray[Any, Any]):
+    """An array with the method of a tensor."""
+
+    def numpy(self) -> Any:
+        return self
 
 
 def cpu_build() -> Any:
@@ -249,3 +257,20 @@ def test_memory_on_the_device_is_torchs_own_count() -> None:
     assert device.allocated(torch, "xpu") == 8
     assert device.allocated(HipTorch(), "rocm") == 7
     assert memory.peak_bytes(HipTorch(), "rocm") == 8
+
+
+def test_a_torch_that_cannot_exchange_arrays_with_numpy_is_named() -> None:
+    def refused(array: Any) -> Any:
+        raise RuntimeError("Numpy is not available")
+
+    for from_numpy in (refused, lambda array: numpy.zeros(3).view(Arrays)):
+        torch = SimpleNamespace(__version__="2.1.2", from_numpy=from_numpy)
+        with pytest.raises(CheckError, match=r"torch 2\.1\.2 does not work with numpy .*numpy<2"):
+            device.require_arrays(torch)
+    right = SimpleNamespace(from_numpy=lambda array: array.view(Arrays))
+    device.require_arrays(right)
+
+
+def test_without_numpy_there_is_nothing_to_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None)
+    device.require_arrays(None)
