@@ -18,6 +18,10 @@ _MAIN = "from payload.__main__ import main\n\nraise SystemExit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
+RECORD = "record"
+"""Name of the folder that the payload may write; it only reads all others."""
+
+
 @cache
 def payload_pyz() -> bytes:
     """Return the bytes of `payload.pyz`."""

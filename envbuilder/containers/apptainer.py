@@ -46,11 +46,14 @@ class Execution(Struct, frozen=True, kw_only=True):
 
     Apptainer that is killed removes nothing of it.
     """
+    writable: Mapping[str, str] = {}
+    """Folders of the host → paths inside, where the program may write."""
 
     @property
     def command(self) -> tuple[str, ...]:
         """Return the command line, without the variables."""
         binds = [bound(source, target) for source, target in self.mounts.items()]
+        binds += [bound(s, target, writable=True) for s, target in self.writable.items()]
         nodes = self.devices.nodes
         binds += [mount(Bound(source=node, target=node)) for node in nodes]
         binds += [bound(path, path) for path in self.devices.volumes if not _below(path, nodes)]

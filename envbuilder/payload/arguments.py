@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import FrozenSet
 
 from . import start
 from .frameworks import FRAMEWORKS
@@ -39,6 +40,8 @@ def parser() -> argparse.ArgumentParser:
     add("--dataset-name", help="the name in the report; by default from the files' hashes")
     add("--run-id", default="", help="returned with the report")
     add("--questions", type=Path, help="folder in which the images of a blind test will appear")
+    add("--record", type=Path, help="folder for what goes into chosen steps, and comes out")
+    add("--record-steps", type=_numbers, default=frozenset(), help="their numbers, from 0: 0,1,47")
     add("--images", type=_positive, help="train on the first ones only")
     add("--epochs", type=_positive, help="default: 1, or 3 on a subset")
     add(
@@ -64,6 +67,10 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return number
+
+
+def _numbers(text: str) -> FrozenSet[int]:
+    return frozenset(int(number) for number in text.split(","))
 
 
 def _fraction(text: str) -> float:

@@ -15,7 +15,7 @@ from . import frameworks
 from .machine import clock, contention, memory, threads
 from .numerics import arithmetic, determinism, numerics, precision, profiling
 from .options import only_compiled
-from .report import PASSED, SKIPPED, WARNING, CheckError
+from .report import PASSED, SKIPPED, UNREPEATED, WARNING, CheckError
 from .speed import measure
 from .training import blind_test, train
 from .training.dataset import SIDE
@@ -105,6 +105,15 @@ def check_shared_memory() -> Result:
     """Warn if data loader workers cannot use /dev/shm; the payload itself does not need it."""
     problem, text = memory.shared_problem()
     return (WARNING, problem) if problem else (PASSED, text)
+
+
+def check_step(run: Run) -> Result:
+    """Require the recorded steps; they are proven by being repeated outside."""
+    if run.recorder is None:
+        return SKIPPED, UNREPEATED
+    if run.recorder.written != len(run.options.recorded):
+        raise CheckError(f"{run.recorder.written} of {len(run.options.recorded)} were recorded")
+    return PASSED, f"{run.recorder.written} steps were recorded"
 
 
 def check_accuracy(run: Run) -> Result:

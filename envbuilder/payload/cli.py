@@ -93,6 +93,8 @@ def _verify(options: argparse.Namespace) -> int:
         extensions=_unique(options.extension),
         baseline=not options.no_baseline,
         questions=options.questions,
+        record=options.record,
+        recorded=options.record_steps,
         start=options.start,
     )
     if options.quick:
@@ -101,7 +103,7 @@ def _verify(options: argparse.Namespace) -> int:
         data = data.first(options.images)
     report = verify.verify(settings, data, out)
     out.report(report)
-    return 0 if report["status"] == "passed" else EXIT_FAILED
+    return EXIT_FAILED if report["status"] == "failed" else 0
 
 
 def _unique(values: List[str]) -> Tuple[str, ...]:

@@ -102,6 +102,14 @@ class Job(ABC):
         """Train on a batch of the shuffled images and return its mean loss, before the step."""
 
     @abstractmethod
+    def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
+        """Train as ``step`` does; also return which values each of the two dropouts kept."""
+
+    @abstractmethod
+    def snapshot(self) -> List[Any]:
+        """Copy on the device, for each of ``layers.NAMES``: the parameter, Adadelta's averages."""
+
+    @abstractmethod
     def train(self, batch: Any) -> Any:
         """Train on one of the framework's ``batches`` and return its loss."""
 
@@ -215,6 +223,10 @@ class Framework(ABC):
     @abstractmethod
     def content(self, array: Any) -> bytes:
         """Return an array's integers as unsigned bytes, copied back from the device."""
+
+    @abstractmethod
+    def floats(self, arrays: Sequence[Any]) -> bytes:
+        """Return the numbers of arrays as float32, one after the other, copied from the device."""
 
     @abstractmethod
     def batches(self, data: Tensors, count: int) -> List[Any]:

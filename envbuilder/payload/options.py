@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional, Tuple
+from typing import TYPE_CHECKING, FrozenSet, Optional, Tuple
 
 from .frameworks import FRAMEWORKS
-from .report import BLIND_TEST, REQUIRED
+from .report import BLIND_TEST, REQUIRED, STEP
 from .start import AS_FOUND, Start
 
 if TYPE_CHECKING:
@@ -59,6 +59,10 @@ class Options:
     baseline: bool = True
     questions: Optional[Path] = None
     """Folder in which the images of the blind test appear once they are requested."""
+    record: Optional[Path] = None
+    """Folder that receives the recorded steps; without it, the training stays unproven."""
+    recorded: FrozenSet[int] = frozenset()
+    """Numbers of the steps to record, counted from 0."""
     start: Start = AS_FOUND
 
     def epochs_for(self, data: Dataset) -> int:
@@ -94,6 +98,7 @@ class Options:
         names = tuple(f"extension {name}" for name in self.extensions) + REQUIRED
         names += FRAMEWORKS[self.framework].checks
         names += (BLIND_TEST,) if self.questions else ()
+        names += (STEP,) if self.record else ()
         return names + (("kernels",) if self.required_kernels() else ())
 
 

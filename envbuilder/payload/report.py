@@ -28,6 +28,15 @@ REQUIRED = (
 )
 """Checks that every verification needs; each must have run and not have failed."""
 
+UNPROVEN = "unproven"
+"""Status of a report without failure whose training steps nothing repeated outside."""
+
+STEP = "step"
+"""The check whose steps envbuilder repeats outside of the environment; without it, nothing is
+proven."""
+
+UNREPEATED = "step not proven: nothing outside of this environment repeated it"
+
 BLIND_TEST = "blind test"
 """The check whose questions and score come from outside; required if there are questions."""
 
@@ -81,7 +90,7 @@ class Checks:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Passed or failed, the reasons for a failure, and warnings, which do not change the status."""
+    """Passed, failed or unproven, the reasons if not passed, and warnings, which change nothing."""
 
     status: str
     reasons: Tuple[str, ...]
@@ -89,9 +98,17 @@ class Verdict:
 
 
 def judge(
-    checks: Sequence[Check], required: Sequence[str], requested: str, used: Optional[str]
+    checks: Sequence[Check],
+    required: Sequence[str],
+    requested: str,
+    used: Optional[str],
+    *,
+    proven: bool,
 ) -> Verdict:
-    """Pass only if no check failed, each required one ran, and the requested device was used."""
+    """Pass only if no check failed, each required one ran, and the requested device was used.
+
+    What would pass is unproven if no step was recorded, so that nothing can be repeated outside.
+    """
     reasons = [_sentence(check) for check in checks if check.status == FAILED]
     # A check that did not run because an earlier one failed needs no reason of its own.
     if not reasons:
@@ -100,6 +117,8 @@ def judge(
         if used != requested:
             reasons.append(f"device: {requested} was requested, but {used or 'none'} was used")
     warnings = tuple(_sentence(check) for check in checks if check.status == WARNING)
+    if not reasons and not proven:
+        return Verdict(UNPROVEN, (UNREPEATED,), warnings)
     return Verdict(FAILED if reasons else PASSED, tuple(reasons), warnings)
 
 

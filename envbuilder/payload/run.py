@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .interface import Framework, Job, Tensors
     from .options import Options
     from .training.dataset import Dataset
+    from .training.record import Recorder
 
 UNKNOWN = {"version": None, "build": None, "runtime": None}
 
@@ -38,6 +39,7 @@ class Run:
     """Readings of all clocks before and after each training pass, by its name."""
     disturbances: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     """What competed for the processor during each timed piece of work, by its name."""
+    recorder: Optional[Recorder] = None
     moved: Dict[str, float] = field(default_factory=dict)
     """How far the training moved each parameter, relative to its norm before."""
     cold_start: Optional[float] = None
@@ -75,7 +77,8 @@ class Run:
         options, framework = self.options, self.framework
         required = options.required()
         checks = [*self.checks.done, *not_run(self.checks.done, required)]
-        verdict = judge(checks, required, self.accelerator, self.used)
+        proven = options.record is not None
+        verdict = judge(checks, required, self.accelerator, self.used, proven=proven)
         keys = ("name", "memory_bytes", "driver", "capability")
         result: Dict[str, Any] = {
             "schema": SCHEMA,

@@ -14,16 +14,16 @@ import os
 import time
 import traceback
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import checks, origins, torch_checks
 from .frameworks import FRAMEWORKS
 from .machine import clock, contention, facts, hardware, importing, threads
 from .machine.accelerators import FALLBACK_VARIABLES
 from .numerics import compilers
-from .report import BLIND_TEST, FAILED, Check
+from .report import BLIND_TEST, FAILED, STEP, Check
 from .run import Run
-from .training import train
+from .training import record, train
 
 if TYPE_CHECKING:
     from .events import Events
@@ -128,9 +128,12 @@ def _train(run: Run, framework: Framework) -> None:
     job.on_first_step = partial(_cold_start, run)
     job.curve = train.curve(data.train.count, options.epochs_for(data))
     untrained = job.weights()
-    run.epochs = _epochs(run, framework, job, run.tensors, options.epochs_for(data), "epoch")
+    if options.record is not None:
+        run.recorder = record.Recorder(framework, options.record, options.recorded)
+    run.epochs = _epochs(run, framework, job, run.tensors, options.epochs_for(data), run.recorder)
     run.peak_memory = framework.peak()
     run.moved = train.changes(framework, untrained, job.weights())
+    run.checks.run(STEP, checks.check_step, run)
     run.checks.run("accuracy", checks.check_accuracy, run)
     run.checks.run("learning", checks.check_learning, run)
     if options.questions is not None:
@@ -162,20 +165,24 @@ def _epochs(
     job: Job,
     tensors: Tuple[Tensors, Tensors],
     count: int,
-    name: str,
+    recorder: Optional[record.Recorder] = None,
+    name: str = "epoch",
 ) -> List[Dict[str, float]]:
     done = []
+    step = recorder.step if recorder else None
     for number in range(1, count + 1):
         phase = f"{name} {number}"
         counted = contention.read()
         run.events.phase(phase)
         before = clock.read()
-        result = train.epoch(job, tensors[0], partial(run.events.progress, phase))
+        result = train.epoch(job, tensors[0], partial(run.events.progress, phase), step)
         run.intervals[phase] = before, clock.read()
         # The core times the pass by its own clock, from one phase event to the next.
         run.events.phase(f"test {phase}")
         run.count(phase, framework, counted)
         train.require_every_image(job, len(tensors[0].labels))
+        if recorder:
+            recorder.write(job, number)
         done.append({**result, "accuracy": train.accuracy(job, tensors[1])})
     return done
 
@@ -183,5 +190,5 @@ def _epochs(
 def _baseline(run: Run, framework: Framework) -> None:
     data = framework.hold(run.data.train), framework.hold(run.data.test)
     job = framework.job(run.options.seed)
-    epoch = _epochs(run, framework, job, data, 1, "baseline epoch")[0]
+    epoch = _epochs(run, framework, job, data, 1, name="baseline epoch")[0]
     run.baseline = {"device": "cpu", "name": hardware.cpu_name(), **epoch}

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core import files, folders
+from envbuilder.build.payload import RECORD
+from envbuilder.core import files
+from envbuilder.core import folders as core_folders
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.settings import require_writable
 from envbuilder.payload.training.blind_test import IMAGES
@@ -46,23 +48,26 @@ a few of them are close to two classes."""
 
 
 @contextlib.contextmanager
-def folder(settings: Settings) -> Iterator[Path]:
-    """Yield a new folder for the questions of one verification; remove it afterwards.
+def folders(settings: Settings) -> Iterator[dict[str, Path]]:
+    """Yield new folders for what a verification exchanges with the payload; remove them afterwards.
 
-    It is created next to the build folders: a lock marks it as in use, and `clean` removes it if
-    the process was killed.
+    `questions` are this process's, `RECORD` is the payload's. They are created next to the build
+    folders: a lock marks them as in use, and `clean` removes them if the process was killed.
     """
     from filelock import FileLock
 
     parent = require_writable(settings.cache_dir / "build", marked=False)
     with TemporaryDirectory(prefix="questions-", dir=parent) as name:
-        path = Path(name)
+        path = Path(name)  # nobody else's: what is below may be open to all
         lock = path.with_name(f"{path.name}.lock")
         with FileLock(lock):
-            folders.mark(path)
-            # A container reads it as a different user.
-            path.chmod(0o755)
-            yield path
+            core_folders.mark(path)
+            # A container reads and writes as a different user.
+            modes = {"questions": 0o755, RECORD: 0o777}
+            for each, mode in modes.items():
+                (path / each).mkdir()
+                (path / each).chmod(mode)
+            yield {each: path / each for each in modes}
         lock.unlink(missing_ok=True)
 
 

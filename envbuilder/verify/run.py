@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import files, folders
+from envbuilder.build.payload import RECORD
+from envbuilder.core import files
+from envbuilder.core import folders as core_folders
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.redaction import log_text
 from envbuilder.core.text import printable
 from envbuilder.packages.mnist import Dataset
 from envbuilder.payload.machine import importing
-from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.payload.training.dataset import load
 from envbuilder.profiles.profile import Expected
-from envbuilder.verify import blind_test
+from envbuilder.verify import blind_test, step
 from envbuilder.verify.report import consistency, model
 from envbuilder.verify.timeline import Timeline
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.verify.blind_test import BlindTest, Score
     from envbuilder.verify.report.consistency import Request
+    from envbuilder.verify.step import Proof
 
 _STEPS, _LOSS = 10**9, 1e6
 """Bounds of what is shown of a progress event."""
@@ -172,23 +175,30 @@ def examine(
     """Have the payload train and answer a blind test; return its report with the score.
 
     `start` runs the payload, `selection` holds additional arguments for it. Raises `VerifyError`
-    as `run_payload` does.
+    as `run_payload` does. Afterwards the recorded steps are repeated: a wrong one fails the report.
     """
     # Loaded in this process, too, because the report's figures on the data are checked against it.
     data = load(job.dataset.folder, job.dataset.name)
     run_id, small = new_run_id(), job.quick or job.dataset.subset
     request = consistency.request_for(job.expects, data, epochs=job.epochs, quick=small)
-    with blind_test.folder(settings) as questions:
-        folders = {"data": job.dataset.folder, "questions": questions}
+    steps = step.draw(request.train, request.epochs)
+    with blind_test.folders(settings) as exchanged:
+        folders = {"data": job.dataset.folder, **exchanged}
 
         def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
-            return (*payload_arguments(job, paths), *selection, "--run-id", run_id)
+            recorded = ("--record", paths[RECORD], "--record-steps", ",".join(map(str, steps)))
+            return (*payload_arguments(job, paths), *selection, *recorded, "--run-id", run_id)
 
-        return run_payload(
+        outcome = run_payload(
             lambda on_line: start(arguments, folders, on_line),
             *(progress, log, run_id, request),
-            blind_test.BlindTest(data.quick().test if small else data.test, questions),
-        ).data
+            blind_test.BlindTest(data.quick().test if small else data.test, exchanged["questions"]),
+        )
+        if outcome.measured.status != "passed":
+            return outcome.data
+        split = data.train.first(request.train)
+        proof = step.prove(exchanged[RECORD], steps, split, request.framework, progress)
+        return _with_proof(outcome.data, proof)
 
 
 def run_payload(
@@ -244,6 +254,16 @@ def _with_score(data: dict[str, Any], score: Score) -> dict[str, Any]:
     return {**data, "checks": checks, "blind_test": msgspec.to_builtins(score)}
 
 
+def _with_proof(data: dict[str, Any], proof: Proof) -> dict[str, Any]:
+    """Return a passing report with what the repeated steps showed; it fails if they are wrong."""
+    judged = {"detail": proof.problem or proof.summary}
+    if proof.problem:
+        judged["status"] = "failed"
+        data = {**data, "status": "failed", "reasons": [f"{STEP}: {proof.problem}"]}
+    checks = [c | judged if c["name"] == STEP else c for c in data["checks"]]
+    return {**data, "checks": checks, "steps": msgspec.to_builtins(proof.steps)}
+
+
 def _with_doubts(data: dict[str, Any], measured: model.Measured) -> dict[str, Any]:
     """Return a report with a warning for measurements that cannot be true together."""
     doubt = consistency.matmul_rate(measured)
@@ -256,7 +276,7 @@ def _with_doubts(data: dict[str, Any], measured: model.Measured) -> dict[str, An
 def _incomplete(measured: model.Measured) -> str:
     """Return why a genuine payload cannot have written this passing report; "" if it can."""
     names = {check.name for check in measured.checks if check.status in {"passed", "warning"}}
-    lacking = [name for name in (*REQUIRED, BLIND_TEST) if name not in names]
+    lacking = [name for name in (*REQUIRED, BLIND_TEST, STEP) if name not in names]
     if lacking:
         return f"without these checks: {', '.join(lacking)}"
     early = next((check for check in measured.checks if check.seconds < 0), None)
@@ -290,7 +310,7 @@ def follow(
 
 def require_agreement(done: Completed, status: str, hint: str) -> None:
     """Raise `VerifyError` if the payload's exit code contradicts its report."""
-    if done.returncode not in {0, 5} or (done.returncode == 0) != (status == "passed"):
+    if done.returncode not in {0, 5} or (done.returncode == 0) != (status != "failed"):
         # The payload's last line goes to the end: it may be as long as a report.
         raise VerifyError(f"the payload reported {status}, not to be trusted: {_ended(done)}", hint)
 
@@ -322,7 +342,7 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
     Returns "" if the log cannot be written: a full disk must not hide the verdict.
     """
     try:
-        folders.ensure(log.parent)
+        core_folders.ensure(log.parent)
         files.write(log, log_text(text).encode(), files.PRIVATE)
     except OSError as error:
         progress.note(f"{log}: cannot be written: {error.strerror or error}")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from envbuilder.build import conventions, isolation, workflow
 from envbuilder.build.backends import devices
-from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
+from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS, payload_pyz
 from envbuilder.containers import apptainer
 from envbuilder.containers.apptainer import Execution
 from envbuilder.containers.engine.interface import LABEL
@@ -162,8 +162,9 @@ def execution(
         variables={**variables, **chosen},
         mounts={
             str(payload): conventions.PAYLOAD,
-            **{str(folder.absolute()): paths[name] for name, folder in folders.items()},
+            **{str(folders[n].absolute()): path for n, path in paths.items() if n != RECORD},
         },
+        writable={str(folders[n].absolute()): p for n, p in paths.items() if n == RECORD},
         devices=devices.devices(profile, devices.host_nodes(profile)),
         scratch=scratch,
     )

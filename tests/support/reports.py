@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.verify.report import model as report
 from envbuilder.verify.report.history import StoredReport
 
@@ -78,7 +78,7 @@ def measured(**changes: Any) -> dict[str, Any]:
         },
         "checks": [
             {"name": name, "status": "passed", "seconds": 1.0, "detail": "ok"}
-            for name in (*REQUIRED, "vae", BLIND_TEST)
+            for name in (*REQUIRED, "vae", BLIND_TEST, STEP)
         ],
         "training": {"epochs": [epoch()], "cold_start_seconds": 3.0, "batch": 64},
         "compile": [],

@@ -13,7 +13,7 @@ CLASSES = {
     *("nothing learned", "labels leak", "clock", "device faked", "other data"),
     *("precision lowered", "framework shadowed", "report forged", "optimizer no-op"),
     *("gradient wrong", "dropout off", "profiler lies", "wrong numbers"),
-    *("changed after the build", "payload ends"),
+    *("changed after the build", "payload ends", "step wrong"),
 }
 HELPERS = {"forged_report.py"}
 

@@ -14,7 +14,7 @@ from envbuilder.build import conventions, isolation
 from envbuilder.build.access import NOTHING, imports_from
 from envbuilder.build.backends import caches, devices, foreign_programs, project_mount
 from envbuilder.build.image import records
-from envbuilder.build.payload import TIMEOUT_SECONDS
+from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS
 from envbuilder.containers.engine.container import Container
 from envbuilder.containers.engine.interface import VOLUME_LABEL
 from envbuilder.core import console, process
@@ -110,7 +110,7 @@ class DockerEnvironment:
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> process.Completed:
-        """Run the payload in a container without network; the folders are mounted read-only.
+        """Run the payload in a container without network; of the folders, it can write `RECORD`.
 
         Raises `VerifyError` if the image is not the one that was built.
         """
@@ -128,7 +128,8 @@ class DockerEnvironment:
             arguments=(*program, conventions.PAYLOAD, "--promise", start.text(), *arguments(paths)),
             variables={**variables, **self.device_variables},
             home=conventions.HOME,
-            mounts={str(folder): paths[name] for name, folder in folders.items()},
+            mounts={str(folders[name]): path for name, path in paths.items() if name != RECORD},
+            writable={str(folders[name]): path for name, path in paths.items() if name == RECORD},
             devices=self._devices(),
         )
         return self._engine.run(container, on_line, TIMEOUT_SECONDS)

@@ -54,6 +54,8 @@ class Environment(Product, Protocol):
     ) -> Completed:
         """Run the payload, which can read `folders` (name → folder of this machine).
 
+        It can also write the one named `build.payload.RECORD`.
+
         `arguments` is called with the same names → paths as the payload will see them.
         """
 

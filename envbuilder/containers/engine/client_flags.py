@@ -74,6 +74,8 @@ def _folder_flags(container: Container) -> tuple[str, ...]:
     volumes = container.devices.volumes if container.devices else ()
     for source, target in (*container.mounts.items(), *((v, v) for v in volumes)):
         words += ["--mount", bound(source, target)]
+    for source, target in container.writable.items():
+        words += ["--mount", bound(source, target, writable=True)]
     for volume in container.volumes:
         words += ["--mount", mount(volume)]
     return tuple(words)

@@ -90,6 +90,8 @@ class Container(Struct, frozen=True, kw_only=True):
     """The user's working folder, a file system in memory like /tmp; empty for neither."""
     mounts: Mapping[str, str] = {}
     """Folders of the host → paths inside, read-only."""
+    writable: Mapping[str, str] = {}
+    """The same, but the container may write there."""
     project: tuple[str, str] | None = None
     """A folder of the host and its path inside: it can be written, and so can /tmp, which is a
     volume. `user` is then a user of the host."""
@@ -108,7 +110,7 @@ class Container(Struct, frozen=True, kw_only=True):
     def shares_files(self) -> bool:
         """Whether files or devices of the host are visible inside."""
         folders = any(volume.is_folder for volume in self.volumes)
-        return bool(self.mounts or self.project or self.devices or folders)
+        return bool(self.mounts or self.writable or self.project or self.devices or folders)
 
 
 def limits(memory: int, cpus: int) -> Limits:

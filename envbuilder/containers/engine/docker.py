@@ -328,7 +328,8 @@ def _options(container: Container) -> dict[str, Any]:
         options |= _device_options(devices)
     # Mounts, not volumes: a missing source of a volume would be created on the host, as root.
     options["mounts"] = [
-        Mount(target, source, type="bind", read_only=True) for source, target in mounts.items()
+        Mount(target, source, type="bind", read_only=source not in container.writable)
+        for source, target in (mounts | dict(container.writable)).items()
     ]
     return options
 

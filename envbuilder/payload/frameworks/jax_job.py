@@ -49,6 +49,16 @@ class Job(interface.Job):
         images, labels = (self._programs.cut(part, first, count) for part in self._shuffled)
         return self.train((images, labels))
 
+    def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
+        """Train as ``step`` does; the masks follow from the random key that the step uses."""
+        masks = self._programs.masks(self.state.key, count)
+        return self.step(first, count), masks
+
+    def snapshot(self) -> List[Any]:
+        """Copy each parameter and Adadelta's averages: a step replaces their memory."""
+        copy = self._device.jax.numpy.copy
+        return [copy(part[name]) for name in layers.NAMES for part in self.state[:3]]
+
     def train(self, batch: Batch) -> Any:
         """Train on a batch and return its loss."""
         self.state, loss = self.executable(batch)(self.state, *batch, self._rate)

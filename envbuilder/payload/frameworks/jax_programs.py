@@ -10,13 +10,10 @@ from functools import partial
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from ..numerics.convolution import PLAIN, Geometry
-from ..training.train import DEVIATION, MEAN
-
-RHO, EPSILON = 0.9, 1e-6
-"""Adadelta's, as in torch."""
+from ..training.layers import DROPPED, SHARES
+from ..training.train import DEVIATION, EPSILON, MEAN, RHO
 
 IMAGES = ("NHWC", "HWIO", "NHWC")
-SHARES = (0.25, 0.5)
 
 
 class State(NamedTuple):
@@ -41,6 +38,7 @@ class Programs:
         self.gradients = jax.jit(jax.value_and_grad(partial(self._loss, key=None), has_aux=True))
         self.witnesses = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
         self.drop = jax.jit(self._drop, static_argnums=1)
+        self.masks = jax.jit(self._masks, static_argnums=1)
 
     def step(self, state: State, images: Any, labels: Any, rate: Any) -> Any:
         """Return the executable of a training step for batches of this size; compile it if new.
@@ -115,6 +113,13 @@ class Programs:
             return values
         kept = self._jax.random.bernoulli(key, 1 - share, values.shape)
         return self._numpy.where(kept, values / (1 - share), 0)
+
+    def _masks(self, key: Any, count: int) -> List[Any]:
+        """Return which values of ``count`` images the step keeps that begins with this key."""
+        keys = self._jax.random.split(self._jax.random.split(key)[1])
+        ones = [self._numpy.ones((count, *shape)) for shape in DROPPED]
+        kept = [self._drop(*each) for each in zip(ones, SHARES, keys)]  # noqa: B905 - Python 3.9
+        return [values != 0 for values in kept]
 
     def _step(self, state: State, images: Any, labels: Any, rate: Any) -> Tuple[State, Any]:
         """Return the next state and the mean loss before it: one step of Adadelta."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
 from .. import interface
 from ..numerics import plain_arithmetic, reference
@@ -44,6 +44,12 @@ class NumpyFramework(interface.Framework):
     def content(self, array: Any) -> bytes:
         """Return an array's integers as unsigned bytes, copied back from the device."""
         content: bytes = self.fetch(array).astype(self.numpy.uint8).tobytes()
+        return content
+
+    def floats(self, arrays: Sequence[Any]) -> bytes:
+        """Return the numbers of arrays as float32, copied back from the device."""
+        parts = [self.fetch(array).astype(self.numpy.float32).ravel() for array in arrays]
+        content: bytes = self.numpy.concatenate(parts).tobytes()
         return content
 
     def batches(self, data: Tensors, count: int) -> List[Tuple[Any, Any]]:

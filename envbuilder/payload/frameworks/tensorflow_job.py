@@ -25,7 +25,7 @@ from .. import interface
 from ..machine import importing
 from ..training import layers
 from ..training.dataset import SIDE
-from ..training.train import DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH
+from ..training.train import DEVIATION, EPSILON, GAMMA, LEARNING_RATE, MEAN, RHO, TEST_BATCH
 from . import tensorflow_device
 
 if TYPE_CHECKING:
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
 Batch = Tuple[Any, Any]
 """Images, normalised, (N, 28, 28, 1), and their labels."""
-
-RHO, EPSILON = 0.9, 1e-6
-SHARES = (0.25, 0.5)
-"""Fractions that the two dropouts drop."""
 
 
 def normalise(tensorflow: Any, images: Any) -> Any:
@@ -75,11 +71,11 @@ class Network:
         second = nn.conv2d(first, variables["conv2.weight"], 1, "VALID")
         second = nn.relu(nn.bias_add(second, variables["conv2.bias"]))
         pooled = nn.max_pool2d(second, 2, 2, "VALID")
-        dropped = drop(self.tensorflow, pooled, SHARES[0], first_seed)
+        dropped = drop(self.tensorflow, pooled, layers.SHARES[0], first_seed)
         flat = self.tensorflow.reshape(dropped, [-1, layers.WEIGHTS["fc1"][0]])
         third = self.tensorflow.linalg.matmul(flat, variables["fc1.weight"])
         third = nn.relu(nn.bias_add(third, variables["fc1.bias"]))
-        thinned = drop(self.tensorflow, third, SHARES[1], second_seed)
+        thinned = drop(self.tensorflow, third, layers.SHARES[1], second_seed)
         scores = self.tensorflow.linalg.matmul(thinned, variables["fc2.weight"])
         scores = nn.bias_add(scores, variables["fc2.bias"])
         return [first, second, pooled, dropped, third, thinned, scores]
@@ -212,6 +208,27 @@ class Job(interface.Job):
         assert self._shuffled is not None
         return self._run(self._update, self._shuffled, first, first + count)
 
+    def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
+        """Train as ``step`` does; the masks follow from the seeds that the step uses."""
+        tensorflow = self._tensorflow
+        with tensorflow.device(self._place):
+            drawn = zip(layers.DROPPED, layers.SHARES, self._seeds(self._steps + 1))  # noqa: B905
+            masks = [
+                drop(tensorflow, tensorflow.ones([count, *shape]), share, seed) != 0
+                for shape, share, seed in drawn
+            ]
+        return self.step(first, count), masks
+
+    def snapshot(self) -> List[Any]:
+        """Copy each parameter and Adadelta's averages on the device."""
+        variables = dict(zip(self.network.variables, self._means))  # noqa: B905 - Python 3.9
+        with self._tensorflow.device(self._place):
+            return [
+                self._tensorflow.identity(part)
+                for name in layers.NAMES
+                for part in (self.network.variables[name], *variables[name])
+            ]
+
     def train(self, batch: Batch) -> Any:
         """Train on a batch and return its loss."""
         return self._run(self._update, batch, 0, len(batch[1]))
@@ -232,12 +249,15 @@ class Job(interface.Job):
     def _update_by_slice(self, images: Any, labels: Any, first: Any, end: Any, number: Any) -> Any:
         return self._update_all(images[first:end], labels[first:end], number)[0]
 
+    def _seeds(self, number: Any) -> List[Any]:
+        """Return the dropouts' two seeds in a step; those of a job with another seed differ."""
+        numbers = [(2 * self._seed + layer) % (1 << 31) for layer in range(2)]
+        return [self._tensorflow.stack([number, layer]) for layer in numbers]
+
     def _update_all(
         self, images: Any, labels: Any, number: Any
     ) -> Tuple[Any, List[Any], List[Any]]:
-        # Two seeds a step; those of a job with another seed differ.
-        numbers = [(2 * self._seed + layer) % (1 << 31) for layer in range(2)]
-        seeds = [self._tensorflow.stack([number, layer]) for layer in numbers]
+        seeds = self._seeds(number)
         loss, gradients, outputs = self.network.differentiate(images, labels, seeds)
         variables = self.network.variables.values()
         for variable, means, gradient in zip(variables, self._means, gradients):  # noqa: B905

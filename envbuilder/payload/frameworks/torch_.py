@@ -124,6 +124,10 @@ class Torch(interface.Framework):
         """Return a tensor's integers as unsigned bytes, copied back from the device."""
         return eager.content(self.torch, array)
 
+    def floats(self, arrays: Sequence[Any]) -> bytes:
+        """Return the numbers of tensors as float32, copied from the device."""
+        return eager.floats(self.torch, arrays)
+
     def batches(self, data: Tensors, count: int) -> List[eager.Batch]:
         """Return the first batches, normalised and arranged; small data are repeated."""
         pairs = eager.batches(data, count)

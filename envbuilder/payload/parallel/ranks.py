@@ -204,7 +204,7 @@ def _prove(torch: Any, rank: Rank, accelerator: str, tensors: Tensors) -> Tuple[
     images, labels = joined[rank.number]
     call = _wrapped(torch, rank, accelerator, net)
     ours = numerics.backward(torch, net, call, model.arrange(torch, images, form), labels)
-    rank.leave("gradients", _bytes(torch, list(ours.gradients.values())))
+    rank.leave("gradients", eager.floats(torch, list(ours.gradients.values())))
     if rank.number > 0:
         return "", 0.0
     single = numerics.network(torch, model.PUBLISHED).double()
@@ -248,14 +248,8 @@ def _train(
             torch.distributed.barrier()
         seconds.append(clock.timed(device.waiter(torch, accelerator), lambda: steps(each))[0])
     rank.phase("leave")
-    rank.leave("weights", _bytes(torch, list(job.model.parameters())))
+    rank.leave("weights", eager.floats(torch, list(job.model.parameters())))
     return seconds, each, float(loss)
-
-
-def _bytes(torch: Any, tensors: List[Any]) -> bytes:
-    """Return the values of some tensors as float32, concatenated; numpy may be missing."""
-    joined = torch.cat([t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors])
-    return ctypes.string_at(joined.data_ptr(), joined.nbytes)
 
 
 def _leave_group(rank: Rank) -> None:

@@ -74,6 +74,31 @@ class Job(interface.Job):
         batch = slice(first, first + count)
         return step(self, images[batch], labels[batch])
 
+    def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
+        """Train as ``step`` does; also return which values each of the two dropouts kept."""
+        masks: List[Any] = []
+        layers = (self.model.dropout1, self.model.dropout2)
+        hooks = [layer.register_forward_hook(partial(_add_mask, masks)) for layer in layers]
+        try:
+            return self.step(first, count), masks
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def snapshot(self) -> List[Any]:
+        """Copy each parameter with Adadelta's averages, which are zero before the first step.
+
+        IPEX packs both; the two methods used here return them unpacked.
+        """
+        averages = self.optimizer.state_dict()["state"]
+        copies = []
+        for number, value in enumerate(self.model.state_dict().values()):
+            zero = self.torch.zeros_like(value)
+            kept = averages.get(number, {})
+            parts = (value, kept.get("square_avg", zero), kept.get("acc_delta", zero))
+            copies += [part.detach().clone() for part in parts]
+        return copies
+
     def train(self, batch: Batch) -> Any:
         """Train on a batch and return its loss."""
         return step(self, *batch)
@@ -146,6 +171,12 @@ def content(torch: Any, tensor: Any) -> bytes:
     return ctypes.string_at(copy.data_ptr(), copy.nbytes)
 
 
+def floats(torch: Any, tensors: Sequence[Any]) -> bytes:
+    """Return the values of tensors as float32, one after the other; numpy may be missing."""
+    joined = torch.cat([t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors])
+    return ctypes.string_at(joined.data_ptr(), joined.nbytes)
+
+
 def normalise(images: Any) -> Any:
     """Convert bytes to float32 with MNIST's mean and deviation, as the example's transforms do."""
     return images.float().div_(255).sub_(MEAN).div_(DEVIATION)
@@ -178,6 +209,11 @@ def step(job: Job, images: Any, labels: Any) -> Any:
     loss.backward()
     job.optimizer.step()
     return loss.detach()
+
+
+def _add_mask(masks: List[Any], _layer: Any, inputs: Tuple[Any, ...], output: Any) -> None:
+    # A value that was 0 before says nothing, and changes nothing.
+    masks.append((output.detach() != 0) | (inputs[0].detach() == 0))
 
 
 def weights(net: Any) -> Dict[str, Any]:

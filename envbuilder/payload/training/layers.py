@@ -7,7 +7,7 @@ Images are (N, rows, columns, channels), and are flattened in this order.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 WEIGHTS = {
     "conv1": (3, 3, 1, 32),
@@ -15,6 +15,12 @@ WEIGHTS = {
     "fc1": (9216, 128),
     "fc2": (128, 10),
 }
+
+NAMES = tuple(f"{layer}.{part}" for layer in WEIGHTS for part in ("weight", "bias"))
+SHARES: Tuple[float, float] = (0.25, 0.5)
+"""Fractions that the two dropouts drop: of the pooled images, and of what leaves fc1."""
+DROPPED = ((12, 12, 64), (128,))
+"""Shapes of one image's values that they drop from."""
 
 
 def initial(numpy: Any, seed: int) -> Dict[str, Any]:

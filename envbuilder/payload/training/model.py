@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Tuple
 
-from . import dropout
+from . import dropout, layers
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ def fastest(accelerator: str) -> Form:
     return Form(pool_first=True, channels_last=cpu, byte_masks=cpu)
 
 
-def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = (0.25, 0.5)) -> Any:
+def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = layers.SHARES) -> Any:
     """Build a new network on the CPU; the same seed gives the same weights in every form."""
     nn = torch.nn
     torch.manual_seed(seed)
     pool = ("pool", nn.MaxPool2d(2))
     relu = ("relu2", nn.ReLU())
-    layers: List[Tuple[str, Any]] = [
+    stack: List[Tuple[str, Any]] = [
         ("conv1", nn.Conv2d(1, 32, 3)),
         ("relu1", nn.ReLU()),
         ("conv2", nn.Conv2d(32, 64, 3)),
@@ -66,7 +66,7 @@ def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = (0.25
         ("fc2", nn.Linear(128, 10)),
         ("log_softmax", nn.LogSoftmax(dim=1)),
     ]
-    model = nn.Sequential(OrderedDict(layers))
+    model = nn.Sequential(OrderedDict(stack))
     return arrange(torch, model, form)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from ..machine import clock
 
@@ -24,6 +24,8 @@ BATCH = 64
 TEST_BATCH = 1000
 LEARNING_RATE = 1.0
 GAMMA = 0.7
+RHO, EPSILON = 0.9, 1e-6
+"""Adadelta's, as in torch."""
 MEAN, DEVIATION = 0.1307, 0.3081
 POINTS = 200
 """Maximum number of points of a loss curve."""
@@ -64,10 +66,13 @@ def first_batches(images: int, count: int) -> List[slice]:
     return [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
 
 
-def epoch(job: Job, data: Tensors, progress: Progress) -> Dict[str, float]:
+def epoch(
+    job: Job, data: Tensors, progress: Progress, step: Optional[Callable[..., Any]] = None
+) -> Dict[str, float]:
     """Train on every image once; return seconds and mean loss.
 
-    Losses stay on the device until the end: fetching a number would wait for it.
+    ``step`` replaces ``Job.step``, and is given the job, too. Losses stay on the device until the
+    end: fetching a number would wait for it.
     """
     count = len(data.labels)
     sizes = [min(BATCH, count - first) for first in range(0, count, BATCH)]
@@ -78,7 +83,8 @@ def epoch(job: Job, data: Tensors, progress: Progress) -> Dict[str, float]:
     job.wait()
     data_seconds = clock.since(began)
     for number, size in enumerate(sizes):
-        loss = job.step(number * BATCH, size)
+        batch = number * BATCH, size
+        loss = step(job, *batch) if step else job.step(*batch)
         waiting.append(loss)
         if job.on_first_step is not None:
             job.wait(loss)

@@ -117,6 +117,8 @@ def _failed(report: Report) -> str:
         return f"This does not show that {requested} works: nothing was trained on it."
     if used != requested:
         return f"The work did not run on {requested}, but on {used}."
+    if report.status == "unproven":
+        return f"The work ran on {requested}, but nothing outside repeated a step of the training."
     if {check.name for check in report.checks if check.status == "failed"} == {"against"}:
         return f"The work ran on {requested} as requested, but slower or less accurate than before."
     return (

@@ -69,7 +69,7 @@ class Row(Struct, frozen=True, kw_only=True):
     accuracy: float | None
     peak_bytes: int | None
     start_seconds: float | None
-    status: Literal["passed", "failed"]
+    status: Literal["passed", "failed", "unproven"]
     speed: Literal["judged", "not_judged"] | None = None
 
     @property

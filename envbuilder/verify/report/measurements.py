@@ -112,3 +112,17 @@ class Determinism(Struct, frozen=True, kw_only=True):
     steps: Count
     equal: bool
     largest_difference: NotNegative | None = None
+
+
+class Repeated(Struct, frozen=True, kw_only=True):
+    """A training step that was repeated outside of the environment, in float64.
+
+    Steps count from 1 over all epochs. `error` is the largest of all arrays that a step changes,
+    relative to what it changes of that array; `array` names it.
+    """
+
+    step: Count
+    epoch: Count
+    error: float
+    array: str
+    loss_error: float

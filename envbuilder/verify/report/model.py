@@ -26,6 +26,7 @@ from envbuilder.verify.report.measurements import (
     Determinism,
     Measurements,
     Positive,
+    Repeated,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ SCHEMA = 2
 """Of the payload's part, and so of the whole report."""
 MOST_LOSSES = 200
 MOST_TIMED = 200
+MOST_REPEATED = 100
 _TOO_LARGE = 2**64
 """No count, size or seed in a report is as large."""
 
@@ -162,7 +164,8 @@ class Measured(Struct, frozen=True, kw_only=True):
     dataset: Dataset
     checks: tuple[Check, ...]
     training: Training | None
-    status: Literal["passed", "failed"]
+    status: Literal["passed", "failed", "unproven"]
+    """`unproven`: nothing outside of the environment repeated a step of the training."""
     reasons: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     quick: bool = False
@@ -211,6 +214,8 @@ class Report(Measured, frozen=True, kw_only=True):
     time: str | None = None
     against: dict[str, Any] | None = None
     speed: Literal["judged", "not_judged"] | None = None
+    steps: Annotated[tuple[Repeated, ...], Meta(max_length=MOST_REPEATED)] = ()
+    """Training steps that were repeated outside; empty in older and in failed reports."""
     speed_reason: str | None = None
     """Why the speed was not judged, or what of its own limited it."""
 
@@ -224,7 +229,7 @@ def check(data: Any) -> Report:
     """Return a report as typed data; raise `VerifyError` if it is not valid.
 
     A report is untrusted: an environment may send anything. No number in it may be NaN or infinite.
-    A passing report must have used the requested device, contain trained epochs with a duration and
+    A report that did not fail must have used the requested device, contain trained epochs with a duration and
     an accuracy, and contain no failed check. Everything that keeps, compares or shows a report
     takes it from here; the payload's part alone is valid, too.
     """
@@ -238,7 +243,7 @@ def check(data: Any) -> Report:
         stated = f"the report has schema {measured.schema}, expected {SCHEMA}"
         older = "an earlier envbuilder made it: verify again" if measured.schema < SCHEMA else ""
         raise VerifyError(stated, older)
-    if measured.status == "passed":
+    if measured.status != "failed":
         problem = _contradiction(measured)
         if problem:
             raise VerifyError(f"the payload's report contradicts itself: {problem}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _MARKS = {
     "passed": ("✓", "green"),
     "failed": ("✗", "red"),
+    "unproven": ("!", "yellow"),
     "warning": ("!", "yellow"),
     "skipped": ("-", "dim"),
 }

@@ -7,6 +7,8 @@ from envbuilder.payload.report import (
     PASSED,
     REQUIRED,
     SKIPPED,
+    UNPROVEN,
+    UNREPEATED,
     WARNING,
     Check,
     CheckError,
@@ -24,14 +26,21 @@ ALL = [check(name) for name in REQUIRED]
 
 
 def test_all_required_checks_passed_on_the_right_device() -> None:
-    verdict = judge(ALL, REQUIRED, "cpu", "cpu")
+    verdict = judge(ALL, REQUIRED, "cpu", "cpu", proven=True)
     assert (verdict.status, verdict.reasons, verdict.warnings) == (PASSED, (), ())
+
+
+def test_without_a_recorded_step_nothing_is_proven() -> None:
+    verdict = judge(ALL, REQUIRED, "cpu", "cpu", proven=False)
+    assert (verdict.status, verdict.reasons) == (UNPROVEN, (UNREPEATED,))
+    failing = [*ALL, check("kernels", FAILED)]
+    assert judge(failing, REQUIRED, "cpu", "cpu", proven=False).status == FAILED
 
 
 @pytest.mark.parametrize("name", REQUIRED)
 def test_each_required_check_can_fail_the_verification(name: str) -> None:
     checks = [check(c.name, FAILED, "broken") if c.name == name else c for c in ALL]
-    verdict = judge(checks, REQUIRED, "cpu", "cpu")
+    verdict = judge(checks, REQUIRED, "cpu", "cpu", proven=True)
     assert verdict.status == FAILED
     assert verdict.reasons == (f"{name}: broken",)
 
@@ -40,26 +49,31 @@ def test_each_required_check_can_fail_the_verification(name: str) -> None:
 @pytest.mark.parametrize("skipped", [True, False])
 def test_a_required_check_that_did_not_run_fails_the_verification(name: str, skipped: bool) -> None:
     checks = [c for c in ALL if c.name != name] + ([check(name, SKIPPED)] if skipped else [])
-    verdict = judge(checks, REQUIRED, "cpu", "cpu")
+    verdict = judge(checks, REQUIRED, "cpu", "cpu", proven=True)
     assert verdict.status == FAILED
     assert verdict.reasons == (f"{name}: this check did not run",)
 
 
 @pytest.mark.parametrize("used", [None, "cpu", "cpu, cuda"])
 def test_another_device_than_asked_for_fails_the_verification(used: str | None) -> None:
-    verdict = judge(ALL, REQUIRED, "cuda", used)
+    verdict = judge(ALL, REQUIRED, "cuda", used, proven=True)
     assert verdict.status == FAILED
     assert "cuda was requested" in verdict.reasons[0]
 
 
 def test_a_warning_is_told_but_does_not_fail() -> None:
-    verdict = judge([*ALL, check("compile inductor", WARNING, "wrong")], REQUIRED, "cpu", "cpu")
+    verdict = judge(
+        [*ALL, check("compile inductor", WARNING, "wrong")], REQUIRED, "cpu", "cpu", proven=True
+    )
     assert verdict.status == PASSED
     assert verdict.warnings == ("compile inductor: wrong",)
 
 
 def test_a_check_that_is_not_required_fails_the_verification_too() -> None:
-    assert judge([*ALL, check("kernels", FAILED)], REQUIRED, "cpu", "cpu").status == FAILED
+    assert (
+        judge([*ALL, check("kernels", FAILED)], REQUIRED, "cpu", "cpu", proven=True).status
+        == FAILED
+    )
 
 
 def test_what_a_failure_kept_from_running_is_listed_without_reasons_of_its_own() -> None:
@@ -68,7 +82,9 @@ def test_what_a_failure_kept_from_running_is_listed_without_reasons_of_its_own()
     assert {c.name for c in skipped} == set(REQUIRED) - {"import", "build"}
     assert {c.status for c in skipped} == {SKIPPED}
     assert skipped[0].detail == "not run, because build failed"
-    assert judge([*done, *skipped], REQUIRED, "cuda", None).reasons == ("build: a cpu build",)
+    assert judge([*done, *skipped], REQUIRED, "cuda", None, proven=True).reasons == (
+        "build: a cpu build",
+    )
 
 
 def test_a_check_is_timed_and_recorded() -> None:

@@ -16,7 +16,7 @@ from envbuilder.core.process import Completed
 from envbuilder.packages.mnist import Dataset
 from envbuilder.payload import arguments
 from envbuilder.payload.machine import importing
-from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import run
 from envbuilder.verify.report import model
@@ -107,7 +107,7 @@ def test_the_payload_knows_every_option() -> None:
     assert parsed.min_accuracy == 0.981
 
 
-@pytest.mark.parametrize("name", [*REQUIRED, BLIND_TEST])
+@pytest.mark.parametrize("name", [*REQUIRED, BLIND_TEST, STEP])
 def test_every_required_check_is_missed(name: str) -> None:
     data = measured()
     assert run._incomplete(model.check(data)) == ""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from envbuilder.core.console import PlainProgress, _PlainTask
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.process import Completed
-from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.payload.training.dataset import Split
 from envbuilder.verify import blind_test
 from envbuilder.verify.report import consistency, model
@@ -43,7 +43,7 @@ def passing() -> dict[str, Any]:
         "dataset": {"name": "MNIST", "train": 60000, "test": 10000, "subset": False},
         "checks": [
             {"name": name, "status": "passed", "seconds": 1.0, "detail": "ok"}
-            for name in (*REQUIRED, "vae", BLIND_TEST)
+            for name in (*REQUIRED, "vae", BLIND_TEST, STEP)
         ],
         "training": {"epochs": [epoch], "cold_start_seconds": 3.0},
         "status": "passed",

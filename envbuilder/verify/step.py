@@ -1,0 +1,348 @@
+"""Repeat recorded training steps in float64, outside of the environment that trained them.
+
+The payload copies what goes into some steps of its training and what comes out of them
+(`payload/training/record.py`). From these copies, its own images and the published algorithm alone,
+this process computes each step again: forward, loss, gradients, Adadelta, learning rate. Nothing of
+the environment takes part, so a fault that changes every dtype or every device alike shows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import secrets
+import stat
+import statistics
+import struct
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from envbuilder.core.errors import VerifyError
+from envbuilder.payload.numerics import reference
+from envbuilder.payload.training import layers
+from envbuilder.payload.training.dataset import SIDE
+from envbuilder.payload.training.train import (
+    BATCH,
+    DEVIATION,
+    EPSILON,
+    GAMMA,
+    LEARNING_RATE,
+    MEAN,
+    RHO,
+    steps_of,
+)
+from envbuilder.verify.report.measurements import Repeated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from envbuilder.core.console import Progress
+    from envbuilder.payload.training.dataset import Split
+
+MOST_DRAWN = 16
+"""Epochs of which a step is drawn. A step takes 29 MB of disk and 0.4 s."""
+
+MOST_ERROR, MEDIAN_ERROR, MOST_LOSS_ERROR = 2e-2, 1e-3, 1e-4
+"""Allowed errors of any step, of the median step, and of a step's loss, relative to what the step
+changed. docs/evidence/steps.md has those of honest runs and of faults."""
+
+_NEAR, _MOST_NEAR = 1e-5, 6
+"""How close to zero a unit of fc1 may be so that float32 may see it on the other side, and how many
+such units may be in a batch. Adadelta makes the difference as large as any other step."""
+
+_LARGEST = 1e9
+
+_SIGMAS = 6
+"""Allowed standard deviations of what is random: orders of images, dropout's masks."""
+
+
+class Proof(Struct, frozen=True, kw_only=True):
+    """All repeated steps; `problem` is a sentence on what is wrong, empty if nothing is."""
+
+    steps: tuple[Repeated, ...]
+    problem: str
+
+    @property
+    def summary(self) -> str:
+        """Return the number of steps, and their largest and median error."""
+        worst = max(self.steps, key=lambda each: each.error)
+        median = statistics.median(each.error for each in self.steps)
+        return (
+            f"{len(self.steps)} steps of the training repeated outside in float64: relative error"
+            f" at most {worst.error:.1e} ({worst.array}), median {median:.1e}"
+        )
+
+
+def draw(images: int, epochs: int) -> tuple[int, ...]:
+    """Return the steps to record, counted from 0 over all epochs.
+
+    They are the first two, the first with another learning rate, and one at random of each epoch,
+    or of `MOST_DRAWN` epochs: nothing in the environment knows beforehand which.
+    """
+    count, random = steps_of(images), secrets.SystemRandom()
+    between = random.sample(range(1, epochs - 1), MOST_DRAWN - 2) if epochs > MOST_DRAWN else ()
+    drawn = (0, *between, epochs - 1) if between else range(epochs)
+    steps = {0, 1, *([count] if epochs > 1 else ())}
+    for epoch in drawn:
+        fixed = {number - epoch * count for number in steps}
+        others = [number for number in range(count) if number not in fixed] or [0]
+        steps.add(epoch * count + random.choice(others))
+    return tuple(sorted(number for number in steps if number < epochs * count))
+
+
+def prove(
+    folder: Path, numbers: Sequence[int], split: Split, framework: str, progress: Progress
+) -> Proof:
+    """Repeat the recorded steps of a training on `split`, and compare.
+
+    Raises `VerifyError` if a file is missing or not of the right size.
+    """
+    import numpy
+
+    record = _Record(folder, split, framework, numpy)
+    repeated, problems = [], []
+    masks: list[tuple[Any, ...]] = []
+    with progress.task("repeat steps") as task:
+        for done, number in enumerate(numbers, 1):
+            each, problem, mask = _repeat(record, number)
+            repeated.append(each)
+            problems += [problem] if problem else []
+            masks.append(mask)
+            task.update(done, len(numbers))
+    epochs = sorted({number // record.count for number in numbers})
+    problems += [*_initial(record), *_orders(record, epochs), *_dropouts(masks)]
+    median = statistics.median(each.error for each in repeated)
+    if not problems and median > MEDIAN_ERROR:
+        problems.append(f"half of the steps are wrong by {median:.1e} or more")
+    return Proof(steps=tuple(repeated), problem=problems[0] if problems else "")
+
+
+def _repeat(record: _Record, number: int) -> tuple[Repeated, str, tuple[Any, ...]]:
+    """Return a repeated step, what is wrong with it, and its masks where they have an effect."""
+    numpy = record.numpy
+    images, labels = record.batch(number)
+    loss, kept = record.step(number, len(labels))
+    before = record.state(number)
+    weights = {name: value for name, (value, _, _) in before.items()}
+    passed = reference.forward(numpy, weights, images, labels, kept)
+    near = numpy.argwhere((abs(passed.third) < _NEAR) & (kept[1] > 0))
+    epoch = number // record.count
+    rate = LEARNING_RATE * GAMMA**epoch
+    after = record.state(number + 1)
+    found = _LARGEST, ""
+    for flipped in _choices(near):
+        active = passed.third > 0
+        for image, unit in flipped:
+            active[image, unit] ^= True
+        gradients = reference.backward(numpy, passed, active)
+        found = min(found, _worst(numpy, before, after, gradients, rate))
+        if found[0] <= MEDIAN_ERROR:
+            break
+    loss_error = abs(loss - passed.loss) / passed.loss
+    each = Repeated(
+        step=number + 1,
+        epoch=epoch + 1,
+        error=found[0],
+        array=found[1],
+        loss_error=_finite(float(loss_error)),
+    )
+    return each, _wrong(each, len(near)), _effective(passed, kept)
+
+
+def _choices(near: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield all subsets of the units that may be on either side of zero, smaller ones first."""
+    for count in range(min(len(near), _MOST_NEAR) + 1):
+        yield from itertools.combinations(near, count)
+
+
+def _worst(
+    numpy: Any,
+    before: dict[str, tuple[Any, ...]],
+    after: dict[str, tuple[Any, ...]],
+    gradients: dict[str, Any],
+    rate: float,
+) -> tuple[float, str]:
+    """Return the largest error of a step's arrays, relative to what the step changes of it."""
+    errors = []
+    for name, gradient in gradients.items():
+        value, squares, changes = before[name]
+        new_squares = RHO * squares + (1 - RHO) * gradient**2
+        change = numpy.sqrt((changes + EPSILON) / (new_squares + EPSILON)) * gradient
+        expected = value - rate * change, new_squares, RHO * changes + (1 - RHO) * change**2
+        kinds = name, f"{name}'s squared gradients", f"{name}'s squared changes"
+        for kind, old, new, right in zip(kinds, before[name], after[name], expected, strict=True):
+            moved = numpy.linalg.norm((right - old).ravel())
+            error = float(numpy.linalg.norm((new - right).ravel()) / moved) if moved else 0.0
+            errors.append((_finite(error), kind))
+    return max(errors)
+
+
+def _finite(error: float) -> float:
+    """Return an error as a report can state it: 1e9 stands for NaN and all that is larger."""
+    return min(_LARGEST, error)
+
+
+def _wrong(each: Repeated, near: int) -> str:
+    where = f"step {each.step}, in epoch {each.epoch},"
+    if not each.loss_error <= MOST_LOSS_ERROR:
+        return f"{where} reports a loss that is wrong by {each.loss_error:.1e}"
+    if not each.error <= MOST_ERROR:
+        unclear = f"; {near} units were too close to zero to judge" if near > _MOST_NEAR else ""
+        return f"{where} changes {each.array} wrongly: relative error {each.error:.1e}{unclear}"
+    return ""
+
+
+def _initial(record: _Record) -> Iterator[str]:
+    averages = (part for _, *parts in record.state(0).values() for part in parts)
+    if any(part.any() for part in averages):
+        yield "Adadelta's averages are not zero before the first step"
+
+
+def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
+    """Yield what is not random about the orders: each is uncorrelated with the files' and others'.
+
+    A correlation of random orders of n images has a standard deviation of 1 / √(n - 1).
+    """
+    numpy, count = record.numpy, len(record.order(epochs[0]))
+    orders = [numpy.arange(count), *(record.order(epoch) for epoch in epochs)]
+    most = _SIGMAS / math.sqrt(max(count - 1, 1))
+    related = abs(numpy.corrcoef(numpy.array(orders)))
+    for second, epoch in enumerate(epochs, 1):
+        if related[0, second] > most:
+            yield f"the images of epoch {epoch + 1} were not shuffled"
+        for first in range(1, second):
+            if related[first, second] > most:
+                earlier = epochs[first - 1] + 1
+                yield f"epochs {earlier} and {epoch + 1} took images in a similar order"
+
+
+def _effective(passed: Any, kept: tuple[Any, Any]) -> tuple[tuple[Any, Any], ...]:
+    """Return each mask, and where it has an effect: a value that is 0 anyway hides it."""
+    return (kept[0], passed.pooled > 0), (kept[1], passed.third > 0)
+
+
+def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
+    """Yield what is not random about the masks: the share that they drop, and what recurs.
+
+    Masks of two images, or of two steps, agree by chance alone.
+    """
+    for layer, share in enumerate(layers.SHARES):
+        name, alike = f"dropout {layer + 1}", share**2 + (1 - share) ** 2
+        of_layer = [mask[layer] for mask in masks]
+        for kept, effective in of_layer:
+            dropped = kept[effective] == 0
+            if not dropped.size:
+                yield f"{name} had nothing to drop: the network is dead"
+            elif not _by_chance(dropped, share):
+                yield f"{name} dropped {dropped.mean():.1%}, not {share:.0%}"
+        pairs = [((k[1:], e[1:]), (k[:-1], e[:-1])) for k, e in of_layer]
+        for (one, first), (other, second) in (*pairs, *itertools.pairwise(of_layer)):
+            count = min(len(one), len(other))
+            both = first[:count] & second[:count]
+            if not _by_chance(one[:count][both] == other[:count][both], alike):
+                yield f"{name} drops the same again and again"
+
+
+def _by_chance(events: Any, probability: float) -> bool:
+    """Return whether the share of true events is within `_SIGMAS` of the probability."""
+    deviation = math.sqrt(probability * (1 - probability) / max(events.size, 1))
+    return not events.size or bool(abs(events.mean() - probability) <= _SIGMAS * deviation)
+
+
+class _Record:
+    """The files of a record, checked as they are read; `count` are the steps of an epoch."""
+
+    def __init__(self, folder: Path, split: Split, framework: str, numpy: Any) -> None:
+        self._folder, self._split, self.numpy = folder, split, numpy
+        self._rows_first = framework == "torch"
+        """Whether convolutions hold outputs and channels before rows and columns."""
+        self.count = steps_of(split.count)
+        self._orders: dict[int, Any] = {}
+        self._state: tuple[int, Any] = -1, None
+
+    def order(self, epoch: int) -> Any:
+        """Return the order of the images in an epoch, counted from 0."""
+        if epoch not in self._orders:
+            content = self._read(f"order-{epoch + 1}", 4 * self._split.count)
+            order = self.numpy.frombuffer(content, "<i4")
+            if sorted(order.tolist()) != list(range(self._split.count)):
+                raise VerifyError(f"epoch {epoch + 1} did not take each image once")
+            self._orders[epoch] = order
+        return self._orders[epoch]
+
+    def batch(self, number: int) -> tuple[Any, Any]:
+        """Return the images of a step, normalised, and their labels."""
+        epoch, position = divmod(number, self.count)
+        taken = self.order(epoch)[position * BATCH : (position + 1) * BATCH]
+        numpy, split = self.numpy, self._split
+        pixels = numpy.frombuffer(split.images, "u1")[: split.count * SIDE * SIDE]
+        images = pixels.reshape(-1, SIDE, SIDE, 1)[taken] / 255
+        return (images - MEAN) / DEVIATION, numpy.frombuffer(split.labels, "u1")[taken]
+
+    def state(self, done: int) -> dict[str, tuple[Any, Any, Any]]:
+        """Return each parameter and Adadelta's averages after `done` steps."""
+        if self._state[0] != done:
+            self._state = done, dict(self._arrays(done))
+        states: dict[str, tuple[Any, Any, Any]] = self._state[1]
+        return states
+
+    def _arrays(self, done: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        sizes = {name: math.prod(_shape(name)) for name in layers.NAMES}
+        content = self._read(f"state-{done}", 3 * 4 * sum(sizes.values()))
+        values = self.numpy.frombuffer(content, "<f4").astype(self.numpy.float64)
+        for name, size in sizes.items():
+            parts, values = values[: 3 * size].reshape(3, size), values[3 * size :]
+            yield name, tuple(self._arranged(name, part) for part in parts)
+
+    def _arranged(self, name: str, values: Any) -> Any:
+        """Return a parameter in the shape that `layers` describes."""
+        shape = _shape(name)
+        if not self._rows_first or len(shape) == 1:
+            return values.reshape(shape)
+        if len(shape) == 4:
+            rows, columns, channels, outputs = shape
+            return values.reshape(outputs, channels, rows, columns).transpose(2, 3, 1, 0)
+        matrix = values.reshape(shape[::-1]).T
+        rows, columns, channels = layers.DROPPED[0]
+        if shape[0] != rows * columns * channels:
+            return matrix
+        images = matrix.reshape(channels, rows, columns, -1).transpose(1, 2, 0, 3)
+        return images.reshape(shape)
+
+    def step(self, number: int, images: int) -> tuple[float, tuple[Any, Any]]:
+        """Return a step's loss, and the masks of the two dropouts."""
+        sizes = [images * math.prod(shape) for shape in layers.DROPPED]
+        content = self._read(f"step-{number}", 8 + sum(sizes))
+        kept = self.numpy.frombuffer(content, "u1", offset=8)
+        if kept.max() > 1:
+            raise VerifyError(f"the recorded step {number + 1} is damaged: a mask is no mask")
+        rows, columns, channels = layers.DROPPED[0]
+        first, second = kept[: sizes[0]], kept[sizes[0] :].reshape(images, -1)
+        if self._rows_first:
+            first = first.reshape(images, channels, rows, columns).transpose(0, 2, 3, 1)
+        (loss,) = struct.unpack("<d", content[:8])
+        return loss, (first.reshape(images, *layers.DROPPED[0]), second)
+
+    def _read(self, name: str, size: int) -> bytes:
+        """Return a file's content; a link, another kind of file or another size is refused."""
+        # Without O_NONBLOCK, a pipe in its place would never be opened.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            with os.fdopen(os.open(self._folder / name, flags), "rb") as file:
+                state = os.fstat(file.fileno())
+                content = file.read(size) if stat.S_ISREG(state.st_mode) else b""
+        except OSError as error:
+            raise VerifyError(f"the step is not proven: {name}: {error.strerror}") from error
+        if state.st_size != size or len(content) != size:
+            sizes = f"has {state.st_size} bytes, not {size}"
+            raise VerifyError(f"the step is not proven: {name} {sizes}")
+        return content
+
+
+def _shape(name: str) -> tuple[int, ...]:
+    layer, _, part = name.partition(".")
+    shape = layers.WEIGHTS[layer]
+    return shape if part == "weight" else shape[-1:]
