@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from tests.support.reports import epoch
 
 if TYPE_CHECKING:
@@ -99,6 +99,34 @@ LEARNING = (
 )
 """Faults that a whole verification sees."""
 
+STEPS = (
+    Sabotage("every_second_update_skipped", "step wrong", "step", "step 2, in epoch 1,", True),
+    Sabotage("gradients_of_the_step_before", "step wrong", "step", "step 2, in epoch 1, changes"),
+    Sabotage("zero_grad_without_effect", "step wrong", "step", "step 2, in epoch 1, changes"),
+    Sabotage("images_not_shuffled", "other data", "step", "of epoch 1 were not shuffled"),
+    Sabotage("loss_of_half_a_batch", "step wrong", "step", "reports a loss that is wrong"),
+    Sabotage("weights_rounded_to_bfloat16", "step wrong", "step", "step 1, in epoch 1, changes"),
+    Sabotage("scheduler_without_effect", "step wrong", "step", "step 48, in epoch 2, changes"),
+    Sabotage("a_fifth_of_the_learning_rate", "step wrong", "step", "step 1, in epoch 1, changes"),
+    Sabotage("leaky_relu", "step wrong", "step", "step 1, in epoch 1, "),
+    # Ten more.
+    Sabotage("updates_lost_from_step_50", "step wrong", "step", ", in epoch 2, changes", True),
+    Sabotage("the_same_order_in_each_epoch", "other data", "step", "took images in a similar"),
+    Sabotage("one_dropout_mask", "dropout off", "step", "drops the same again and again"),
+    Sabotage("averages_in_bfloat16", "step wrong", "step", "squared"),
+    Sabotage("another_decay_of_averages", "step wrong", "step", "step 1, in epoch 1, changes"),
+    Sabotage("weights_that_decay", "step wrong", "step", "step 1, in epoch 1, changes"),
+    Sabotage("clipped_gradients", "step wrong", "step", "step 1, in epoch 1, changes"),
+    Sabotage("smoothed_labels", "step wrong", "step", "reports a loss that is wrong"),
+    Sabotage("bfloat16_in_training_alone", "step wrong", "step", "changes"),
+    Sabotage("images_shifted_in_training", "step wrong", "step", "reports a loss that is wrong"),
+)
+"""Faults of training that one step does not show, or that change the reference alike.
+
+They are found outside of the environment. A fault in a compiled step alone is JAX's and
+TensorFlow's.
+"""
+
 CLOCKS = (
     Sabotage("time_runs_backwards", "clock", "run", "the clock that times the work moved by -"),
     Sabotage("time_runs_slowly", "clock", "clock", "no duration can be trusted"),
@@ -163,7 +191,7 @@ DEATHS = (
 
 ALL_CHECKS: list[dict[str, Any]] = [
     {"name": n, "status": "passed", "seconds": 0.01, "detail": ""}
-    for n in (BLIND_TEST, "vae", *REQUIRED)
+    for n in (BLIND_TEST, "vae", *REQUIRED, STEP)
 ]
 PASS = epoch(0.4)
 SHORT = {"training__cold_start_seconds": 0.1, "checks": ALL_CHECKS, "training__epochs": [PASS]}
@@ -185,7 +213,12 @@ FORGED = (
     _forged("of another run", "belongs to another run", True, run_id="0123456789abcdef"),
     _forged("exit code of a failure", "the payload ended with exit code 5", True, code=5),
     _forged("without checks", "without these checks: isolation, import", checks=[]),
-    _forged("without the last check", "without these checks: clock", checks=ALL_CHECKS[:-1]),
+    _forged(
+        "without the last check",
+        "without these checks: clock",
+        checks=[*ALL_CHECKS[:-2], ALL_CHECKS[-1]],
+    ),
+    _forged("without a step", "without these checks: step", checks=ALL_CHECKS[:-1]),
     _forged("without a blind test", "without these checks: blind", checks=ALL_CHECKS[1:]),
     _forged(
         "a check that is skipped",
@@ -302,6 +335,7 @@ PLANTED = (
 EVERY: tuple[Sabotage, ...] = (
     *NUMBERS,
     *LEARNING,
+    *STEPS,
     *CLOCKS,
     *DEVICES,
     *DEATHS,
@@ -309,7 +343,14 @@ EVERY: tuple[Sabotage, ...] = (
     *PLANTED,
 )
 
+TENSORFLOW_STEPS = (
+    Sabotage(
+        "graphs_with_half_an_update", "step wrong", "step", "step 1, in epoch 1, changes", True
+    ),
+)
+
 OF_TENSORFLOW: tuple[Sabotage, ...] = (
+    *TENSORFLOW_STEPS,
     *TENSORFLOW_DEVICES,
     *TENSORFLOW_NUMBERS,
     *TENSORFLOW_LEARNING,

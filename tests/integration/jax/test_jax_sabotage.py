@@ -115,6 +115,13 @@ def test_without_a_fault_it_passes(bench: Bench) -> None:
     assert any("convolution" in name for name in found.report["kernels"]["training"])
 
 
+@pytest.mark.slow
+def test_a_fault_of_the_compiled_step_alone(bench: Bench) -> None:
+    overlay = bench.overlay.after("jax", "compiled_step_with_half_an_update")
+    found = bench.verify(overlay, profile="jax-cpu")
+    found.require_failed("step", "step 1, in epoch 1, changes")
+
+
 @pytest.mark.soak
 def test_convolutions_that_do_not_learn_are_below_the_gate(bench: Bench) -> None:
     overlay = bench.overlay.after("jax", "conv_without_weight_gradient")

@@ -21,6 +21,7 @@ from tests.support.sabotages import (
     TENSORFLOW_DEVICES,
     TENSORFLOW_LEARNING,
     TENSORFLOW_NUMBERS,
+    TENSORFLOW_STEPS,
     Sabotage,
     parameters,
 )
@@ -49,6 +50,13 @@ def test_an_overlay_without_a_fault_passes(bench: Bench) -> None:
     assert (found.code, found.report["status"], found.report["reasons"]) == (0, "passed", [])
     assert found.report["device"]["used"] == "cpu"
     assert any("Conv2DBackpropFilter" in name for name in found.report["kernels"]["training"])
+
+
+@pytest.mark.parametrize("sabotage", parameters(TENSORFLOW_STEPS))
+def test_a_fault_of_graphs_alone(bench: Bench, sabotage: Sabotage) -> None:
+    overlay = bench.overlay.after("tensorflow", sabotage.name)
+    found = bench.verify(overlay, profile="tensorflow-cpu")
+    found.require_failed(sabotage.check, sabotage.words)
 
 
 @pytest.mark.parametrize("sabotage", parameters(TENSORFLOW_DEVICES))

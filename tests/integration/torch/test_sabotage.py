@@ -36,6 +36,7 @@ from tests.support.sabotages import (
     LEARNING,
     NUMBERS,
     PLANTED,
+    STEPS,
     Device,
     Forged,
     Planted,
@@ -115,6 +116,14 @@ def test_a_device_that_does_its_work_on_the_cpu(bench: Bench, few_digits: Words)
 @pytest.mark.parametrize("sabotage", parameters(LEARNING))
 def test_learning_that_did_not_happen(bench: Bench, sabotage: Sabotage) -> None:
     found = bench.verify(bench.overlay.after_torch(sabotage.name))
+    found.require_failed(sabotage.check, sabotage.words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sabotage", parameters(STEPS))
+def test_steps_that_are_not_the_published_ones(bench: Bench, sabotage: Sabotage) -> None:
+    """Two epochs: the first has the first steps, the second another learning rate and order."""
+    found = bench.verify(bench.overlay.after_torch(sabotage.name), "--epochs", "2")
     found.require_failed(sabotage.check, sabotage.words)
 
 

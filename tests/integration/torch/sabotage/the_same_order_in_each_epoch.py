@@ -1,0 +1,14 @@
+"""One random order, drawn once."""
+
+import torch
+
+real, drawn = torch.randperm, {}
+
+
+def randperm(count, *more, **options):
+    if count not in drawn:
+        drawn[count] = real(count, *more, **options)
+    return drawn[count]
+
+
+torch.randperm = randperm
