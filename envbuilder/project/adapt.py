@@ -160,20 +160,18 @@ def _indexes(profile: Profile) -> dict[str, str]:
 
 
 def _python(profile: Profile, contents: Contents) -> Python:
-    """Return the Python of an environment: the stated version, else one that its files allow.
+    """Return the Python of an environment: one that the project and all its files allow.
 
     If no image can be made with that one, a second one is added for images.
     """
-    stated = contents.stated.python
     allowed = [v for v in profile.python.supported if all(_fits(v, p) for p in contents.pythons)]
-    if stated in allowed:
-        return Python(default=stated, supported=(stated,))
-    if stated or not allowed:
-        limits = [f"{line.text} ({line.where})" for line in contents.pythons]
+    if not allowed:
+        limits = ", ".join(f"{line.text} ({line.where})" for line in contents.pythons)
         raise InvalidError(
-            f"the project needs Python {' and '.join([stated] if stated else limits)}; profile"
-            f" '{profile.name}' has {', '.join(profile.python.supported)}",
-            'Name one of these (python: "X.Y"), or leave the profile out of profiles:.',
+            f"the project needs Python {limits}; profile '{profile.name}' has"
+            f" {', '.join(profile.python.supported)}",
+            "Change what is stated there so that one of these fits all of it, or leave the profile"
+            " out of profiles:.",
         )
     default = profile.python.default if profile.python.default in allowed else allowed[-1]
     for_images = [v for v in allowed if v in profile.image_pythons]

@@ -34,7 +34,7 @@ class Contents(Struct, frozen=True, kw_only=True):
     constraints: tuple[Line, ...]
     """Of whatever is installed."""
     pythons: tuple[Line, ...]
-    """The versions of Python that each file allows."""
+    """The versions of Python that `python:` allows, if it is stated, and that each file does."""
     conda: tuple[Line, ...]
     channels: tuple[str, ...]
     notes: tuple[str, ...]
@@ -98,7 +98,14 @@ def contents(definition: Definition, name: str, project: Path, read: Read) -> Co
         stated=stated(definition, name),
         requirements=lines,
         constraints=tuple(line for f in every for line in f.constraints),
-        pythons=tuple(Line(f.python, where) for where, f in files if f.python),
+        pythons=(
+            # Of two, the environment's own, which comes last.
+            *(
+                Line(f"=={v}.*", where)
+                for v, where in [*entries(definition, name, project, "python")][-1:]
+            ),
+            *(Line(f.python, where) for where, f in files if f.python),
+        ),
         conda=tuple(line for f in every for line in f.conda),
         channels=tuple(dict.fromkeys(c for f in every for c in f.channels)),
         notes=tuple(dict.fromkeys(n for f in every for n in f.notes)),
@@ -122,7 +129,10 @@ def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
 def entries(
     definition: Definition, name: str, project: Path, key: str
 ) -> Iterator[tuple[Any, str]]:
-    """Yield the items of a list or mapping at the top level and in an environment, with places."""
+    """Yield what a key holds at the top level and in an environment, with places.
+
+    Of a list or mapping each item; of another value, if it is stated, that alone.
+    """
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
         parts.append((["environments", name], definition.environments[name]))
@@ -131,6 +141,7 @@ def entries(
     text = read_text(path) if stated else ""
     for above, part in parts:
         value = getattr(part, key)
+        value = value if isinstance(value, tuple | dict) else tuple(filter(None, [value]))
         for number, item in enumerate(value.items() if isinstance(value, dict) else value):
             below = item[0] if isinstance(value, dict) else str(number)
             yield item, place(PROJECT_FILE, text, [*above, key, below])

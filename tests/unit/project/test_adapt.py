@@ -139,22 +139,21 @@ def test_python_is_the_profiles_default_if_the_files_allow_it(
     assert {*variant.base} == {*expected}
 
 
-def test_the_stated_python_counts_before_the_files() -> None:
-    variant = adapt(CPU, contents(python="3.12"))
-    assert (variant.python.default, variant.python.supported) == ("3.12", ("3.12",))
-
-
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("limits", "words"),
     [
-        ({"python": "3.8"}, "the project needs Python 3.8; profile 'cpu' has 3.11, 3.12"),
-        ({"pythons": lines("<3.9")}, "needs Python <3.9 (requirements.txt:1); profile 'cpu' has"),
-        ({"pythons": lines("new")}, "requirements.txt:1: Python 'new'"),
+        (("<3.9",), "needs Python <3.9 (requirements.txt:1); profile 'cpu' has 3.11, 3.12"),
+        (("new",), "requirements.txt:1: Python 'new'"),
+        # The profile has each, but not both at once.
+        (
+            ("==3.11.*", "==3.12.1"),
+            "needs Python ==3.11.* (requirements.txt:1), ==3.12.1 (requirements.txt:2)",
+        ),
     ],
 )
-def test_a_python_that_the_profile_has_not(changes: dict[str, Any], words: str) -> None:
+def test_a_python_that_the_profile_has_not(limits: tuple[str, ...], words: str) -> None:
     with pytest.raises(InvalidError) as raised:
-        adapt(CPU, contents(**changes))
+        adapt(CPU, contents(pythons=lines(*limits)))
     assert words in raised.value.message
 
 
@@ -163,7 +162,7 @@ def test_a_second_python_for_images_if_the_default_has_no_base() -> None:
     variant = adapt(xpu, contents())
     assert variant.python.default == xpu.python.default
     assert variant.image_python in variant.base
-    stated = adapt(xpu, contents(python=xpu.python.default))
+    stated = adapt(xpu, contents(pythons=lines(f"=={xpu.python.default}.*")))
     assert "docker" not in stated.backends
     assert "venv" in stated.backends
 
@@ -171,7 +170,7 @@ def test_a_second_python_for_images_if_the_default_has_no_base() -> None:
 def test_no_backend_is_left() -> None:
     only_image = msgspec.structs.replace(profiles.load("xpu", FOLDERS), backends=("docker",))
     with pytest.raises(InvalidError, match=r"no base image with Python 3.11 is known"):
-        adapt(only_image, contents(python="3.11"))
+        adapt(only_image, contents(pythons=lines("==3.11.*")))
 
 
 def test_variables_and_system_packages_are_added() -> None:
@@ -263,10 +262,10 @@ def test_parts_of_jax_are_never_added_but_their_versions_count() -> None:
 def test_what_a_profile_pins_is_that_of_the_environments_python() -> None:
     with pytest.raises(InvalidError, match=r"jax<0\.11: profile 'jax-cpu' has jax 0\.12\.0\.1"):
         adapt(JAX_CPU, contents("jax<0.11"))
-    older = adapt(JAX_CPU, contents("jax<0.11", python="3.11"))
+    older = adapt(JAX_CPU, contents("jax<0.11", pythons=lines("==3.11.*")))
     assert older.python.supported == ("3.11",)
     with pytest.raises(InvalidError, match=r"jax>=0\.11: profile 'jax-cpu' has jax 0\.10\.2"):
-        adapt(JAX_CPU, contents("jax>=0.11", python="3.11"))
+        adapt(JAX_CPU, contents("jax>=0.11", pythons=lines("==3.11.*")))
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu", "tensorflow-gpu"])

@@ -108,7 +108,31 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
         Line("attrs", "requirements.txt:1"),
         Line("attrs", "pyproject.toml:1"),
     )
-    assert found.pythons == (Line(">=3.10", "pyproject.toml"),)
+    assert found.pythons == (
+        Line("==3.12.*", "envbuilder.yaml:1"),
+        Line(">=3.10", "pyproject.toml"),
+    )
     assert (len(found.constraints), len(found.conda)) == (2, 2)
     assert (found.channels, found.notes) == (("conda-forge",), ("a note",))
     assert found.read_from == ("more.txt", "pyproject.toml", "requirements.txt")
+
+
+@pytest.mark.parametrize(("name", "expected"), [("default", ":1"), ("test", ":1"), ("old", ":4")])
+def test_the_stated_python_is_one_of_the_statements_with_its_place(
+    tmp_path: Path, name: str, expected: str
+) -> None:
+    text = 'python: "3.12"\nenvironments:\n  test: {}\n  old: {python: "3.11"}\n'
+    (tmp_path / "envbuilder.yaml").write_text(text)
+    definition = Definition(
+        python="3.12",
+        requirements_from=("environment.yml",),
+        environments={"test": Environment(), "old": Environment(python="3.11")},
+    )
+    contents = environments.contents(
+        definition, name, tmp_path, lambda *_: Listed(python="==3.8.*")
+    )
+    version = "3.11" if name == "old" else "3.12"
+    assert contents.pythons == (
+        Line(f"=={version}.*", f"envbuilder.yaml{expected}"),
+        Line("==3.8.*", "environment.yml"),
+    )
