@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 DEFAULT: types.Framework = "torch"
 
 
+BUILD_EXTRA = re.compile(r"(and-)?(cpu|cuda|metal|oneapi|rocm|tpu|xpu|minimum-jaxlib)[a-z0-9-]*")
+"""Extras that choose a build of a framework for some hardware (normalised)."""
+
+
 class Framework(Struct, frozen=True, kw_only=True):
     """What its distributions and conda packages are; names are normalised as in indexes."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from itertools import product
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -15,16 +16,16 @@ from msgspec.structs import replace
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.strict_yaml import shown
 from envbuilder.profiles import backends
-from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.profiles.profile import Python
-from envbuilder.profiles.requirements import applies
+from envbuilder.profiles.requirements import applies, distribution
 from envbuilder.project.requirement_files import conda_spec
 from envbuilder.project.requirement_files.requirement import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from packaging.version import Version
+    from packaging.requirements import Requirement
 
     from envbuilder.core import types
     from envbuilder.profiles.profile import Conda, Profile
@@ -48,7 +49,7 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
         requirements=tuple(_requirements(profile, python.supported, contents.requirements)),
         constraints=(
             *profile.constraints,
-            *_constraints(profile, contents),
+            *_constraints(profile, python.supported, contents),
             *_conda_versions(profile, contents.conda),
         ),
         indexes={**profile.indexes, **_indexes(profile)},
@@ -74,62 +75,77 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
 
 
 def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the profile's requirements, then the lines that are not about the framework itself."""
-    from packaging.utils import canonicalize_name
-
-    framework = FRAMEWORKS[profile.framework]
-    pins = [*_pins(profile, pythons)]
+    """Yield the profile's requirements, then what the lines add to them, each once."""
+    parts = FRAMEWORKS[profile.framework].parts
     yield from profile.requirements
     seen = set(profile.requirements)
     for line in lines:
-        requirement = parse(line.text, line.where)
-        name = canonicalize_name(requirement.name)
-        # Another name of the framework, such as tensorflow-gpu, means the profile's build, too.
-        names = framework.names if name in framework.names else {name}
-        pinned = [pin for pin in pins if pin[0] in names] if name in framework.builds else []
-        for pinned_name, version in pinned:
-            if not requirement.specifier.contains(version, prereleases=True):
-                raise InvalidError(
-                    f"{line.where}: {line.text}: profile '{profile.name}' has {pinned_name}"
-                    f" {version}",
-                    "Allow that version, or leave the line out: each profile has its own. To"
-                    " support only profiles that fit, list them: profiles: [NAME, …]",
-                )
-        if not pinned and name not in framework.parts and str(requirement) not in seen:
-            seen.add(str(requirement))
-            yield str(requirement)
+        for requirement in _added(profile, pythons, line):
+            if distribution(line.text) not in parts and str(requirement) not in seen:
+                seen.add(str(requirement))
+                yield str(requirement)
 
 
-def _pins(profile: Profile, pythons: Sequence[str]) -> Iterator[tuple[str, Version]]:
-    """Yield what a profile requires in one exact version, where it is installed."""
+def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Requirement]:
+    """Yield what a line requires in addition to the profile's own build of the framework.
+
+    Of a package that the profile pins, extras alone are left. Raise `InvalidError` if the line
+    needs another version of it.
+    """
     from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-    from packaging.version import Version
 
-    targets = [(platform, python) for platform in profile.platforms for python in pythons]
-    for text in profile.requirements:
-        requirement = Requirement(text)
-        pinned = [s.version for s in requirement.specifier]
-        if len(pinned) == 1 and any(applies(requirement.marker, *target) for target in targets):
-            yield canonicalize_name(requirement.name), Version(pinned[0])
+    framework = FRAMEWORKS[profile.framework]
+    requirement = parse(line.text, line.where)
+    name = distribution(requirement.name)
+    if name not in framework.builds:
+        yield requirement
+        return
+    targets = [t for t in product(profile.platforms, pythons) if applies(requirement.marker, *t)]
+    # Another name of the framework, such as tensorflow-gpu, means the profile's build, too.
+    names = framework.names if name in framework.names else {name}
+    owned = [need for need in map(Requirement, profile.requirements)
+             if distribution(need.name) in names
+             and any(applies(need.marker, *target) for target in targets)]  # fmt: skip
+    if targets and not owned:
+        yield requirement
+    extras = sorted(e for e in requirement.extras if not BUILD_EXTRA.fullmatch(distribution(e)))
+    for need in owned:
+        version = _pinned(need)
+        if version and not requirement.specifier.contains(version, prereleases=True):
+            raise InvalidError(
+                f"{line.where}: {line.text}: profile '{profile.name}' has {need.name} {version}",
+                "Allow that version, or leave the line out: each profile has its own. To"
+                " support only profiles that fit, list them: profiles: [NAME, …]",
+            )
+        if extras or (not version and requirement.specifier):
+            wanted = f"[{','.join(extras)}]" if extras else ""
+            markers = " and ".join(f"({m})" for m in (need.marker, requirement.marker) if m)
+            versions = "" if version else requirement.specifier
+            end = f"; {markers}" if markers else ""
+            yield Requirement(f"{need.name}{wanted}{versions}{end}")
 
 
-def _constraints(profile: Profile, contents: Contents) -> Iterator[str]:
+def _pinned(requirement: Requirement) -> str:
+    """Return the one version that a requirement allows; empty if it allows several."""
+    exact = [s.version for s in requirement.specifier if s.operator == "=="]
+    return exact[0] if len(requirement.specifier) == len(exact) == 1 and "*" not in exact[0] else ""
+
+
+def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -> Iterator[str]:
     """Yield the constraints, except on what each build of the framework requires exactly.
 
     What a project requires of the framework's parts is one: the profile decides which there are.
     """
-    from packaging.utils import canonicalize_name
-
     framework = FRAMEWORKS[profile.framework]
     for line in contents.constraints:
-        requirement = parse(line.text, line.where)
-        name = canonicalize_name(requirement.name)
-        if name not in framework.builds and not framework.libraries.fullmatch(name):
-            yield str(requirement)
+        name = distribution(line.text)
+        if not framework.libraries.fullmatch(name) and not (
+            line.locked and name in framework.builds
+        ):
+            yield from map(str, _added(profile, pythons, line))
     for line in contents.requirements:
         requirement = parse(line.text, line.where)
-        if canonicalize_name(requirement.name) in framework.parts and requirement.specifier:
+        if distribution(line.text) in framework.parts and requirement.specifier:
             requirement.extras = set()
             yield str(requirement)
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS, of_name, of_user
-from envbuilder.project.requirement_files.requirement import name
+from envbuilder.profiles.requirements import applies
+from envbuilder.project.requirement_files.requirement import name, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from envbuilder.core import types
     from envbuilder.core.project_file import Definition
     from envbuilder.project.requirement_files.listed import Line
 
     RowOf = Callable[[str], types.Framework | None]
+
+_TARGETS = tuple(product(types.PLATFORMS, (f"3.{minor}" for minor in range(10, 16))))
+"""What profiles may be for: a package that is for none of these shows nothing."""
 
 
 def of(definition: Definition, lines: Sequence[Line]) -> tuple[types.Framework, str]:
@@ -47,7 +52,8 @@ def _first_lines(row_of: RowOf, lines: Iterable[Line]) -> dict[types.Framework, 
     """Return the first line that shows each framework."""
     result: dict[types.Framework, Line] = {}
     for line in lines:
-        if framework := row_of(name(line)):
+        framework = row_of(name(line))
+        if framework and any(applies(parse(line.text, line.where).marker, *t) for t in _TARGETS):
             result.setdefault(framework, line)
     return result
 

@@ -13,6 +13,8 @@ class Line(Struct, frozen=True):
     `conda.packages`."""
     where: str
     """For messages, such as "requirements.txt:3"."""
+    locked: bool = False
+    """Whether a lock states it: a choice that was made once, which nobody asks for."""
 
 
 class Listed(Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ _DIRECT = re.compile(r"[A-Za-z0-9._-]+\s*(\[[^\]]*\]\s*)?@(.*)", re.DOTALL)
 
 def parse(text: str, where: str) -> Requirement:
     """Return a requirement by name. Raises `InvalidError` for all else, with what to do."""
+    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
     from packaging.requirements import InvalidRequirement, Requirement
 
     direct = _DIRECT.match(text)
@@ -43,8 +44,11 @@ def parse(text: str, where: str) -> Requirement:
         _refuse(text, where, f"longer than {LONGEST} characters")
     try:
         requirement = Requirement(text)
+        _ = requirement.marker and requirement.marker.evaluate()
     except InvalidRequirement as error:
         _refuse(text, where, str(error).partition("\n")[0], error)
+    except (UndefinedComparison, UndefinedEnvironmentName) as error:
+        _refuse(text, where, "its marker cannot be evaluated", error)
     except RecursionError as error:
         _refuse(text, where, "nested too deeply", error)
     if not _SAFE.match(_text(requirement)):

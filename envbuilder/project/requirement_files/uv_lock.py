@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode
 from envbuilder.core.text import escaped
@@ -179,7 +181,8 @@ class _Reader:
                 marker = self._fork(package, where) if len(packages) > 1 else ""
                 end = f"; {marker}" if marker else ""
                 text = f"{name}=={package.version}{end}"
-                yield requirement.line(requirement.parse(text, where), where)
+                line = requirement.line(requirement.parse(text, where), where)
+                yield replace(line, locked=True)
 
     def _fork(self, package: Package, where: str) -> str:
         """Return the marker of one version among several; empty if it is used everywhere."""

@@ -58,12 +58,81 @@ def test_every_profile_can_have_a_project(profile: profiles.Profile) -> None:
     assert again == variant
 
 
-@pytest.mark.parametrize(
-    "line", ["torch", "torch>=2.1", "Torch ==2.13.0", "torch[opt-einsum]<3", "torch~=2.1"]
-)
+@pytest.mark.parametrize("line", ["torch", "torch>=2.1", "Torch ==2.13.0", "torch<3", "torch~=2.1"])
 def test_pytorch_is_the_profiles(line: str) -> None:
     variant = adapt(CPU, contents(line, "einops"))
     assert variant.requirements == (*CPU.requirements, "einops")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'torch==2.2.2; sys_platform == "darwin" and platform_machine == "x86_64"',
+        'torch==1.13; python_version < "3.8"',
+        'tensorflow==1.15; sys_platform == "win32"',
+    ],
+)
+@pytest.mark.parametrize("profile", SHIPPED, ids=lambda p: p.name)
+def test_a_framework_for_other_machines_does_not_count(
+    profile: profiles.Profile, line: str
+) -> None:
+    variant = adapt(profile, contents(line))
+    if line.partition("=")[0] in FRAMEWORKS[profile.framework].names:
+        assert variant.requirements == profile.requirements
+
+
+def test_a_framework_counts_where_its_marker_holds_on_one_of_the_targets() -> None:
+    on_arm = 'torch==2.2.2; platform_machine == "aarch64"'
+    with pytest.raises(InvalidError, match=r"profile 'cpu' has torch 2.13.0\+cpu"):
+        adapt(CPU, contents(on_arm))
+    zendnn = profiles.load("zendnn", FOLDERS)  # x86-64 alone
+    assert adapt(zendnn, contents(on_arm)).requirements == zendnn.requirements
+
+
+def test_extras_are_kept_but_not_those_that_choose_a_build() -> None:
+    assert adapt(CPU, contents("torch[optree]>=2")).requirements == (
+        *CPU.requirements, "torch[optree]",
+    )  # fmt: skip
+    jax = profiles.load("jax-cpu", FOLDERS)
+    assert adapt(jax, contents("jax[cuda12]", "jax[tpu]>=0.4")).requirements == jax.requirements
+    added = adapt(jax, contents("jax[cuda12-local, k8s]")).requirements[len(jax.requirements) :]
+    assert added == ('jax[k8s]; python_version >= "3.12"',)
+    # Under the name that the profile has for the machine.
+    tensorflow = profiles.load("tensorflow-cpu", FOLDERS)
+    added = adapt(tensorflow, contents("tensorflow[and-cuda,gcs-filesystem]")).requirements[2:]
+    assert added == (
+        'tensorflow-cpu[gcs-filesystem]; platform_machine == "x86_64"',
+        'tensorflow[gcs-filesystem]; platform_machine != "x86_64"',
+    )
+
+
+@pytest.mark.parametrize("stated", ["torch==2.13.*", "torch>=2.1", "torch>=2.1,<3", "torch"])
+def test_a_profile_of_the_users_own_that_pins_no_version(stated: str) -> None:
+    mine = msgspec.structs.replace(CPU, requirements=(stated,))
+    assert adapt(mine, contents("torch<2.14")).requirements == (stated, "torch<2.14")
+    assert adapt(mine, contents(constraints=lines("torch==2.13.0"))).constraints == (
+        "torch==2.13.0",
+    )
+    tensorflow = msgspec.structs.replace(
+        profiles.load("tensorflow-cuda", FOLDERS), requirements=("tensorflow[and-cuda]>=2.20",)
+    )
+    # Another name of it would bring a second build.
+    assert adapt(tensorflow, contents("tensorflow-gpu>=2.21")).requirements[1:] == (
+        "tensorflow>=2.21",
+    )
+
+
+@pytest.mark.parametrize("line", ["torch==2.4.0", "torch<2.13", 'torch==2.4.0; os_name == "posix"'])
+def test_a_constraint_on_the_framework_counts(line: str) -> None:
+    with pytest.raises(InvalidError) as raised:
+        adapt(CPU, contents(constraints=lines(line, file="constraints.txt")))
+    assert raised.value.message == (
+        f"constraints.txt:1: {line}: profile 'cpu' has torch 2.13.0+cpu"
+    )
+    met = adapt(CPU, contents(constraints=lines("torch>=2", 'torch==1; os_name == "nt"')))
+    assert (met.requirements, met.constraints) == (CPU.requirements, CPU.constraints)
+    jax = profiles.load("jax-cpu", FOLDERS)
+    assert adapt(jax, contents(constraints=lines("jaxlib<1"))).constraints == ("jaxlib<1",)
 
 
 @pytest.mark.parametrize("line", ["torch==2.5.1", "torch<2", "torch==2.13.0+cu126", "torch>=2.14"])
@@ -94,6 +163,8 @@ def test_companions_come_from_the_index_of_the_profiles_pytorch() -> None:
         ("--index-url https://example.org", "not a requirement"),
         ("rich >= ", "not a requirement"),
         ("$(reboot)", "not a requirement"),
+        ("rich; os_name ~= 'posix'", "not a requirement: its marker cannot be evaluated"),
+        ("rich; 'x' in extras", "not a requirement: its marker cannot be evaluated"),
     ],
 )
 def test_a_line_that_no_lock_can_hold(line: str, words: str) -> None:
@@ -104,11 +175,11 @@ def test_a_line_that_no_lock_can_hold(line: str, words: str) -> None:
 
 
 def test_locked_versions_are_kept_except_of_what_pytorch_brings() -> None:
-    versions = lines(
+    versions = tuple(msgspec.structs.replace(line, locked=True) for line in lines(
         "rich==13.9.4", "torch==2.5.1", "torchvision==0.20.1", "nvidia-cudnn-cu12==9.1.0.70",
         "triton==3.1.0", "numpy==2.1.0; python_version >= '3.10'", "mkl==2026.1.0",
         "nvidia-ml-py==12.0",
-    )  # fmt: skip
+    ))  # fmt: skip
     variant = adapt(CPU, contents("rich", constraints=versions))
     assert variant.constraints == (
         "rich==13.9.4", 'numpy==2.1.0; python_version >= "3.10"', "nvidia-ml-py==12.0",

@@ -27,6 +27,13 @@ def lines(*texts: str) -> tuple[Line, ...]:
         # What is required counts before what packages are made for: keras has several backends.
         (["keras", "jax"], ("jax", "requirements.txt:2 requires jax")),
         (["keras", "torch"], ("torch", "requirements.txt:2 requires torch")),
+        # Nor does what is for machines that no profile is for.
+        (['jax; sys_platform == "win32"', "torch"], ("torch", "requirements.txt:2 requires torch")),
+        (
+            ['tensorflow<2; python_version < "3.8"', "flax"],
+            ("jax", "requirements.txt:2 requires flax"),
+        ),
+        (['jax; platform_machine == "arm64"'], ("jax", "requirements.txt:1 requires jax")),
     ],
 )
 def test_requirements_show_the_framework(listed: list[str], expected: tuple[str, str]) -> None:
