@@ -23,10 +23,18 @@ def objections(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[st
         for target in (origin.targets if origin else ())
         for file in target.of_kind("wheel")
     }
-    builds = FRAMEWORKS[profile.framework].builds
+    framework = FRAMEWORKS[profile.framework]
+    builds, foreign = framework.builds, framework.foreign(profile.accelerator)
+    compilers = framework.kernel_compilers.get(profile.accelerator, frozenset())
     for target in lock.targets:
         where = f"{target.platform} Python {target.python}"
+        present = {file.name for file in target.of_kind("wheel")} & compilers
         for file in target.of_kind("wheel"):
+            if present and file.name in foreign:
+                yield (
+                    f"{where}: {file.name} {file.version} is {min(present)} for other hardware:"
+                    " both install the same modules"
+                )
             if file.name not in builds:
                 continue
             source = profile.indexes.get(file.name, file.source)

@@ -22,6 +22,7 @@ from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.packages.python import indexes, static_index, upstream
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError, Uv, links
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import SCHEMA, Lock, Target, inputs_digest
 from envbuilder.profiles.requirements import applies
 
@@ -73,6 +74,9 @@ def resolve(
         with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
             work = Path(name)
             index = static_index.write(offers, work)
+            left_out = work / "excludes.txt"
+            foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
+            left_out.write_text("\n".join(sorted(foreign)), encoding="utf-8")
             variables = indexes.uv_environment(sources, environ, (index.url,))
             uv = Uv(
                 run=run,
@@ -81,6 +85,7 @@ def resolve(
                 environment=variables | static_index.variables(work, environ),
                 find_links=links(user_links, profile.indexes, work),
                 index=index,
+                options=("--excludes", str(left_out)),
             )
             first = basis or (origin[1] if origin and not upgrade else None)
             first = _without(first, upgrade_packages)

@@ -35,6 +35,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """What a project may list in addition, with a build for each kind of hardware."""
     libraries: re.Pattern[str]
     """Runtime libraries that its builds require in exact versions."""
+    kernel_compilers: dict[str, frozenset[str]] = {}
+    """The compiler that its builds bring for their kernels: its names on each kind of hardware."""
     used_by: re.Pattern[str] | None = None
     """Distributions that show which framework a project is for."""
     conda: dict[str, str]
@@ -52,6 +54,14 @@ class Framework(Struct, frozen=True, kw_only=True):
     def builds(self) -> frozenset[str]:
         """The distributions with a build for each kind of hardware."""
         return self.names | self.parts | self.companions
+
+    def foreign(self, accelerator: types.Accelerator) -> frozenset[str]:
+        """Return the names of its compiler of kernels that are for other hardware.
+
+        They install the same modules as the one for this hardware, which its builds require.
+        """
+        here = self.kernel_compilers.get(accelerator, frozenset())
+        return frozenset().union(*self.kernel_compilers.values()) - here
 
     def in_conda(self, name: str) -> bool:
         """Return whether a conda package is the framework, or holds its code."""
@@ -77,6 +87,11 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
         libraries=re.compile(
             _CUDA + r"|cuda-(bindings|pathfinder|toolkit)|(pytorch-)?triton(-rocm|-xpu)?" + _ONEAPI
         ),
+        kernel_compilers={
+            "cuda": frozenset({"triton", "pytorch-triton"}),
+            "rocm": frozenset({"triton-rocm", "pytorch-triton-rocm"}),
+            "xpu": frozenset({"triton-xpu", "pytorch-triton-xpu"}),
+        },
         conda={
             "pytorch": "torch",
             "pytorch-cpu": "torch",

@@ -76,12 +76,13 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
 
 def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line]) -> Iterator[str]:
     """Yield the profile's requirements, then what the lines add to them, each once."""
-    parts = FRAMEWORKS[profile.framework].parts
+    framework = FRAMEWORKS[profile.framework]
+    brought = framework.parts | framework.foreign(profile.accelerator)
     yield from profile.requirements
     seen = set(profile.requirements)
     for line in lines:
         for requirement in _added(profile, pythons, line):
-            if distribution(line.text) not in parts and str(requirement) not in seen:
+            if distribution(line.text) not in brought and str(requirement) not in seen:
                 seen.add(str(requirement))
                 yield str(requirement)
 
@@ -135,6 +136,7 @@ def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -
     """Yield the constraints, except on what each build of the framework requires exactly.
 
     What a project requires of the framework's parts is one: the profile decides which there are.
+    So is what it requires of the compiler of kernels by its name on other hardware.
     """
     framework = FRAMEWORKS[profile.framework]
     for line in contents.constraints:
@@ -145,8 +147,12 @@ def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -
             yield from map(str, _added(profile, pythons, line))
     for line in contents.requirements:
         requirement = parse(line.text, line.where)
-        if distribution(line.text) in framework.parts and requirement.specifier:
-            requirement.extras = set()
+        requirement.extras = set()
+        names = {name := distribution(line.text)} & framework.parts
+        if name in framework.foreign(profile.accelerator):
+            names = framework.kernel_compilers.get(profile.accelerator, frozenset())
+        for each in sorted(names) if requirement.specifier else ():
+            requirement.name = each
             yield str(requirement)
 
 

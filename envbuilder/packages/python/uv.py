@@ -93,7 +93,7 @@ class Uv(Struct, frozen=True, kw_only=True):
 
     def _with_wheel(self, name: str, platform: types.Platform, python: str) -> str:
         """Return the newest version of a package that has a wheel, if uv's cache knows one."""
-        offline = msgspec.structs.replace(self, options=("--offline",))
+        offline = msgspec.structs.replace(self, options=(*self.options, "--offline"))
         try:
             wheels = (
                 offline.newest([name], platform, python, from_first_index=False) if name else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import resources
@@ -58,3 +59,20 @@ def test_a_companion_from_elsewhere() -> None:
     indexes = {**PROFILE.indexes, "torchvision": "pytorch-cpu"}
     (found,) = own_build.objections(replace(PROFILE, indexes=indexes), lock, CPU)
     assert "torchvision 0.28.0 is from default, not from pytorch-cpu" in found
+
+
+@pytest.mark.parametrize("name", ["rocm", "xpu", "cuda", "cuda-legacy"])
+def test_a_second_triton(name: str) -> None:
+    profile = profiles.load(name, FOLDERS)
+    lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
+    assert [*own_build.objections(profile, lock, lock)] == []
+    other = "triton-rocm" if name.startswith("cuda") else "triton"
+    first, *others = lock.targets
+    own = next(file for file in first.files if file.name.startswith("triton"))
+    second = replace(own, name=other, version="3.9.0", source="default")
+    both = replace(lock, targets=(replace(first, files=(*first.files, second)), *others))
+    (found,) = own_build.objections(profile, both, lock)
+    assert found == (
+        f"{first.platform} Python {first.python}: {other} 3.9.0 is {own.name} for other hardware:"
+        " both install the same modules"
+    )

@@ -125,6 +125,26 @@ def made(own: Settings, uv: FakeUv, asked: Profile | None = None, **options: Any
     return resolve.resolve(asked or profile(), own, run=uv, environ=ENVIRON, **options)
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "left_out"),
+    [("cpu", "triton"), ("rocm", "triton"), ("xpu", "triton"), ("cuda", "triton-rocm")],
+)
+def test_what_requires_the_triton_of_other_hardware_does_not_bring_it(
+    own: Settings, offered: list[Offer], accelerator: str, left_out: str
+) -> None:
+    excluded: list[str] = []
+
+    class Excluding(FakeUv):
+        def __call__(self, argv: Sequence[str], **options: Any) -> Completed:
+            names = Path([*argv][[*argv].index("--excludes") + 1]).read_text()
+            excluded[:] = names.split()
+            return super().__call__(argv, **options)
+
+    made(own, Excluding(), profile(accelerator=accelerator))
+    assert left_out in excluded
+    assert f"triton-{accelerator}" not in excluded
+
+
 class Measure:
     """States some sizes by URL; notes which URLs it was asked for."""
 

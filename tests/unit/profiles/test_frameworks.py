@@ -110,3 +110,22 @@ def test_conda_packages_that_are_the_hardwares(name: str) -> None:
 )
 def test_conda_packages_of_users(name: str) -> None:
     assert not frameworks.is_conda_runtime(name)
+
+
+def test_a_compiler_of_kernels_is_that_of_one_kind_of_hardware() -> None:
+    torch = FRAMEWORKS["torch"]
+    every = frozenset().union(*torch.kernel_compilers.values())
+    assert all(torch.libraries.fullmatch(name) for name in every)
+    assert torch.foreign("cpu") == torch.foreign("mps") == every
+    assert "triton" not in torch.foreign("cuda")
+    assert torch.foreign("rocm") == every - {"triton-rocm", "pytorch-triton-rocm"}
+    assert FRAMEWORKS["jax"].foreign("cuda") == frozenset()
+
+
+def test_no_shipped_lock_holds_the_compiler_of_other_hardware() -> None:
+    library = Library((resources.profiles_dir(),))
+    for profile in library.profiles():
+        lock = library.lock(profile.name)
+        assert lock is not None
+        names = {file.name for file in lock.files}
+        assert not names & FRAMEWORKS[profile.framework].foreign(profile.accelerator)

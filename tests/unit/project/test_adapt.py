@@ -174,6 +174,30 @@ def test_a_line_that_no_lock_can_hold(line: str, words: str) -> None:
     assert raised.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "kept", "limits"),
+    [
+        ("cuda", ("triton>=2.0; marker",), ()),
+        ("rocm", (), ("pytorch-triton-rocm>=2.0; marker", "triton-rocm>=2.0; marker")),
+        ("xpu", (), ("pytorch-triton-xpu>=2.0; marker", "triton-xpu>=2.0; marker")),
+        ("cpu", (), ()),
+        ("mps", (), ()),
+        ("jax-cpu", ("triton>=2.0; marker",), ()),
+    ],
+)
+def test_triton_is_the_one_of_the_hardware(
+    name: str, kept: tuple[str, ...], limits: tuple[str, ...]
+) -> None:
+    profile = profiles.load(name, FOLDERS)
+    variant = adapt(profile, contents('triton>=2.0; sys_platform == "linux"', "einops"))
+    marker = 'sys_platform == "linux"'
+    added = variant.requirements[len(profile.requirements) :]
+    assert added == (*(text.replace("marker", marker) for text in kept), "einops")
+    assert variant.constraints == tuple(text.replace("marker", marker) for text in limits)
+    of_rocm = adapt(profile, contents("triton-rocm")).requirements[len(profile.requirements) :]
+    assert bool(of_rocm) == (name in {"rocm", "jax-cpu"})
+
+
 def test_locked_versions_are_kept_except_of_what_pytorch_brings() -> None:
     versions = tuple(msgspec.structs.replace(line, locked=True) for line in lines(
         "rich==13.9.4", "torch==2.5.1", "torchvision==0.20.1", "nvidia-cudnn-cu12==9.1.0.70",
