@@ -68,7 +68,7 @@ def lock_of(*files: File, platform: types.Platform = "linux/amd64") -> Lock:
 def test_the_shipped_locks_say_what_the_hardware_notes_say() -> None:
     cuda = needs_of("cuda", "linux/amd64")
     assert cuda.sm == ("7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
-    assert (cuda.sm_ptx, cuda.nvidia_driver, cuda.glibc) == (True, "580.65.06", "2.28")
+    assert (cuda.sm_ptx, cuda.nvidia_driver, cuda.glibc) == (False, "580.65.06", "2.28")
     arm = needs_of("cuda", "linux/arm64")
     assert arm.sm == ("8.0", "9.0", "10.0", "11.0", "12.0")
     legacy = needs_of("cuda-legacy", "linux/amd64")
@@ -112,6 +112,35 @@ def test_a_torch_that_no_table_knows_is_never_promised(files: tuple[File, ...]) 
     found = selection.fit(mine, here, lock=lock_of(*files))
     assert found.verdict == "warnings"
     assert "which GPUs its wheels carry kernels for is not known" in found.reasons
+
+
+@pytest.mark.parametrize(
+    ("torch", "runtime", "machine", "sm", "verdict"),
+    [
+        ("2.7.1", "12.8.57", "x86_64", "7.0", "no"),  # V100
+        ("2.8.0", "12.8.90", "x86_64", "7.0", "fits"),
+        ("2.11.0", "12.8.90", "x86_64", "7.0", "no"),
+        ("2.10.0", "13.0.96", "x86_64", "13.0", "warnings"),  # PTX, for what is newer
+        ("2.11.0", "13.0.96", "x86_64", "13.0", "no"),
+        ("2.15.0", "13.2.1", "aarch64", "13.0", "no"),
+        ("2.5.1", "12.4.127", "aarch64", "9.0", "fits"),  # GH200
+        ("2.6.0", "12.6.77", "aarch64", "9.0", "warnings"),  # no source says
+        ("2.9.1", "12.6.77", "aarch64", "8.0", "fits"),
+        ("2.13.0", "12.9.79", "aarch64", "12.0", "fits"),
+    ],
+)
+def test_a_gpu_fits_where_the_release_has_its_kernels(
+    torch: str, runtime: str, machine: str, sm: str, verdict: str
+) -> None:
+    platform: types.Platform = "linux/amd64" if machine == "x86_64" else "linux/arm64"
+    files = (
+        wheel(f"torch-{torch}-cp312-cp312-manylinux_2_28_{machine}.whl", version=torch),
+        wheel(f"r-{runtime}-py3-none-any.whl", "nvidia-cuda-runtime", runtime),
+    )
+    gpu = Gpu(vendor="nvidia", name="GPU", state="usable", driver_version="999", sm=sm)
+    here = Host(os="linux", machine=machine, platform=platform, gpus=(gpu,), libc="glibc 2.39")
+    mine = profile("cuda", requires=Requires())
+    assert selection.fit(mine, here, lock=lock_of(*files, platform=platform)).verdict == verdict
 
 
 def test_without_a_lock_only_the_profile_counts() -> None:
