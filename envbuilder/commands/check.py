@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.locks.entries import Entry
 
+_UNJUDGED = (
+    "an earlier lock, which does not state what its packages require: whether something requires"
+    " each was not checked (envbuilder lock adds it)"
+)
+
 
 class State(Struct, frozen=True, kw_only=True):
     """An environment on one profile, and what is wrong with its lock."""
@@ -32,6 +37,8 @@ class State(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     hint: str = ""
     """What to do about it, other than `envbuilder lock`."""
+    unjudged: str = ""
+    """What an earlier lock does not state, so that it was not checked."""
     failed: bool
     """Whether that fails the check; a profile that the project does not list may be impossible."""
 
@@ -41,8 +48,9 @@ class State(Struct, frozen=True, kw_only=True):
 def command(as_json: bool) -> int:
     """Check that every lock of the project is fresh, and has the hardware's own framework.
 
-    Needs no network, and builds nothing. Exit code 2 if a lock is missing, stale or damaged, or if
-    the framework was replaced by another build.
+    Needs no network, and builds nothing. Exit code 2 if a lock is missing, stale or damaged, if the
+    framework was replaced by another build, or if a package is missing, required by nothing, or
+    from a source that the profile does not name.
 
     \b
     Examples:
@@ -81,7 +89,7 @@ def _print(state: State) -> None:
     label = f"{state.environment}.{state.profile}"
     mark = "✗" if state.failed else "✓" if not state.problems else "–"
     console.result(f"{mark} {label:<24} {state.state}")
-    for line in (*state.problems, *filter(None, [state.hint])):
+    for line in (*state.problems, *filter(None, [state.hint, state.unjudged])):
         console.result(f"    {line}")
 
 
@@ -96,15 +104,18 @@ def _notes(entries: Iterable[Entry], settings: Settings) -> Iterator[str]:
 
 
 def _state(entry: Entry) -> State:
-    from envbuilder.locks import conda, own_build, resolve
+    from envbuilder.locks import conda, dependencies, own_build, resolve
 
-    def state(name: str, problems: tuple[str, ...], *, failed: bool, hint: str = "") -> State:
+    def state(
+        name: str, problems: tuple[str, ...], *, failed: bool, hint: str = "", unjudged: str = ""
+    ) -> State:
         return State(
             environment=entry.environment,
             profile=entry.name,
             state=name,
             problems=problems,
             hint=hint,
+            unjudged=unjudged,
             failed=failed,
         )
 
@@ -123,4 +134,5 @@ def _state(entry: Entry) -> State:
     problems = (*stale, *foreign, *conda.problems(entry.profile, entry.path))
     if lock.state == "unlocked" and not problems:
         return state("unlocked", (lock.reason,), failed=entry.required)
-    return state(lock.state, problems, failed=bool(problems))
+    unjudged = "" if all(map(dependencies.are_stated, lock.targets)) else _UNJUDGED
+    return state(lock.state, problems, failed=bool(problems), unjudged=unjudged)

@@ -16,7 +16,7 @@ import msgspec
 
 from envbuilder.core import pip_settings, process, types
 from envbuilder.core.settings import require_writable
-from envbuilder.locks import target_wheels
+from envbuilder.locks import dependencies, target_wheels
 from envbuilder.locks.availability import queries
 from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.packages.python import indexes, static_index, upstream
@@ -24,7 +24,7 @@ from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError, Uv, links
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import SCHEMA, Lock, Target, inputs_digest
-from envbuilder.profiles.requirements import applies
+from envbuilder.profiles.requirements import applies, distribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -76,6 +76,7 @@ def resolve(
             index = static_index.write(offers, work)
             left_out = work / "excludes.txt"
             foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
+            foreign -= set(map(distribution, profile.requirements))
             left_out.write_text("\n".join(sorted(foreign)), encoding="utf-8")
             variables = indexes.uv_environment(sources, environ, (index.url,))
             uv = Uv(
@@ -137,12 +138,11 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
             if not applies(need.marker, target.platform, target.python):
                 continue
             pin = pins.get(canonical(need.name))
-            if pin is None and need.marker is not None:
-                continue  # whether it holds there, the resolver knew
             if pin is None:
                 reasons.append(f"{where}: {need.name} is missing")
             elif not need.specifier.contains(Version(pin), prereleases=True):
                 reasons.append(f"{where}: {need.name} {pin} does not satisfy {need}")
+        reasons += (f"{where}: {problem}" for problem in dependencies.problems(profile, target))
         if not is_current(profile, target):
             reasons.append(f"{where}: the base image is not the profile's")
     return tuple(reasons)
@@ -184,6 +184,8 @@ def _targets(
                 failures.append(reason)
                 solution.missing[f"{platform} {python}"] = str(reason).partition(": ")[2]
                 continue
+            if partly:
+                wheels = dependencies.stated(wheels, profile, platform, python, uv)
             base, packages = debs.of(platform, python)
             solution.urls.update({wheel.file.sha256: wheel.url for wheel in wheels})
             files = (*(w.file for w in wheels), *packages)

@@ -49,6 +49,8 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """`base`: part of the base itself, not installed on top of it."""
     size_about: types.FileSize | None = None
     """About how many bytes, if no source states `size`: for disk space and progress only."""
+    requires: tuple[types.Distribution, ...] = ()
+    """The packages of the same target that it requires, in locks of projects."""
 
     @property
     def room(self) -> int:

@@ -75,6 +75,9 @@ def applies(marker: Marker | None, platform: types.Platform, python: str) -> boo
             "platform_system": system,
             "platform_machine": machine,
             "os_name": "posix",
+            # As uv has it for a platform that is not the machine's own.
+            "platform_release": "",
+            "platform_version": "",
         }
     )
 

@@ -148,7 +148,7 @@ def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -
     for line in contents.requirements:
         requirement = parse(line.text, line.where)
         requirement.extras = set()
-        names = {name := distribution(line.text)} & framework.parts
+        names = framework.parts & {name := distribution(line.text)}
         if name in framework.foreign(profile.accelerator):
             names = framework.kernel_compilers.get(profile.accelerator, frozenset())
         for each in sorted(names) if requirement.specifier else ():

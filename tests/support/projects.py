@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -34,7 +34,7 @@ def lay_locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_lock(folder)
 
 
-def write_lock(folder: Path, **torch: str) -> None:
+def write_lock(folder: Path, **torch: Any) -> None:
     """Write the lock of that project, with another file of torch."""
     from envbuilder.packages import configuration
     from envbuilder.project import catalog
@@ -44,7 +44,9 @@ def write_lock(folder: Path, **torch: str) -> None:
     variant = variants.of(profiles.load("cpu", FOLDERS))
     targets = []
     for target in (t for t in LOCK.targets if t.python == "3.11"):
-        files = (replace(f, **torch) if f.name == "torch" else f for f in target.files)
+        others = {f.name for f in target.of_kind("wheel")} - {"torch"}
+        own = {"requires": tuple(sorted(others)), **torch}
+        files = (replace(f, **own) if f.name == "torch" else f for f in target.files)
         targets.append(replace(target, files=tuple(files)))
     inputs = profile_lock.inputs_digest(variant)
     lock = replace(LOCK, inputs=inputs, targets=tuple(targets))

@@ -20,13 +20,15 @@ from envbuilder.packages.python.static_index import StaticIndex
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.core import process
 
     Runner = Callable[..., process.Completed]
 
 SECONDS = 600.0
+_ANNOTATION = re.compile(r"^([a-z0-9-]+)==\S+ +# via (.+)$", re.MULTILINE)
+"""A line of a resolution: a package, and what requires it."""
 
 
 class UnresolvableError(Exception):
@@ -128,6 +130,22 @@ class Uv(Struct, frozen=True, kw_only=True):
         """Raise `UnresolvableError` if these exact versions do not satisfy all requirements."""
         self._attempt("fix", requirements, platform, python, pins, constraints)
 
+    def edges(
+        self,
+        requirements: Sequence[str],
+        platform: types.Platform,
+        python: str,
+        pins: Mapping[str, str],
+        constraints: Sequence[str],
+    ) -> Iterator[tuple[str, str]]:
+        """Yield pairs of packages of a resolution, of which the first requires the second."""
+        options = ("--annotation-style", "line")
+        text = self._output(
+            "requirements.txt", "fix", requirements, platform, python, pins, constraints, options
+        )
+        for name, reasons in _ANNOTATION.findall(text):
+            yield from ((by, name) for by in reasons.split(", ") if not by.startswith("-"))
+
     def _attempt(
         self,
         how: str,
@@ -138,12 +156,30 @@ class Uv(Struct, frozen=True, kw_only=True):
         constraints: Sequence[str],
         options: Sequence[str] = (),
     ) -> tuple[Found, ...]:
+        text = self._output(
+            *("pylock.toml", how, requirements, platform, python, preferred, constraints),
+            ("--no-annotate", *options),
+        )
+        return tuple(self._resolved(w) for w in pylock.parse(text, platform, python))
+
+    def _output(
+        self,
+        form: str,
+        how: str,
+        requirements: Sequence[str],
+        platform: types.Platform,
+        python: str,
+        preferred: Mapping[str, str],
+        constraints: Sequence[str],
+        options: Sequence[str],
+    ) -> str:
+        """Return what uv resolves, in one of its forms, which is the name of a file, too."""
         source = self.folder / "requirements.in"
         source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         fixed = self.folder / "constraints.txt"
         pins = [f"{n}=={v}" for n, v in preferred.items()] if how == "fix" else []
         fixed.write_text("".join(f"{p}\n" for p in (*constraints, *pins)), encoding="utf-8")
-        result = self.folder / "pylock.toml"
+        result = self.folder / form
         result.unlink(missing_ok=True)
         if how == "prefer":  # uv keeps the versions of a file that it overwrites
             result.write_text(pylock.preferences(preferred), encoding="utf-8")
@@ -151,7 +187,7 @@ class Uv(Struct, frozen=True, kw_only=True):
             [
                 indexes.uv_program(), "pip", "compile", str(source), "--output-file", str(result),
                 "--constraints", str(fixed),
-                "--format", "pylock.toml", "--only-binary", ":all:", "--no-header", "--no-annotate",
+                "--format", form, "--only-binary", ":all:", "--no-header",
                 "--python-platform", indexes.UV_PLATFORM[platform], "--python-version", python,
                 "--python", sys.executable, "--no-python-downloads", "--no-progress",
                 "--color", "never", "--cache-dir", str(self.cache), *options, *self.options,
@@ -175,10 +211,7 @@ class Uv(Struct, frozen=True, kw_only=True):
                 f"{f' {why}' if why else chr(10) + _scrub(done.last_words)}",
                 "Check that your package index can be reached: pip download --no-deps six",
             )
-        return tuple(
-            self._resolved(w)
-            for w in pylock.parse(result.read_text(encoding="utf-8"), platform, python)
-        )
+        return result.read_text(encoding="utf-8")
 
     def _resolved(self, wheel: pylock.Wheel) -> Found:
         offer = self.index.find(wheel.location)

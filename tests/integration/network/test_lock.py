@@ -377,3 +377,39 @@ def test_a_framework_is_locked_under_one_name(
     refused = default.lock(newer_only, own)
     assert refused.state == "unlocked"
     assert "tensorflow" in refused.reason
+
+
+def test_a_projects_lock_states_what_requires_what(
+    default: Default, wheels: Path, own: Settings
+) -> None:
+    for name in ("tensorflow", "tensorflow_cpu"):
+        wheel(wheels, name, "2.0", "leaf")
+    wheel(wheels, "tf_keras", "2.0", "tensorflow>=2,<3")
+    wheel(wheels, "Odd_Name.one", "1.0", "leaf; python_version < '3.12'", "gone; extra == 'x'")
+    plain = profile("tensorflow-cpu==2.0", framework="tensorflow")
+    shipped = default.lock(plain, own)
+    assert not any(file.requires for file in shipped.files)
+    requirements = (*plain.requirements, "tf-keras", "top", "odd-name-one")
+    asked = msgspec.structs.replace(plain, requirements=requirements)
+    lock = default.lock(asked, own, origin=(plain, shipped))
+    assert {file.name: file.requires for file in lock.targets[0].files} == {
+        "leaf": (),
+        "odd-name-one": ("leaf",),
+        "tensorflow-cpu": ("leaf",),
+        "tf-keras": ("tensorflow-cpu",),
+        "top": ("leaf",),
+    }
+    assert resolve.check(asked, lock) == ()
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "rocm", "cuda"])
+def test_triton_is_never_that_of_other_hardware(
+    default: Default, wheels: Path, own: Settings, accelerator: Any
+) -> None:
+    wheel(wheels, "triton", "9.0")
+    wheel(wheels, "triton_rocm", "3.0")
+    wheel(wheels, "kernels", "1.0", "triton>=2")
+    wheel(wheels, "torch", "2.0", *(["triton-rocm==3.0"] if accelerator == "rocm" else []))
+    lock = default.lock(profile("torch==2.0", "kernels", accelerator=accelerator), own)
+    of_hardware = {"cpu": [], "rocm": ["triton-rocm"], "cuda": ["triton"]}[accelerator]
+    assert [name for name in versions(lock) if name.startswith("triton")] == of_hardware

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -52,7 +52,7 @@ def test_a_fresh_lock(project: Path, check: Check) -> None:
         "failed": False,
         "locks": [
             {"environment": "default", "profile": "cpu", "state": "claimed", "problems": [],
-             "hint": "", "failed": False}
+             "hint": "", "unjudged": "", "failed": False}
         ],
         "needless": [],
         "notes": [],
@@ -93,6 +93,77 @@ def test_pytorch_that_was_swapped(project: Path, check: Check) -> None:
     code, printed = check()
     assert code == 2
     assert "torch 2.13.0 is from default, not from pytorch-cpu: another hardware's build" in printed
+
+
+ALTERED: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "a requirement": (lambda d: _drop(d, "rich"), "rich is missing"),
+    "what one requires": (lambda d: _drop(d, "sympy"), "sympy is missing, which torch requires"),
+    "what nothing requires": (lambda d: _add(d, name="evil"), "nothing requires evil"),
+    "a source": (lambda d: _set(d, "sympy", source="other"), "is from other, not from default"),
+    "the source of a build": (lambda d: _set(d, "torch", source="default"), "another hardware's"),
+    "bytes of a build": (lambda d: _set(d, "torch", sha256="0" * 64), "is not the file that"),
+    "a version": (lambda d: _set(d, "sympy", version="9"), "the file is of another version"),
+    "a claim": (lambda d: _relabel(d["targets"][1]), "is 'assumed' in the profile's lock"),
+    "a tool": (
+        lambda d: d["tools"]["linux/amd64"].update(source="other"),
+        "uv 0.13.8 is from other",
+    ),
+    "a second triton": (lambda d: _add(d, name="triton"), "nothing requires triton"),
+}
+"""Change of a lock → what `check` says of it."""
+
+
+def _files(data: dict[str, Any]) -> list[dict[str, Any]]:
+    files: list[dict[str, Any]] = data["targets"][0]["files"]
+    return files
+
+
+def _drop(data: dict[str, Any], name: str) -> None:
+    _files(data)[:] = [file for file in _files(data) if file["name"] != name]
+
+
+def _set(data: dict[str, Any], name: str, **changes: str) -> None:
+    next(file for file in _files(data) if file["name"] == name).update(changes)
+
+
+def _relabel(target: dict[str, Any]) -> None:
+    target["files"] = [{**file, "provenance": "read"} for file in target["files"]]
+
+
+def _add(data: dict[str, Any], name: str) -> None:
+    plain = next(file for file in _files(data) if file["name"] == "rich")
+    _files(data).append({**plain, "name": name, "file": plain["file"].replace("rich", name)})
+
+
+@pytest.mark.parametrize("change", ALTERED)
+def test_a_lock_that_somebody_altered(project: Path, check: Check, change: str) -> None:
+    text = (
+        "profiles: [cpu]\npython: '3.11'\nrequirements: ['rich; platform_machine == \"x86_64\"']\n"
+    )
+    (project / "envbuilder.yaml").write_text(text)
+    write_lock(project)
+    path = project / "envbuilder.lock" / "default.cpu.json"
+    data = json.loads(path.read_text())
+    torch = next(file for file in _files(data) if file["name"] == "torch")
+    rich = {**torch, "name": "rich", "version": "15.0.0", "file": "rich-15.0.0-py3-none-any.whl",
+            "sha256": "1" * 64, "source": "default", "requires": []}  # fmt: skip
+    _files(data).append(rich)
+    path.write_text(json.dumps(data))
+    assert check() == (0, "✓ default.cpu              claimed\n")
+    alter, words = ALTERED[change]
+    alter(data)
+    path.write_text(json.dumps(data))
+    code, printed = check()
+    assert (code, words in printed) == (2, True), printed
+
+
+def test_an_earlier_lock_says_what_was_not_checked(project: Path, check: Check) -> None:
+    write_lock(project, requires=())
+    code, printed = check()
+    assert code == 0
+    assert "whether something requires each was not checked (envbuilder lock adds it)" in printed
+    _, printed = check("--json")
+    assert json.loads(printed)["locks"][0]["unjudged"].startswith("an earlier lock")
 
 
 def test_a_damaged_lock(project: Path, check: Check) -> None:

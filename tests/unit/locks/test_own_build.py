@@ -61,6 +61,36 @@ def test_a_companion_from_elsewhere() -> None:
     assert "torchvision 0.28.0 is from default, not from pytorch-cpu" in found
 
 
+def test_a_source_that_the_profile_does_not_name() -> None:
+    first, *others = CPU.targets
+    files = tuple(
+        replace(f, source="somewhere") if f.name == "filelock" else f for f in first.files
+    )
+    (found,) = objections(replace(CPU, targets=(replace(first, files=files), *others)))
+    assert found.startswith("linux/amd64 Python 3.11: filelock ")
+    assert found.endswith(" is from somewhere, not from default")
+    tools = {p: replace(tool, source="pytorch-cpu") for p, tool in CPU.tools.items()}
+    assert len(objections(replace(CPU, tools=tools))) == len(tools)
+
+
+def test_a_claim_that_was_relabelled() -> None:
+    claimed = next(t for t in CPU.targets for f in t.files if f.provenance != "read")
+    files = tuple(replace(f, provenance="read") for f in claimed.files)
+    (found,) = objections(replace(CPU, targets=(replace(claimed, files=files),)))
+    assert found == (
+        f"{claimed.platform} Python {claimed.python}: torch 2.13.0+cpu is 'assumed' in the"
+        " profile's lock, not 'read'"
+    )
+    read = tuple(replace(f, provenance="read", by="an index") for f in claimed.files)
+    assert objections(replace(CPU, targets=(replace(claimed, files=read),))) == []
+
+
+@pytest.mark.parametrize("name", profiles.names(FOLDERS))
+def test_no_shipped_lock_has_objections(name: str) -> None:
+    lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
+    assert [*own_build.objections(profiles.load(name, FOLDERS), lock, lock)] == []
+
+
 @pytest.mark.parametrize("name", ["rocm", "xpu", "cuda", "cuda-legacy"])
 def test_a_second_triton(name: str) -> None:
     profile = profiles.load(name, FOLDERS)

@@ -94,6 +94,11 @@ class FakeUv:
         result = self.answer(requirements, options["env"]["UV_INDEX"].split()[0])
         if isinstance(result, Completed):
             return result
+        if output.name == "requirements.txt":
+            output.write_text(
+                "jinja2==3.1   # via -r requirements.in, torch\ntorch==2   # via -r x\n"
+            )
+            return done(0)
         output.write_text('lock-version = "1.0"\n' + result)
         return done(0)
 
@@ -578,7 +583,9 @@ def test_a_projects_lock_begins_with_what_the_profile_locks(
     assert lock.tools == shipped.tools
     assert lock.targets[0].of_kind("deb") == (deb,)
     assert lock.targets[0].base == shipped.targets[0].base
-    assert len(uv.calls) == 1
+    assert [call["argv"][call["argv"].index("--format") + 1] for call in uv.calls] == [
+        "pylock.toml", "requirements.txt",
+    ]  # fmt: skip
     assert "jinja2==3.1" in uv.calls[0]["constraints"]
     # Newer versions of all that it resolves, but still the profile's own uv and .debs.
     uv = FakeUv()
@@ -591,6 +598,31 @@ def test_a_marker_may_leave_a_requirement_out(own: Settings, offered: list[Offer
     asked = profile(requirements=(*profile().requirements, 'colorama; sys_platform == "win32"'))
     lock = made(own, FakeUv(), asked)
     assert resolve.check(asked, lock) == ()
+    # One that holds here must be there, whatever machine checks it.
+    for marker in ('sys_platform == "linux"', 'platform_release == ""', 'python_version < "3.12"'):
+        missing = profile(requirements=(*profile().requirements, f"colorama; {marker}"))
+        assert "linux/amd64 Python 3.11: colorama is missing" in resolve.check(missing, lock)
+
+
+def test_a_projects_lock_states_what_requires_what(own: Settings, offered: list[Offer]) -> None:
+    plain = profile()
+    shipped = made(own, FakeUv())
+    assert not any(file.requires for file in shipped.files), "those of profiles stay as they are"
+    lock = made(own, FakeUv(), origin=(plain, shipped))
+    assert {f.name: f.requires for f in lock.targets[0].files} == {
+        "jinja2": (), "torch": ("jinja2",),
+    }  # fmt: skip
+    again = profile_lock.decoded(
+        profile_lock.dump(lock).encode(), Path("cpu.json"), profile_lock.Lock, 2, "lock", ""
+    )
+    assert again == lock
+    assert resolve.check(plain, lock) == ()
+    (target,) = lock.targets
+    evil = msgspec.structs.replace(target.files[0], name="evil", requires=())
+    altered = msgspec.structs.replace(target, files=(*target.files, evil))
+    assert resolve.check(plain, msgspec.structs.replace(lock, targets=(altered,))) == (
+        "linux/amd64 Python 3.11: nothing requires evil",
+    )
 
 
 @pytest.mark.parametrize("how", ["path", "url", "relative"])
