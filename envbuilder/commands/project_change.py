@@ -37,12 +37,18 @@ def read(settings: Settings) -> tuple[str, Path]:
 def apply(change: Change, path: Path, settings: Settings, *, lock: bool) -> int:
     """Write a change together with the locks that follow from it; return the exit code.
 
-    Nothing is written if no lock follows at all. Raises `InvalidError` for that.
+    Nothing is written if no lock follows at all, or if the file was changed meanwhile: resolving
+    may take minutes. Raises `InvalidError` for both.
     """
     if not change.lines:
         console.result(f"{PROJECT_FILE}: nothing to change")
         return 0
     outcomes = _resolved(change, settings) if lock else ()
+    if read_text(path) != change.before:
+        raise InvalidError(
+            f"{path}: was changed by somebody else meanwhile, and is left like that",
+            "Run the command again.",
+        )
     try:
         files.rewrite(path, change.text.encode())
     except OSError as error:

@@ -31,6 +31,8 @@ _BY_HAND = "Edit the file by hand, then: envbuilder lock"
 class Change(Struct, frozen=True, kw_only=True):
     """A project's file with other requirements."""
 
+    before: str
+    """The text that it was made from."""
     text: str
     definition: Definition
     lines: tuple[str, ...]
@@ -41,7 +43,7 @@ class _File:
     """A project's file while it is changed, one requirement after the other."""
 
     def __init__(self, text: str, path: Path, environment: str) -> None:
-        self.text, self.environment = text, environment
+        self._before, self.text, self.environment = text, text, environment
         self.lines: list[str] = []
         self._path = path
         environments.stated(self.definition, environment)  # raises if there is none
@@ -70,7 +72,12 @@ class _File:
         self.lines.append(line)
 
     def done(self) -> Change:
-        return Change(text=self.text, definition=self.definition, lines=tuple(self.lines))
+        return Change(
+            before=self._before,
+            text=self.text,
+            definition=self.definition,
+            lines=tuple(self.lines),
+        )
 
 
 def added(text: str, path: Path, environment: str, lines: Iterable[str]) -> Change:

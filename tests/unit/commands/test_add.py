@@ -115,6 +115,30 @@ def test_it_is_removed_again_and_the_text_is_the_same(
     assert "- more 1.0" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("arguments", [("add", "more"), ("remove", "leaf")])
+def test_an_edit_that_is_saved_meanwhile_is_not_lost(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+) -> None:
+    assert run("lock") == 0
+    before = {path: path.read_text() for path in project.glob("envbuilder.lock/*")}
+    path, edited = project / "envbuilder.yaml", TEXT.replace("[leaf]", "[leaf, theirs]")
+
+    def resolve_while_somebody_saves(profile: Any, *_: Any, **__: Any) -> Lock:
+        path.write_text(edited)
+        return locked(profile)
+
+    monkeypatch.setattr(resolve, "resolve", resolve_while_somebody_saves)
+    assert run(*arguments) == 2
+    assert path.read_text() == edited
+    assert {each: each.read_text() for each in before} == before
+    printed = capsys.readouterr().err
+    assert "was changed by somebody else meanwhile" in printed
+    assert "Run the command again." in printed
+
+
 def test_one_environment_alone_is_locked(project: Path) -> None:
     assert run("add", "--environment", "notebooks", "more") == 0
     assert (project / "envbuilder.yaml").read_text() == TEXT + "      - more\n"
