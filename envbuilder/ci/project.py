@@ -46,7 +46,7 @@ def _locked(entry: Entry, library: Library, repository: Path) -> LockedProfile:
     if isinstance(entry.profile, InvalidError):
         raise entry.profile
     lock = profile_lock.load(entry.earlier) if entry.earlier else None
-    usable = profile_lock.require_usable(entry.profile, lock)
+    usable = profile_lock.require_usable(entry.profile, lock, of_project=bool(entry.environment))
     path = _conda_path(entry, entry.profile, library)
     of_conda = conda_lock.require_usable(entry.profile, conda_lock.load(path)) if path else None
     return LockedProfile(

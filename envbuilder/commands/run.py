@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from envbuilder.build import shadowing, stated_access, workflow
 from envbuilder.build.access import combined
+from envbuilder.build.backends import foreign_programs
 from envbuilder.build.request import Request
 from envbuilder.commands.access_options import access_options
 from envbuilder.commands.options import environment_options, load_settings, require_image
@@ -114,6 +115,10 @@ def enter(
     try:
         prepared, environment = workflow.prepare_to_run(request, settings, progress)
         require_image(environment.plan.backend)
+        name = prepared.profile.name
+        in_project = settings.definition is not None
+        words = argv(f"{settings.environment}.{name}" if in_project else name)
+        foreign_programs.require_unchanged(words, name, of_project=in_project)
         workflow.build(environment, request, settings, progress)
     except BaseException:
         progress.release()
@@ -132,10 +137,7 @@ def enter(
             progress.note(f"warning: volumes: only containers have these at {listed}")
         for warning in shadowing.warnings(shadowing.look(os.environ)):
             progress.note(f"warning: {warning}")
-    name = prepared.profile.name
-    if settings.definition is not None:
-        name = f"{settings.environment}.{name}"
-    environment.become(argv(name), os.environ, access)
+    environment.become(words, os.environ, access)
 
 
 def _is_free(port: Port, note: Callable[[str], None]) -> bool:

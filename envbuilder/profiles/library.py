@@ -149,7 +149,9 @@ class Library:
         try:
             if isinstance(lock, InvalidError):
                 raise lock
-            usable = profile_lock.require_usable(profile, lock)
+            usable = profile_lock.require_usable(
+                profile, lock, of_project=self._variants is not None
+            )
         except InvalidError as error:
             if hidden is None:
                 raise

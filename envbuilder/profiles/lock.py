@@ -333,15 +333,20 @@ def usable(profile: Profile, folders: Sequence[Path]) -> Lock:
     return require_usable(profile, load(path) if path else None)
 
 
-def require_usable(profile: Profile, lock: Lock | None) -> Lock:
-    """Return the lock. Raises `InvalidError` if it is missing, stale or unlocked."""
-    hint = f"Run: envbuilder lock --profile {profile.name}"
+def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = False) -> Lock:
+    """Return the lock. Raises `InvalidError` if it is missing, stale or unlocked.
+
+    `of_project`: it is a project's, whose locks are made together.
+    """
+    hint = "Run: envbuilder lock" + ("" if of_project else f" --profile {profile.name}")
     if lock is None:
         raise InvalidError(f"profile '{profile.name}' has no lock", hint)
     if lock.state == "unlocked":
         raise InvalidError(f"profile '{profile.name}' is not locked: {lock.reason}", hint)
     if lock.inputs != inputs_digest(profile):
         raise InvalidError(
-            f"the lock of '{profile.name}' is stale: the profile changed after it was made", hint
+            f"the lock of '{profile.name}' is stale:"
+            f" {'the project or ' if of_project else ''}the profile changed after it was made",
+            hint,
         )
     return lock

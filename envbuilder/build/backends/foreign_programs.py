@@ -33,6 +33,8 @@ _CHANGES = frozenset(
     {"install", "uninstall", "sync", "add", "remove", "update", "upgrade", "create", "develop"}
 )
 """Commands of installers that write."""
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\[\],-]*([<>=!~]|\Z)")
+_BY_HAND = "Changes made by hand would be lost and fail verification."
 REFUSED = (
     *("pip", "pip3", "uv", "uvx", "conda", "mamba", "micromamba", "pixi", "pipenv", "poetry"),
     *("jupyter", "jupyter-lab", "jupyter-notebook", "ipython", "torchrun", "accelerate"),
@@ -179,7 +181,7 @@ def remedy(profile: str, *, shipped: bool) -> str:
         else f"add_requirements: (or requirements:) in profiles/{profile}.yaml,"
     )
     return (
-        "Changes made by hand would be lost and fail verification. Add packages to"
+        f"{_BY_HAND} Add packages to a project: envbuilder add NAME. Without one, add them to"
         f" {where} then: envbuilder lock --profile {'mine' if shipped else profile}"
     )
 
@@ -210,6 +212,27 @@ def in_image(argv: Sequence[str], distributions: Collection[str], profile: str) 
         raise ToolError(f"{changes} would be lost when the container ends", advice(profile))
     if _INSTALLER.fullmatch(name) and re.sub(r"[0-9.]+$", "", name) not in distributions:
         raise ToolError(f"{name} is not in this environment", advice(profile))
+
+
+def require_unchanged(argv: Sequence[str], profile: str, *, of_project: bool) -> None:
+    """Raise `ToolError` for an installer that would change an environment, before that is built.
+
+    One that is named by its path may be another environment's.
+    """
+    changes = "" if "/" in argv[0] else change(argv)
+    if not changes:
+        return
+    verb = changes.split()[1]
+    names = argv[[*argv].index(verb) + 1 :]
+    plain = names and all(_REQUIREMENT.match(name) for name in names)
+    packages = shlex.join(names) if plain else "NAME"
+    way = "Remove" if verb in {"remove", "uninstall"} else "Add"
+    raise ToolError(
+        f"{changes} would change the environment",
+        f"{_BY_HAND} {way} packages of the project: envbuilder {way.lower()} {packages}"
+        if of_project
+        else advice(profile),
+    )
 
 
 def refusal(program: Program, argv: Sequence[str], place: Place, how: str) -> ToolError | None:

@@ -20,6 +20,7 @@ from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.host import interpreters, model, probe
 from envbuilder.packages import configuration
+from tests.support.projects import lay_locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,3 +155,41 @@ def test_nothing_is_built_from_what_is_only_remembered(
         request = Request(profile="cpu", backend="venv", rebuild=rebuild)
         workflow.prepare_to_run(request, settings, progress)
     assert asked == ["python3.11"] * 3
+
+
+def test_an_installer_in_a_project_is_refused_before_anything_is_built(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[[str], dict[str, str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lay_locked(tmp_path, monkeypatch)
+    monkeypatch.setattr(workflow, "build", lambda *_: pytest.fail("built"))
+    for project, words in ((True, "envbuilder add scipy"), (False, "add_requirements")):
+        if not project:
+            (tmp_path / "envbuilder.yaml").unlink()
+        with pytest.raises(SystemExit) as ended:
+            cli.main(
+                ["run", "--profile", "cpu", "--backend", "venv", "--", "pip", "install", "scipy"]
+            )
+        assert ended.value.code == 125
+        assert words in capsys.readouterr().err
+
+
+def test_a_stale_lock_of_a_project_is_made_again_with_the_others(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[[str], dict[str, str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lay_locked(tmp_path, monkeypatch)
+    (tmp_path / "envbuilder.yaml").write_text(
+        "profiles: [cpu]\npython: '3.11'\nrequirements: [a]\n"
+    )
+    for message in ("is stale: the project or the profile changed", "has no lock"):
+        with pytest.raises(SystemExit):
+            cli.main(["run", "--profile", "cpu", "--backend", "venv", "--", "true"])
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert "Run: envbuilder lock\n" in printed
+        (tmp_path / "envbuilder.lock" / "default.cpu.json").unlink(missing_ok=True)

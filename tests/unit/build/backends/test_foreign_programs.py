@@ -187,10 +187,42 @@ def test_advice_names_the_key_the_file_and_the_command() -> None:
     shipped, mine = foreign.advice("cpu"), foreign.advice("of-mine")
     for text in (shipped, mine):
         assert "Changes made by hand would be lost and fail verification." in text
+        assert "to a project: envbuilder add NAME." in text
     assert "add_requirements: in profiles/mine.yaml, a profile of yours that extends cpu" in shipped
     assert shipped.endswith("envbuilder lock --profile mine")
     assert "in profiles/of-mine.yaml" in mine
     assert mine.endswith("envbuilder lock --profile of-mine")
+
+
+@pytest.mark.parametrize(
+    ("argv", "packages"),
+    [
+        (["pip", "install", "scipy"], "scipy"),
+        (["python", "-m", "pip", "install", "scipy", "rich>=13"], "scipy 'rich>=13'"),
+        (["uv", "pip", "install", "torch[optree]"], "'torch[optree]'"),
+        (["uv", "add", "scipy"], "scipy"),
+        (["pip", "uninstall", "rich"], "rich"),
+        (["pip", "install", "-r", "requirements.txt"], "NAME"),
+        (["pip", "install", "."], "NAME"),
+        (["pip", "install", "git+https://host/x"], "NAME"),
+        (["pip", "list"], None),
+        (["/usr/bin/pip", "install", "scipy"], None),
+        (["python", "train.py", "install"], None),
+    ],
+)
+def test_an_installer_is_refused_before_anything_is_built(
+    argv: list[str], packages: str | None
+) -> None:
+    if packages is None:
+        foreign.require_unchanged(argv, "cpu", of_project=True)
+        return
+    with pytest.raises(ToolError, match="would change the environment") as caught:
+        foreign.require_unchanged(argv, "cpu", of_project=True)
+    way = "remove" if "uninstall" in argv else "add"
+    assert caught.value.hint.endswith(f" packages of the project: envbuilder {way} {packages}")
+    with pytest.raises(ToolError) as caught:
+        foreign.require_unchanged(argv, "cpu", of_project=False)
+    assert "add_requirements" in caught.value.hint
 
 
 @pytest.mark.parametrize(
