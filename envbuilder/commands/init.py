@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from envbuilder.core.project_file import Definition
     from envbuilder.project.starter import Source
 
+_MOST_NAMED = 5
+_NOTHING = (
+    "No file that is read lists what the project requires, so the environment holds the framework"
+    " alone. Add packages (envbuilder add NAME), or list a file under requirements_from"
+)
+
 
 class Impossible(Struct, frozen=True):
     """A profile that the project cannot be combined with."""
@@ -42,7 +48,7 @@ class Written(Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...]
     """Files whose requirements could not be read, each with the reason."""
     notes: tuple[str, ...]
-    """What of the listed file is left out."""
+    """What of the listed file is left out, or that there is none."""
     impossible: tuple[Impossible, ...]
     next: tuple[str, ...]
     """Commands to go on with."""
@@ -79,12 +85,17 @@ def command(as_json: bool) -> None:
 
 def _write(folder: Path, path: Path) -> Written:
     from envbuilder.project import entry_points, starter
+    from envbuilder.project.requirement_files import read
 
     chosen, unread = _readable(folder, starter.sources(folder))
-    text = starter.text(chosen, starter.others(folder, chosen))
+    others = starter.others(folder, chosen)
+    text = starter.text(chosen, others)
     definition = settings.decoded(text, path)[1]
     assert definition is not None, "the text lists requirements"
     notes, impossible = _tried(definition, folder)
+    if chosen is None:
+        unread = [*read.unread(folder)]
+        notes = (*notes, ": ".join(filter(None, (_NOTHING, ", ".join(others[:_MOST_NAMED])))))
     save(path, text.encode(), InvalidError, "Check that the folder is yours.")
     script = process.quoted(entry_points.arguments(folder)) or "…"
     return Written(

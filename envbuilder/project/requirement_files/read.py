@@ -18,7 +18,7 @@ from envbuilder.project.requirement_files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from envbuilder.project.requirement_files.listed import Listed
@@ -41,8 +41,8 @@ _INSTEAD = {
     "Pipfile.lock": "List the result of: pipenv requirements > requirements.txt",
     "pixi.toml": "List the result of: pixi workspace export conda-environment environment.yml",
     "pixi.lock": "List the result of: pixi workspace export conda-environment environment.yml",
-    "setup.py": "Move install_requires to [project] dependencies in pyproject.toml.",
-    "setup.cfg": "Move install_requires to [project] dependencies in pyproject.toml.",
+    "setup.py": "Add what its install_requires lists: envbuilder add NAME",
+    "setup.cfg": "Add what its install_requires lists: envbuilder add NAME",
 }
 _MOST_ENTRIES = 1000
 """Maximum number of a folder's entries that are looked at for a suggestion."""
@@ -74,6 +74,19 @@ def read(
         f"{escaped(file)}: not a kind of file that requirements are read from",
         _INSTEAD.get(name, f"Supported are {SUPPORTED}."),
     )
+
+
+def unread(project: Path) -> Iterator[str]:
+    """Yield why nothing is read from files at the top that may list requirements, and what to do.
+
+    For a project that requires nothing: of one that lists a file, the others do not matter.
+    """
+    for name in ("pyproject.toml", *_INSTEAD):
+        if (project / name).is_file():
+            try:
+                read(project, name)
+            except InvalidError as error:
+                yield f"{error.message}. {error.hint}"
 
 
 def is_supported(name: str) -> bool:

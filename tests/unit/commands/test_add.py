@@ -307,3 +307,17 @@ def test_options_that_exclude_an_upgrade_of_one(
 ) -> None:
     assert run("lock", "--upgrade-package", "leaf", *other) == 2
     assert f"cannot be combined with {other[0]}" in capsys.readouterr().err
+
+
+def test_a_lock_of_nothing_beside_a_file_that_is_not_read(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "setup.py").write_text("setup(install_requires=['leaf'])")
+    assert run("lock") == 0
+    assert "setup.py" not in capsys.readouterr().out
+    (project / "envbuilder.yaml").write_text("requirements: []\nprofiles: [small]\n")
+    assert run("lock") == 0
+    assert (
+        "note: envbuilder.yaml requires nothing, and setup.py: not a kind of file that requirements"
+        " are read from. Add what its install_requires lists: envbuilder add NAME\n"
+    ) in capsys.readouterr().out

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import cli
+from envbuilder.commands import init
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,10 +51,31 @@ def test_the_result_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         "file": str(folder / "envbuilder.yaml"),
         "text": (folder / "envbuilder.yaml").read_text(),
         "unread": [],
-        "notes": [],
+        "notes": [init._NOTHING],
         "impossible": [],
         "next": ["envbuilder lock", "envbuilder run -- python …"],
     }
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("setup.py", "setup(install_requires=['rich'])", "Add what its install_requires lists"),
+        ("setup.cfg", "[options]\n", "setup.cfg: not a kind of file that requirements are read"),
+        ("pixi.toml", "[dependencies]\n", "pixi workspace export"),
+        ("pyproject.toml", "[project]\ndynamic = ['dependencies']\n", "a build computes dependen"),
+        ("requirements-dev.txt", "rich\n", "under requirements_from: requirements-dev.txt"),
+    ],
+)
+def test_what_it_does_not_read_is_said(
+    folder: Path, capsys: pytest.CaptureFixture[str], file: str, text: str, words: str
+) -> None:
+    (folder / file).write_text(text)
+    assert run("init") == 0
+    assert "requirements: []" in (folder / "envbuilder.yaml").read_text()
+    out = capsys.readouterr().out
+    assert words in out
+    assert "envbuilder add NAME" in out
 
 
 def test_a_file_is_never_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
         ("poetry.lock", "pyproject.toml"),
         ("Pipfile", "pipenv requirements"),
         ("pixi.toml", "pixi workspace export"),
-        ("setup.py", "[project] dependencies"),
+        ("setup.py", "envbuilder add NAME"),
         ("other.toml", "Supported are requirements.txt, pyproject.toml, uv.lock"),
         ("pylock.a.b.toml", "Supported are"),
         (".txt", "Supported are"),
