@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import hatchling.build
 
 from envbuilder.core import files as atomic
+from envbuilder.core import uv_program
 from envbuilder.packages import configuration
 from envbuilder.packages import locations as origins
 from envbuilder.packages.python import indexes
@@ -144,7 +145,7 @@ def uv(*arguments: str, folder: Path) -> None:
     for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_CONSTRAINT", "UV_OVERRIDE"):
         variables.pop(name, None)
     done = subprocess.run(
-        [indexes.uv_program(), *arguments, "--quiet", "--only-binary", ":all:"],
+        [uv_program.path(), *arguments, "--quiet", "--only-binary", ":all:"],
         cwd=folder,
         # The oldest macOS of the profiles' wheels, as everywhere that uv resolves for a Mac.
         env={**variables, "MACOSX_DEPLOYMENT_TARGET": "14.0"},

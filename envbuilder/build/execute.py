@@ -26,6 +26,7 @@ from envbuilder.build.plan import (
     RecordImage,
     Remove,
     Run,
+    RunUv,
     Save,
     Seal,
     UnpackLibraries,
@@ -34,7 +35,7 @@ from envbuilder.build.plan import (
     WritePayload,
     WritePrograms,
 )
-from envbuilder.core import files, folders, process
+from envbuilder.core import files, folders, process, uv_program
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.redaction import log_text
@@ -227,7 +228,8 @@ def _run(step: Run, log: Path) -> None:
         def keep(line: str) -> None:
             out.write(log_text(f"{line}\n"))
 
-        done = process.run(step.argv, env=step.env, on_stdout=keep, on_stderr=keep)
+        run = uv_program.run if isinstance(step, RunUv) else process.run
+        done = run(step.argv, env=step.env, on_stdout=keep, on_stderr=keep)
     if step.output:
         Path(step.output).write_text(done.stdout)
     if done.returncode != 0:

@@ -98,6 +98,10 @@ class Run(Action, frozen=True, kw_only=True):
     """A file for its stdout, in addition to the log."""
 
 
+class RunUv(Run, frozen=True, kw_only=True):
+    """Run the locked uv, as `core.uv_program` runs any."""
+
+
 class Seal(Action, frozen=True, kw_only=True):
     """Write the integrity manifest of a finished environment, and its marker with `facts`."""
 

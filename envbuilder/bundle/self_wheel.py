@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.build import payload
-from envbuilder.core import pip_settings, process, resources
+from envbuilder.core import pip_settings, process, resources, uv_program
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import require_writable
 from envbuilder.packages import locations
@@ -58,14 +58,15 @@ def wheel(settings: Settings) -> Wheel:
 
 def _built(source: Path, settings: Settings) -> Wheel:
     with tempfile.TemporaryDirectory(prefix="envbuilder-wheel-") as folder:
-        done = process.run(
+        done = uv_program.run(
             [
-                *(indexes.uv_program(), "build", "--wheel", "--quiet", "--no-python-downloads"),
+                *(uv_program.path(), "build", "--wheel", "--quiet", "--no-python-downloads"),
                 *("--python", sys.executable, "--out-dir", folder),
                 *("--cache-dir", str(require_writable(settings.uv_dir))),
                 str(source),
             ],
             env=locations.uv_variables(indexes.DEFAULT, settings),
+            folder=Path(folder),
             timeout=600,
         )
         wheel = next(Path(folder).glob("*.whl"), None)

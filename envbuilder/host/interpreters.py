@@ -11,17 +11,19 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, process
+from envbuilder.core import decoding, process, uv_program
 from envbuilder.core.errors import ToolError
 from envbuilder.host.interpreter_answers import Answer, Answers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Runner = Callable[..., process.Completed]
 
 SECONDS = 10.0
 _MOST_REJECTED = 6  # listed in an error message
@@ -39,13 +41,6 @@ print(json.dumps({
     "prefix": sys.prefix, "base_prefix": sys.base_prefix,
 }))
 """
-
-
-class Runner(Protocol):
-    """The signature of `process.run`, or of its replacement in tests."""
-
-    def __call__(self, argv: Sequence[str], *, timeout: float | None = None) -> process.Completed:
-        """Run a program to its end."""
 
 
 class Interpreter(Struct, frozen=True, kw_only=True):
@@ -133,9 +128,12 @@ class _Search:
     def _located(self, version: str) -> Path | None:
         """Return where uv says that its interpreter of this version is."""
         options = "--managed-python --no-python-downloads --offline --no-project --no-config"
-        argv = [sys.executable, "-m", "uv", "python", "find", *options.split(), version]
         try:
-            done = self._runner(argv, timeout=SECONDS)
+            done = uv_program.run(
+                [uv_program.path(), "python", "find", *options.split(), version],
+                runner=self._runner,
+                timeout=SECONDS,
+            )
         except (ToolError, OSError):
             return None
         line = done.stdout.strip()

@@ -14,13 +14,13 @@ import tomllib
 from concurrent.futures import as_completed
 from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
 
-from envbuilder.core import parallel, process
+from envbuilder.core import parallel, uv_program
 from envbuilder.core.download import OtherSizeError, UnavailableError, download
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
 from envbuilder.core.files import file_sha256
@@ -143,31 +143,32 @@ def _ask_uv(
 
     `platform` is None for files of any platform.
     """
-    work = require_writable(settings.cache_dir / "locate")
     hashes: dict[str, list[str]] = {}
     for file in files:
         hashes.setdefault(f"{file.name}=={file.version}", []).append(f"--hash=sha256:{file.sha256}")
     variables = locations.uv_variables(source, settings)
     chosen = ("--python-platform", indexes.UV_PLATFORM[platform]) if platform else ("--universal",)
-    prefix = f"{(platform or 'any/platform').replace('/', '-')}-{python}-{source}-"
-    # Other processes ask for other files of the same source at the same time.
-    with NamedTemporaryFile("w", prefix=prefix, suffix=".txt", dir=work) as requirements:
-        requirements.writelines(f"{pin} {' '.join(of)}\n" for pin, of in hashes.items())
-        requirements.flush()
-        done = process.run(
+    with TemporaryDirectory(prefix="envbuilder-locate-") as name:
+        folder = Path(name)
+        result = folder / "pylock.toml"
+        lines = [f"{pin} {' '.join(of)}\n" for pin, of in hashes.items()]
+        (folder / "requirements.in").write_text("".join(lines), encoding="utf-8")
+        done = uv_program.run(
             [
-                *(indexes.uv_program(), "pip", "compile"),
+                *(uv_program.path(), "pip", "compile"),
                 *("--quiet", "--no-deps", "--no-header", "--format", "pylock.toml"),
                 *("--only-binary", ":all:", "--no-python-downloads"),
                 *chosen,
                 # Any interpreter will do, but uv requires one; the target's may not be installed.
                 *("--python-version", python, "--python", sys.executable),
                 *("--cache-dir", str(require_writable(settings.uv_dir))),
-                requirements.name,
+                *("--output-file", str(result), "requirements.in"),
             ],
             env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **variables},
+            folder=folder,
             timeout=300,
         )
+        printed = result.read_text(encoding="utf-8") if done.returncode == 0 else ""
     if done.returncode != 0:
         names = ", ".join(f.name for f in files[:5]) + (" …" if len(files) > 5 else "")
         why = printed_reason(done.stderr)
@@ -177,7 +178,7 @@ def _ask_uv(
             "Check the network, or put the wheels into a folder and name it in PIP_FIND_LINKS. A"
             f" mirror: {indexes.mirror_setting(source)}.",
         )
-    packages = tomllib.loads(done.stdout).get("packages", [])
+    packages = tomllib.loads(printed).get("packages", [])
     urls = [w["url"] for p in packages for w in p.get("wheels", []) if "url" in w]
     known = {**os.environ, **variables}
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from envbuilder.core import pip_settings, process
+from envbuilder.core import pip_settings, uv_program
 from envbuilder.core.errors import ToolError
 from envbuilder.packages.python import indexes
 
@@ -48,25 +49,29 @@ def places() -> tuple[Place, ...]:
     """
     configuration = pip_settings.sources()
     variables = indexes.uv_environment(configuration, os.environ)
-    with tempfile.TemporaryDirectory(prefix="envbuilder-places-") as folder:
-        nothing = Path(folder) / "requirements.in"
-        nothing.touch()
-        done = process.run(
+    with tempfile.TemporaryDirectory(prefix="envbuilder-places-") as name:
+        folder = Path(name)
+        (folder / "requirements.in").touch()
+        result = folder / "places.txt"
+        done = uv_program.run(
             [
-                *(indexes.uv_program(), "pip", "compile", "--quiet", "--offline", "--no-header"),
+                *(uv_program.path(), "pip", "compile", "--quiet", "--offline", "--no-header"),
                 *("--emit-index-url", "--emit-find-links", "--no-python-downloads"),
-                *("--cache-dir", folder, str(nothing)),
+                *("--python", sys.executable, "--no-cache"),
+                *("--output-file", str(result), "requirements.in"),
             ],
             env=variables,
+            folder=folder,
             timeout=60,
         )
+        printed = result.read_text(encoding="utf-8") if done.returncode == 0 else ""
     if done.returncode != 0:
         raise ToolError(
             f"uv does not report which indexes it uses (exit {done.returncode})",
             "Check uv's settings: python -m uv pip compile --emit-index-url requirements.txt",
         )
     no_index = variables.get("UV_NO_INDEX") or os.environ.get("UV_NO_INDEX")
-    options = [line.partition(" ") for line in done.stdout.splitlines()]
+    options = [line.partition(" ") for line in printed.splitlines()]
     listed = [Place(url=url) for flag, _, url in options if flag.endswith("index-url")]
     flat = [url for flag, _, url in options if flag == "--find-links"]
     flat += pip_settings.links(configuration, os.environ)

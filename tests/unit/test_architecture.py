@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 import sys
 from fnmatch import fnmatch
@@ -67,6 +68,56 @@ def test_one_module_starts_programs(repository: Path) -> None:
         if calls & EXECUTORS:
             guilty.append(name)
     assert guilty == []
+
+
+COMMANDS = (
+    *(("-m", "uv"), ("-m", "pip"), ("python", "find"), ("python", "install")),
+    *((p, c) for p in ("pip", "pip3") for c in ("compile", "download", "install", "sync", "wheel")),
+    *(("uv", c) for c in ("build", "pip", "python", "run", "sync", "tool", "venv")),
+)
+"""Pairs of words that stand side by side where uv or pip is started."""
+
+
+def starts_of_uv(tree: ast.AST) -> set[int]:
+    """Return the lines where uv or pip is found or started other than by `core.uv_program`."""
+    isolated: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"uv_program.run", "RunUv"}:
+            isolated |= {id(part) for part in ast.walk(node)}
+    lines = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Tuple | ast.List | ast.Call) and id(node) not in isolated:
+            parts = node.args if isinstance(node, ast.Call) else node.elts
+            words = [p.value if isinstance(p, ast.Constant) else None for p in parts]
+            found = any(pair in COMMANDS for pair in itertools.pairwise(words))
+            if found or ast.unparse(node).startswith(("uv_program.path(", "uv.find_uv_bin(")):
+                lines.add(node.lineno)
+    return lines
+
+
+def test_one_module_starts_uv(repository: Path) -> None:
+    """In a private folder: uv runs what settings of the folders above it name."""
+    for name, tree in modules(repository):
+        if name == "core/uv_program.py":
+            assert starts_of_uv(tree)
+            continue
+        assert not starts_of_uv(tree), name
+        assert "uv" not in imported(tree), name
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "process.run([uv_program.path(), 'pip', 'compile'])",
+        "run((sys.executable, '-m', 'uv', 'python', 'find', version))",
+        "Run(what='x', argv=(*(uv, 'pip', 'install', '--quiet'), name))",
+        "process.run(['uv', 'venv', folder])",
+        "process.replace(['pip', 'install', name], {})",
+        "program = uv.find_uv_bin()",
+    ],
+)
+def test_the_rule_on_uv_sees(source: str) -> None:
+    assert starts_of_uv(ast.parse(source))
 
 
 def test_one_module_prints(repository: Path) -> None:

@@ -26,7 +26,7 @@ from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.build.plan import (
     LinkFiles,
     Move,
-    Run,
+    RunUv,
     Seal,
     Step,
     UnpackLibraries,
@@ -147,7 +147,7 @@ def wheel_steps(
         UnpackTool(what="unpack uv", file=lock.tool(target.platform), name="uv", path=uv),
         LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels")),
         Write(what="write requirements", path=str(work / "requirements.txt"), text=text),
-        Run(
+        RunUv(
             what=f"make a Python {version} environment",
             argv=(
                 *(uv, "venv", "--quiet", "--no-config", "--no-project", "--relocatable"),
@@ -156,7 +156,7 @@ def wheel_steps(
             ),
             env={"UV_CACHE_DIR": cache},
         ),
-        Run(
+        RunUv(
             what=f"install {len(wheels)} packages",
             argv=(
                 *(uv, "pip", "install", "--quiet", "--no-config"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.build.plan import Run
+from envbuilder.build.plan import RunUv
 from envbuilder.core import types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
@@ -63,7 +63,9 @@ class Python(Struct, frozen=True, kw_only=True):
 class Stage:
     """A folder in which an environment for an image is installed."""
 
-    def __init__(self, folder: Path, uv: Path, python: Python, run: Callable[[Run], None]) -> None:
+    def __init__(
+        self, folder: Path, uv: Path, python: Python, run: Callable[[RunUv], None]
+    ) -> None:
         self.env = folder / "env"
         self._folder, self._uv, self._python, self._run = folder, uv, python, run
 
@@ -72,7 +74,7 @@ class Stage:
         interpreter = self._folder / "python"
         self._answer(interpreter, virtual=False)
         self._run(
-            Run(
+            RunUv(
                 what="make an environment for the image",
                 argv=(
                     *(str(self._uv), "venv", "--quiet", "--no-config", "--no-project"),
@@ -94,7 +96,7 @@ class Stage:
         interpreter.unlink()
         self._answer(interpreter, virtual=True)
         self._run(
-            Run(
+            RunUv(
                 what=f"install {len(wheels)} packages for the image",
                 argv=(
                     *(str(self._uv), "pip", "install", "--quiet", "--no-config"),

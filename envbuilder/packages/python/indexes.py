@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, resources, types
-from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.pip_settings import Sources, local_folder, parsed_url
 from envbuilder.core.schema import decode, parse_yaml, read_text
 
@@ -131,20 +131,6 @@ def uv_environment(
     if configuration.timeout.isdigit() and not environ.get("UV_HTTP_TIMEOUT"):
         result["UV_HTTP_TIMEOUT"] = configuration.timeout
     return result
-
-
-def uv_program() -> str:
-    """Return the path of the uv installed beside envbuilder, used for look-ups.
-
-    Raise `ToolError` if there is none. Wheels are installed by the uv that the lock names, never by
-    this one.
-    """
-    try:
-        import uv
-
-        return str(uv.find_uv_bin())
-    except (ImportError, FileNotFoundError) as error:
-        raise ToolError(f"uv: not found: {error}", "Run: pip install uv") from error
 
 
 def canonical(name: str) -> str:

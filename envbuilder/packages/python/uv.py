@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, pip_settings, types
+from envbuilder.core import decoding, pip_settings, types, uv_program
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http_reasons import printed_reason
 from envbuilder.packages.python import indexes, pylock, unresolvable
@@ -183,9 +183,9 @@ class Uv(Struct, frozen=True, kw_only=True):
         result.unlink(missing_ok=True)
         if how == "prefer":  # uv keeps the versions of a file that it overwrites
             result.write_text(pylock.preferences(preferred), encoding="utf-8")
-        done = self.run(
+        done = uv_program.run(
             [
-                indexes.uv_program(), "pip", "compile", str(source), "--output-file", str(result),
+                uv_program.path(), "pip", "compile", str(source), "--output-file", str(result),
                 "--constraints", str(fixed),
                 "--format", form, "--only-binary", ":all:", "--no-header",
                 "--python-platform", indexes.UV_PLATFORM[platform], "--python-version", python,
@@ -198,7 +198,8 @@ class Uv(Struct, frozen=True, kw_only=True):
                 # Not an argument: a URL may hold credentials, and arguments are public.
                 **({"UV_FIND_LINKS": ",".join(self.find_links)} if self.find_links else {}),
             },
-            cwd=self.folder,
+            folder=self.folder,
+            runner=self.run,
             timeout=SECONDS,
         )  # fmt: skip
         if done.returncode == 1 and "No solution found" in done.stderr:

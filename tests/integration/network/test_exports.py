@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from envbuilder.core import resources
+from envbuilder.core import resources, uv_program
 from envbuilder.packages import configuration
-from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.integration.conftest import offer_of
@@ -72,7 +71,7 @@ def run(*argv: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
 
 def uv(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """The uv that envbuilder uses, without its cache."""
-    return run(indexes.uv_program(), *arguments, "--no-cache", **options)
+    return run(uv_program.path(), *arguments, "--no-cache", **options)
 
 
 def torch_of(python: Path) -> str:

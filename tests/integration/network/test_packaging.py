@@ -23,6 +23,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from envbuilder import __version__
+from envbuilder.core import uv_program
 from envbuilder.packages import configuration
 from envbuilder.packages import locations as origins
 from envbuilder.packages.python import indexes
@@ -54,7 +55,7 @@ def uv(*arguments: str, environment: dict[str, str]) -> None:
 def ask_uv(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     found = configuration.load({**os.environ, **environment})
     return subprocess.run(
-        [indexes.uv_program(), *arguments],
+        [uv_program.path(), *arguments],
         env={
             **os.environ,
             **origins.uv_variables(indexes.DEFAULT, found),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.core import process
+from envbuilder.core import process, uv_program
 from envbuilder.core.errors import ToolError
 from envbuilder.host import interpreters as pythons
 
@@ -53,11 +53,13 @@ class Machine:
         self.outputs[str(file)] = (code, out if not code else "", out if code else "")
         return file
 
-    def run(self, argv: Sequence[str], *, timeout: float | None = None) -> process.Completed:
+    def run(
+        self, argv: Sequence[str], *, timeout: float | None = None, **_: Any
+    ) -> process.Completed:
         assert timeout == pythons.SECONDS
         self.ran.append(argv[0])
         self.argvs.append(tuple(argv))
-        if argv[1:3] == ["-m", "uv"]:
+        if argv[0] == uv_program.path():
             code, out, err = (0, self.managed + "\n", "") if self.managed else (2, "", "none")
         elif argv[0] in self.outputs:
             code, out, err = self.outputs[argv[0]]
@@ -171,7 +173,7 @@ def test_uv_is_asked_last_and_without_the_network(machine: Machine) -> None:
     file = machine.add("uv/cpython-3.11/bin/python3.11", "3.11.15")
     machine.managed = str(file)
     assert machine.find().path == file
-    argv = next(a for a in machine.argvs if "uv" in a)
+    argv = next(a for a in machine.argvs if a[0] == uv_program.path())
     assert {"--offline", "--no-python-downloads", "--managed-python"} <= set(argv)
 
 
@@ -225,7 +227,7 @@ def test_nothing_is_run_twice(machine: Machine) -> None:
     (machine.root / "second/bin").symlink_to(machine.root / "first/bin")
     with pytest.raises(ToolError):
         machine.find(None)
-    asked = [a for a in machine.argvs if "uv" not in a]
+    asked = [a for a in machine.argvs if a[0] != uv_program.path()]
     assert len(asked) == 1
 
 

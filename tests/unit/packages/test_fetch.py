@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,11 +13,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.commands.inventory import DOWNLOADS
 from envbuilder.core import download, folders, http, http_transport, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
-from envbuilder.core.folders import MARKER
 from envbuilder.core.http_limits import Limits
 from envbuilder.packages import fetch, space
 from envbuilder.packages import locations as origins
@@ -30,7 +27,7 @@ from tests.support.http_server import serving
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
@@ -335,28 +332,31 @@ def test_a_full_disk_is_an_error_with_advice(
     assert "ENVBUILDER_CACHE_DIR" in caught.value.hint
 
 
+def answered(text: str) -> Callable[..., process.Completed]:
+    """What uv does: its answer is a file in its working folder."""
+
+    def run(argv: list[str], **options: Any) -> process.Completed:
+        (options["cwd"] / "pylock.toml").write_text(text)
+        return process.Completed(argv=tuple(argv), returncode=0, stdout="", stderr="", seconds=0.1)
+
+    return run
+
+
 def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     seen: dict[str, Any] = {}
-    names: list[str] = []
+    answer = (
+        'lock-version = "1.0"\n[[packages]]\nname = "tiny"\n'
+        f'wheels = [{{ url = "https://files.example/x/{NAME}" }}]\n'
+    )
 
     def fake(argv: list[str], **options: Any) -> process.Completed:
-        from pathlib import Path
-
-        path = Path(argv[-1])
-        seen["argv"], seen["pins"] = argv, path.read_text()
-        seen["options"], seen["folder"] = options, path.parent
-        names.append(path.name)
-        answer = (
-            'lock-version = "1.0"\n[[packages]]\nname = "tiny"\n'
-            f'wheels = [{{ url = "https://files.example/x/{NAME}" }}]\n'
-        )
-        return process.Completed(
-            argv=tuple(argv), returncode=0, stdout=answer, stderr="", seconds=0.1
-        )
+        seen["argv"], seen["pins"] = argv, (options["cwd"] / argv[-1]).read_text()
+        seen["options"] = options
+        return answered(answer)(argv, **options)
 
     monkeypatch.setattr(process, "run", fake)
-    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {"UV_INDEX": "x"})
+    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {"UV_INDEX": "https://x"})
     urls = fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found)
     assert urls == {NAME: f"https://files.example/x/{NAME}"}
     assert seen["pins"] == f"tiny==1.0 --hash=sha256:{wheel().sha256}\n"
@@ -364,21 +364,16 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
         "pip compile --quiet --no-deps --no-header --format pylock.toml --only-binary :all:"
         " --no-python-downloads --python-platform x86_64-manylinux_2_28 --python-version 3.11"
         f" --python {sys.executable} --cache-dir {found.uv_dir}"
+        f" --output-file {seen['options']['cwd']}/pylock.toml"
     )
-    assert seen["options"]["env"] == {"MACOSX_DEPLOYMENT_TARGET": "14.0", "UV_INDEX": "x"}
+    assert seen["options"]["env"] == {"MACOSX_DEPLOYMENT_TARGET": "14.0", "UV_INDEX": "https://x"}
     assert 0 < seen["options"]["timeout"] <= 600
-    assert seen["folder"] == found.cache_dir / "locate"
+    assert not seen["options"]["cwd"].exists()
     for_all = [*tools().values()]
     fetch._ask_uv(None, "3.11", "default", for_all, found)
     hashes = " ".join(f"--hash=sha256:{f.sha256}" for f in for_all)
     assert seen["pins"] == f"uv==0.13.8 {hashes}\n"
     assert "--universal" in seen["argv"]
-    fetch._ask_uv(None, "3.11", "default", for_all, found)
-    assert len(set(names)) == 3, "two processes that ask for other files would share one"
-    assert all(re.fullmatch(DOWNLOADS["locate"].files, name) for name in names), (
-        "clean knows it as ours"
-    )
-    assert [p.name for p in (found.cache_dir / "locate").iterdir()] == [MARKER]
     assert "--python-platform" not in seen["argv"]
 
 
@@ -387,8 +382,7 @@ def test_an_escaped_plus_in_a_url_is_one(found: Settings, monkeypatch: pytest.Mo
     name = "torch-2.13.0+cpu-py3-none-any.whl"
     url = f"https://files.example/x/{name.replace('+', '%2B')}#sha256=0"
     answer = f'[[packages]]\nname = "torch"\nwheels = [{{ url = "{url}" }}]\n'
-    done = process.Completed(argv=(), returncode=0, stdout=answer, stderr="", seconds=0.1)
-    monkeypatch.setattr(process, "run", lambda *args, **options: done)
+    monkeypatch.setattr(process, "run", answered(answer))
     monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
     assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == {name: url}
 
@@ -418,8 +412,7 @@ def test_a_package_without_wheels_has_no_url(
 ) -> None:
     monkeypatch.undo()
     answer = '[[packages]]\nname = "tiny"\n'
-    done = process.Completed(argv=(), returncode=0, stdout=answer, stderr="", seconds=0.1)
-    monkeypatch.setattr(process, "run", lambda *args, **options: done)
+    monkeypatch.setattr(process, "run", answered(answer))
     monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
     assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == {}
 

@@ -16,11 +16,10 @@ from envbuilder.build.backends import docker, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
-from envbuilder.core import resources, types
+from envbuilder.core import resources, types, uv_program
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.host.model import Host
-from envbuilder.packages.python import indexes
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from tests.support import project_layers
@@ -180,7 +179,7 @@ def test_nothing_looks_at_an_installed_uv(found: Settings, monkeypatch: pytest.M
         raise AssertionError(f"{name} was looked for")
 
     monkeypatch.setattr(metadata, "version", none)
-    monkeypatch.setattr(indexes, "uv_program", lambda: none("uv"))
+    monkeypatch.setattr(uv_program, "path", lambda: none("uv"))
     monkeypatch.setitem(sys.modules, "uv", None)
     monkeypatch.setattr(layers, "own_platform", lambda: "macos/arm64")
     assert why_not(platform="linux/amd64") == ""

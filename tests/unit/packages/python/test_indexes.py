@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core import http, pip_settings
-from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.pip_settings import Sources
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages import configuration
@@ -126,13 +125,6 @@ def test_certificates_proxy_and_hosts_are_handed_on() -> None:
         "SSL_CERT_FILE": "/c", "ALL_PROXY": "http://p", "UV_HTTP_TIMEOUT": "9",
         "UV_INSECURE_HOST": "h i", "UV_NO_INDEX": "1",
     }  # fmt: skip
-
-
-def test_without_uv_what_looks_things_up_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uv", None)
-    with pytest.raises(ToolError, match="uv: not found") as caught:
-        indexes.uv_program()
-    assert (caught.value.exit_code, caught.value.hint) == (4, "Run: pip install uv")
 
 
 def test_local_folders() -> None:
