@@ -118,8 +118,6 @@ def _resolved(
     if isinstance(profile, InvalidError):
         return Outcome(entry, previous, None)
     from envbuilder.locks import newer, resolve
-    from envbuilder.packages.python import wheel_conflicts
-    from envbuilder.packages.store import Store
 
     notes: list[str] = []
 
@@ -136,9 +134,6 @@ def _resolved(
         inspect=inspect,
         read=read,
     )
-    for target in lock.targets:
-        # Only wheels that are in the store already; the others are checked before use.
-        wheel_conflicts.require_compatible(target.files, target.python, Store.of(settings))
     return Outcome(entry, previous, lock, tuple(notes))
 
 
@@ -221,7 +216,12 @@ def _details(outcome: Outcome, lock: Lock) -> list[str]:
     from envbuilder.locks import changes
 
     missing = [f"not for {target}: {why}" for target, why in lock.missing.items()]
-    return [*changes.lines(outcome.previous, lock), *outcome.notes, *missing, *changes.claims(lock)]
+    unread = [
+        f"{name}: its server gives no part of it, so it was not compared with other wheels"
+        for name in sorted({file.basename for file in lock.files if file.unread})
+    ]
+    moved = changes.lines(outcome.previous, lock)
+    return [*moved, *outcome.notes, *missing, *unread, *changes.claims(lock)]
 
 
 def _print_grouped(details: Mapping[str, Sequence[str]]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import lzma
-import os
 import zipfile
 import zlib
 from contextlib import contextmanager
@@ -33,9 +32,9 @@ version of the format."""
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive; raise one of `DAMAGED` if it is none, or exceeds the limits."""
-    with File(path) as stream, archive_in(stream) as archive:
+def opened(source: Path | io.RawIOBase) -> Iterator[zipfile.ZipFile]:
+    """Open an archive in a file; raise one of `DAMAGED` if it is none, or exceeds the limits."""
+    with File(source) as stream, archive_in(stream) as archive:
         yield archive
 
 
@@ -46,7 +45,7 @@ def archive_in(stream: File) -> zipfile.ZipFile:
     except OSError as error:
         raise zipfile.BadZipFile(f"its directory cannot be read: {error}") from error
     entries = archive.infolist()
-    packed = os.fstat(stream.fileno()).st_size
+    packed = stream.size
     if sum(e.compress_size for e in entries) > packed:
         raise zipfile.BadZipFile("its members overlap")
     limit = bounded.unpacked_limit(packed)
@@ -82,14 +81,21 @@ def pieces(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Iterator[
 class File(io.BufferedReader):
     """A file from which no part larger than the limit for the directory is read."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(io.FileIO(path))
+    def __init__(self, source: Path | io.RawIOBase) -> None:
+        super().__init__(source if isinstance(source, io.RawIOBase) else io.FileIO(source))
+
+    @property
+    def size(self) -> int:
+        """The number of its bytes."""
+        position = self.tell()
+        end = self.seek(0, io.SEEK_END)
+        self.seek(position)
+        return end
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return `size` bytes, or what is left."""
         if size is None or size < 0:
-            left = os.fstat(self.fileno()).st_size - self.tell()
-            size = min(max(left, 0), DIRECTORY)
+            size = min(max(self.size - self.tell(), 0), DIRECTORY)
         if size > DIRECTORY:
             raise zipfile.BadZipFile(f"its directory has {size} bytes; not read")
         return super().read(size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ from envbuilder.core.settings import require_writable
 from envbuilder.locks import dependencies, target_wheels
 from envbuilder.locks.availability import queries
 from envbuilder.locks.system_packages import Debs, is_current
+from envbuilder.packages import remote_wheels
 from envbuilder.packages.python import indexes, static_index, upstream
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError, Uv, links
@@ -27,13 +29,14 @@ from envbuilder.profiles.lock import SCHEMA, Lock, Target, inputs_digest
 from envbuilder.profiles.requirements import applies, distribution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.python.uv import Runner
+    from envbuilder.packages.python.uv import Found, Runner
     from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
 
+    Contents = Callable[[Sequence[Found], str], Mapping[str, Mapping[str, str]]]
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
 
 _KIND_ORDER = {"wheel": 0, "deb": 1, "conda": 2, "oci": 3}
@@ -52,6 +55,7 @@ def resolve(
     run: Runner = process.run,
     read: Callable[[str], bytes] = upstream.read_url,
     measure: Measure = queries.measure,
+    contents: Contents | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Lock:
     """Make the lock of a profile.
@@ -91,7 +95,12 @@ def resolve(
             first = basis or (origin[1] if origin and not upgrade else None)
             first = _without(first, upgrade_packages)
             debs = Debs(profile, settings, basis, on_progress, origin)
-            solution = _targets(profile, debs, first, uv, on_progress, partly=origin is not None)
+            read_contents = contents or partial(
+                remote_wheels.contents, settings=settings, variables=variables
+            )
+            solution = _targets(
+                *(profile, debs, first, uv, read_contents, on_progress), partly=origin is not None
+            )
             tools, tool_urls = _tools(profile, uv, [previous, origin and origin[1]], on_progress)
             urls = solution.urls | tool_urls
             listed = Lock(
@@ -162,6 +171,7 @@ def _targets(
     debs: Debs,
     basis: Lock | None,
     uv: Uv,
+    contents: Contents,
     on_progress: Callable[[str], None],
     *,
     partly: bool,
@@ -178,6 +188,7 @@ def _targets(
             before = _preferred(basis, platform, python)
             try:
                 wheels = target_wheels.of_target(profile, platform, python, before, uv)
+                wheels = target_wheels.compared(wheels, platform, python, contents(wheels, python))
             except UnresolvableError as reason:
                 if not partly:
                     raise

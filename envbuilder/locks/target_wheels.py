@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder.packages.python import indexes
+from envbuilder.core.text import escaped
+from envbuilder.packages.python import indexes, wheel_conflicts
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from envbuilder.core import types
     from envbuilder.packages.python.static_index import Offer
@@ -76,6 +77,33 @@ def of_target(
     limited = msgspec.structs.replace(profile, constraints=(*profile.constraints, *same))
     wheels = _of_indexes(limited, platform, python, before, uv)
     return tuple(wheel for wheel in wheels if canonical(wheel.file.name) not in others)
+
+
+def compared(
+    wheels: Sequence[Found],
+    platform: types.Platform,
+    python: types.PythonVersion,
+    contents: Mapping[str, Mapping[str, str]],
+) -> tuple[Found, ...]:
+    """Return the wheels of a target; those whose `contents` (by sha256) are unknown say so.
+
+    Raise `UnresolvableError` if two install different bytes at one path.
+    """
+    conflict = wheel_conflicts.clash(
+        {w.file: contents[w.file.sha256] for w in wheels if w.file.sha256 in contents}
+    )
+    if conflict:
+        why = escaped(wheel_conflicts.explained(*conflict))
+        raise UnresolvableError(
+            f"{platform} with Python {python}: {why}. Leave {conflict[1].name} or"
+            f" {conflict[2].name} out of the requirements, or pin another version of one of them"
+        )
+    return tuple(
+        w
+        if w.file.sha256 in contents or w.file.provenance != "read"
+        else msgspec.structs.replace(w, file=msgspec.structs.replace(w.file, unread=True))
+        for w in wheels
+    )
 
 
 def _of_indexes(

@@ -141,10 +141,14 @@ class Store:
         status = path.stat()
         facts = f"{what} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
         key = hashlib.sha256(f"{sha256} {facts}".encode()).hexdigest()
+        return self.remembered(key, kind, lambda: make(path))
+
+    def remembered(self, key: str, kind: type[_T], make: Callable[[], _T]) -> _T:
+        """Return what `make` derives; `key`, a sha256, names everything that decides it."""
         with contextlib.suppress(OSError):
             folders.ensure(self.root)
             folders.ensure(self.root / DERIVED)
-        return derived.remembered(self.root / DERIVED / f"{key}.json", kind, lambda: make(path))
+        return derived.remembered(self.root / DERIVED / f"{key}.json", kind, make)
 
     def sound(self, sha256: str) -> bool:
         """Return whether the file is here with the right bytes; a damaged one is left in place."""

@@ -51,6 +51,9 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """About how many bytes, if no source states `size`: for disk space and progress only."""
     requires: tuple[types.Distribution, ...] = ()
     """The packages of the same target that it requires, in locks of projects."""
+    unread: bool = False
+    """Whether `lock` could not read which files the wheel installs, because its server gives no
+    part of it: it was not compared with the target's other wheels, as no `claim` is."""
 
     @property
     def room(self) -> int:

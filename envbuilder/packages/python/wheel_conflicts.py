@@ -48,12 +48,19 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
     conflict = clash({wheel: _read(wheel, python, store) for wheel in wheels})
     if conflict is None:
         return
-    path, first, second = conflict
+    _, first, second = conflict
     raise InvalidError(
-        f"{first.basename} and {second.basename} both install {path}, and nothing says that its"
-        " content is the same: which one an environment gets would be chance",
+        explained(*conflict),
         f"Leave {first.name} or {second.name} out of the profile's requirements, or pin another"
         " version of one of them, and make the lock again: envbuilder lock",
+    )
+
+
+def explained(path: str, first: File, second: File) -> str:
+    """Return what is wrong with two wheels that fill a path differently."""
+    return (
+        f"{first.basename} and {second.basename} both install {path}, and nothing says that its"
+        " content is the same: which one an environment gets would be chance"
     )
 
 
@@ -140,7 +147,7 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
     """Return the contents of a wheel in the store."""
     try:
         return store.derived(
-            wheel.sha256, f"contents-1-{python}", dict[str, str], lambda path: _opened(path, python)
+            wheel.sha256, f"contents-1-{python}", dict[str, str], lambda path: opened(path, python)
         )
     except (*UNREADABLE, OSError) as error:
         store.checked(wheel)
@@ -151,8 +158,9 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
         ) from error
 
 
-def _opened(path: Path, python: str) -> dict[str, str]:
-    with zips.opened(path) as archive:
+def opened(source: Path | io.RawIOBase, python: str) -> dict[str, str]:
+    """Return the `contents` of a wheel; raise one of `UNREADABLE` or `OSError`."""
+    with zips.opened(source) as archive:
         members = [name for name in archive.namelist() if not name.endswith("/")]
         record_paths = records(members)
         if len(record_paths) != 1:

@@ -15,6 +15,7 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import newer, resolve
 from envbuilder.packages.python import upstream
 from envbuilder.packages.python.static_index import Offer
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from tests.support import index_server
@@ -128,6 +129,22 @@ def test_twice_gives_the_same_text(default: Default, own: Settings) -> None:
     one = default.lock(profile(), own)
     assert lockfile.dump(default.lock(profile(), own)) == lockfile.dump(one)
     assert lockfile.dump(default.lock(profile(), own, one)) == lockfile.dump(one)
+
+
+def test_wheels_that_clash_are_refused_whatever_the_store_has(
+    default: Default, wheels: Path, own: Settings
+) -> None:
+    paths = [small_wheels.write(wheels, n, {"cv2.py": n.encode()}) for n in ("left", "right")]
+    first = default.lock(profile("left", "right"), own)
+    assert first.state == "unlocked"
+    assert "both install lib/python3.11/site-packages/cv2.py" in first.reason
+    store = Store.of(own)
+    for path in paths:
+        store.take(hashlib.sha256(path.read_bytes()).hexdigest(), [path.read_bytes()])
+    assert default.lock(profile("left", "right"), own) == first
+    lock = default.lock(profile("left", "top"), own)
+    assert lock.state == "locked"
+    assert not any(file.unread for file in lock.files)
 
 
 def test_only_an_upgrade_moves_pins(default: Default, wheels: Path, own: Settings) -> None:

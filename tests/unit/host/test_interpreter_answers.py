@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.commands.inventory import DOWNLOADS
-from envbuilder.core import process
+from envbuilder.core import process, uv_program
 from envbuilder.host import interpreters
 from envbuilder.host.interpreter_answers import NAME, Answer, Answers
 
@@ -161,9 +161,8 @@ class Programs:
     def __init__(self, managed: Path, **changes: Any) -> None:
         self.managed, self.changes, self.ran = managed, changes, list[str]()
 
-    def __call__(self, argv: Sequence[str], *, timeout: float | None = None) -> process.Completed:
-        del timeout
-        uv = argv[1:3] == ["-m", "uv"]
+    def __call__(self, argv: Sequence[str], **_: Any) -> process.Completed:
+        uv = argv[0] == uv_program.path()
         self.ran.append("uv" if uv else argv[0])
         said = answer(self.managed, **self.changes)
         out = str(self.managed) if uv else json.dumps({f: getattr(said, f) for f in FIELDS})

@@ -30,6 +30,7 @@ from tests.support.tools import tools
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from envbuilder.packages.python.uv import Found
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
@@ -127,6 +128,7 @@ ENVIRON = {"PIP_CONFIG_FILE": "/dev/null"}
 
 def made(own: Settings, uv: FakeUv, asked: Profile | None = None, **options: Any) -> Lock:
     options.setdefault("measure", lambda _: {})
+    options.setdefault("contents", lambda wheels, _: {w.file.sha256: {} for w in wheels})
     return resolve.resolve(asked or profile(), own, run=uv, environ=ENVIRON, **options)
 
 
@@ -385,6 +387,49 @@ def answer(requirements: str, url: str) -> str:
     if requirements.startswith("uv=="):
         return package("uv", "0.13.8", UV, sha256="c" * 64)
     return FakeUv.usual(requirements, url)
+
+
+def two(requirements: str, url: str) -> str:
+    """Two wheels for any Python."""
+    if requirements.startswith("uv=="):
+        return answer(requirements, url)
+    files = {"left": "d" * 64, "right": "e" * 64}
+    return "".join(
+        package(name, "1.0", f"https://i/{name}-1.0-py3-none-any.whl", sha256=sha256)
+        for name, sha256 in files.items()
+    )
+
+
+def clash(wheels: Sequence[Found], python: str) -> dict[str, dict[str, str]]:
+    """For Python 3.12, each wheel has another tool of one name."""
+    return {w.file.sha256: {"bin/tool": w.file.name if python == "3.12" else "x"} for w in wheels}
+
+
+def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
+    own: Settings, offered: list[Offer]
+) -> None:
+    twice = profile(python=Python(default="3.11", supported=("3.11", "3.12")))
+    lock = made(own, FakeUv(two), twice, contents=clash)
+    assert (lock.state, lock.targets) == ("unlocked", ())
+    assert lock.reason == (
+        "linux/amd64 with Python 3.12: left-1.0-py3-none-any.whl and right-1.0-py3-none-any.whl"
+        " both install bin/tool, and nothing says that its content is the same: which one an"
+        " environment gets would be chance. Leave left or right out of the requirements, or pin"
+        " another version of one of them"
+    )
+    partly = made(own, FakeUv(two), twice, contents=clash, origin=(twice, lock))
+    assert [t.python for t in partly.targets] == ["3.11"]
+    assert "both install bin/tool" in partly.missing["linux/amd64 3.12"]
+
+
+def test_a_wheel_that_no_server_lets_us_read_says_so(own: Settings, offered: list[Offer]) -> None:
+    lock = made(own, FakeUv(answer), contents=lambda *_: {})
+    assert {f.name: f.unread for f in lock.targets[0].of_kind("wheel")} == {
+        "jinja2": True, "torch": False,  # a claim says so itself
+    }  # fmt: skip
+    text = profile_lock.dump(lock)
+    assert text.count('"unread": true') == 1
+    assert profile_lock.dump(made(own, FakeUv(answer))) == text.replace(', "unread": true', "")
 
 
 def test_sizes_that_no_index_states_are_asked_for(own: Settings, offered: list[Offer]) -> None:
