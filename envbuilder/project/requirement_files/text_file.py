@@ -18,6 +18,10 @@ LARGEST = 1 << 20
 LARGEST_LOCK = 32 << 20
 """Maximum size in bytes of a lock; those of large projects have 3 MB."""
 
+_MOST_PARTS = 12
+"""Maximum number of parts of a dotted key: tomllib takes time quadratic in it."""
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
+_LONG_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}\.[ \t]*+){{{_MOST_PARTS}}}", re.MULTILINE)
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)\Z")
 
@@ -64,6 +68,9 @@ def _decoded(content: bytes, name: str) -> str:
 
 def parse_toml(text: str, file: str) -> dict[str, Any]:
     """Return the data of a TOML document; raise `InvalidError` with the line of a mistake."""
+    if key := _LONG_KEY.search(text):
+        line = text.count("\n", 0, key.end()) + 1
+        raise InvalidError(f"{escaped(file)}:{line}: a key of more than {_MOST_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError as error:
