@@ -13,11 +13,11 @@ from msgspec import Struct
 from envbuilder.bundle import project
 from envbuilder.core import files, resources
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.settings import LOCKS
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
-from envbuilder.project.catalog import LOCKS
 from envbuilder.signatures import beside
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from envbuilder.bundle.format import LARGEST_TEXT
 from envbuilder.core import redaction, settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import place, read_text
-from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.core.settings import LOCKS, PROJECT_FILE
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
-from envbuilder.project.catalog import LOCKS, ProjectProfiles
+from envbuilder.project.catalog import ProjectProfiles
 from envbuilder.project.requirement_files import text_file
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from envbuilder.commands import project_change
 from envbuilder.commands.options import environment_options, load_settings, require_image
 from envbuilder.core import console, process, types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import LOCKS
 from envbuilder.notebooks import kernel_spec
 from envbuilder.notebooks.kernel_spec import PACKAGE, Choice
 from envbuilder.profiles.backends import makes_image
-from envbuilder.project.catalog import LOCKS
 
 if TYPE_CHECKING:
     from typing import NoReturn

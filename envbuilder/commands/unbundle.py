@@ -11,8 +11,8 @@ import click
 from envbuilder.commands.options import json_option, require_signature_option, requiring
 from envbuilder.core import console
 from envbuilder.core.project_file import DEFAULT
+from envbuilder.core.settings import LOCKS
 from envbuilder.packages import configuration
-from envbuilder.project.catalog import LOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
 """Folders, separated as in PATH, whose files are trusted regardless of their owner."""
-_DECIDING = ("envbuilder.yaml", "config.yaml", "profiles", "profiles/locks", "envbuilder.lock")
-_DECIDING_GLOBS = ("profiles/*.yaml", "profiles/locks/*.json", "envbuilder.lock/*.json")
+_MOST_ENTRIES = 50_000
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -87,42 +87,57 @@ def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator
             return
 
 
-def objection(folder: Path, trusted: Trust, look: Look = look) -> str:
-    """Return why a folder's profiles and settings are not trusted; empty if they are."""
-    if folder in trusted.folders:
+def objection(path: Path, trusted: Trust, look: Look = look) -> str:
+    """Return why another user decides what a path holds; empty if none does.
+
+    Judges the path and the folder that it is in, whose owner can exchange it; of links, the target,
+    too. A group is not considered, because somebody chose its members.
+    """
+    if not trusted.folders.isdisjoint((path, path.parent)):
         return ""
-    named = (folder, *(folder / name for name in _DECIDING))
-    listed = (path for pattern in _DECIDING_GLOBS for path in sorted(folder.glob(pattern)))
-    modes = _keeps_modes(folder, look)
-    objections = (_objection(p, trusted, look, modes=modes) for p in chain(named, listed))
-    return next(filter(None, objections), "")
+    modes = _keeps_modes(path, look)
+    above = _objection(path.parent, trusted, look, modes=modes, sticky=True)
+    return above or _objection(path, trusted, look, modes=modes)
+
+
+def require_own(path: Path, trusted: Trust | None = None) -> None:
+    """Raise `InvalidError` if another user decides what a path, or anything below it, holds.
+
+    A path that does not exist is accepted.
+    """
+    path, trusted = path.absolute(), trusted or current_trust()
+    if not os.path.lexists(path) or not trusted.folders.isdisjoint((path, *path.parents)):
+        return
+    modes = _keeps_modes(path, look)
+    entries = list(islice(path.rglob("*"), _MOST_ENTRIES + 1)) if path.is_dir() else []
+    below = (_objection(entry, trusted, look, modes=modes) for entry in entries)
+    why = next(filter(None, (objection(path, trusted, look), *below)), "")
+    if not why and len(entries) > _MOST_ENTRIES:
+        why = f"it holds more than {_MOST_ENTRIES} files"
+    if why:
+        raise InvalidError(
+            f"{path} is not used: {why}",
+            f"Make it your own, or move it away. To use it as it is: {VARIABLE}={path.parent}",
+        )
 
 
 def exposure(folder: Path, trusted: Trust, look: Look = look) -> str:
-    """Return how others can put files into one of envbuilder's folders; empty if they cannot.
-
-    A group is not considered, because somebody chose its members.
-    """
-    if not trusted.folders.isdisjoint((folder, *folder.parents)):
+    """Return how others can put files into one of envbuilder's folders; empty if they cannot."""
+    if not trusted.folders.isdisjoint(folder.parents) or not _keeps_modes(folder, look):
         return ""
-    if not _keeps_modes(folder, look):
-        return ""
-    for path in (folder, folder.parent):  # who can write to the latter can exchange the former
-        if why := _objection(path, trusted, look, modes=True):
-            return why
-    facts = look(folder, follow=True)
-    open_to_all = facts is not None and facts.mode & stat.S_IWOTH
-    return f"{folder} can be written by every user" if open_to_all else ""
+    return objection(folder, trusted, look)
 
 
-def _keeps_modes(folder: Path, look: Look) -> bool:
-    """Return whether a folder's file system stores file modes.
+def _keeps_modes(path: Path, look: Look) -> bool:
+    """Return whether the file system of a folder, or of the folder with a file, stores file modes.
 
     Windows drives in WSL, FAT and some shared folders show every path, including their own root,
     as world-writable: there the mode means nothing.
     """
     device, root = None, None
-    for above in (folder, *folder.parents):
+    itself = look(path, follow=False)
+    is_folder = itself is not None and stat.S_ISDIR(itself.mode)
+    for above in (path, *path.parents) if is_folder else path.parents:
         facts = look(above, follow=True)
         if facts is None or device not in {None, facts.device}:
             break
@@ -130,13 +145,16 @@ def _keeps_modes(folder: Path, look: Look) -> bool:
     return root is None or not _open_to_all(root)
 
 
-def _open_to_all(facts: Facts) -> bool:
-    sticky_folder = stat.S_ISDIR(facts.mode) and facts.mode & stat.S_ISVTX
+def _open_to_all(facts: Facts, *, sticky: bool = True) -> bool:
+    sticky_folder = sticky and stat.S_ISDIR(facts.mode) and facts.mode & stat.S_ISVTX
     return bool(facts.mode & stat.S_IWOTH and not sticky_folder)
 
 
-def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool) -> str:
-    """Return why a path is not trusted; a link is trusted only if both it and its target are."""
+def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool, sticky: bool = False) -> str:
+    """Return why a path is not trusted; a link is trusted only if both it and its target are.
+
+    `sticky`: accept a folder where every user can add files, but only replace their own.
+    """
     itself = look(path, follow=False)
     if itself is None:
         return ""
@@ -144,7 +162,7 @@ def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool) -> str:
     for facts in filter(None, (itself, linked)):
         if facts.uid not in trusted.uids:
             return f"{path} belongs to {_user(facts.uid)}, who is neither you nor root"
-    if modes and linked is not None and _open_to_all(linked):
+    if modes and linked is not None and _open_to_all(linked, sticky=sticky):
         return f"{path} can be written by every user"
     return ""
 
@@ -159,6 +177,6 @@ def _user(uid: int) -> str:
 
 
 def ignored(folder: Path, why: str) -> str:
-    """Return the message about a folder whose files are ignored."""
+    """Return the message about a project's folder whose files are ignored."""
     text = f"ignored the settings and profiles in {folder}: {why}. To use them: {VARIABLE}={folder}"
     return escaped(text)

@@ -2,7 +2,8 @@
 
 Configuration is read from `envbuilder.yaml` (in the working folder or above, up to the home folder
 or the file system's root) and `config.yaml` in the user's configuration folder. The project's file
-takes precedence over the user's, environment variables over both. Other users' files are ignored.
+takes precedence over the user's, environment variables over both. Another user's `envbuilder.yaml`
+is ignored; other files of another user's among them are refused.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 PROJECT_FILE = "envbuilder.yaml"
+LOCKS = "envbuilder.lock"
+"""Folder of a project's locks, beside `envbuilder.yaml`."""
 SHARED_STORE = "ENVBUILDER_SHARED_STORE"
 
 
@@ -141,8 +144,8 @@ def read(
 ) -> tuple[Settings, tuple[File, ...]]:
     """Return the settings from folders, files and variables, and the files that were read.
 
-    `note` receives a line for each folder whose files are ignored because another user owns them or
-    can write them; by default it goes to stderr.
+    `note` receives a line for each project that is ignored because another user owns its file or
+    can write it; by default it goes to stderr. Raises `InvalidError` for other files like that.
     """
     from platformdirs import PlatformDirs
 
@@ -152,12 +155,9 @@ def read(
     project = _project(cwd or Path.cwd(), trusted, note)
     config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir).absolute()
     configuration, definition = Configuration(), None
-    paths = [project / PROJECT_FILE] if project else []
-    if why := ownership.objection(config_dir, trusted):
-        note(f"note: {ownership.ignored(config_dir, why)}")
-    else:
-        paths.insert(0, config_dir / "config.yaml")
+    paths = [config_dir / "config.yaml", *([project / PROJECT_FILE] if project else [])]
     files: list[File] = []
+    ownership.require_own(config_dir, trusted)
     for path in paths:
         if path.is_file():
             text = read_text(path)
@@ -212,7 +212,11 @@ def _shared_store(variable: str | None, files: Sequence[File]) -> Path | None:
 
 
 def _project(start: Path, trusted: ownership.Trust, note: Callable[[str], object]) -> Path | None:
-    """Return the nearest folder with a trusted project file."""
+    """Return the nearest folder with a trusted project file.
+
+    Another user's is passed over: it could be in any folder above. Of a trusted one, what decides
+    together with it must be trusted, too, because without that its requirements would not hold.
+    """
     try:
         home = Path.home()
     except RuntimeError:  # HOME is not set, and the user database has no entry
@@ -220,8 +224,10 @@ def _project(start: Path, trusted: ownership.Trust, note: Callable[[str], object
     for folder in ownership.folders_above(start, home):
         if not (folder / PROJECT_FILE).is_file():
             continue
-        why = ownership.objection(folder, trusted)
+        why = ownership.objection(folder / PROJECT_FILE, trusted)
         if not why:
+            for name in ("profiles", LOCKS):
+                ownership.require_own(folder / name, trusted)
             return folder
         note(f"note: {ownership.ignored(folder, why)}")
     return None

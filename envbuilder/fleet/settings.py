@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from envbuilder.core import schema, types
+from envbuilder.core import ownership, schema, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet.kubernetes.settings import KubernetesSettings
 
@@ -106,7 +106,11 @@ class FleetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def read(path: Path) -> FleetSettings:
-    """Read a file. Raises `InvalidError` with file, line, key and suggestion."""
+    """Read a file, which must be the user's own: its lines of shell run in jobs.
+
+    Raises `InvalidError` with file, line, key and suggestion.
+    """
+    ownership.require_own(path)
     text = schema.read_text(path)
     data = schema.parse_yaml(text, str(path))
     settings = schema.decode(data, FleetSettings, str(path), text)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.core import bounded, strict_json, types
-from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.core.settings import LOCKS, PROJECT_FILE
 from envbuilder.profiles import profile as profile_files
-from envbuilder.project import catalog, environments
+from envbuilder.project import environments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def needless(settings: Settings) -> Iterator[Needless]:
     available = environments.names(settings.definition)
     listed = settings.definition.profiles
     profiles = profile_files.names(profile_files.search_path(settings.project, settings.config_dir))
-    folder = settings.project / catalog.LOCKS
+    folder = settings.project / LOCKS
     files = sorted(itertools.islice(folder.iterdir(), _MOST)) if folder.is_dir() else []
     for path in files:
         match = _FILE.fullmatch(path.name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core import ownership
 from envbuilder.notebooks.inside import SERVE
 from envbuilder.notebooks.kernel_spec import Spec
 
@@ -37,8 +38,10 @@ def command(
     """Return the command that serves, and variables for it; `arguments` are JupyterLab's own.
 
     JupyterLab keeps its settings in envbuilder's folders: those of another version, or a
-    configuration for another server, have no effect.
+    configuration for another server, have no effect. Raise `InvalidError` for other users' files
+    there: they would run.
     """
+    ownership.require_own(settings.data_dir / "jupyter")
     variables = {
         "JUPYTER_CONFIG_DIR": str(settings.config_dir / "jupyter"),
         "JUPYTER_DATA_DIR": str(settings.data_dir / "jupyter"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import ownership, resources, strict_yaml, types
+from envbuilder.core import resources, strict_yaml, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
 from envbuilder.profiles import backends, frameworks, requirements
@@ -255,14 +255,9 @@ _HINTS: Hints = {
 
 
 def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
-    """Return the folders that may hold profiles: the project's, the user's, the shipped one.
-
-    The user's is omitted if other users could have written it.
-    """
-    folders = [project / "profiles"] if project else []
-    if not ownership.objection(user, ownership.current_trust()):
-        folders.append(user / "profiles")
-    return (*folders, resources.profiles_dir())
+    """Return the folders that may hold profiles: the project's, the user's, the shipped one."""
+    folders = (*([project] if project else []), user)
+    return (*(folder / "profiles" for folder in folders), resources.profiles_dir())
 
 
 def names(folders: Sequence[Path]) -> tuple[str, ...]:

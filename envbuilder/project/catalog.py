@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.schema import dotted, place, read_text
-from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.core.settings import LOCKS, PROJECT_FILE
 from envbuilder.core.strict_yaml import shown
 from envbuilder.profiles import profile as profile_files
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
     from envbuilder.project.environments import Contents
-
-LOCKS = "envbuilder.lock"
-"""Folder of a project's locks, beside `envbuilder.yaml`."""
 
 
 class ProjectProfiles:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder.project.catalog import LOCKS
+from envbuilder.core.settings import LOCKS
 
 if TYPE_CHECKING:
     import subprocess

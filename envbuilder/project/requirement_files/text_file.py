@@ -1,4 +1,4 @@
-"""Read files of a project: of limited size, and never one outside of it."""
+"""Read files of a project: of limited size, and never one outside of it or another user's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core import bounded
+from envbuilder.core import bounded, ownership
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 
@@ -41,6 +41,7 @@ def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
     try:
         path = (project / file).resolve(strict=True)
         inside = path.is_relative_to(project.resolve())
+        ownership.require_own(project / file)
         content = bounded.read(path, limit) if inside else b""
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core import ownership
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.ownership import Facts, Trust
 from envbuilder.packages import configuration
-from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,34 +39,34 @@ def file(uid: int = ME, mode: int = 0o644) -> Facts:
     return Facts(uid=uid, mode=FILE | mode)
 
 
+DECIDES = PROJECT / "envbuilder.yaml"
+
+
 @pytest.mark.parametrize(
-    ("tree", "why"),
+    ("project", "decides", "why"),
     [
-        ({"": folder(), "/envbuilder.yaml": file()}, ""),
-        ({"": folder(0), "/envbuilder.yaml": file(0)}, ""),
-        ({"": folder(0, 0o1777), "/envbuilder.yaml": file()}, ""),
-        ({"": folder(mode=0o775), "/envbuilder.yaml": file(mode=0o664)}, ""),
-        ({"": folder(0, 0o1777), "/envbuilder.yaml": file(MALLORY)}, "envbuilder.yaml belongs to"),
-        ({"": folder(MALLORY), "/envbuilder.yaml": file()}, "project belongs to"),
-        ({"": folder(MALLORY), "/envbuilder.yaml": file(0)}, "project belongs to"),
-        ({"": folder(mode=0o777), "/envbuilder.yaml": file()}, "written by every user"),
-        ({"": folder(0, 0o777), "/envbuilder.yaml": file()}, "written by every user"),
-        ({"": folder(), "/envbuilder.yaml": file(mode=0o666)}, "written by every user"),
-        ({"": folder(), "/envbuilder.yaml": file(), "/profiles": folder(MALLORY)}, "profiles bel"),
-        ({"": folder(), "/envbuilder.yaml": file(), "/profiles": folder(mode=0o777)}, "every user"),
-        (
-            {"": folder(), "/profiles": folder(0, 0o1777), "/profiles/locks": folder(MALLORY)},
-            "locks belongs to",
-        ),
-        ({"": folder(), "/config.yaml": file(MALLORY)}, "config.yaml belongs to"),
+        (folder(), file(), ""),
+        (folder(0), file(0), ""),
+        (folder(0, 0o1777), file(), ""),
+        (folder(mode=0o775), file(mode=0o664), ""),
+        (folder(0, 0o1777), file(MALLORY), "envbuilder.yaml belongs to"),
+        (folder(MALLORY), file(), "project belongs to"),
+        (folder(MALLORY), file(0), "project belongs to"),
+        (folder(mode=0o777), file(), "written by every user"),
+        (folder(0, 0o777), file(), "written by every user"),
+        (folder(), file(mode=0o666), "written by every user"),
+        (folder(), folder(MALLORY), "envbuilder.yaml belongs to"),
+        (folder(), folder(mode=0o777), "written by every user"),
+        (folder(), folder(0, 0o1777), "written by every user"),
     ],
 )
-def test_what_other_users_can_write_does_not_count(tree: dict[str, Facts], why: str) -> None:
-    above = {str(PROJECT.parent): folder(0)}
-    look = looking(above | {f"{PROJECT}{name}": facts for name, facts in tree.items()})
-    found = ownership.objection(PROJECT, Trust(uids=frozenset({0, ME})), look)
-    assert why in found
-    assert bool(found) == bool(why)
+def test_what_other_users_can_write_does_not_count(
+    project: Facts, decides: Facts, why: str
+) -> None:
+    look = looking({"/": folder(0), "/x": folder(0), str(PROJECT): project, str(DECIDES): decides})
+    objection = ownership.objection(DECIDES, Trust(uids=frozenset({0, ME})), look)
+    assert why in objection
+    assert bool(objection) == bool(why)
 
 
 def test_modes_say_nothing_where_a_file_system_keeps_none() -> None:
@@ -75,12 +75,12 @@ def test_modes_say_nothing_where_a_file_system_keeps_none() -> None:
     tree = {
         str(drive): folder(mode=0o777, device=2),
         str(PROJECT): folder(mode=0o777, device=2),
-        f"{PROJECT}/envbuilder.yaml": file(mode=0o777),
+        str(DECIDES): file(mode=0o777),
     }
     trusted = Trust(uids=frozenset({0, ME}))
-    assert ownership.objection(PROJECT, trusted, looking(tree)) == ""
-    tree[f"{PROJECT}/envbuilder.yaml"] = file(MALLORY, 0o777)
-    assert "belongs to" in ownership.objection(PROJECT, trusted, looking(tree))
+    assert ownership.objection(DECIDES, trusted, looking(tree)) == ""
+    tree[str(DECIDES)] = file(MALLORY, 0o777)
+    assert "belongs to" in ownership.objection(DECIDES, trusted, looking(tree))
 
 
 @pytest.mark.parametrize(
@@ -90,19 +90,19 @@ def test_modes_say_nothing_where_a_file_system_keeps_none() -> None:
 def test_a_link_counts_with_what_it_names(link: int, target: int, counts: bool) -> None:
     tree = {
         str(PROJECT): folder(0, 0o1777),
-        f"{PROJECT}/envbuilder.yaml": Facts(uid=link, mode=LINK | 0o777),
+        str(DECIDES): Facts(uid=link, mode=LINK | 0o777),
         "/elsewhere": file(target),
     }
-    look = looking(tree, {f"{PROJECT}/envbuilder.yaml": "/elsewhere"})
-    assert counts == (not ownership.objection(PROJECT, Trust(uids=frozenset({0, ME})), look))
+    look = looking(tree, {str(DECIDES): "/elsewhere"})
+    assert counts == (not ownership.objection(DECIDES, Trust(uids=frozenset({0, ME})), look))
 
 
 def test_a_named_folder_counts_whoever_owns_it() -> None:
-    look = looking({str(PROJECT): folder(MALLORY), f"{PROJECT}/envbuilder.yaml": file(MALLORY)})
+    look = looking({str(PROJECT): folder(MALLORY), str(DECIDES): file(MALLORY)})
     named = {ownership.VARIABLE: f"relative:/elsewhere:{PROJECT}"}
-    assert not ownership.objection(PROJECT, ownership.trust(named, ME), look)
-    assert ownership.objection(PROJECT, ownership.trust({ownership.VARIABLE: "/x"}, ME), look)
-    assert ownership.objection(PROJECT, ownership.trust({}, ME), look)
+    assert not ownership.objection(DECIDES, ownership.trust(named, ME), look)
+    assert ownership.objection(DECIDES, ownership.trust({ownership.VARIABLE: "/x"}, ME), look)
+    assert ownership.objection(DECIDES, ownership.trust({}, ME), look)
 
 
 def test_root_trusts_root_and_behind_sudo_the_one_who_called_it() -> None:
@@ -137,61 +137,102 @@ def test_the_search_ends_at_home_and_at_mount_points() -> None:
     assert above("/home/me/disk/a", "/home/me") == ["/home/me/disk/a", "/home/me/disk"]
 
 
-_UIDS = st.sampled_from([0, ME, MALLORY, 65534])
-_MODES = st.integers(0, 0o1777)
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["", *(f"/{n}" for n in ownership._DECIDING)]), st.tuples(_UIDS, _MODES)
-    )
+_FACTS = st.builds(
+    Facts,
+    uid=st.sampled_from([0, ME, MALLORY, 65534]),
+    mode=st.builds(int.__or__, st.sampled_from([FOLDER, FILE]), st.integers(0, 0o1777)),
 )
-def test_nothing_of_another_user_ever_counts(owned: dict[str, tuple[int, int]]) -> None:
-    folders = {"", "/profiles", "/profiles/locks"}
-    tree = {
-        f"{PROJECT}{n}": Facts(uid=uid, mode=(FOLDER if n in folders else FILE) | mode)
-        for n, (uid, mode) in owned.items()
-    }
-    found = ownership.objection(PROJECT, Trust(uids=frozenset({0, ME})), looking(tree))
-    if any(uid not in {0, ME} for uid, _ in owned.values()):
-        assert found
 
 
-@pytest.mark.parametrize("name", ["envbuilder.yaml", "profiles/mine.yaml", "profiles/locks/a.json"])
-def test_a_project_that_others_can_write_is_ignored_and_noted_once(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@given(st.dictionaries(st.sampled_from([str(PROJECT), str(DECIDES)]), _FACTS))
+def test_nothing_of_another_user_ever_counts(tree: dict[str, Facts]) -> None:
+    objection = ownership.objection(DECIDES, Trust(uids=frozenset({0, ME})), looking(tree))
+    if any(facts.uid not in {0, ME} for facts in tree.values()):
+        assert objection
+
+
+def _written(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("profile: zendnn\n" if Path(name).parent == Path() else "")
+
+
+def test_a_project_whose_file_others_can_write_is_ignored_and_noted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tmp_path / "project"
-    for each in ("envbuilder.yaml", "profiles/mine.yaml", "profiles/locks/a.json"):
-        (project / each).parent.mkdir(parents=True, exist_ok=True)
-        (project / each).write_text("profile: zendnn\n" if each == "envbuilder.yaml" else "")
-    (project / "below").mkdir()
+    _written(project, "envbuilder.yaml", "below/file")
     notes: list[str] = []
     assert configuration.load(cwd=project / "below", note=notes.append).project == project
     assert not notes
-    (project / name).chmod(0o666)
-    found = configuration.load(cwd=project / "below", note=notes.append)
-    assert found.project is None
-    assert found.configuration.profile is None
-    assert len(notes) == 1
-    assert f"{project / name} can be written by every user" in notes[0]
+    (project / "envbuilder.yaml").chmod(0o666)
+    ignoring = configuration.load(cwd=project / "below", note=notes.append)
+    assert ignoring.project is None
+    assert ignoring.configuration.profile is None
+    (note,) = notes
+    assert f"{project / 'envbuilder.yaml'} can be written by every user" in note
     monkeypatch.setenv(ownership.VARIABLE, str(project))
     assert configuration.load(cwd=project / "below", note=notes.append).project == project
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "profiles/mine.yaml"])
-def test_the_users_own_settings_count_only_where_they_are(name: str, tmp_path: Path) -> None:
-    for each in ("config.yaml", "profiles/mine.yaml"):
-        (tmp_path / each).parent.mkdir(exist_ok=True)
-        (tmp_path / each).write_text("profile: zendnn\n" if each == "config.yaml" else "")
-    environ = {"ENVBUILDER_CONFIG_DIR": str(tmp_path)}
-    notes: list[str] = []
-    assert configuration.load(environ, note=notes.append).configuration.profile == "zendnn"
-    assert tmp_path / "profiles" in profiles.search_path(None, tmp_path)
-    (tmp_path / name).chmod(0o666)
-    assert configuration.load(environ, note=notes.append).configuration.profile is None
-    assert tmp_path / "profiles" not in profiles.search_path(None, tmp_path)
-    assert len(notes) == 1
+BESIDE = ("profiles/mine.yaml", "profiles/locks/a.json", "envbuilder.lock/default.cpu.json")
+
+
+@pytest.mark.parametrize("name", [*BESIDE, "profiles", "envbuilder.lock"])
+def test_what_others_can_write_beside_a_projects_file_is_refused(name: str, tmp_path: Path) -> None:
+    """Ignoring it would lift the signatures that the project requires."""
+    _written(tmp_path, "envbuilder.yaml", *BESIDE)
+    assert configuration.load(cwd=tmp_path).project == tmp_path
+    mode = (tmp_path / name).stat().st_mode
+    (tmp_path / name).chmod(mode | 0o002)
+    with pytest.raises(InvalidError, match=f"{name} can be written by every user"):
+        configuration.load(cwd=tmp_path)
+    named = {ownership.VARIABLE: str(tmp_path)}
+    assert configuration.load(named, cwd=tmp_path).project == tmp_path
+
+
+@pytest.mark.parametrize(
+    "name", ["", "config.yaml", "profiles/mine.yaml", "jupyter/jupyter_server_config.py"]
+)
+def test_a_configuration_folder_that_others_can_write_is_refused(name: str, tmp_path: Path) -> None:
+    """Ignoring it would lift the signatures that the user requires."""
+    user = tmp_path / "user"
+    _written(user, "config.yaml", "profiles/mine.yaml", "jupyter/jupyter_server_config.py")
+    environ = {"ENVBUILDER_CONFIG_DIR": str(user)}
+    assert configuration.load(environ).configuration.profile == "zendnn"
+    (user / name).chmod((user / name).stat().st_mode | 0o002)
+    with pytest.raises(InvalidError, match="can be written by every user"):
+        configuration.load(environ)
+    environ[ownership.VARIABLE] = str(user)
+    assert configuration.load(environ).configuration.profile == "zendnn"
+
+
+def test_a_file_of_another_user_is_refused_with_the_way_to_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run" / "scripts" / "node.sbatch"
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    ownership.require_own(tmp_path / "run")
+    ownership.require_own(tmp_path / "nothing")
+    itself = ownership.look
+
+    def foreign(looked_at: Path, *, follow: bool) -> Facts | None:
+        if looked_at == path:
+            return Facts(uid=MALLORY, mode=FILE | 0o644)
+        return itself(looked_at, follow=follow)
+
+    monkeypatch.setattr(ownership, "look", foreign)
+    with pytest.raises(InvalidError, match=f"{path} belongs to .*neither you nor root") as refused:
+        ownership.require_own(tmp_path / "run")
+    assert f"{ownership.VARIABLE}={tmp_path}" in refused.value.hint
+    ownership.require_own(
+        tmp_path / "run", Trust(uids=frozenset({0}), folders=frozenset({tmp_path}))
+    )
+    monkeypatch.setattr(ownership, "_MOST_ENTRIES", 1)
+    monkeypatch.setattr(ownership, "look", itself)
+    with pytest.raises(InvalidError, match="more than 1 files"):
+        ownership.require_own(tmp_path / "run")
 
 
 OURS = Path("/x/cache/store")

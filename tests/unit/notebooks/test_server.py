@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.build.request import Request
+from envbuilder.core.errors import InvalidError
 from envbuilder.notebooks import kernel_spec, server
 from envbuilder.notebooks.kernel_spec import Choice
 
@@ -37,6 +38,19 @@ def test_jupyterlab_runs_isolated_with_folders_of_envbuilders(found: Settings) -
         found.config_dir,
         found.data_dir,
     }
+
+
+def test_extensions_that_others_can_write_are_refused(found: Settings) -> None:
+    """The configuration folder was judged as a whole when the settings were read."""
+    served = server.Server(
+        folder="/", port=0, browser=False, kernel=kernel_spec.spec(CHOICE, "7", {}), shell=()
+    )
+    extensions = found.data_dir / "jupyter" / "nbextensions"
+    extensions.mkdir(parents=True)
+    server.command(Path("/lab"), served, [], found)
+    extensions.chmod(0o777)
+    with pytest.raises(InvalidError, match="nbextensions can be written by every user"):
+        server.command(Path("/lab"), served, [], found)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,15 @@ def test_nothing_outside_the_project_is_read(tmp_path: Path, name: str) -> None:
         assert hint == "Copy the file into the project and name the copy."
 
 
+def test_a_file_that_others_can_write_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path, {"requirements.txt": "-r more/b.txt", "more/b.txt": "rich"})
+    assert texts(read(tmp_path, "requirements.txt").requirements) == ["rich"]
+    (tmp_path / "more/b.txt").chmod(0o666)
+    message, hint = refusal(tmp_path, "requirements.txt")
+    assert "more/b.txt can be written by every user" in message
+    assert "ENVBUILDER_TRUSTED_FOLDERS" in hint
+
+
 def test_links_inside_the_project_are_read(tmp_path: Path) -> None:
     write(tmp_path, {"project/real/a.txt": "rich\n"})
     (tmp_path / "link").symlink_to("project")
