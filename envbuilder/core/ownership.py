@@ -121,6 +121,15 @@ def require_own(path: Path, trusted: Trust | None = None) -> None:
         )
 
 
+def require_unlinked(folder: Path) -> None:
+    """Raise `InvalidError` for a link: what is written there would land somewhere else."""
+    if folder.is_symlink():
+        raise InvalidError(
+            f"{folder} is a link, and locks are written into folders of the project alone",
+            "Replace it by a folder.",
+        )
+
+
 def exposure(folder: Path, trusted: Trust, look: Look = look) -> str:
     """Return how others can put files into one of envbuilder's folders; empty if they cannot."""
     if not trusted.folders.isdisjoint(folder.parents) or not _keeps_modes(folder, look):

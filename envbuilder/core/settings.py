@@ -228,6 +228,7 @@ def _project(start: Path, trusted: ownership.Trust, note: Callable[[str], object
         if not why:
             for name in ("profiles", LOCKS):
                 ownership.require_own(folder / name, trusted)
+            ownership.require_unlinked(folder / LOCKS)
             return folder
         note(f"note: {ownership.ignored(folder, why)}")
     return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from envbuilder.core import ownership
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profile_files
@@ -74,7 +75,10 @@ def entries(
 
 
 def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
-    """Return where the lock of a profile is written."""
+    """Return where the lock of a profile is written. Raises `InvalidError` for a project's link."""
+    if settings.project and output_dir is None:
+        for folder_name in ("profiles", "profiles/locks"):
+            ownership.require_unlinked(settings.project / folder_name)
     folder = output_dir or (settings.project or settings.config_dir) / "profiles" / "locks"
     return folder / f"{name}.json"
 

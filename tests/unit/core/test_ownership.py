@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from envbuilder.core import ownership
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.ownership import Facts, Trust
+from envbuilder.locks import entries
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
@@ -189,6 +191,20 @@ def test_what_others_can_write_beside_a_projects_file_is_refused(name: str, tmp_
         configuration.load(cwd=tmp_path)
     named = {ownership.VARIABLE: str(tmp_path)}
     assert configuration.load(named, cwd=tmp_path).project == tmp_path
+
+
+@pytest.mark.parametrize("name", ["profiles", "profiles/locks", "envbuilder.lock"])
+def test_locks_are_never_written_through_a_link(name: str, tmp_path: Path) -> None:
+    """It may lead to another project, whose locks would be replaced and removed."""
+    project, other = tmp_path / "project", tmp_path / "other"
+    _written(project, "envbuilder.yaml")
+    _written(other, "locks/default.cpu.json")
+    (project / name).parent.mkdir(exist_ok=True)
+    (project / name).symlink_to(other)
+    with pytest.raises(InvalidError, match=f"{name} is a link"):
+        entries.place("cpu", configuration.load(cwd=project), None)
+    settings = replace(configuration.load(cwd=tmp_path), project=project)
+    assert entries.place("cpu", settings, other) == other / "cpu.json"
 
 
 @pytest.mark.parametrize(
