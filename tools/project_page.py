@@ -58,14 +58,14 @@ envbuilder.yaml, and put a copy of the schema into the project.
 What depends on more than the file, such as whether a profile or a file exists, is checked by
 `envbuilder check` alone.
 """
-_TITLES = {"Definition": "Project"}
+_TITLES = {"Definition": "Project", "ProjectConfiguration": "Configuration"}
 _EMPTY = {"()": "`[]`", "{}": "`{}`", "Signatures()": "`{}`", "None": "none", "": "must be stated"}
 
 
 def page() -> str:
     """Return the page."""
     found = {s.name: s for module in (project_file, settings) for s in structures(module)}
-    names = ("Definition", "Environment", "RequirementFile", "Configuration", "Signatures")
+    names = ("Definition", "Environment", "RequirementFile", "ProjectConfiguration", "Signatures")
     return HEAD + "".join(_section(found[name]) for name in names)
 
 

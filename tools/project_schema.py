@@ -61,7 +61,6 @@ builders:
   linux/arm64: arm-box
 mirrors:
   docker.io: mirror.example:5000/hub
-plain_http: [registry.example:5000]
 shared_store: /srv/envbuilder
 signatures:
   locks: [keys/release.pub]
@@ -81,7 +80,7 @@ def examples() -> dict[str, dict[str, Any]]:
     return {
         "Definition": data,
         "Environment": data,
-        "Configuration": data,
+        "ProjectConfiguration": data,
         "RequirementFile": file,
         "Signatures": data["signatures"],
     }
@@ -89,7 +88,7 @@ def examples() -> dict[str, dict[str, Any]]:
 
 def schema() -> str:
     """Return the schema as the text of its file."""
-    kinds = (project_file.Definition, settings.Configuration)
+    kinds = (project_file.Definition, settings.ProjectConfiguration)
     _, made = msgspec.json.schema_components(kinds, ref_template="#/definitions/{name}")
     components: dict[str, Any] = _plain(made)
     _describe(components)

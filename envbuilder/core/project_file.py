@@ -200,6 +200,8 @@ HINTS: Hints = {
         "extends": "A profile extends another, in profiles/NAME.yaml; a project names `profiles`.",
         "name": "Remove the key: a project is known by its folder.",
         "version": "Remove the key: the file has no version.",
+        "plain_http": "Write it into config.yaml in your configuration folder: your login is sent"
+        " unencrypted, which a project cannot decide.",
     },
     Environment: {
         **_ENVIRONMENT_HINTS,

@@ -11,13 +11,14 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
+from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields, replace
 
 from envbuilder.core import console, folders, ownership, project_file, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.schema import decode, parse_yaml, place, read_text
+from envbuilder.core.schema import decode, dotted, parse_yaml, place, read_text
 from envbuilder.core.strict_yaml import shown
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ LOCKS = "envbuilder.lock"
 SHARED_STORE = "ENVBUILDER_SHARED_STORE"
 
 
+_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
 _Keys = Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)]
 
 
@@ -47,7 +49,7 @@ class Signatures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of the published images that images are built on."""
 
 
-class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProjectConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys that `envbuilder.yaml` and `config.yaml` may hold."""
 
     base_images: dict[str, types.ImageRef] = {}
@@ -58,8 +60,6 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Symbolic source → URL of a mirror."""
     mirrors: dict[str, str] = {}
     """Registry → where its images are requested first: a host, optionally with a path."""
-    plain_http: tuple[str, ...] = ()
-    """Registries (host, or host:port) to use HTTP with; those on this machine need no entry."""
     profile: types.Name | None = None
     """The profile used if none is requested."""
     signatures: Signatures = Signatures()
@@ -67,6 +67,14 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     it: otherwise a project could lift what the user requires."""
     shared_store: str | None = None
     """A cache folder filled by somebody else, from which files are used and never changed."""
+
+
+class Configuration(ProjectConfiguration, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Keys that `config.yaml` may hold."""
+
+    plain_http: tuple[str, ...] = ()
+    """Registries (host, or host:port) to use HTTP with; those on this machine need no entry. Only
+    the user decides that a login is sent unencrypted."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -184,11 +192,20 @@ def decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definiti
     data, where = parse_yaml(text, str(path)), str(path)
     if path.name != PROJECT_FILE:
         return decode(data, Configuration, where, text), None
-    keys = {f.encode_name for f in fields(Configuration)}
+    keys = {f.encode_name for f in fields(ProjectConfiguration)}
     rest = {key: value for key, value in data.items() if key not in keys}
     definition = project_file.read(rest, where, text, keys) if rest else None
     configuration = {key: value for key, value in data.items() if key in keys}
-    return decode(configuration, Configuration, where, text), definition
+    stated = decode(configuration, ProjectConfiguration, where, text)
+    for name, url in stated.indexes.items():
+        if url.startswith("http://") and urlsplit(url).hostname not in _THIS_MACHINE:
+            path = ["indexes", name]
+            raise InvalidError(
+                f"{place(where, text, path)}: {dotted(path)}a project cannot choose a connection"
+                " without TLS, over which your login would be sent",
+                "Write https://, or write the key into config.yaml in your configuration folder.",
+            )
+    return Configuration(**asdict(stated)), definition
 
 
 def _shared_store(variable: str | None, files: Sequence[File]) -> Path | None:

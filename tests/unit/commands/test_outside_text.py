@@ -76,9 +76,8 @@ def _configuration(text: str, folder: Path) -> list[list[str]]:
         "e": f"mirrors: {{{_yaml(text)}: {_yaml(text)}}}\n",
         "f": f"mirrors: {{docker.io: {_yaml(text)}}}\n",
         "g": f"base_images: {{{_yaml(text)}: x}}\n",
-        "h": f"plain_http: [{_yaml(text)}]\n",
-        "i": f"profile: {text}\n",
-        "j": f"profile: [{text}\n",
+        "h": f"profile: {text}\n",
+        "i": f"profile: [{text}\n",
     }
     (folder / "envbuilder.yaml").write_bytes(content[folder.name].encode(errors="surrogatepass"))
     return [["profiles"], ["render", "--profile", "cpu", "--target", "requirements"]]
@@ -229,7 +228,7 @@ def _arguments(text: str, folder: Path) -> list[list[str]]:
 
 SOURCES: dict[str, Callable[[str, Path], list[list[str]]]] = {
     "report": _report,
-    **{f"configuration-{n}": _configuration for n in "abcdefghij"},
+    **{f"configuration-{n}": _configuration for n in "abcdefghi"},
     **{f"profile-{n}": _profile for n in "abcdefg"},
     **{f"lock-{n}": _lock for n in "abcdef"},
     **{f"host-{n}": _target_host for n in "abcde"},

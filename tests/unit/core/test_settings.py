@@ -145,3 +145,26 @@ def test_an_empty_or_misspelt_policy_is_an_error(tmp_path: Path, value: str) -> 
     """Otherwise nothing would be required, in silence."""
     with pytest.raises(InvalidError, match="signatures"):
         read(tmp_path, project=f"signatures: {value}\n")
+
+
+HTTP = "http://mirror.example/whl"
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("plain_http", "profile: cpu\nplain_http: [ghcr.io]\n"),
+        ("plain_http", "profile: cpu\nplain_http: []\n"),
+        ("indexes.pytorch-cpu", f"profile: cpu\nindexes: {{pytorch-cpu: '{HTTP}'}}\n"),
+    ],
+)
+def test_a_project_cannot_have_logins_sent_unencrypted(key: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match=rf"envbuilder\.yaml:2: {key}: ") as refused:
+        read(tmp_path, project=text)
+    assert "config.yaml in your configuration folder" in refused.value.hint
+    read(tmp_path, user=text)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080"])
+def test_a_project_may_name_a_server_of_this_machine(host: str, tmp_path: Path) -> None:
+    read(tmp_path, project=f"indexes: {{pytorch-cpu: 'http://{host}/whl'}}\n")

@@ -80,5 +80,5 @@ def test_a_profile_that_does_not_fit_says_why(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_project(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="this is no project") as raised:
-        entries(tmp_path, "plain_http: [registry.local]\n")
+        entries(tmp_path, "profile: cpu\n")
     assert "envbuilder init" in raised.value.hint

@@ -216,8 +216,8 @@ def test_base_images_of_profiles_and_of_their_locks_can_be_replaced(tmp_path: Pa
     ],
 )
 def test_a_host_that_no_reference_has_is_refused(text: str, message: str, tmp_path: Path) -> None:
-    error = refused(tmp_path, text)
-    assert error.message.startswith(f"{tmp_path}/envbuilder.yaml:2: ")
+    error = refused(tmp_path, text, "config.yaml")
+    assert error.message.startswith(f"{tmp_path}/config.yaml:2: ")
     assert message in error.message
 
 
@@ -237,13 +237,14 @@ def test_a_line_is_only_looked_for_where_something_is_wrong(
     """Parsing the file again for each of 40,000 mirrors would take hours."""
     monkeypatch.setattr(configured_names, "place", None)
     hosts = [f"m{number}.example" for number in range(3)]
-    load(tmp_path, json.dumps({"mirrors": dict.fromkeys(hosts, "x.example"), "plain_http": hosts}))
+    text = json.dumps({"mirrors": dict.fromkeys(hosts, "x.example"), "plain_http": hosts})
+    load(tmp_path, text, "config.yaml")
 
 
 def test_registries_can_be_named(tmp_path: Path) -> None:
     hosts = ("docker.io", "ghcr.io", "localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000")
     text = json.dumps({"mirrors": dict.fromkeys(hosts, "m.example:5000/x"), "plain_http": hosts})
-    assert load(tmp_path, text).configuration.plain_http == hosts
+    assert load(tmp_path, text, "config.yaml").configuration.plain_http == hosts
 
 
 # --- profiles

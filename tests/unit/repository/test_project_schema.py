@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SCHEMA = json.loads(project_schema.schema())
 STRUCTURES = (
     *(project_file.Definition, project_file.Environment, project_file.RequirementFile),
-    *(settings.Configuration, settings.Signatures),
+    *(settings.ProjectConfiguration, settings.Signatures),
 )
 
 
@@ -98,7 +98,6 @@ documents = st.fixed_dictionaries(
         ),
         "indexes": st.dictionaries(st.just("x"), words, max_size=1),
         "mirrors": st.dictionaries(st.just("x"), words, max_size=1),
-        "plain_http": lists,
         "base_images": st.dictionaries(st.just("x"), words, max_size=1),
         "builders": st.dictionaries(st.just("x"), words, max_size=1),
         "profile": words.filter(lambda word: word is not None),
@@ -114,9 +113,11 @@ def test_the_schema_and_envbuilder_agree(document: dict[str, Any]) -> None:
 
 
 def is_accepted(document: dict[str, Any]) -> bool:
-    keys = {name for name, _ in type_paths.fields(settings.Configuration)}
+    keys = {name for name, _ in type_paths.fields(settings.ProjectConfiguration)}
     try:
-        msgspec.convert({k: v for k, v in document.items() if k in keys}, settings.Configuration)
+        msgspec.convert(
+            {k: v for k, v in document.items() if k in keys}, settings.ProjectConfiguration
+        )
         rest = {k: v for k, v in document.items() if k not in keys}
         project_file.read(rest, "envbuilder.yaml", "", keys)
     except (msgspec.ValidationError, InvalidError):
