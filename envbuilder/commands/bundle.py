@@ -14,7 +14,7 @@ from envbuilder.commands.options import (
     load_settings,
     profiles_option,
 )
-from envbuilder.core import console, types
+from envbuilder.core import console, files, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import counted
 from envbuilder.host import probe
@@ -93,6 +93,7 @@ def command(
     from envbuilder.bundle import base_images, contents, project, write
     from envbuilder.bundle.format import KINDS
 
+    files.require_replaceable(output, b"manifest-")
     settings = load_settings()
     progress = console.progress()
     library = catalog.library(settings)

@@ -102,7 +102,7 @@ def command(
     if output is None:
         console.document(text)
         return code
-    files.save(output, text.encode(), BuildError, "Name another file with --output.")
+    files.save_output(output, text.encode(), BuildError, "Name another file with --output.")
     return code
 
 

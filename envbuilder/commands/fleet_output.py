@@ -107,7 +107,8 @@ def report(summary: Summary, outputs: Outputs) -> int:
             console.result(line)
     if outputs.html is not None:
         content = page.render(summary, changes).encode()
-        files.save(outputs.html, content, BuildError, "Name another file with --html.", "the page")
+        hint = "Name another file with --html."
+        files.save_output(outputs.html, content, BuildError, hint, "the page")
     if outputs.metrics is not None:
         metrics.write(outputs.metrics, summary)
     if incomparable is not None:

@@ -11,7 +11,7 @@ import msgspec
 from click.core import ParameterSource
 
 from envbuilder.containers.oci import image_names
-from envbuilder.core import decoding, process, types
+from envbuilder.core import decoding, files, process, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import Signatures
@@ -193,7 +193,10 @@ def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
         return None
     if not image_names.on_disk(value) or not value.removeprefix("oci:"):
         raise click.BadParameter(f"{value!r} is neither oci:DIR nor FILE.tar", param=param)
-    return image_names.absolute(value)
+    place = image_names.absolute(value)
+    if image_names.is_archive(place):
+        files.require_replaceable(Path(place), b"blobs/")
+    return place
 
 
 def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:

@@ -46,7 +46,7 @@ def command(
     """
     from envbuilder.build import plan
     from envbuilder.build.attestation import documents
-    from envbuilder.core.files import save
+    from envbuilder.core.files import save_output
 
     settings = load_settings()
     chosen, lock = choice.locked(catalog.library(settings), settings, profile)
@@ -65,5 +65,5 @@ def command(
     if output is None:
         console.document(content.decode())
     else:
-        save(output, content, InvalidError, "Name another file with --output.")
+        save_output(output, content, InvalidError, "Name another file with --output.")
         console.result(f"{output}: {chosen.name}, {target.platform}, Python {target.python}")

@@ -14,7 +14,7 @@ import secrets
 import stat
 from typing import IO, TYPE_CHECKING
 
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from envbuilder.core.errors import EnvbuilderError
 
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_START = 10
+"""Bytes by which an earlier output is recognized, such as `{"schema":` or `<!DOCTYPE `."""
 PRIVATE = 0o600
 """Mode of files that describe a user or a machine."""
 
@@ -41,6 +43,36 @@ def save(
     except OSError as error:
         problem = f"{what} cannot be written" if what else "cannot be written"
         raise failure(f"{path}: {problem}: {error.strerror or error}", hint) from error
+
+
+def save_output(
+    path: Path,
+    content: bytes,
+    failure: type[EnvbuilderError],
+    hint: str,
+    what: str = "",
+    mode: int = 0o666,
+) -> None:
+    """Like `save`, for a path that the user names: replace only a file that begins in this way."""
+    require_replaceable(path, content[:_START])
+    save(path, content, failure, hint, what, mode)
+
+
+def require_replaceable(path: Path, start: bytes) -> None:
+    """Raise `InvalidError` for a file that is not empty and does not begin with `start`.
+
+    A user may misspell a path, and lose a key, a lock or notes.
+    """
+    if not os.path.exists(path):  # noqa: PTH110 (no error either where a folder is closed)
+        return
+    if path.is_file() and os.access(path, os.R_OK):
+        with path.open("rb") as stream:
+            if stream.read(len(start)) in {b"", start}:
+                return
+    raise InvalidError(
+        f"{path}: exists, and is another kind of file: nothing was written",
+        "Move it away, or name another file.",
+    )
 
 
 def write(path: Path, content: bytes, mode: int = 0o666) -> None:

@@ -199,10 +199,10 @@ def decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definiti
     stated = decode(configuration, ProjectConfiguration, where, text)
     for name, url in stated.indexes.items():
         if url.startswith("http://") and urlsplit(url).hostname not in _THIS_MACHINE:
-            path = ["indexes", name]
+            spot = place(where, text, ["indexes", name])
             raise InvalidError(
-                f"{place(where, text, path)}: {dotted(path)}a project cannot choose a connection"
-                " without TLS, over which your login would be sent",
+                f"{spot}: {dotted(['indexes', name])}a project cannot choose a connection without"
+                " TLS, over which your login would be sent",
                 "Write https://, or write the key into config.yaml in your configuration folder.",
             )
     return Configuration(**asdict(stated)), definition

@@ -6,7 +6,6 @@ them. envbuilder writes a single envelope, which several keys can sign, because 
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from envbuilder.core import bounded, files, strict_json
@@ -39,7 +38,7 @@ def read(path: Path) -> tuple[Envelope, ...]:
     """
     try:
         content = bounded.read(path, strict_json.LARGEST)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -52,11 +51,16 @@ def read(path: Path) -> tuple[Envelope, ...]:
 def write(path: Path, payload: bytes, key: PrivateKey) -> Path:
     """Sign a statement and write the signature file; add to signatures of the same statement.
 
-    Return its path. Raise `BuildError` if it cannot be written.
+    Return its path. Raise `InvalidError` if another kind of file is there, such as the signed file
+    or the key itself, `BuildError` if it cannot be written.
     """
-    existing: tuple[Envelope, ...] = ()
-    with contextlib.suppress(InvalidError):  # a damaged one is replaced
+    try:
         existing = read(path)
+    except InvalidError as error:
+        raise InvalidError(
+            f"{path}: exists, and is no signature file: nothing was written",
+            "Move it away if it is a damaged one, or name another file with --output.",
+        ) from error
     same = (
         e for e in existing if e.payload_type == statements.PAYLOAD_TYPE and e.content == payload
     )

@@ -73,7 +73,7 @@ def render(data: Mapping[str, Any]) -> str:
 def write(path: Path, page: str) -> None:
     """Write a page atomically; raise `VerifyError` if the path cannot be written."""
     hint = "The verification itself finished; choose another path with --html."
-    files.save(path, page.encode(), VerifyError, hint, "the page")
+    files.save_output(path, page.encode(), VerifyError, hint, "the page")
 
 
 def verdict(report: Report) -> Verdict:

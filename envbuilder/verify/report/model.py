@@ -354,4 +354,4 @@ def write(report: dict[str, Any], path: Path, mode: int = 0o666) -> None:
     """Write a report atomically; raise `VerifyError` if the path cannot be written."""
     content = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
     hint = "The verification itself finished; choose another path with --output."
-    files.save(path, content, VerifyError, hint, "the report", mode)
+    files.save_output(path, content, VerifyError, hint, "the report", mode)

@@ -60,7 +60,7 @@ def finish(
             )
             console.result(f"  envbuilder lock --profile {profile.name}")
     if output is not None:
-        files.save(output, f"{encoded}\n".encode(), BuildError, "Choose another path.")
+        files.save_output(output, f"{encoded}\n".encode(), BuildError, "Choose another path.")
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:

@@ -243,6 +243,18 @@ def test_an_environment_next_to_its_provenance_is_read_again(run: Run, tmp_path:
     assert run("verify-signature", "--key", "key.pub", path.name)[0] == 5
 
 
+@pytest.mark.parametrize("place", ["lock", "key.pem"])
+def test_a_signature_replaces_neither_the_file_nor_the_key(
+    place: str, run: Run, tmp_path: Path
+) -> None:
+    name = lay("lock", tmp_path)
+    path = tmp_path / (name if place == "lock" else place)
+    before = path.read_bytes()
+    code, _, error = run("sign", "--key", "key.pem", name, "--output", str(path))
+    assert (code, "is no signature file" in error) == (2, True)
+    assert path.read_bytes() == before
+
+
 def test_other_files_are_not_signed(run: Run, tmp_path: Path) -> None:
     for content in (b"", b"{}", b"[1]", b"\xff", b"text", b"{" * 100_000):
         (tmp_path / "a.json").write_bytes(content)

@@ -56,9 +56,21 @@ def test_another_content_replaces_the_signature(key: PrivateKey, tmp_path: Path)
         require([path], key)
     beside.write(path, STATEMENT, key)
     assert require([path], key).keyid == key.public.id
-    path.write_bytes(b"damaged")
+    path.write_bytes(b"")
     beside.write(path, STATEMENT, key)
     assert require([path], key).keyid == key.public.id
+
+
+@pytest.mark.parametrize("content", ["{}", "-----BEGIN PRIVATE KEY-----\n", "notes", "\x00"])
+def test_nothing_is_replaced_that_is_no_signature_file(
+    content: str, key: PrivateKey, tmp_path: Path
+) -> None:
+    path = tmp_path / "it.intoto.jsonl"
+    path.write_text(content)
+    with pytest.raises(InvalidError, match="exists, and is no signature file") as refused:
+        beside.write(path, STATEMENT, key)
+    assert "--output" in refused.value.hint
+    assert path.read_text() == content
 
 
 def test_lines_of_other_tools_are_read(key: PrivateKey, tmp_path: Path) -> None:

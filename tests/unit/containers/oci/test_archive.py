@@ -9,12 +9,14 @@ import tarfile
 import tempfile
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 import zstandard
 
+from envbuilder.commands import build
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layer import Member
-from envbuilder.core.errors import EnvbuilderError
+from envbuilder.core.errors import EnvbuilderError, InvalidError
 from tests.support.images import image
 
 if TYPE_CHECKING:
@@ -45,6 +47,15 @@ def packed(layout: Layout, tmp_path: Path) -> Path:
 
 def test_an_archive_has_the_identity_of_its_layout(layout: Layout, packed: Path) -> None:
     assert archive.identity(packed) == archive.identity(layout.folder)
+
+
+def test_an_archive_replaces_an_archive(layout: Layout, packed: Path) -> None:
+    context = click.Context(build.command)
+    (option,) = (p for p in build.command.params if p.name == "output")
+    assert option.process_value(context, [str(packed)]) == str(packed)
+    packed.write_bytes(b"notes")
+    with pytest.raises(InvalidError, match="another kind of file"):
+        option.process_value(context, [str(packed)])
 
 
 def test_large_layers_are_not_unpacked_to_be_checked(
