@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +23,25 @@ if TYPE_CHECKING:
 MOST_FILES = 10_000
 MOST_BYTES = 1 << 30
 _DEEPEST = 40
-_HEAD = 4096
+_HEAD = 1 << 16
 _LESS = "List the folders that the program needs; data belongs into volumes:."
 _NAMES = frozenset(
-    {".git", ".hg", ".svn", ".envbuilder", "__pycache__", ".env", ".netrc", ".pypirc", ".DS_Store"}
+    {".git", ".hg", ".svn", ".envbuilder", "__pycache__", ".DS_Store", ".env", ".envrc"}
+    | {".netrc", "_netrc", ".pypirc", "pip.conf", ".npmrc", ".yarnrc.yml", ".git-credentials"}
+    | {".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".dockercfg", ".boto", ".s3cfg"}
+    | {".pgpass", ".my.cnf", ".htpasswd", ".vault-token", ".terraformrc", ".kaggle", "kaggle.json"}
+    | {"application_default_credentials.json"}
 )
-_KEYS = frozenset({"id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"})
+"""Folders and files that are made anew everywhere, or that hold logins and keys."""
+_KEY_NAME = re.compile(
+    r"id_(rsa|dsa|ecdsa|ed25519)(_sk)?|.+\.(key|p12|pfx|jks|keystore|ppk|kdbx)", re.IGNORECASE
+)
+_KEY_TEXT = re.compile(
+    rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----(\\n|\s)"
+    rb"|^AGE-SECRET-KEY-1|^PuTTY-User-Key-File-",
+    re.MULTILINE,
+)
+"""Text of a private key; code that only looks for one has a quote after the dashes."""
 _TEMPLATES = frozenset({".env.example", ".env.sample", ".env.template"})
 _MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", folders.MARKER)
 """What a folder holds that is an environment, a cache, or made by envbuilder."""
@@ -95,7 +109,8 @@ def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterato
     while pending:
         current = pending.pop()
         place = project / current
-        if _is_litter(place) or any(part in _NAMES for part in current.parts):
+        named = any(part in _NAMES for part in current.parts)
+        if named or _is_litter(place) or _leads_to_litter(root / current, root):
             omitted.append(current.as_posix())
         elif place.is_dir() and not place.is_symlink():
             if len(current.parts) >= _DEEPEST:
@@ -109,12 +124,21 @@ def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterato
 
 def _is_litter(place: Path) -> bool:
     name = place.name
-    if name in _NAMES or name in _KEYS or name.endswith((".pyc", ".pyo")):
+    if name in _NAMES or _KEY_NAME.fullmatch(name) or name.endswith((".pyc", ".pyo")):
         return True
     if name.startswith(".env.") and name not in _TEMPLATES:
         return True
     is_folder = place.is_dir() and not place.is_symlink()
     return is_folder and any((place / mark).exists() for mark in _MARKS)
+
+
+def _leads_to_litter(place: Path, root: Path) -> bool:
+    """Return whether a path goes through a link to what is never copied, or to what is in it."""
+    target = Path(os.path.realpath(place))
+    if place == target or not target.is_relative_to(root):
+        return False
+    below = target.relative_to(root)
+    return any(_is_litter(root / each) for each in (below, *below.parents[:-1]))
 
 
 def _require_inside(place: Path, path: Path, root: Path) -> None:
@@ -151,7 +175,7 @@ def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile
         raise InvalidError(
             f"{shown(name)} cannot be read: {error.strerror}", "Leave it out, or change its mode."
         ) from error
-    if b"-----BEGIN" in head and b"PRIVATE KEY" in head:
+    if _KEY_TEXT.search(head):
         omitted.append(name)
         return None
     executable = bool(mode & stat.S_IXUSR)

@@ -91,6 +91,57 @@ def test_secrets_and_litter_are_never_copied(tmp_path: Path) -> None:
         assert (stated.files, len(stated.omitted)) == ((), 1)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".envrc", ".git-credentials", ".npmrc", "_netrc", ".pgpass", "kaggle.json"),
+        *(".aws/config", ".ssh/config", "server.p12", "a.PFX", "a.jks", "a.ppk", "a.kdbx", "a.key"),
+        *("id_ed25519_sk", ".vault-token", ".docker/config.json"),
+    ],
+)
+def test_what_holds_logins_or_keys_is_never_copied(name: str, tmp_path: Path) -> None:
+    lay(tmp_path, "train.py", "public.pem", "keys.py", name)
+    assert names(collect(tmp_path, ".", name)) == ["keys.py", "public.pem", "train.py"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(KEY, KEY.replace("OPENSSH ", ""), KEY.replace("OPENSSH", "ENCRYPTED SIGSTORE")),
+        *("-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nx", "AGE-SECRET-KEY-1QQQ", "\n" * 5000 + KEY),
+        *(
+            "PuTTY-User-Key-File-3: ssh-ed25519",
+            '{"private_key": "-----BEGIN PRIVATE KEY-----\\nx"}',
+        ),
+    ],
+)
+def test_private_keys_are_known_by_their_content(text: str, tmp_path: Path) -> None:
+    lay(tmp_path, "deploy", text=text)
+    lay(tmp_path, "check.py", text='assert "-----BEGIN PRIVATE KEY-----" not in text')
+    assert names(collect(tmp_path, ".")) == ["check.py"]
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "entry"),
+    [
+        ("settings", ".env", "settings"),
+        ("remote", ".git/config", "remote"),
+        ("tool", ".venv/bin/tool", "tool"),
+        ("folder", ".git", "folder/config"),
+        ("far", "remote", "far"),
+    ],
+)
+def test_a_link_is_judged_by_where_it_leads(
+    link: str, target: str, entry: str, tmp_path: Path
+) -> None:
+    lay(tmp_path, "train.py", ".env", ".git/config", ".venv/bin/tool", ".venv/pyvenv.cfg")
+    (tmp_path / "remote").symlink_to(".git/config")
+    if link != "remote":
+        (tmp_path / link).symlink_to(target)
+    contents = collect(tmp_path, "train.py", entry)
+    assert (names(contents), contents.omitted) == (["train.py"], (entry,))
+
+
 def test_links_stay_in_the_project(tmp_path: Path) -> None:
     project = tmp_path / "project"
     lay(project, "a.py", "src/b.py")
