@@ -25,6 +25,8 @@ MEMBERS = 20_000
 """Members that any archive may have; each further one must have `_MEMBER_BYTES` in the file."""
 _MEMBER_BYTES = 16
 """Minimum compressed bytes of a member in a real archive: 30 to 60 are usual."""
+_MEMBER_BYTES_SO_FAR = 8
+"""The same in the part that was read: an archive may begin with its folders and links."""
 _EXTENDED = 1 << 20
 """Maximum bytes of one member's extended headers: paths, and attributes of at most 64 KiB each."""
 _ALL_EXTENDED = 4 << 20
@@ -55,7 +57,8 @@ class Tar:
         """Yield each member; its content can be read until the next one is requested."""
         number = 0
         try:
-            stream = _Forward(bounded.unpacked(self._raw), self._packed)
+            counted = _Counted(self._raw)
+            stream = _Forward(bounded.unpacked(cast("IO[bytes]", counted)), self._packed)
             with stream.header():
                 self._archive = tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r:")  # noqa: SIM115
             archive: Any = self._archive
@@ -65,7 +68,8 @@ class Tar:
                 if member is None:
                     return
                 number += 1
-                if number > MEMBERS + self._packed // _MEMBER_BYTES:
+                so_far = counted.bytes // _MEMBER_BYTES_SO_FAR
+                if number > MEMBERS + min(self._packed // _MEMBER_BYTES, so_far):
                     raise ValueError(f"it has more than {number - 1} members; not read")
                 _require_plain(member, archive)
                 archive.members.clear()  # there may be millions
@@ -118,6 +122,23 @@ def _require_plain(member: tarfile.TarInfo, archive: tarfile.TarFile) -> None:
         raise ValueError(f"{name} has an impossible size, mode or owner")
     if len(archive.pax_headers) > _GLOBAL:
         raise ValueError(f"it has more than {_GLOBAL} global attributes")
+
+
+class _Counted:
+    """A stream that counts what is read from it."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw, self.bytes = raw, 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        data = self._raw.read(size)
+        self.bytes += len(data)
+        return data
+
+    def seek(self, position: int) -> None:
+        """Go to a position."""
+        self._raw.seek(position)
 
 
 class _Forward:
