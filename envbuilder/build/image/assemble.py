@@ -352,9 +352,13 @@ class Assembly:
 def _users(contents: Mapping[str, bytes]) -> list[Member]:
     """Return the entries of the image's user, added to the base's files, and its own folders."""
     number = conventions.ID
-    lines = {"etc/passwd": f"{conventions.PASSWD}\n", "etc/group": f"{conventions.GROUP}\n"}
+    lines = {"etc/passwd": conventions.PASSWD, "etc/group": conventions.GROUP}
+    base = {name: contents.get(name, b"") for name in lines}
+    ends = {
+        name: b"\n" if text and not text.endswith(b"\n") else b"" for name, text in base.items()
+    }
     return [
-        *(Member(path=n, content=contents.get(n, b"") + t.encode()) for n, t in lines.items()),
+        *(Member(path=n, content=base[n] + ends[n] + f"{t}\n".encode()) for n, t in lines.items()),
         *(
             Member(path=p.lstrip("/"), kind="folder", mode=0o755, uid=number, gid=number)
             for p in (conventions.HOME, conventions.WORK)

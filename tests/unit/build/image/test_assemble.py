@@ -14,6 +14,7 @@ import pytest
 import zstandard
 from msgspec.structs import replace
 
+from envbuilder.build import conventions
 from envbuilder.build.image import assemble, parts, scratch, system
 from envbuilder.build.image.assemble import Assembly
 from envbuilder.build.image.config import Added
@@ -450,6 +451,16 @@ def test_layers_of_wheels_are_made_while_an_engine_installs_packages(
     users = read(layout, manifest).contents["etc/passwd"]
     assert users.startswith(b"root:x\n"), "what a package's script wrote stays"
     assert users.endswith(b"/home/user:/bin/sh\n")
+
+
+@pytest.mark.parametrize(
+    "base", [b"", b"root:x:0:0::/root:/bin/sh", b"root:x:0:0::/root:/bin/sh\n"]
+)
+def test_the_images_user_has_a_line_of_its_own(base: bytes) -> None:
+    passwd, group, *_ = assemble._users({"etc/passwd": base, "etc/group": base})
+    for member, entry in ((passwd, conventions.PASSWD), (group, conventions.GROUP)):
+        assert member.content is not None
+        assert member.content.decode().splitlines() == [*base.decode().splitlines(), entry]
 
 
 def test_packages_that_may_bring_the_python_are_installed_first(
