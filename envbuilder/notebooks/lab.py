@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 NAME = "jupyter"
 
 
-def library(settings: Settings) -> Library:
-    """Return the profiles of envbuilder's own tools; a user's profiles cannot replace them."""
+def library() -> Library:
+    """Return the profiles of envbuilder's own tools; a user's profiles cannot replace them.
+
+    Their locks come with envbuilder, as its code does: keys of the user's are not required of them.
+    """
     shipped = resources.profiles_dir()
-    return Library((shipped / "tools", shipped), settings.configuration.signatures.locks)
+    return Library((shipped / "tools", shipped))
 
 
 def build(host: Host, settings: Settings, progress: Progress) -> Path:
     """Build the environment if it is missing, and return its folder."""
-    tools, request = library(settings), Request()
+    tools, request = library(), Request()
     profile = tools.profile(NAME)
     # It is of no project, whose link to its own environment it must not take over.
     settings = replace(settings, project=None, definition=None, environment=DEFAULT)

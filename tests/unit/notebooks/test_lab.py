@@ -14,6 +14,7 @@ from envbuilder.build.backends import venv
 from envbuilder.core import types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.project_file import Definition
+from envbuilder.core.settings import Configuration, Signatures
 from envbuilder.locks import resolve
 from envbuilder.notebooks import lab
 from envbuilder.profiles import lock as profile_lock
@@ -26,10 +27,8 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 
-def test_it_is_whole_for_every_platform_and_python_of_envbuilders(
-    found: Settings, repository: Path
-) -> None:
-    library = lab.library(found)
+def test_it_is_whole_for_every_platform_and_python_of_envbuilders(repository: Path) -> None:
+    library = lab.library()
     profile = library.profile(lab.NAME)
     lock = library.usable_lock(profile)
     assert resolve.check(profile, lock) == ()
@@ -42,8 +41,8 @@ def test_it_is_whole_for_every_platform_and_python_of_envbuilders(
         assert {"jupyterlab", "ipykernel"} <= {file.name for file in target.files}
 
 
-def test_it_names_no_place(found: Settings) -> None:
-    path = profile_lock.path_for(lab.NAME, lab.library(found).folders)
+def test_it_names_no_place() -> None:
+    path = profile_lock.path_for(lab.NAME, lab.library().folders)
     assert path is not None
     text = path.read_text()
     assert "://" not in text
@@ -51,8 +50,8 @@ def test_it_names_no_place(found: Settings) -> None:
     assert profile_lock.dump(profile_lock.load(path)) == text
 
 
-def test_it_is_no_profile_to_choose(found: Settings) -> None:
-    folders = lab.library(found).folders
+def test_it_is_no_profile_to_choose() -> None:
+    folders = lab.library().folders
     assert lab.NAME not in profiles.names(folders[1:])
 
 
@@ -67,11 +66,15 @@ def test_it_is_built_apart_from_the_project(
 
     monkeypatch.setattr(venv, "prepare", lambda profile, *_: seen.append(profile.name))
     monkeypatch.setattr(workflow, "build", build)
+    # Locks that the user signs are the user's: this one comes with envbuilder, as its code does.
+    signed = replace(
+        found, configuration=Configuration(signatures=Signatures(locks=("/team.pub",)))
+    )
     settings = replace(
-        found, project=Path("/project"), definition=Definition(), environment="notebooks"
+        signed, project=Path("/project"), definition=Definition(), environment="notebooks"
     )
     host: Any = None
     prefix = lab.build(host, settings, PlainProgress(seen.append))
     assert prefix == Path("/envs/jupyter")
     name, used = seen
-    assert (name, used) == (lab.NAME, found)
+    assert (name, used) == (lab.NAME, signed)
