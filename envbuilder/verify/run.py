@@ -353,7 +353,7 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
 def as_stored(report: Any, hint: str) -> Any:
     """Return a report as JSON will restore it; raise `VerifyError` if JSON cannot represent it."""
     try:
-        return msgspec.json.decode(msgspec.json.encode(report))
+        return model.restored(report)
     except (ValueError, TypeError, RecursionError) as error:
         raise VerifyError(f"the payload's report cannot be stored: {error}", hint) from error
 

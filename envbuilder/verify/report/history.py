@@ -58,7 +58,7 @@ def read(path: Path) -> StoredReport:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
         strict_json.require_few_values(content)
-        data = msgspec.json.decode(content)
+        data = model.restored(msgspec.json.decode(content))
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
     try:

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files
 from envbuilder.core.errors import VerifyError
+from envbuilder.core.text import printable
 from envbuilder.verify.report.environment import (
     Artifact,
     Dataset,
@@ -223,6 +224,15 @@ class Report(Measured, frozen=True, kw_only=True):
     def speed_counts(self) -> bool:
         """Return whether its times may be compared; true for reports that do not say."""
         return self.speed != "not_judged"
+
+
+def restored(report: Any) -> Any:
+    """Return a report as JSON restores it, without characters that act on a terminal or hide text.
+
+    Raises `ValueError`, `TypeError` or `RecursionError` if JSON cannot represent it.
+    """
+    text = msgspec.json.encode(report).decode()
+    return msgspec.json.decode(printable(text, len(text)))
 
 
 def check(data: Any) -> Report:

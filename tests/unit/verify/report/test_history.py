@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.verify import run
 from envbuilder.verify.report import history, model
 from tests.support.reports import CUDA, loaded, whole, written
 
@@ -223,3 +224,12 @@ def test_a_folder_that_cannot_be_read_is_2(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Path, "iterdir", refuse)
     with pytest.raises(InvalidError, match="cannot be read: Permission denied"):
         history.entries(tmp_path)
+
+
+def test_what_acts_on_a_terminal_goes_no_further_than_the_door(tmp_path: Path) -> None:
+    """JSON escapes C0 alone: a raw C1 or bidirectional character would be in every copy."""
+    name = "A\x9b2JB\u202eC\u200bD é"
+    path = written(tmp_path / "report.json", device__name=name)
+    assert history.read(path).report.device.name == "A?2JB?C?D é"
+    stored = run.as_stored({"name": name, name: ["\x1b\n", 1.5, None]}, "")
+    assert stored == {"name": "A?2JB?C?D é", "A?2JB?C?D é": ["\x1b\n", 1.5, None]}
