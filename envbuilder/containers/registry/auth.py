@@ -38,12 +38,19 @@ class Send(Protocol):
 
 
 class Login:
-    """Credentials for one registry, looked up when they are first needed."""
+    """Credentials for one repository, looked up when they are first needed."""
 
     def __init__(
-        self, host: str, send: Send, pause: Callable[[float], None], *, plain_http: bool
+        self,
+        host: str,
+        send: Send,
+        pause: Callable[[float], None],
+        *,
+        plain_http: bool,
+        repository: str = "",
     ) -> None:
         self._host, self._send, self._pause, self._plain = host, send, pause, plain_http
+        self._repository = repository
         self.secrets: set[str] = set()
         """Strings that must not appear in any message."""
 
@@ -64,7 +71,7 @@ class Login:
 
     @functools.cached_property
     def _credential(self) -> Credential | None:
-        credential = credentials.find(self._host)
+        credential = credentials.find(self._host, repository=self._repository)
         if credential is not None:
             self.secrets |= {credential.secret, _basic(credential).removeprefix("Basic ")}
         return credential

@@ -78,7 +78,9 @@ class Connection:
         self._base = reference.root(plain_http=plain_http)
         self._session = open_session(direct=self._local)
         self.pause = pause or self._session.pause
-        self._login = Login(reference.host, self._send, self.pause, plain_http=plain_http)
+        self._login = Login(
+            *(self.host, self._send, self.pause), plain_http=plain_http, repository=self.repository
+        )
         self._authorization = ""
         self._lock = threading.Lock()
 

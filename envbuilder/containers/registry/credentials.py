@@ -58,14 +58,17 @@ class _Answer(Struct, frozen=True, rename="pascal"):
     secret: str
 
 
-def find(host: str, environ: Mapping[str, str] | None = None) -> Credential | None:
-    """Return the credential for a registry; None if there is no login for it.
+def find(
+    host: str, environ: Mapping[str, str] | None = None, repository: str = ""
+) -> Credential | None:
+    """Return the credential for a repository of a registry; None if there is no login for it.
 
-    Raise `InvalidError` for a damaged file, `ToolError` for a credential helper that is configured
-    but does not work.
+    Of a file's logins, the one of the longest namespace that holds the repository is taken, as
+    podman does. Raise `InvalidError` for a damaged file, `ToolError` for a credential helper that
+    is configured but does not work.
     """
     for path in _files(os.environ if environ is None else environ):
-        found = _in_file(path, host)
+        found = _in_file(path, host, repository)
         if found is not None:
             return found
     return None
@@ -88,7 +91,7 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(p for p in places if p.is_file())
 
 
-def _in_file(path: Path, host: str) -> Credential | None:
+def _in_file(path: Path, host: str, repository: str) -> Credential | None:
     try:
         with path.open("rb") as stream:
             data = stream.read(_FILE_LIMIT)
@@ -102,12 +105,15 @@ def _in_file(path: Path, host: str) -> Credential | None:
         ) from None
     keys = _keys(host)
     helpers, entries = read.cred_helpers or {}, read.auths or {}
+    parts = repository.split("/") if repository else []
+    namespaces = ("/".join((host, *parts[:depth])) for depth in range(len(parts), 0, -1))
+    entry = next((entries[n] for n in namespaces if n in entries), None)
     helper = next((helpers[k] for k in keys if k in helpers), read.creds_store)
-    if helper:
+    if helper and entry is None:
         found = _ask(helper, keys[0], path)
         if found is not None:
             return found
-    entry = next((entries[k] for k in keys if k in entries), None)
+    entry = entry or next((entries[k] for k in keys if k in entries), None)
     return None if entry is None else _read_entry(entry, path, host)
 
 

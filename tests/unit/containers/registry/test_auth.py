@@ -173,7 +173,7 @@ class Asked:
 
 
 def logged_in(monkeypatch: pytest.MonkeyPatch, credential: Credential | None) -> None:
-    monkeypatch.setattr(credentials, "find", lambda host: credential)
+    monkeypatch.setattr(credentials, "find", lambda host, **_: credential)
 
 
 REALM = "https://auth.example/token"

@@ -43,7 +43,7 @@ class Bench:
 def bench(monkeypatch: pytest.MonkeyPatch) -> Make:
     """`bench(*answers)`: a connection whose requests get these answers."""
     credential = Credential(user="me", secret="very-secret")
-    monkeypatch.setattr(credentials, "find", lambda host: credential)
+    monkeypatch.setattr(credentials, "find", lambda host, **_: credential)
     return lambda *answers: Bench(monkeypatch, *answers)
 
 
@@ -300,3 +300,12 @@ def test_the_body_of_an_answer_is_read_so_that_the_connection_is_used_again(benc
     assert response.raw.tell() == 1000
     headers = answer(200, b"", Content_Length="99")
     assert bench(headers).ask("HEAD").headers["Content-Length"] == "99"
+
+
+def test_the_login_is_that_of_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(host: str, repository: str) -> Credential:
+        return Credential(user=host, secret=repository)
+
+    monkeypatch.setattr(credentials, "find", find)
+    login = Connection(reference.parse("quay.io/org/image:1"))._login
+    assert login._credential == Credential(user="quay.io", secret="org/image")

@@ -70,6 +70,31 @@ def test_one_host_s_password_is_not_another_s(tmp_path: Path) -> None:
         assert credentials.find(other, environ) is None
 
 
+@pytest.mark.parametrize(
+    ("repository", "user"),
+    [
+        ("org/image", "image"),
+        ("org/image/part", "image"),
+        ("org/other", "org"),
+        ("organisation/image", "host"),
+        ("", "host"),
+    ],
+)
+def test_a_login_of_a_namespace_goes_before_the_hosts(
+    repository: str, user: str, tmp_path: Path, helper: list[Any]
+) -> None:
+    keys = {"quay.io": "host", "quay.io/org": "org", "quay.io/org/image": "image"}
+    auths = {
+        key: {"auth": base64.b64encode(f"{name}:secret".encode()).decode()}
+        for key, name in keys.items()
+    }
+    helper[:2] = ["credentials not found", 1]
+    environ = docker(tmp_path, {"auths": auths, "credsStore": "store"})
+    credential = credentials.find("quay.io", environ, repository)
+    assert credential == Credential(user=user, secret="secret")
+    assert credentials.find("evil.example", environ, "quay.io/org") is None
+
+
 def test_an_identity_token_goes_first(tmp_path: Path) -> None:
     auths = {"x.example": {"auth": AUTH, "identitytoken": "tok"}}
     found = credentials.find("x.example", docker(tmp_path, {"auths": auths}))

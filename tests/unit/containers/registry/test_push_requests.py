@@ -75,7 +75,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     monkeypatch.setattr(push_blob, "PIECE", 4)
     monkeypatch.setattr(push_blob, "_PIECE_LIMIT", 8)
     monkeypatch.setattr(
-        credentials, "find", lambda host: Credential(user="me", secret="very-secret")
+        credentials, "find", lambda host, **_: Credential(user="me", secret="very-secret")
     )
     return lambda *answers: Bench(monkeypatch, tmp_path, answers)
 
