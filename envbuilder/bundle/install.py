@@ -127,11 +127,12 @@ def _signatures(needed: Iterable[str], folder: Path) -> set[str]:
 
 
 def _require_target(manifest: Manifest, lock: profile_lock.Lock) -> None:
-    """Raise `InvalidError` if a bundle has no complete target of a lock."""
+    """Raise `InvalidError` if a bundle has no complete target of a lock, with the tool for it."""
     brought = {m.sha256 for m in manifest.members}
     for target in lock.targets:
         asked = target.platform in manifest.platforms and target.python in manifest.pythons
-        if asked and all(f.sha256 in brought for f in target.files):
+        needed = (*target.files, *(f for p, f in lock.tools.items() if p == target.platform))
+        if asked and all(f.sha256 in brought for f in needed):
             return
     raise InvalidError(f"the bundle lacks files of its profile '{lock.profile}'", _UNTRUSTED)
 

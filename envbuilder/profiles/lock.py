@@ -238,9 +238,11 @@ def _check(lock: Lock, path: Path) -> None:
             _ = target.base and target.base.epoch
         except ValueError as error:
             raise InvalidError(f"{where}: base: date: {error}") from error
-        loose = target.base_files and not (target.base and target.base.suite)
-        if loose:
+        of_packages, files = bool(target.base and target.base.suite), bool(target.base_files)
+        if files and not of_packages:
             raise InvalidError(f"{where}: files with the role base, but no base made of packages")
+        if of_packages and not files:
+            raise InvalidError(f"{where}: a base made of packages, but no files with the role base")
     _check_tools(lock, path)
     if lock.state == "locked" and any(f.provenance != "read" for f in lock.files):
         raise InvalidError(f"{path}: state: is locked, but some files are only claimed")

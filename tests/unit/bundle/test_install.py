@@ -47,11 +47,20 @@ def second(settings: Settings, **changes: Any) -> tuple[Part, ...]:
 
 def test_the_files_of_all_profiles_are_known(parts: tuple[Part, ...], found: Settings) -> None:
     """What one profile needs belongs to the bundle, whichever profile comes last."""
-    both = (*parts, *second(found, tools=tools("0.13.9")))
+    uv = b"another uv"
+    newer = {
+        p: msgspec.structs.replace(f, sha256=sha(uv), size=len(uv))
+        for p, f in tools("0.13.9").items()
+    }
+    brought = part(f"files/{sha(uv)}", uv, "file")
+    both = (*parts, *second(found, tools=newer), brought)
     for names in (("tiny", "other"), ("other", "tiny")):
         placing.check(made_of(both, profiles=names), texts_of(*both))
     with pytest.raises(InvalidError, match=r"locks/other\.json belongs to none .*\(tiny\)"):
         placing.check(made_of(both), texts_of(*both))
+    without_uv = tuple(p for p in both if p is not brought)
+    with pytest.raises(InvalidError, match="lacks files of its profile 'other'"):
+        placing.check(made_of(without_uv, profiles=("tiny", "other")), texts_of(*without_uv))
 
 
 def test_files_have_the_size_that_their_lock_states(

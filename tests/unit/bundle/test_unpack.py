@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
+from envbuilder.bundle import format as form
 from envbuilder.bundle import install as placing
 from envbuilder.bundle import read as reading
 from envbuilder.bundle import unpack as unpacking
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.settings import Configuration, Signatures
 from envbuilder.packages import space
 from envbuilder.packages.store import Store
+from tests.support import absence, signing
 from tests.support.bundles import WHEEL, sha, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
+    from envbuilder.bundle.contents import Part
     from envbuilder.bundle.format import Manifest
     from envbuilder.core.settings import Settings
 
@@ -114,3 +121,57 @@ def test_profiles_come_last(bundle: Path, there: Settings, monkeypatch: pytest.M
     monkeypatch.setattr(placing, "write", refuse)
     with pytest.raises(BuildError, match="no room for profiles"):
         unpack(bundle, there)
+
+
+def packed(document: Any, parts: Sequence[Part]) -> bytes:
+    """A bundle of this manifest and these parts, whether or not they belong together."""
+    text = json.dumps(document).encode()
+    members = [(form.manifest_name(sha(text)), text)]
+    members += [(p.member.path, content_of(p)) for p in parts]
+    pieces = [form.header(n, len(c)) + c + form.padding(len(c)) for n, c in members]
+    return b"".join([*pieces, form.END])
+
+
+def content_of(part: Part) -> bytes:
+    return part.content if isinstance(part.content, bytes) else part.content.read_bytes()
+
+
+def accepts(content: bytes, tmp_path: Path, settings: Settings) -> bool:
+    """Whether an empty machine unpacks a bundle; anything but a refusal fails the test."""
+    path, home = tmp_path / "some.tar", Path(tempfile.mkdtemp(dir=tmp_path))
+    path.write_bytes(content)
+    folders = {"config_dir": home / "1", "cache_dir": home / "2", "data_dir": home / "3"}
+    try:
+        unpack(path, replace(settings, **folders))
+    except EnvbuilderError:
+        assert not (home / "1").exists()
+        return False
+    return True
+
+
+@pytest.mark.parametrize("fault", ["", "damaged", "unsigned"])
+def test_a_bundle_that_lacks_a_part_is_not_judged_better(
+    fault: str, parts: tuple[Part, ...], manifest: Manifest, there: Settings, tmp_path: Path
+) -> None:
+    """A part is lacking in the manifest, among the members, or in both."""
+    ordered = [next(p for p in parts if p.member == member) for member in manifest.members]
+    if fault == "damaged":
+        wrong = next(n for n, p in enumerate(ordered) if p.member.sha256 == sha(WHEEL))
+        ordered[wrong] = replace(ordered[wrong], content=WHEEL[:-1] + b"?")
+    if fault == "unsigned":
+        key = signing.lay_key(tmp_path / "key.pem").with_suffix(".pub")
+        required = Configuration(signatures=Signatures(bundles=(str(key),)))
+        there = replace(there, configuration=required)
+    document = json.loads(form.encode(manifest))
+    assert accepts(packed(document, ordered), tmp_path, there) == (not fault)
+    for name, lacking in absence.without_each(document):
+        assert not accepts(packed(lacking, ordered), tmp_path, there), name
+    accepted = set()
+    for number, part in enumerate(ordered):
+        fewer = [p for p in ordered if p is not part]
+        assert not accepts(packed(document, fewer), tmp_path, there), part.member.path
+        members = [m for n, m in enumerate(document["members"]) if n != number]
+        if accepts(packed(document | {"members": members}, fewer), tmp_path, there):
+            accepted.add(part.member.kind)
+    # envbuilder's own wheel, for pip: `unbundle` runs without it.
+    assert accepted == (set() if fault else {"wheel"})

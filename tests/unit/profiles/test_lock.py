@@ -20,6 +20,7 @@ from envbuilder.profiles.lock import Lock, LockedBase, Target
 from envbuilder.profiles.locked_file import File
 from envbuilder.profiles.profile import DebianBase
 from envbuilder.profiles.profile import load as load_profile
+from tests.support import absence
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
@@ -477,3 +478,65 @@ def test_the_users_lock_is_found_first(tmp_path: Path) -> None:
     (tmp_path / "one/locks/cpu.json").touch()
     assert profile_lock.path_for("cpu", folders) == tmp_path / "one/locks/cpu.json"
     assert profile_lock.path_for("xpu", folders) is None
+
+
+_FRESH = profile_lock.inputs_digest(CPU)
+_BASE = LockedBase(
+    ref="envbuilder/base:bookworm", digest=None, date="2026-11-01", python_path="/usr/bin/python3",
+    python_version="3.11.2", suite="bookworm", unpacked=True,
+)  # fmt: skip
+_FILES = (deb(role="base", size=None, size_about=2), deb(name="g++-12", version="12", file=(
+    "pool/main/g/gcc-12/g++-12_12_amd64.deb")), file())  # fmt: skip
+_TARGET = Target(platform="linux/amd64", python="3.11", base=_BASE, files=_FILES)
+_WHOLE = lock(
+    inputs=_FRESH,
+    targets=(_TARGET, replace(_TARGET, python="3.12")),
+    missing={"macos/arm64 3.12": "x"},
+)
+_ENTRY = "targets.0.files.0."
+NEEDLESS = {
+    *("missing", "missing.macos/arm64 3.12", "targets.0", "targets.1"),
+    *(f"targets.{n}.{key}" for n in (0, 1) for key in ("base.unpacked", "files.1", "files.2")),
+    *(f"targets.{n}.files.0.size_about" for n in (0, 1)),
+}
+"""Parts that a lock may lack as far as it is judged alone: `check` compares it with its profile."""
+VERDICTS = {
+    "refused: another profile": replace(_WHOLE, profile="cuda"),
+    "refused: stale": replace(_WHOLE, inputs=HASH),
+    "refused: unlocked": replace(_WHOLE, state="unlocked", reason="no wheel"),
+    "refused: claims": lock(file(provenance="claim"), inputs=_FRESH),
+    "refused: no tool": replace(_WHOLE, tools=without("linux/arm64")),
+    "refused: twice": lock(file(), file(size=2), inputs=_FRESH),
+    "claimed": replace(_WHOLE, state="claimed", reason="somebody claims it"),
+    "locked": _WHOLE,
+}  # fmt: skip
+WRONG_ENTRIES = {"refused: twice": (0, 1), "refused: claims": (0,)}
+_RANKS = ("refused", "claimed", "locked")
+
+
+def verdict(document: Any, folder: Path) -> str:
+    """What a build makes of a lock; anything but a refusal fails the test."""
+    path = written(folder, json.dumps(document))
+    try:
+        return profile_lock.require_usable(CPU, profile_lock.load(path)).state
+    except InvalidError:
+        return "refused"
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_a_lock_that_lacks_a_part_is_not_judged_better(name: str, tmp_path: Path) -> None:
+    document = json.loads(profile_lock.dump(VERDICTS[name]))
+    kind = name.partition(":")[0]
+    assert verdict(document, tmp_path) == kind
+    better = {
+        part
+        for part, lacking in absence.without_each(document)
+        if _RANKS.index(verdict(lacking, tmp_path)) > _RANKS.index(kind)
+    }
+    # Without the entry that is wrong, nothing is wrong.
+    assert better == {f"targets.0.files.{n}" for n in WRONG_ENTRIES.get(name, ())}
+
+
+def test_what_a_lock_may_lack(tmp_path: Path) -> None:
+    lacking = absence.without_each(json.loads(profile_lock.dump(_WHOLE)))
+    assert {part for part, each in lacking if verdict(each, tmp_path) == "locked"} == NEEDLESS

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, InvalidError, SignatureError
 from envbuilder.signatures import beside
+from envbuilder.signatures import envelope as envelopes
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.refusals import OtherSubjectError, UnsignedError
 from envbuilder.signatures.statement import Subject
-from tests.support import signing
+from tests.support import absence, signing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,3 +111,58 @@ def test_files_that_are_damaged_or_too_large(key: PrivateKey, tmp_path: Path) ->
         require([tmp_path], key)
     with pytest.raises(BuildError, match="cannot be written"):
         beside.write(tmp_path / "key.pem" / "x", STATEMENT, key)
+
+
+OTHER = {"sha256": "b" * 64}
+DOCUMENT = json.loads(STATEMENT)
+REFUSED: dict[str, dict[str, Any]] = {
+    "another subject": {**DOCUMENT, "subject": [{"name": "it", "digest": OTHER}]},
+    "another digest": {**DOCUMENT, "subject": [{"name": "it", "digest": {"sha512": "a" * 64}}]},
+    "another purpose": {**DOCUMENT, "predicateType": "urn:other"},
+    "another version": {**DOCUMENT, "_type": "https://in-toto.io/Statement/v9"},
+}
+
+
+def accepts(content: str, key: PrivateKey, folder: Path) -> bool:
+    """Whether a signature file is accepted; anything but a refusal fails the test."""
+    path = folder / "it.intoto.jsonl"
+    path.write_text(content)
+    try:
+        return require([path], key).digest == f"sha256:{DIGEST['sha256']}"
+    except (InvalidError, SignatureError):
+        return False
+
+
+def signed(statement: Any, key: PrivateKey, kind: str = statements.PAYLOAD_TYPE) -> dict[str, Any]:
+    made = envelopes.sign(json.dumps(statement).encode(), kind, key)
+    envelope: dict[str, Any] = json.loads(envelopes.encode(made))
+    return envelope
+
+
+def test_a_signature_that_lacks_a_part_proves_no_more(key: PrivateKey, tmp_path: Path) -> None:
+    """A part of the envelope is lacking, or of the statement, which is signed without it."""
+    parts = [(n, signed(each, key)) for n, each in absence.without_each(DOCUMENT)]
+    parts += absence.without_each(signed(DOCUMENT, key))
+    accepted = {name for name, each in parts if accepts(json.dumps(each), key, tmp_path)}
+    assert accepted == {"predicate", "subject.0.name", "signatures.0.keyid"}
+    assert accepts(json.dumps(signed(DOCUMENT, key)), key, tmp_path)
+    assert not accepts("", key, tmp_path)
+
+
+@pytest.mark.parametrize("reason", [*REFUSED, "another key", "another payload type", "changed"])
+def test_a_refused_signature_is_not_accepted_for_what_it_lacks(
+    reason: str, key: PrivateKey, tmp_path: Path
+) -> None:
+    statement = REFUSED.get(reason, DOCUMENT)
+    signer = key
+    if reason == "another key":
+        signer = signing.read_key(signing.lay_key(tmp_path / "other.pem"))
+    kind = "text/plain" if reason == "another payload type" else statements.PAYLOAD_TYPE
+    envelope = signed(statement, signer, kind)
+    if reason == "changed":
+        envelope["payload"] = signed(REFUSED["another subject"], key)["payload"]
+    lacking = [*absence.without_each(envelope)]
+    if reason != "changed":
+        lacking += [(n, signed(each, signer, kind)) for n, each in absence.without_each(statement)]
+    for name, each in [("", envelope), *lacking]:
+        assert not accepts(json.dumps(each), key, tmp_path), name
