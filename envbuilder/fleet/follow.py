@@ -18,16 +18,6 @@ SETTLE_SECONDS = 60.0
 KILLED_SETTLE_SECONDS = 10.0
 """The same for a job that was killed, which mostly has none."""
 
-_TIMED_OUT = frozenset(("TIMEOUT", "DEADLINE"))
-_KILLED = {
-    "CANCELLED": "cancelled, by somebody else",
-    "NODE_FAIL": "the node failed",
-    "BOOT_FAIL": "the node did not boot",
-    "OUT_OF_MEMORY": "out of memory",
-    "PREEMPTED": "preempted by another job",
-    "REVOKED": "revoked",
-}
-
 
 class Limits(Struct, frozen=True, kw_only=True):
     """How long to wait, in seconds."""
@@ -70,14 +60,14 @@ def step(track: Track, state: JobState | None, now: float, limits: Limits) -> Tr
         why = f": {state.reason}" if state.reason else ""
         detail = f"not started within {duration(limits.start)}{why}"
         return End(outcome="pending", detail=detail, cancel=True)
-    if state is not None and state.phase == "running":
+    if state is not None and state.phase in {"running", "ending"}:
         running = now if track.running is None else track.running
         if now - running <= limits.run:
             return replace(track, running=running, ended=None)
         detail = f"still {state.word} after {duration(limits.run)}"
         return End(outcome="timed-out", detail=detail, cancel=True)
     ended = now if track.ended is None else track.ended
-    killed = state is not None and state.word in {*_KILLED, *_TIMED_OUT}
+    killed = state is not None and state.outcome in {"killed", "timed-out"}
     if now - ended < (limits.killed_settle if killed else limits.settle):
         return replace(track, ended=ended)
     return _without_result(state)
@@ -88,13 +78,9 @@ def _without_result(state: JobState | None) -> End:
         return End(
             outcome="lost", detail="the scheduler no longer knows the job, which reported nothing"
         )
-    if state.word in _TIMED_OUT:
-        return End(outcome="timed-out", detail=f"ended by the scheduler ({state.word})")
-    if state.word in _KILLED:
-        why = f" ({state.reason})" if state.reason else ""
-        return End(outcome="killed", detail=f"{_KILLED[state.word]}{why}")
-    if state.word == "COMPLETED":
-        return End(
-            outcome="lost", detail="the job ended and reported nothing; is its folder shared?"
-        )
-    return End(outcome="broken", detail=f"the job ended before it reported ({state.word})")
+    detail = state.meaning or f"the job ended before it reported ({state.word})"
+    if state.outcome == "timed-out":
+        detail += f" ({state.word})"
+    elif state.outcome == "killed" and state.reason:
+        detail += f" ({state.reason})"
+    return End(outcome=state.outcome, detail=detail)

@@ -66,10 +66,13 @@ class Run:
     def finish(self, *, resumed: bool = False) -> Summary:
         """Do what is left of the plan, and return the table, which is also in the folder.
 
-        If this is interrupted, the run's own jobs are cancelled; the table then says so.
+        If this is interrupted, the run's own jobs are cancelled; the table then says so. None is if
+        a scheduler that does not answer keeps an earlier run from being taken up.
         """
+        if resumed:
+            self._nodes.take_up()
         try:
-            self._nodes.finish(resumed=resumed)
+            self._nodes.finish()
             if self._plan.across is not None:
                 self._train_together(self._plan.across, resumed=resumed)
         except BaseException:
@@ -83,14 +86,17 @@ class Run:
         folders.add_scripts(self._site.folder, scripts)
         if resumed:
             self._cancel_others({*scripts, *(promise.node for promise in self._plan.promises)})
-        self._groups = Stage(
+        stage = Stage(
             self._site,
             "train together",
             "groups",
             [self._group(each) for each in members],
             self._limits(script.group_time_limit(common.limit_seconds)),
         )
-        self._groups.finish(resumed=resumed)
+        if resumed:
+            stage.take_up()
+        self._groups = stage
+        stage.finish()
 
     def _cancel_others(self, subjects: set[str]) -> None:
         """Cancel jobs of groups that have other members now: nobody follows them any more."""

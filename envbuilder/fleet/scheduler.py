@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
+
+from envbuilder.fleet.model import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -12,18 +14,30 @@ if TYPE_CHECKING:
 
     from envbuilder.fleet.model import Node
 
+Phase: TypeAlias = Literal["waiting", "running", "ending", "ended"]
+"""Of a job: `ending` is one whose script has ended, or is being ended, and is not cleared away."""
+
 
 class JobState(Struct, frozen=True, kw_only=True):
     """How a job is, according to its scheduler."""
 
     job: str
-    phase: Literal["waiting", "running", "ended"]
+    phase: Phase
     word: str
     """The scheduler's word for it, such as NODE_FAIL."""
+    outcome: Outcome = "broken"
+    """What becomes of what it was submitted for, if it ended so and sent no result."""
+    meaning: str = ""
+    """What that word says of its end, in plain words; empty if it says that the job failed."""
     reason: str = ""
     """Why it waits, or ended."""
     subject: str = ""
     """What it was submitted for, as its script is called: a node, or a group of nodes."""
+
+    @property
+    def live(self) -> bool:
+        """Return whether it may still send a result."""
+        return self.phase in {"waiting", "running"}
 
 
 class RefusedError(Exception):

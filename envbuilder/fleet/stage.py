@@ -67,6 +67,10 @@ class Stage(Generic[Judged]):
         self._site, self._title, self._unit, self._limits = site, title, unit, limits
         self._subjects = {subject.name: subject for subject in subjects}
         self._tracks: dict[str, Track] = {}
+        self._refused: dict[str, str] = {}
+        """Subjects whose jobs were not accepted, as far as sbatch knows → why."""
+        self._earlier: frozenset[str] = frozenset()
+        """Jobs of an earlier time."""
         self._judged: dict[str, Judged] = {}
 
     @property
@@ -74,10 +78,8 @@ class Stage(Generic[Judged]):
         """Return the judgements that there are, in the order of the subjects."""
         return tuple(self._judged[name] for name in self._subjects if name in self._judged)
 
-    def finish(self, *, resumed: bool) -> None:
-        """Submit the jobs and follow them to their ends; those of an earlier time if `resumed`."""
-        if resumed:
-            self._take_up()
+    def finish(self) -> None:
+        """Submit the jobs that are missing, and follow all to their ends."""
         self._submit()
         self._follow()
 
@@ -98,17 +100,21 @@ class Stage(Generic[Judged]):
         states = self._site.scheduler.jobs(self._site.run).values()
         return [s.job for s in states if s.phase != "ended" and s.subject in self._subjects]
 
-    def _take_up(self) -> None:
-        """Take the results of earlier jobs, and follow those that are still there."""
+    def take_up(self) -> None:
+        """Take the results of earlier jobs, and follow those that may still send one.
+
+        Raises `ToolError` if the scheduler does not answer; nothing is changed then.
+        """
         folder = self._site.folder
         newest = {n: job for n, job in folders.jobs(folder).items() if n in self._subjects}
         states = self._site.scheduler.jobs(self._site.run)
+        self._earlier = frozenset(states)
         newest |= self._unrecorded(newest, states)
         for name, content in folders.arrived(folder, newest):
             self._end(name, self._subjects[name].examined(newest[name], content))
         for name, job in newest.items():
             state = states.get(job)
-            if name not in self._judged and state and state.phase != "ended":
+            if name not in self._judged and state and state.live:
                 self._track(name, job)
 
     def _unrecorded(
@@ -116,7 +122,7 @@ class Stage(Generic[Judged]):
     ) -> dict[str, str]:
         """Return live jobs that the run was killed before it could record."""
         jobs = set(recorded.values())
-        live = [s for s in states.values() if s.phase != "ended" and s.subject in self._subjects]
+        live = [s for s in states.values() if s.live and s.subject in self._subjects]
         added = {state.subject: state.job for state in live if state.job not in jobs}
         for name, job in added.items():
             folders.add_job(self._site.folder, name, job)
@@ -134,18 +140,29 @@ class Stage(Generic[Judged]):
                 try:
                     job = self._site.scheduler.submit(folders.script(self._site.folder, name))
                 except RefusedError as error:
-                    self._end_without_result(name, "refused", str(error), None)
+                    self._refused[name] = str(error)
                 else:
                     self._track(name, job)
                     folders.add_job(self._site.folder, name, job)
                 task.advance(1)
+
+    def _settle(self, states: Mapping[str, JobState]) -> None:
+        """Judge what was refused. sbatch may have failed, or given up, after a job was accepted."""
+        new = {s.subject: s.job for s in states.values() if s.job not in self._earlier}
+        for name, why in self._refused.items():
+            if job := new.get(name):
+                self._track(name, job)
+                folders.add_job(self._site.folder, name, job)
+            else:
+                self._end_without_result(name, "refused", why, None)
+        self._refused.clear()
 
     def _follow(self) -> None:
         site = self._site
         started = answered = site.now()
         with site.progress.task(self._title, len(self._subjects), self._unit) as task:
             task.advance(len(self._judged))
-            while self._tracks:
+            while self._tracks or self._refused:
                 before = len(self._judged)
                 try:
                     states = site.scheduler.jobs(site.run)
@@ -155,11 +172,12 @@ class Stage(Generic[Judged]):
                     if site.now() - answered > SILENT_SECONDS:
                         self._lose(error.message)
                 else:
+                    self._settle(states)
                     # After the states: a job that has ended by now has written its result.
                     self._collect()
                     self._advance(states)
                 task.advance(len(self._judged) - before)
-                if self._tracks:
+                if self._tracks or self._refused:
                     elapsed = site.now() - started
                     site.wait(min(_SHORTEST_PAUSE + elapsed / 60, _LONGEST_PAUSE))
 
@@ -198,6 +216,7 @@ class Stage(Generic[Judged]):
         for name, track in self._tracks.items():
             self._end_without_result(name, "lost", detail, track.job)
         self._tracks.clear()
+        self._settle({})
 
     def _end_without_result(
         self, name: str, outcome: Outcome, detail: str, job: str | None

@@ -13,6 +13,7 @@ from envbuilder.fleet.folder import Plan
 from envbuilder.fleet.model import SCHEMA, Detected, Node, Promise
 from envbuilder.fleet.result import Result
 from envbuilder.fleet.scheduler import JobState, RefusedError
+from envbuilder.fleet.slurm import parse
 from envbuilder.fleet.slurm.script import Common
 from tests.support import reports
 
@@ -81,12 +82,17 @@ def common(folder: Path) -> Common:
     )
 
 
+def job_state(job: str, name: str, word: str) -> JobState:
+    """What squeue says of a job in this state."""
+    return parse.jobs(f"{job}|{word}|/run/scripts/{name}.sbatch|Resources\n")[job]
+
+
 @dataclass
 class RecordedScheduler:
     """A scheduler in a world where a tick is a second, and jobs do what was recorded of them.
 
-    `script` says for each node, by the seconds after its submission, how its job is then, or what
-    it writes. A node without an entry passes after five seconds.
+    `script` says for each node, or for a single job, by the seconds after its submission, how the
+    job is then, or what it writes. A node without an entry passes after five seconds.
     """
 
     folder: Path
@@ -133,8 +139,9 @@ class RecordedScheduler:
 
     def _state(self, job: str, name: str, submitted: float) -> JobState | None:
         if job in self.cancelled:
-            return JobState(job=job, phase="ended", word="CANCELLED", subject=name)
-        lines = self.script.get(name, {0: "RUNNING", 5: b"", 6: "COMPLETED"})
+            return job_state(job, name, "CANCELLED")
+        usual = {0: "RUNNING", 5: b"", 6: "COMPLETED"}
+        lines = self.script.get(job, self.script.get(name, usual))
         word = "PENDING"
         for second, does in lines.items():
             if self.clock - submitted < second:
@@ -145,10 +152,7 @@ class RecordedScheduler:
                     path.write_bytes(does.replace(b"JOB", job.encode()) or result(name, job))
             else:
                 word = does
-        if word == "GONE":
-            return None
-        phase = {"PENDING": "waiting", "RUNNING": "running"}.get(word, "ended")
-        return JobState(job=job, phase=phase, word=word, reason="Resources", subject=name)  # type: ignore[arg-type]
+        return None if word == "GONE" else job_state(job, name, word)
 
 
 def across_result(job: str = "7", **changes: Any) -> bytes:

@@ -15,12 +15,13 @@ from envbuilder.core import decoding
 from envbuilder.core.errors import ToolError
 from envbuilder.core.text import printable
 from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Resource, natural
-from envbuilder.fleet.scheduler import JobState
+from envbuilder.fleet.scheduler import JobState, Phase
 from envbuilder.fleet.slurm.script import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Literal
+
+    from envbuilder.fleet.model import Outcome
 
 NODE_FORMAT = "%N|%T|%f|%G|%E"
 """sinfo: name, state, features, generic resources, reason (which may hold anything)."""
@@ -37,10 +38,46 @@ _USABLE = frozenset(
         *("powered_down", "powering_down", "powering_up", "power_up"),
     )
 )
-_WAITING = frozenset(("PENDING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"))
-_RUNNING = frozenset(
-    ("RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED")
-)
+_SILENT = "the job ended and reported nothing; is its folder shared?"
+_BY_SCHEDULER = "ended by the scheduler"
+JOB_STATES: dict[str, tuple[Phase, Outcome, str]] = {
+    # Of a job that is not there in the end, the outcome is not used.
+    "PENDING": ("waiting", "broken", ""),
+    "REQUEUED": ("waiting", "broken", ""),
+    "REQUEUE_FED": ("waiting", "broken", ""),
+    "REQUEUE_HOLD": ("waiting", "broken", ""),
+    "RESV_DEL_HOLD": ("waiting", "broken", ""),
+    "SPECIAL_EXIT": ("waiting", "broken", ""),
+    # It has its nodes, which may have to boot; its script has not begun.
+    "CONFIGURING": ("waiting", "broken", ""),
+    "POWER_UP_NODE": ("waiting", "broken", ""),
+    "RUNNING": ("running", "broken", ""),
+    "EXPEDITING": ("running", "broken", ""),
+    "RESIZING": ("running", "broken", ""),
+    "SIGNALING": ("running", "broken", ""),
+    "STOPPED": ("running", "broken", ""),
+    "SUSPENDED": ("running", "broken", ""),
+    "UPDATE_DB": ("running", "broken", ""),
+    "STAGE_OUT": ("ending", "broken", ""),
+    # Also for KillWait (30 s by default) after scancel, before it is CANCELLED.
+    "COMPLETING": ("ending", "broken", ""),
+    "COMPLETED": ("ended", "lost", _SILENT),
+    "FAILED": ("ended", "broken", ""),
+    "LAUNCH_FAILED": ("ended", "broken", ""),
+    "RECONFIG_FAIL": ("ended", "broken", ""),
+    "BOOT_FAIL": ("ended", "killed", "the node did not boot"),
+    "CANCELLED": ("ended", "killed", "cancelled, by somebody else"),
+    "NODE_FAIL": ("ended", "killed", "the node failed"),
+    "OUT_OF_MEMORY": ("ended", "killed", "out of memory"),
+    "PREEMPTED": ("ended", "killed", "preempted by another job"),
+    "REVOKED": ("ended", "killed", "revoked"),
+    "DEADLINE": ("ended", "timed-out", _BY_SCHEDULER),
+    "TIMEOUT": ("ended", "timed-out", _BY_SCHEDULER),
+}
+"""Slurm's words for the states and flags of a job ("Job state codes" of its page `squeue`) → phase,
+the outcome without a result, and what the word says of the job's end."""
+_UNKNOWN_STATE: tuple[Phase, Outcome, str] = ("running", "broken", "")
+"""Of a newer Slurm: it is followed and, when its time is over, cancelled, like one that runs."""
 _RESOURCE = re.compile(
     r"([A-Za-z0-9_.-]{1,100})(?::([A-Za-z0-9_.-]{1,100}))??(?::([0-9]{1,9})[KMGTP]?)?"
 )
@@ -104,20 +141,17 @@ def jobs(text: str) -> dict[str, JobState]:
         if len(fields) < 4:
             raise _unexpected("squeue", line)
         job, word, script, reason = fields
+        phase, outcome, meaning = JOB_STATES.get(word, _UNKNOWN_STATE)
         states[job] = JobState(
             job=printable(job, 100),
-            phase=_phase(word),
+            phase=phase,
             word=printable(word, 40),
+            outcome=outcome,
+            meaning=meaning,
             reason="" if reason == "None" else printable(reason, LONGEST_REASON),
             subject=printable(script.rpartition("/")[2].removesuffix(SUFFIX), 253),
         )
     return states
-
-
-def _phase(word: str) -> Literal["waiting", "running", "ended"]:
-    if word in _WAITING:
-        return "waiting"
-    return "running" if word in _RUNNING else "ended"
 
 
 def submitted(text: str) -> str:

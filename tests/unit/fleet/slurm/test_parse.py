@@ -89,9 +89,9 @@ def test_whatever_is_printed_is_read_or_an_error(text: str) -> None:
     [
         ("7|PENDING|/s/n1.sbatch|ReqNodeNotAvail, | reserved", "waiting", "ReqNodeNotAvail", "n1"),
         ("7|RUNNING|/s/n1.sbatch|None", "running", "", "n1"),
-        ("7|COMPLETING|/s/ddp-cpu-1f.sbatch|None", "running", "", "ddp-cpu-1f"),
+        ("7|COMPLETING|/s/ddp-cpu-1f.sbatch|None", "ending", "", "ddp-cpu-1f"),
         ("7|NODE_FAIL|/s/n1.sbatch|NodeDown", "ended", "NodeDown", "n1"),
-        ("7|SOMETHING_NEW|(null)|None", "ended", "", "(null)"),
+        ("7|SOMETHING_NEW|(null)|None", "running", "", "(null)"),
     ],
 )
 def test_states_of_jobs(line: str, phase: str, reason: str, subject: str) -> None:
