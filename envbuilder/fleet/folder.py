@@ -8,7 +8,8 @@ logs/NODE.JOB.log        what the job printed
 meetings/                where nodes that train together leave files for each other
 summary.json             the table
 
-Of nodes that train together, the name of their group stands for NODE.
+Of nodes that train together, the name of their group stands for NODE. What the plan and the scripts
+say runs as the user, so nobody else may write them, or exchange the folder.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import bounded, decoding, files, stamps, strict_json
+from envbuilder.core import bounded, decoding, files, ownership, stamps, strict_json
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import printable
 from envbuilder.fleet import result as results
@@ -76,18 +77,21 @@ def require_path(folder: Path) -> None:
 def create(folder: Path, plan: Plan, scripts: Mapping[str, str]) -> None:
     """Write the plan and the scripts, by node.
 
-    Raises `InvalidError` if the folder holds a run already, `BuildError` if it cannot be written.
+    Raises `InvalidError` if the folder holds a run already, or another user decides what is in it;
+    `BuildError` if it cannot be written.
     """
-    if (folder / PLAN).exists():
+    try:
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        ownership.require_own(folder)
+        for name in ("scripts", "results", "logs", "meetings"):
+            (folder / name).mkdir(0o700)
+        add_scripts(folder, scripts)
+        files.write(folder / PLAN, msgspec.json.format(msgspec.json.encode(plan), indent=1))
+    except FileExistsError as error:
         raise InvalidError(
             f"{folder}: it holds a run already",
             "Go on with it by --resume, or name another folder.",
-        )
-    try:
-        for name in ("scripts", "results", "logs", "meetings"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        add_scripts(folder, scripts)
-        files.write(folder / PLAN, msgspec.json.format(msgspec.json.encode(plan), indent=1))
+        ) from error
     except OSError as error:
         raise _unwritable(folder, error) from error
 
@@ -102,7 +106,11 @@ def add_scripts(folder: Path, scripts: Mapping[str, str]) -> None:
 
 
 def read(folder: Path) -> Plan:
-    """Return the plan of a run. Raises `InvalidError` if there is none, or it is damaged."""
+    """Return the plan of a run.
+
+    Raises `InvalidError` if there is none, it is damaged, or not the user's own.
+    """
+    ownership.require_own(folder)
     path = folder / PLAN
     hint = "Name the folder of an earlier run: --resume FOLDER"
     try:

@@ -255,10 +255,14 @@ def test_proven_nodes_train_together_after_all_were_verified(tmp_path: Path) -> 
 def test_a_group_ends_as_a_node_does(
     tmp_path: Path, states: dict[int, str | bytes], outcome: str, detail: str
 ) -> None:
-    scheduler = RecordedScheduler(tmp_path, {PAIR: states})
-    (tmp_path / "logs").mkdir()
+    class Printing(RecordedScheduler):
+        def submit(self, script: Path) -> str:
+            job = super().submit(script)
+            (tmp_path / "logs" / f"{PAIR}.{job}.log").write_text(words)
+            return job
+
     words = "1: error: no torch\n1:   hint\nsrun: error: n2: task 1: Exited with exit code 4\n"
-    (tmp_path / "logs" / f"{PAIR}.103.log").write_text(words)
+    scheduler = Printing(tmp_path, {PAIR: states})
     summary, _ = together(tmp_path, scheduler, "n1", "n2")
     (group,) = summary.groups
     assert group.outcome == outcome
