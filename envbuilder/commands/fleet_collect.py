@@ -68,6 +68,7 @@ def command(
       envbuilder fleet collect together --html together.html
       envbuilder fleet collect --run 20261123t091500z-4f1a2b --namespace ml --json
     """
+    from envbuilder.fleet import model
     from envbuilder.fleet.kubernetes import collect, collect_groups, stated
     from envbuilder.fleet.kubernetes.cluster import Cluster
 
@@ -86,7 +87,13 @@ def command(
                 "Check --namespace and --context, or name the folder that was rendered.",
             )
     nodes = [job for job in jobs if isinstance(job, stated.Stated)]
-    outputs.require_comparable(jobs[0].run, "kubernetes", quick=jobs[0].subset, each=bool(nodes))
+    subset = jobs[0].subset
+    outputs.require_comparable(
+        *(jobs[0].run, "kubernetes"),
+        quick=subset,
+        epochs=model.epochs(None, quick=subset),
+        each=bool(nodes),
+    )
     together = [job for job in jobs if isinstance(job, stated.StatedGroup)]
     work = _work(nodes, data, load_settings()) if nodes else None
     progress = console.progress()
@@ -146,7 +153,7 @@ def _summary(
     job: Stated | StatedGroup, of_nodes: Sequence[Collected], of_groups: Sequence[CollectedGroup]
 ) -> Summary:
     from envbuilder.fleet import judge
-    from envbuilder.fleet.model import Summary, natural, started
+    from envbuilder.fleet.model import Summary, epochs, natural, started
 
     entries = judge.against_equals([each.judged for each in of_nodes])
     return Summary(
@@ -155,6 +162,7 @@ def _summary(
         started=started(job.run),
         finished=stamps.now(),
         quick=job.subset,
+        epochs=epochs(None, quick=job.subset),
         entries=tuple(sorted(entries, key=lambda entry: natural(entry.node))),
         across=bool(of_groups),
         groups=tuple(each.group for each in of_groups),

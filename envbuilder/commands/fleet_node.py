@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -34,9 +35,16 @@ def command(
     """
     from envbuilder.fleet import folder as folders
     from envbuilder.fleet import node
+    from envbuilder.fleet.slurm.parse import given_gpus
 
     result = node.examine(
-        load_settings(), run=run, job=job, node=name, limit=limit, arguments=arguments
+        load_settings(),
+        run=run,
+        job=job,
+        node=name,
+        limit=limit,
+        gpus=given_gpus(os.environ),
+        arguments=arguments,
     )
     node.write(result, folders.result_path(folder, name, job))
     return VERIFY_FAILED if result.exit_code is None else result.exit_code

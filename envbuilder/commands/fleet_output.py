@@ -27,7 +27,7 @@ class Outputs(Struct, frozen=True, kw_only=True):
     """The run to compare with."""
 
     def require_comparable(
-        self, run: str, scheduler: str, *, quick: bool, each: bool = True
+        self, run: str, scheduler: str, *, quick: bool, epochs: int, each: bool = True
     ) -> None:
         """Raise `InvalidError` if a run that is about to start will not compare with the earlier.
 
@@ -37,7 +37,12 @@ class Outputs(Struct, frozen=True, kw_only=True):
 
         if self.earlier is not None:
             drift.require_comparable(
-                self.earlier, run=run, scheduler=scheduler, quick=quick, each=each
+                self.earlier,
+                run=run,
+                scheduler=scheduler,
+                quick=quick,
+                epochs=epochs,
+                each=each,
             )
 
 

@@ -18,7 +18,6 @@ from envbuilder.profiles.backends import BACKENDS
 
 if TYPE_CHECKING:
     from envbuilder.commands.fleet_output import Outputs
-    from envbuilder.profiles.profile import Expected
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -151,28 +150,20 @@ def command(
       envbuilder fleet verify --resume fleet-20261123t091500z-4f1a2b
     """
     from envbuilder.fleet import folder as folders
-    from envbuilder.fleet import planning
-    from envbuilder.fleet.model import new_run
+    from envbuilder.fleet import model, planning
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.settings import FILE, FleetSettings, read
     from envbuilder.fleet.slurm.client import Slurm
+    from envbuilder.project import catalog
     from envbuilder.verify.across import require_network
 
-    progress = console.progress()
     if resumed is not None:
-        resumed = resumed.resolve()
-        plan = folders.read(resumed)
-        if ddp and plan.across is None:
-            raise InvalidError(
-                f"{resumed}: its nodes are not to train together", "Start a new run with --ddp."
-            )
-        outputs.require_comparable(plan.run, plan.scheduler, quick=plan.quick)
-        with folders.held(resumed):
-            summary = Run(plan, resumed, Slurm(plan.partition), progress).finish(resumed=True)
-        return report(summary, outputs)
+        return _resumed(resumed.resolve(), outputs, ddp=ddp)
+    progress = console.progress()
     started = stamps.now()
-    run = new_run(started)
-    outputs.require_comparable(run, scheduler, quick=quick)
+    run = model.new_run(started)
+    passes = model.epochs(epochs, quick=quick)
+    outputs.require_comparable(run, scheduler, quick=quick, epochs=passes)
     if settings_file is None and Path(FILE).exists():
         settings_file = Path(FILE)
     settings = FleetSettings() if settings_file is None else read(settings_file)
@@ -181,6 +172,14 @@ def command(
             "sif: --backend and --python verify something else, and --ddp needs the network",
             "Leave them out, or sif: in the file.",
         )
+    user_settings = load_settings()
+    library = catalog.library(user_settings)
+    if profile is not None:
+        library.profile(profile)  # raises before Slurm is asked
+    python = executable
+    if python is not None and (python.name != str(python) or python.exists()):
+        # Jobs start in another folder. Not resolved: the place of a link tells the environment.
+        python = python.absolute()
     if ddp and executable is None:
         # What was proven trains together; the default of a node may be docker.
         backend = backend or "venv"
@@ -195,10 +194,11 @@ def command(
             backend=backend,
             epochs=epochs,
             data=data.absolute() if data else None,
-            python=executable,
+            python=python,
         ),
-        together=planning.arguments(backend=backend, python=executable) if ddp else None,
+        together=planning.arguments(backend=backend, python=python) if ddp else None,
         quick=quick,
+        epochs=passes,
         start_seconds=patience,
         limit_seconds=limit,
     )
@@ -207,9 +207,19 @@ def command(
     folders.require_path(folder)
     # -P: no file of a job's folder shadows a module.
     own = (sys.executable, "-P", "-m", "envbuilder")
-    common = planning.common(run, folder, settings, request, own, os.environ)
-    plan, scripts = planning.prepared(started, client.nodes(), settings, request, common)
-    planning.require_possible(plan, _expected)
+    # As they are here, and absolute: jobs start elsewhere, and get no other variables.
+    folder_variables = {
+        "ENVBUILDER_CACHE_DIR": str(user_settings.cache_dir),
+        "ENVBUILDER_CONFIG_DIR": str(user_settings.config_dir),
+        "ENVBUILDER_DATA_DIR": str(user_settings.data_dir),
+    }
+    common = planning.common(
+        *(run, folder, settings, request, own),
+        {**os.environ, **folder_variables},
+        user_settings.project,
+    )
+    plan, scripts = planning.prepared(started, client.nodes(), settings, request, common, library)
+    planning.require_possible(plan, library)
     if dry_run:
         scripts |= planning.promised_scripts(plan)
     folders.create(folder, plan, scripts)
@@ -225,8 +235,19 @@ def command(
     return report(summary, outputs)
 
 
-def _expected(name: str) -> Expected:
-    """Return what a profile must prove, whatever the Python."""
-    from envbuilder.project import catalog
+def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
+    """Go on with the run in a folder; return the exit code."""
+    from envbuilder.fleet import folder as folders
+    from envbuilder.fleet.run import Run
+    from envbuilder.fleet.slurm.client import Slurm
 
-    return catalog.library(load_settings()).profile(name).expected(None)
+    plan = folders.read(folder)
+    if ddp and plan.across is None:
+        raise InvalidError(
+            f"{folder}: its nodes are not to train together", "Start a new run with --ddp."
+        )
+    outputs.require_comparable(plan.run, plan.scheduler, quick=plan.quick, epochs=plan.epochs)
+    with folders.held(folder):
+        run = Run(plan, folder, Slurm(plan.partition), console.progress())
+        summary = run.finish(resumed=True)
+    return report(summary, outputs)

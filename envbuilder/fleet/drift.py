@@ -47,6 +47,8 @@ class Drift(Struct, frozen=True, kw_only=True):
     """Nodes whose speed was judged in both, on the same device."""
     ratio: float | None
     """Median of those nodes' epoch times, as multiples of the earlier ones; None without any."""
+    uncounted: int = 0
+    """Nodes whose number of GPUs only one of the runs states, so that it was not compared."""
     groups: GroupDrift | None = None
     """None if nodes were not to train together."""
 
@@ -57,7 +59,7 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 def require_comparable(
-    earlier: Summary, *, run: str, scheduler: str, quick: bool, each: bool = True
+    earlier: Summary, *, run: str, scheduler: str, quick: bool, epochs: int, each: bool = True
 ) -> None:
     """Raise `InvalidError` if a run, which need not have started, does not compare with `earlier`.
 
@@ -79,6 +81,14 @@ def require_comparable(
             " its times and outcomes do not compare with this run",
             "Verify both with --quick, or both without.",
         )
+    if earlier.entries and not earlier.epochs == epochs != 0:
+        both = (earlier.epochs, epochs)
+        then, now = (counted(n, "epoch") if n else "an unknown number" for n in both)
+        raise InvalidError(
+            f"the run {earlier.run} trained {then} on each node, this one {now}; the first epoch"
+            " takes longer than others, so their times do not compare",
+            "Verify both with the same --epochs.",
+        )
     if each != bool(earlier.entries):
         one, other = "verified each node", "only trained nodes together"
         then, now = (other, one) if each else (one, other)
@@ -91,7 +101,12 @@ def require_comparable(
 def compare(earlier: Summary, now: Summary) -> Drift:
     """Return how `now` differs from `earlier`; raise `InvalidError` if they do not compare."""
     require_comparable(
-        earlier, run=now.run, scheduler=now.scheduler, quick=now.quick, each=bool(now.entries)
+        earlier,
+        run=now.run,
+        scheduler=now.scheduler,
+        quick=now.quick,
+        epochs=now.epochs,
+        each=bool(now.entries),
     )
     before = {entry.node: entry for entry in earlier.entries}
     nodes = {entry.node for entry in now.entries}
@@ -112,6 +127,7 @@ def compare(earlier: Summary, now: Summary) -> Drift:
         common=len(earlier.entries) - len(gone),
         timed=len(ratios),
         ratio=statistics.median(ratios) if ratios else None,
+        uncounted=sum(_uncounted(before[e.node], e) for e in now.entries if e.node in before),
         groups=group_drift.compare(earlier, now),
     )
 
@@ -136,6 +152,9 @@ def speeds(drift: Drift) -> str:
 def sentences(drift: Drift) -> list[str]:
     """Return what a comparison showed: of nodes, if there are any in the runs, and of groups."""
     of_nodes = [headline(drift), speeds(drift)] if drift.common or drift.changes else []
+    if drift.uncounted:
+        nodes = counted(drift.uncounted, "node")
+        of_nodes.append(f"How many GPUs was not compared on {nodes}: one of the runs does not say.")
     return [*of_nodes, *([group_drift.headline(drift.groups)] if drift.groups else [])]
 
 
@@ -161,9 +180,12 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
     """Yield how a node that is in both runs changed."""
     if changed := changes.of_outcome(before.outcome, now.outcome, now.detail):
         yield Change(node=now.node, kind=changed[0], detail=changed[1])
-    # Without a report, `found` is what was seen there, not what did the work.
-    if before.accelerator and now.accelerator and before.device != now.device:
-        yield Change(node=now.node, kind="device", detail=f"was {before.device}, is {now.device}")
+    # Without a report, `device` is what was seen there, not what did the work.
+    if before.accelerator and now.accelerator:
+        others = before.gpus != now.gpus and None not in {before.gpus, now.gpus}
+        was, is_now = (_devices(entry, numbers=others) for entry in (before, now))
+        if was != is_now:
+            yield Change(node=now.node, kind="device", detail=f"was {was}, is {is_now}")
     ratio = _ratio(before, now)
     if ratio is not None and not 1 / MAX_SLOWDOWN <= ratio <= MAX_SLOWDOWN:
         yield Change(
@@ -171,6 +193,17 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
             kind="slower" if ratio > 1 else "faster",
             detail=_speed(before, now, ratio),
         )
+
+
+def _devices(entry: Entry, *, numbers: bool) -> str:
+    """Return the device that did the work, with `numbers` also how many did."""
+    return f"{entry.gpus} × {entry.device}" if numbers and entry.gpus else entry.device
+
+
+def _uncounted(before: Entry, now: Entry) -> bool:
+    """Return whether only one of two runs in which a node's GPUs were proven says how many."""
+    proven = {before.outcome, now.outcome} <= {*_TIMED, "busy"}
+    return proven and now.accelerator != "cpu" and (before.gpus is None) != (now.gpus is None)
 
 
 def _ratio(before: Entry, now: Entry) -> float | None:

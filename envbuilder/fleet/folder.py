@@ -49,6 +49,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     scheduler: Literal["slurm"]
     started: Annotated[str, Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z\Z")]
     quick: bool
+    epochs: Annotated[int, Meta(ge=0)] = 0
+    """Training passes of each node; 0 if an earlier envbuilder planned it."""
     partition: Annotated[str, Meta(max_length=200)] | None
     start_seconds: Annotated[int, Meta(ge=1)]
     limit_seconds: Annotated[int, Meta(ge=1)]

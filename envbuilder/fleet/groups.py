@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +12,7 @@ from msgspec import Struct
 
 from envbuilder.core import decoding, strict_json
 from envbuilder.core.errors import VerifyError
-from envbuilder.core.text import printable
+from envbuilder.core.text import counted, printable
 from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Group
 from envbuilder.payload.parallel.shares import MOST_RANKS
 from envbuilder.verify import across
@@ -33,7 +34,7 @@ class Members(Struct, frozen=True, kw_only=True):
     profile: str
     device: str = ""
     gpus: int = 0
-    """How many GPUs the scheduler gives out on each of them."""
+    """How many GPUs of each of them train; 0 if it trains on its CPU, or that is not known."""
 
     @property
     def name(self) -> str:
@@ -75,7 +76,7 @@ def promised(promises: Sequence[Promise]) -> tuple[Members, ...]:
     Nodes that are to decide their profile themselves are in none.
     """
     return alike(
-        (promise.node, Kind(profile=promise.profile, gpus=promise.gpus))
+        (promise.node, Kind(profile=promise.profile, gpus=promise.gpus_to_prove))
         for promise in promises
         if promise.profile is not None
     )
@@ -83,7 +84,7 @@ def promised(promises: Sequence[Promise]) -> tuple[Members, ...]:
 
 def proven(entries: Sequence[Entry], promises: Sequence[Promise]) -> tuple[Members, ...]:
     """Return the groups of proven nodes: equal in profile, environment, device and GPUs."""
-    gpus = {promise.node: promise.gpus for promise in promises}
+    gpus = {promise.node: promise.gpus_to_prove for promise in promises}
     return alike(
         (
             entry.node,
@@ -134,6 +135,10 @@ def examined(members: Members, run: str, job: str, content: bytes) -> Group:
     except (ValueError, VerifyError) as error:
         message = error.message if isinstance(error, VerifyError) else str(error)
         return unexamined(members, "mixed-up", f"the result of the group: {message}", job)
+    ranks = Counter(device.node for device in scaling.devices)
+    if members.gpus and (short := [n for n in members.nodes if ranks[n] != members.gpus]):
+        detail = f"of {counted(members.gpus, 'GPU')} each, on {short[0]} {ranks[short[0]]} trained"
+        return unexamined(members, "wrong", detail, job)
     group = unexamined(members, "verified", f"{scaling.ranks} ranks in step", job)
     devices = {printable(device.name or "", LONGEST_REASON) for device in scaling.devices}
     return msgspec.structs.replace(

@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core.errors import HostError, InvalidError, VerifyError
-from envbuilder.core.text import amount, percent, printable
+from envbuilder.core.text import amount, counted, percent, printable
 from envbuilder.fleet import result as results
-from envbuilder.fleet.model import LONGEST_REASON, Entry, Outcome
+from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Outcome
 from envbuilder.verify.report.comparison import epoch_seconds
 from envbuilder.verify.report.regression import MAX_SLOWDOWN
 
@@ -142,6 +142,9 @@ def _judged(promise: Promise, job: str, result: Result, report: Report) -> Judge
     outcome, detail = _of_report(report)
     if result.exit_code is None:
         outcome, detail = "timed-out", f"stopped after {amount(result.seconds)} s"
+    covered = _gpus(report)
+    if outcome in PROVEN:
+        outcome, detail = _counted(promise, result.gpus, covered) or (outcome, detail)
     last = report.epochs[-1] if report.epochs else None
     used = report.device.used or "unknown"
     name = printable(report.device.name or "", _LONGEST_NAME)
@@ -156,7 +159,13 @@ def _judged(promise: Promise, job: str, result: Result, report: Report) -> Judge
         images_per_second=last.samples_per_second if last else None,
         accuracy=last.accuracy if last else None,
         framework=printable(framework, _LONGEST_NAME),
+        gpus=covered if report.status == "passed" else None,
+        gpus_given=promise.gpus or None,
     )
+    if entry.partial:
+        only = f"{covered} of its {counted(promise.gpus, 'GPU')} was verified: `verify --devices`"
+        only = f"{only} is for PyTorch alone"
+        entry = replace(entry, detail="; ".join(filter(None, (only, entry.detail))))
     kind = None
     if report.status == "passed":
         images = (report.partial, report.dataset.train)
@@ -164,12 +173,34 @@ def _judged(promise: Promise, job: str, result: Result, report: Report) -> Judge
     return Judged(entry=entry, kind=kind, first=first, warm=warm)
 
 
+def _gpus(report: Report) -> int:
+    """Return how many GPUs a report covers: several only if all of them trained together."""
+    if report.device.used == "cpu":
+        return 0
+    return len(report.scaling.devices) if report.scaling else 1
+
+
+def _counted(promise: Promise, given: int | None, covered: int) -> tuple[Outcome, str] | None:
+    """Return the outcome of a node that passed with another number of GPUs; None if it is right.
+
+    `given` is how many the scheduler says, in the job, that it gave; None if it says nothing.
+    """
+    if not promise.gpus_to_prove:
+        return None
+    listed = counted(promise.gpus, "GPU")
+    if given not in {None, promise.gpus}:
+        return "wrong", f"the scheduler lists {listed} there, and gave {given} to the job"
+    if covered != promise.gpus_to_prove:
+        return "wrong", f"the scheduler gave {listed} to the job, and {covered} trained"
+    return None
+
+
 def _of_report(report: Report) -> tuple[Outcome, str]:
     if report.status == "passed":
-        if report.speed_counts:
+        if report.speed == "judged":
             accuracy = report.epochs[-1].accuracy if report.epochs else None
             return "verified", f"accuracy {percent(accuracy)}" if accuracy is not None else ""
-        return "busy", report.speed_reason or ""
+        return "busy", report.speed_reason or "its report does not say whether its speed counts"
     reason = report.reasons[0] if report.reasons else "no reason is given"
     used = report.device.used
     if used is not None and used != report.device.requested:

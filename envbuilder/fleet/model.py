@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 from msgspec import Meta, Struct
 
 from envbuilder.core import types
+from envbuilder.payload.options import SUBSET_EPOCHS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,6 +104,13 @@ class Promise(Struct, frozen=True, kw_only=True):
     """What promises it, such as `feature h100`."""
     gpus: Annotated[int, Meta(ge=0)] = 0
     """How many GPUs the scheduler gives out there."""
+    covered: Annotated[int, Meta(ge=0)] | None = None
+    """How many of them its verification covers; None for all."""
+
+    @property
+    def gpus_to_prove(self) -> int:
+        """Return how many GPUs must have been trained on; 0 if that is not known, or no matter."""
+        return self.gpus if self.covered is None else self.covered
 
 
 class Detected(Struct, frozen=True, kw_only=True):
@@ -144,6 +152,15 @@ class Entry(Struct, frozen=True, kw_only=True):
     accuracy: float | None = None
     framework: str = ""
     """Name and version."""
+    gpus: Annotated[int, Meta(ge=0)] | None = None
+    """How many GPUs passed; None without a passing report, or if an earlier envbuilder wrote it."""
+    gpus_given: Annotated[int, Meta(ge=0)] | None = None
+    """How many the scheduler gives out there; None likewise, and where it does not say."""
+
+    @property
+    def partial(self) -> bool:
+        """Return whether some of its GPUs were proven, and others not looked at."""
+        return self.outcome in PROVEN and 0 < (self.gpus or 0) < (self.gpus_given or 0)
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -181,6 +198,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     """Like 20261123T091500Z; UTC."""
     finished: str
     quick: bool
+    epochs: Annotated[int, Meta(ge=0)] = 0
+    """Training passes of each node; 0 if an earlier envbuilder wrote it."""
     entries: tuple[Entry, ...]
     across: bool = False
     """Whether nodes were to train together, too."""
@@ -198,6 +217,11 @@ class Summary(Struct, frozen=True, kw_only=True):
         together = [group.outcome for group in self.groups]
         proven = bool(examined or together) and PROVEN.issuperset([*examined, *together])
         return proven and (bool(together) or not self.across)
+
+
+def epochs(stated: int | None, *, quick: bool) -> int:
+    """Return how many training passes nodes make: those that are stated, or the usual number."""
+    return stated or (SUBSET_EPOCHS if quick else 1)
 
 
 def new_run(stamp: str) -> str:

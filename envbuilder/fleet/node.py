@@ -43,11 +43,19 @@ def detected(settings: Settings) -> Detected:
 
 
 def examine(
-    settings: Settings, *, run: str, job: str, node: str, limit: float, arguments: Sequence[str]
+    settings: Settings,
+    *,
+    run: str,
+    job: str,
+    node: str,
+    limit: float,
+    gpus: int | None,
+    arguments: Sequence[str],
 ) -> Result:
     """Run `envbuilder verify` with these arguments; return the result, whatever it is.
 
-    Verification takes at most `limit` seconds; then it is stopped, and all that it started.
+    Verification takes at most `limit` seconds; then it is stopped, and all that it started. `gpus`
+    is how many the scheduler says that it gave; None if it says nothing.
     """
     seen = detected(settings)
     with TemporaryDirectory(prefix="envbuilder-") as scratch:
@@ -71,6 +79,7 @@ def examine(
         message=done.last_words[-_LONGEST_MESSAGE:],
         seconds=done.seconds,
         detected=seen,
+        gpus=gpus,
         report=content,
     )
 

@@ -19,12 +19,12 @@ from envbuilder.fleet.slurm.script import Common
 from envbuilder.verify import across as verify_across
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.fleet.model import Node
     from envbuilder.fleet.settings import FleetSettings
-    from envbuilder.profiles.profile import Expected
+    from envbuilder.profiles.library import Library
 
 _PASSED_ON = re.compile(
     r"PATH|HOME|LANG|LC_ALL"
@@ -46,6 +46,7 @@ class Request(Struct, frozen=True, kw_only=True):
     together: tuple[str, ...] | None = None
     """For `envbuilder fleet join`; None if nodes are not to train together."""
     quick: bool
+    epochs: int
     start_seconds: int
     limit_seconds: int
 
@@ -56,12 +57,13 @@ def plan(
     nodes: Sequence[Node],
     settings: FleetSettings,
     request: Request,
+    library: Library,
     across: Common | None = None,
 ) -> Plan:
     """Return the plan for the nodes that are asked for; with `across` they train together, too.
 
-    Raises `InvalidError` if there is none, a pattern names none, or there are images and nodes that
-    would choose their profile themselves.
+    Raises `InvalidError` if there is none, a pattern names none, a promised profile does not exist,
+    or there are images and nodes that would choose their profile themselves.
     """
     chosen = _chosen(nodes, request.patterns)
     promises, left_out = promised(chosen, settings, request.profile)
@@ -78,10 +80,11 @@ def plan(
         scheduler="slurm",
         started=started,
         quick=request.quick,
+        epochs=request.epochs,
         partition=request.partition,
         start_seconds=request.start_seconds,
         limit_seconds=request.limit_seconds,
-        promises=promises,
+        promises=tuple(_counted(promise, library) for promise in promises),
         left_out=left_out,
         across=across,
     )
@@ -126,6 +129,20 @@ def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promis
     return Promise(node=node.name, why="what it detects", gpus=gpus)
 
 
+def _counted(promise: Promise, library: Library) -> Promise:
+    """Return a promise with how many GPUs its verification covers.
+
+    Several only with PyTorch (`verify --devices`), and none for a profile of CPUs. Of a node that
+    decides itself, all: a GPU that it does not see must not make it a CPU node.
+    """
+    framework, accelerator = library.framework[0], ""
+    if promise.profile is not None:
+        profile = library.profile(promise.profile)
+        framework, accelerator = profile.framework, profile.accelerator
+    most = 0 if accelerator == "cpu" else promise.gpus if framework == "torch" else 1
+    return replace(promise, covered=min(most, promise.gpus))
+
+
 def _drained(node: Node, promise: Promise) -> Entry:
     """Return the row of a node that jobs cannot start on."""
     return Entry(
@@ -144,6 +161,7 @@ def common(
     request: Request,
     command: Sequence[str],
     environ: Mapping[str, str],
+    project: Path | None = None,
 ) -> Common:
     """Return what the jobs of all nodes have in common; `command` starts envbuilder there."""
     return Common(
@@ -151,6 +169,7 @@ def common(
         folder=str(folder),
         command=settings.command or tuple(command),
         arguments=request.arguments,
+        project=str(project) if project else None,
         sif=settings.sif,
         variables={k: environ[k] for k in sorted(environ) if _PASSED_ON.fullmatch(k)},
         options=settings.sbatch,
@@ -187,22 +206,21 @@ def prepared(
     settings: FleetSettings,
     request: Request,
     each: Common,
+    library: Library,
 ) -> tuple[Plan, dict[str, str]]:
     """Return the plan of a run, and the script of each promised node. Raises as `plan` does."""
     together = across(each, request.together) if request.together is not None else None
-    whole = plan(each.run, started, nodes, settings, request, together)
+    whole = plan(each.run, started, nodes, settings, request, library, together)
     return whole, scripts(whole, each)
 
 
-def require_possible(plan: Plan, expected: Callable[[str], Expected]) -> None:
-    """Raise `InvalidError` if nodes are to train together whose profile cannot.
-
-    `expected` returns what a profile must prove.
-    """
+def require_possible(plan: Plan, library: Library) -> None:
+    """Raise `InvalidError` if nodes are to train together whose profile cannot."""
     if plan.across is None:
         return
     for name in sorted({p.profile for p in plan.promises if p.profile is not None}):
-        verify_across.require_possible(name, expected(name))
+        # Whatever the Python.
+        verify_across.require_possible(name, library.profile(name).expected(None))
 
 
 def without_group(plan: Plan) -> Iterator[str]:

@@ -39,6 +39,8 @@ class Result(Struct, frozen=True, kw_only=True):
     """The last lines that it printed."""
     seconds: Annotated[float, Meta(ge=0, le=1e9)]
     detected: Detected
+    gpus: Annotated[int, Meta(ge=0)] | None
+    """How many GPUs the scheduler says, in the job, that it gave; None if it says nothing."""
     report: dict[str, Any] | None
 
 

@@ -152,6 +152,7 @@ class Run:
             started=self._plan.started,
             finished=stamps.now(),
             quick=self._plan.quick,
+            epochs=self._plan.epochs,
             entries=self._entries(),
             across=self._plan.across is not None,
             groups=self._groups.judged if self._groups is not None else (),

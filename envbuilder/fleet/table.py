@@ -97,9 +97,9 @@ def together(summary: Summary) -> str:
 
 
 def remarks(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield why nodes were not verified, or their speed not judged."""
+    """Yield why nodes were not verified, or not all of them, or their speed not judged."""
     for entry in entries:
-        if entry.outcome != "verified" and entry.detail:
+        if (entry.outcome != "verified" or entry.partial) and entry.detail:
             yield from _remark(entry.node, entry)
 
 

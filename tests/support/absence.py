@@ -1,4 +1,4 @@
-"""Documents that lack one of their parts, for judgements that must not improve by it."""
+"""Data with one part missing: of a judgement, every part of its input is left out in turn."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+Path = tuple[str | int, ...]
+
+
+def parts(data: Any, above: Path = ()) -> Iterator[Path]:
+    """Yield the path of every key and every item, those inside of others, too."""
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+        yield (*above, key)
+        if isinstance(value, dict | list):
+            yield from parts(value, (*above, key))
+
+
+def without(data: Any, *paths: Path) -> Any:
+    """Return data without these parts; of items of one list, name the last one first."""
+    left = copy.deepcopy(data)
+    for path in paths:
+        container = left
+        for key in path[:-1]:
+            container = container[key]
+        del container[path[-1]]
+    return left
+
 
 def without_each(document: Any) -> Iterator[tuple[str, Any]]:
     """Yield each part's path, such as `signatures.0.sig`, with a copy of the JSON without it."""
-    for path in _paths(document):
-        lacking = copy.deepcopy(document)
-        above = lacking
-        for step in path[:-1]:
-            above = above[step]
-        del above[path[-1]]
-        yield ".".join(map(str, path)), lacking
-
-
-def _paths(value: Any) -> Iterator[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in items:
-        yield (key,)
-        if isinstance(inner, dict | list):
-            yield from ((key, *below) for below in _paths(inner))
+    for path in parts(document):
+        yield ".".join(map(str, path)), without(document, path)

@@ -39,6 +39,8 @@ def entry(node: str = "gpu-01", **changes: Any) -> Entry:
         "images_per_second": 48000.0,
         "accuracy": 0.984,
         "framework": "torch 2.14.1+cu130",
+        "gpus": 1,
+        "gpus_given": 1,
     }
     return Entry(**{**values, **changes})
 
@@ -73,6 +75,7 @@ def summary(*entries: Entry, **changes: Any) -> Summary:
         "started": "20261123T091500Z",
         "finished": "20261123T094205Z",
         "quick": False,
+        "epochs": 1,
         "entries": entries,
     }
     return Summary(**{**values, **changes})
@@ -154,6 +157,7 @@ class Fleet:
             message="",
             seconds=90.0,
             detected=Detected(profile=profile, accelerators=(device,)),
+            gpus=None,
             report=report,
         )
         self.results.append((promise, job, encode(result)))

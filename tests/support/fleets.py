@@ -52,6 +52,7 @@ def result(
         "message": "VERIFIED",
         "seconds": 60.0,
         "detected": Detected(profile="cpu", cpu="AMD EPYC"),
+        "gpus": None,
         "report": report() if sent is None else sent,
     }
     return results.encode(Result(**{**facts, **changes}))
@@ -64,7 +65,13 @@ def failed(node: str, job: str, code: int | None, message: str) -> bytes:
 
 def plan(*promises: Promise, **changes: Any) -> Plan:
     facts = {"schema": SCHEMA, "run": RUN, "scheduler": "slurm", "started": STARTED}
-    facts |= {"quick": False, "partition": None, "start_seconds": 600, "limit_seconds": 600}
+    facts |= {
+        "quick": False,
+        "epochs": 1,
+        "partition": None,
+        "start_seconds": 600,
+        "limit_seconds": 600,
+    }
     return Plan(**{**facts, "promises": promises, "left_out": (), **changes})
 
 

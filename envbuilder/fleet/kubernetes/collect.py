@@ -188,6 +188,7 @@ def _result(work: Work, stated: Stated, ended: Ended, log: Log) -> Result:
         message=message,
         seconds=ended.seconds,
         detected=Detected(),
+        gpus=None,
         report=report,
     )
 

@@ -19,7 +19,7 @@ from envbuilder.fleet.scheduler import JobState, Phase
 from envbuilder.fleet.slurm.script import SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from envbuilder.fleet.model import Outcome
 
@@ -169,6 +169,22 @@ def exit_code(text: str) -> str:
     if match is None:
         return ""
     return f"signal {match[2]}" if match[2] != "0" else match[1]
+
+
+def given_gpus(environ: Mapping[str, str]) -> int | None:
+    """Return how many GPUs a job has on its node, from the variables that Slurm sets in the job.
+
+    None if they say nothing. `SLURM_GPUS_ON_NODE` is a number (since 20.11), `SLURM_JOB_GPUS` a
+    list such as `0,2-3`.
+    """
+    number = environ.get("SLURM_GPUS_ON_NODE", "")
+    if re.fullmatch(r"[0-9]{1,6}", number):
+        return int(number)
+    listed = environ.get("SLURM_JOB_GPUS", "")
+    if not re.fullmatch(r"[0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*", listed):
+        return None
+    ranges = [part.split("-") for part in listed.split(",")]
+    return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
 
 
 def _unexpected(program: str, line: str) -> ToolError:

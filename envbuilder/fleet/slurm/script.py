@@ -41,6 +41,8 @@ class Common(Struct, frozen=True, kw_only=True):
     """Starts envbuilder on a node."""
     arguments: tuple[Argument, ...]
     """For `envbuilder verify` on each node, or for `envbuilder fleet join`."""
+    project: Annotated[str, Meta(pattern=r"^/[^\x00-\x1f\x7f]*\Z")] | None = None
+    """Folder with the `envbuilder.yaml` that the run is for; the same path on all nodes."""
     sif: dict[types.Name, types.AbsolutePath] = {}
     """Profile → the file with its image."""
     variables: dict[Annotated[str, Meta(pattern=r"^[A-Z_]{1,100}\Z")], str]
@@ -102,6 +104,6 @@ def _filled(template: str, facts: dict[str, object], common: Common) -> str:
 def _arguments(promise: Promise, common: Common) -> tuple[str, ...]:
     profile = ("--profile", promise.profile) if promise.profile else ()
     image = common.sif.get(promise.profile or "")
-    # A node with several GPUs is proven with each of them, and with all together.
-    devices = ("--devices", "all") if promise.gpus > 1 else ()
+    # Each of several GPUs is proven, and all together, where that is possible.
+    devices = ("--devices", "all") if promise.gpus_to_prove > 1 else ()
     return (*profile, *(("--sif", image) if image else ()), *devices, *common.arguments)

@@ -10,10 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from envbuilder import cli
+from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.fleet import folder as folders
 from envbuilder.fleet import groups, summaries
 from envbuilder.fleet import run as runs
+from envbuilder.fleet.model import Promise
 from envbuilder.fleet.slurm import client
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary
@@ -292,6 +294,97 @@ def test_a_folder_that_jobs_cannot_name_is_refused(folder: str, cluster: Cluster
         fleet("verify", "--folder", folder)
 
 
+@pytest.mark.parametrize("options", [(), ("--ddp",), ("--dry-run",)])
+def test_a_profile_that_does_not_exist_is_2_before_slurm_is_asked(
+    options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidError, match="cudda"):
+        fleet("verify", "--profile", "cudda", "--folder", "run", *options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rule_for_a_profile_that_does_not_exist_is_2_and_writes_nothing(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "fleet.yaml").write_text("profiles: [{node: n2, profile: cudda}]\n")
+    with pytest.raises(InvalidError, match="cudda"):
+        fleet("verify", "--folder", "run", "--dry-run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("python", "passed"),
+    [
+        (".venv/bin/python", "{}/.venv/bin/python"),
+        ("../p", "{}/../p"),
+        ("/opt/p", "/opt/p"),
+        ("mine", "{}/mine"),
+        # By its name, as on the nodes' PATH.
+        ("python3", "python3"),
+    ],
+)
+def test_an_interpreter_is_the_one_that_is_meant_here(
+    python: str, passed: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Jobs start in another folder. A link is not followed: its place tells the environment."""
+    (tmp_path / "mine").symlink_to("/usr/bin/python3")
+    fleet("verify", "--folder", "run", "--profile", "cpu", "--python", python, "--dry-run")
+    text = folders.script(cluster.folder, "n1").read_text()
+    assert text.rstrip().endswith(f"--python {passed.format(tmp_path)}")
+
+
+def test_a_folder_of_the_user_is_the_same_on_the_nodes(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVBUILDER_DATA_DIR", "data")
+    fleet("verify", "--folder", "run", "--profile", "cpu", "--dry-run")
+    text = folders.script(cluster.folder, "n1").read_text()
+    assert f"export ENVBUILDER_DATA_DIR={tmp_path}/data\n" in text
+
+
+def test_a_run_elsewhere_is_for_the_project_that_it_was_started_in(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "envbuilder.yaml").write_text("profile: cpu\n")
+    monkeypatch.chdir(project)
+    fleet("verify", "--folder", str(cluster.folder), "--dry-run")
+    assert f"cd {project} || exit 1\n" in folders.script(cluster.folder, "n1").read_text()
+
+
+def test_runs_with_other_epochs_are_refused_before_anything_runs(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    fleet("verify", "--folder", "run", "--profile", "cpu")
+    cluster.submitted.clear()
+    again = ("verify", "--folder", "again", "--profile", "cpu", "--against", "run")
+    with pytest.raises(InvalidError, match="1 epoch on each node, this one 3 epochs"):
+        fleet(*again, "--epochs", "3")
+    assert cluster.submitted == {}
+    cluster.folder = tmp_path / "again"
+    # One is the usual number.
+    assert fleet(*again, "--epochs", "1").return_value == 0
+
+
+def test_one_gpu_of_several_is_not_passed_off_as_all(cluster: Cluster) -> None:
+    sent = fleets.report(known__profile="jax-cuda")
+    sent["device"] = {"requested": "cuda", "used": "cuda", "name": "NVIDIA H100"}
+    planned = plan(Promise(node="n1", profile="jax-cuda", gpus=8, covered=1))
+    folders.create(cluster.folder, planned, {"n1": ""})
+    script: dict[str, dict[int, str | bytes]] = {"n1": {0: result("n1", "101", sent, gpus=8)}}
+    scheduler = RecordedScheduler(cluster.folder, script)
+    progress = PlainProgress(lambda line: None)
+    runs.Run(
+        planned, cluster.folder, scheduler, progress, now=scheduler.now, wait=scheduler.wait
+    ).finish()
+    shown = fleet("show", "run")
+    assert shown.return_value == 0
+    assert "n1: verified: 1 of its 8 GPUs was verified" in shown.stdout
+
+
 @pytest.mark.parametrize("value", ["0s", "5", "5d", "-1m", "200h", "9999999s", ""])
 def test_times_have_a_unit_and_an_end(value: str, cluster: Cluster) -> None:
     done = fleet("verify", "--limit", value, raises=True)
@@ -350,8 +443,6 @@ def test_many_nodes_are_summed_up(tmp_path: Path) -> None:
     scheduler = RecordedScheduler(
         tmp_path, {"n42": {0: "RUNNING", 2: fleets.failed("n42", "JOB", 1, "error: x")}}
     )
-    from envbuilder.core.console import PlainProgress
-
     progress = PlainProgress(lambda line: None)
     runs.Run(
         planned, tmp_path, scheduler, progress, now=scheduler.now, wait=scheduler.wait

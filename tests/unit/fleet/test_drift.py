@@ -187,3 +187,53 @@ def test_of_nodes_that_only_trained_together_nothing_else_is_compared() -> None:
     compared = drift.compare(before, now)
     assert not compared.regressed
     assert drift.lines(compared)[1:] == ["Nothing changed on 1 group of nodes."]
+
+
+@pytest.mark.parametrize(("before", "now"), [(8, 7), (7, 8), (8, 1)])
+def test_another_number_of_gpus_is_another_device(before: int, now: int) -> None:
+    compared = drift.compare(earlier(entry("a", gpus=before)), summary(entry("a", gpus=now)))
+    (change,) = compared.changes
+    name = "NVIDIA H100 80GB HBM3 (cuda)"
+    assert (change.kind, change.detail) == ("device", f"was {before} × {name}, is {now} × {name}")
+    assert (compared.regressed, compared.uncounted) == (True, 0)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_number_of_gpus_that_one_run_does_not_state_is_not_compared(which: int) -> None:
+    pair = [entry("a", gpus=8), entry("a", gpus=8)]
+    pair[which] = entry("a", gpus=None)
+    compared = drift.compare(earlier(pair[0]), summary(pair[1]))
+    assert (compared.changes, compared.uncounted) == ((), 1)
+    said = "How many GPUs was not compared on 1 node: one of the runs does not say."
+    assert said in drift.lines(compared)
+
+
+def test_of_a_cpu_or_of_a_failure_no_number_is_missed() -> None:
+    cpu = {"accelerator": "cpu", "device": "AMD EPYC (cpu)"}
+    before = (entry("a", gpus=None, **cpu), entry("b", gpus=8))
+    now = (entry("a", gpus=0, **cpu), entry("b", outcome="failed", gpus=None))
+    compared = drift.compare(earlier(*before), summary(*now))
+    assert ([c.kind for c in compared.changes], compared.uncounted) == (["worse"], 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        (1, 3, "trained 1 epoch on each node, this one 3 epochs"),
+        (3, 1, "trained 3 epochs on each node, this one 1 epoch"),
+        (0, 1, "trained an unknown number on each node, this one 1 epoch"),
+        (1, 0, "trained 1 epoch on each node, this one an unknown number"),
+        (0, 0, "trained an unknown number on each node, this one an unknown number"),
+    ],
+)
+def test_runs_with_other_epochs_do_not_compare(before: int, now: int, why: str) -> None:
+    """A cold epoch takes longer than the warm ones, whose median counts where there are some."""
+    with pytest.raises(InvalidError, match=why) as caught:
+        drift.compare(earlier(entry("a"), epochs=before), summary(entry("a"), epochs=now))
+    assert caught.value.exit_code == 2
+
+
+def test_nodes_that_only_trained_together_have_no_epochs_to_compare() -> None:
+    pair = {"across": True, "groups": (group("a", "b"),)}
+    compared = drift.compare(earlier(epochs=0, **pair), summary(epochs=3, **pair))
+    assert not compared.regressed

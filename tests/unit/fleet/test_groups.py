@@ -9,7 +9,8 @@ import pytest
 
 from envbuilder.fleet import groups
 from envbuilder.fleet.groups import Members
-from envbuilder.fleet.model import Entry, Group, Promise
+from envbuilder.fleet.model import OUTCOMES, PROVEN, Entry, Group, Promise
+from tests.support.absence import parts, without
 from tests.support.fleet_runs import entry, summary, unreported
 from tests.support.fleets import RUN, across_result
 
@@ -148,3 +149,88 @@ def test_without_a_proof_of_each_the_device_is_that_of_the_report() -> None:
     names["scaling__devices__1__name"] = "NVIDIA A100"
     assert groups.examined(unproven, RUN, "7", across_result(**names)).device == ""
     assert groups.examined(PAIR, RUN, "7", across_result(**names)).device == "AMD EPYC (cpu)"
+
+
+def sent_by(*ranks: int, **changes: Any) -> bytes:
+    """What the first of some nodes sends of which each has so many ranks."""
+    nodes = [f"n{n}" for n, number in enumerate(ranks, 1) for _ in range(number)]
+    devices = [
+        {"index": index, "node": node, "samples_per_second": 611.0}
+        for index, node in enumerate(nodes)
+    ]
+    facts = {"scaling__devices": devices, "scaling__ranks": sum(ranks), "profile": "cuda"}
+    return across_result(**{**facts, **changes})
+
+
+def on_gpus(gpus: int, content: bytes) -> Group:
+    members = Members(nodes=("n1", "n2"), profile="cuda", gpus=gpus)
+    return groups.examined(members, RUN, "7", content)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "outcome", "detail"),
+    [
+        (8, (8, 8), "verified", "16 ranks in step"),
+        (1, (1, 1), "verified", "2 ranks in step"),
+        # Where the scheduler lists no GPUs, nodes have as many ranks as they have.
+        (0, (4, 4), "verified", "8 ranks in step"),
+        (8, (1, 1), "wrong", "of 8 GPUs each, on n1 1 trained"),
+        (8, (8, 7), "wrong", "of 8 GPUs each, on n2 7 trained"),
+        (8, (7, 9), "wrong", "of 8 GPUs each, on n1 7 trained"),
+    ],
+)
+def test_all_gpus_of_each_node_train_together(
+    gpus: int, ranks: tuple[int, int], outcome: str, detail: str
+) -> None:
+    group = on_gpus(gpus, sent_by(*ranks))
+    assert (group.outcome, group.detail) == (outcome, detail)
+
+
+def test_groups_need_the_gpus_that_their_profile_trains_on() -> None:
+    """Nodes with a profile of CPUs have one rank each, however many GPUs they have."""
+    nodes = [Promise(node=f"n{n}", profile="cpu", gpus=8 * n, covered=0) for n in range(2)]
+    assert [(m.nodes, m.gpus) for m in groups.promised(nodes)] == [(("n0", "n1"), 0)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        sent_by(2, 1),
+        sent_by(1, 1),
+        sent_by(2, 2, status="failed", reasons=["weights differ"]),
+        sent_by(2, 2, attempt=f"{RUN}.8"),
+        sent_by(2, 2, scaling__status="failed"),
+    ],
+)
+def test_a_result_of_a_group_without_a_part_is_never_better(content: bytes) -> None:
+    before = OUTCOMES.index(on_gpus(2, content).outcome)
+    assert before
+    for path in parts(json.loads(content)):
+        left = json.dumps(without(json.loads(content), path)).encode()
+        assert OUTCOMES.index(on_gpus(2, left).outcome) >= before, path
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        *([(key,)] for key in ("attempt", "nodes", "status", "profile", "scaling")),
+        *([("scaling", "devices", n)] for n in range(4)),
+        *([("scaling", "devices", n, "node")] for n in range(4)),
+        *([("scaling", "devices", n), ("scaling", "ranks")] for n in range(4)),
+        [("scaling", "gradients_equal")],
+        [("scaling", "efficiency")],
+        [("scaling", "status")],
+    ],
+)
+def test_a_proof_of_a_group_without_a_part_is_none(missing: list[Any]) -> None:
+    data = json.loads(sent_by(2, 2))
+    assert on_gpus(2, json.dumps(data).encode()).outcome == "verified"
+    assert on_gpus(2, json.dumps(without(data, *missing)).encode()).outcome not in PROVEN
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_rank_fewer_in_every_figure_is_wrong(number: int) -> None:
+    data = json.loads(sent_by(2, 2))
+    data["scaling"]["ranks"] = 3
+    left = without(data, ("scaling", "devices", number))
+    assert on_gpus(2, json.dumps(left).encode()).outcome == "wrong"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.fleet import judge
-from envbuilder.fleet.model import Detected, Summary
+from envbuilder.fleet.model import OUTCOMES, PROVEN, Detected, Promise, Summary
 from tests.support import fleets, reports
+from tests.support.absence import parts, without
 from tests.support.fleets import RUN, STARTED, failed, promise, report, result
 
 
@@ -184,3 +186,125 @@ def test_a_run_passes_if_all_that_was_examined_was_proven(
     entries = tuple(judge.unexamined(promise(), outcome, "").entry for outcome in outcomes)
     facts = {"run": RUN, "scheduler": "slurm", "started": STARTED, "finished": STARTED}
     assert Summary(**facts, quick=False, entries=entries).passed == passed
+
+
+def trained_on(gpus: int, **changes: Any) -> dict[str, Any]:
+    """The report of a node whose GPUs passed; several were trained on together."""
+    devices = [{"index": n, "samples_per_second": 48000.0} for n in range(gpus)]
+    together = {
+        "devices": devices,
+        "ranks": gpus,
+        "status": "passed",
+        "batch": 64 * gpus,
+        "efficiency": 0.9,
+        "gradients_equal": True,
+    }
+    device = {"requested": "cuda", "used": "cuda", "name": "NVIDIA H100"}
+    facts = {"known__profile": "cuda", "device": device, "scaling": together if gpus > 1 else None}
+    return report(**{**facts, **changes})
+
+
+def of_gpus(
+    promised: int, content: bytes, covered: int | None = None, profile: str | None = "cuda"
+) -> judge.Judged:
+    node = Promise(node="n1", profile=profile, gpus=promised, covered=covered)
+    return judge.examined(node, "7", content, RUN, "n1.7.json")
+
+
+@pytest.mark.parametrize(
+    ("promised", "covered", "given", "trained", "outcome", "detail"),
+    [
+        (8, None, 8, 8, "verified", "accuracy"),
+        (8, 8, None, 8, "verified", "accuracy"),
+        (1, 1, 1, 1, "verified", "accuracy"),
+        (8, 8, 8, 7, "wrong", "the scheduler gave 8 GPUs to the job, and 7 trained"),
+        (8, None, 8, 1, "wrong", "the scheduler gave 8 GPUs to the job, and 1 trained"),
+        (8, 8, None, 1, "wrong", "the scheduler gave 8 GPUs to the job, and 1 trained"),
+        (8, 8, 8, 9, "wrong", "the scheduler gave 8 GPUs to the job, and 9 trained"),
+        (8, 8, 7, 8, "wrong", "the scheduler lists 8 GPUs there, and gave 7 to the job"),
+        (8, 8, 1, 1, "wrong", "the scheduler lists 8 GPUs there, and gave 1 to the job"),
+        (1, 1, 0, 1, "wrong", "the scheduler lists 1 GPU there, and gave 0 to the job"),
+        # JAX and TensorFlow: one of them is verified, and that is said.
+        (8, 1, 8, 1, "verified", "1 of its 8 GPUs was verified: `verify --devices` is for"),
+        (8, 1, 7, 1, "wrong", "the scheduler lists 8 GPUs there, and gave 7 to the job"),
+        # Where the scheduler lists no GPUs, it gives none out.
+        (0, 0, None, 4, "verified", "accuracy"),
+    ],
+)
+def test_all_gpus_that_the_scheduler_gives_are_proven(
+    promised: int, covered: int | None, given: int | None, trained: int, outcome: str, detail: str
+) -> None:
+    content = result(sent=trained_on(trained), gpus=given)
+    entry = of_gpus(promised, content, covered).entry
+    assert entry.outcome == outcome
+    assert entry.detail.startswith(detail)
+    assert (entry.gpus, entry.gpus_given) == (trained, promised or None)
+    assert entry.partial == (entry.detail.startswith("1 of"))
+
+
+@pytest.mark.parametrize(
+    ("profile", "covered", "outcome"), [(None, 8, "wrong"), ("cpu", 0, "verified")]
+)
+def test_a_cpu_is_no_gpu_unless_its_profile_is_promised(
+    profile: str | None, covered: int, outcome: str
+) -> None:
+    """A node that decides itself falls back to its CPU if it sees no GPU."""
+    entry = of_gpus(8, result(gpus=8), covered, profile).entry
+    assert (entry.outcome, entry.gpus) == (outcome, 0)
+
+
+def test_a_failure_stays_one_whatever_the_number_of_gpus() -> None:
+    sent = trained_on(7, status="failed", reasons=["gradients: wrong"])
+    entry = of_gpus(8, result(sent=sent, exit_code=5, gpus=8)).entry
+    assert (entry.outcome, entry.gpus) == ("failed", None)
+
+
+BUSY = {"known__speed": "not_judged", "known__speed_reason": "machine busy"}
+LESS_THAN_VERIFIED = {
+    "busy": result(sent=trained_on(2, **BUSY), gpus=2),
+    "failed": result(sent=trained_on(2, status="failed"), gpus=2, exit_code=5),
+    "fewer": result(sent=trained_on(1), gpus=2),
+    "given fewer": result(sent=trained_on(2), gpus=1),
+    "other device": result(
+        sent=trained_on(2, device__used="cpu", status="failed"), gpus=2, exit_code=5
+    ),
+    "exit": result(report=None, exit_code=3, gpus=2),
+    "stopped": result(sent=trained_on(2, status="failed"), gpus=2, exit_code=None),
+}
+
+
+@pytest.mark.parametrize("content", LESS_THAN_VERIFIED.values(), ids=LESS_THAN_VERIFIED)
+def test_a_result_without_a_part_is_never_better(content: bytes) -> None:
+    data = json.loads(content)
+    before = OUTCOMES.index(of_gpus(2, content).entry.outcome)
+    assert before
+    for path in parts(data):
+        entry = of_gpus(2, json.dumps(without(data, path)).encode()).entry
+        assert OUTCOMES.index(entry.outcome) >= before, path
+
+
+DEVICES = ("report", "scaling", "devices")
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        *([("report", key)] for key in ("scaling", "training", "status", "profile", "device")),
+        *([("report", "device", key)] for key in ("used", "requested")),
+        *([(key,)] for key in ("run", "job", "node", "exit_code", "gpus", "report")),
+        *([(*DEVICES, n)] for n in (0, 1)),
+        [(*DEVICES, 0), ("report", "scaling", "ranks")],
+        [(*DEVICES, 0, "samples_per_second")],
+        [("report", "training", "epochs", 0)],
+        [("report", "scaling", "gradients_equal")],
+    ],
+)
+def test_a_proof_without_a_part_is_none(missing: list[Any]) -> None:
+    data = json.loads(result(sent=trained_on(2), gpus=2))
+    assert of_gpus(2, json.dumps(data).encode()).entry.outcome == "verified"
+    content = json.dumps(without(data, *missing)).encode()
+    assert of_gpus(2, content).entry.outcome not in PROVEN
+
+
+def test_a_gpu_fewer_in_every_figure_is_wrong() -> None:
+    assert of_gpus(3, result(sent=trained_on(2), gpus=3)).entry.outcome == "wrong"

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import decoding
+from envbuilder.core import decoding, resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import model, planning, settings
 from envbuilder.fleet.model import Resource
+from envbuilder.profiles.library import Library
 from tests.support.fleets import RUN, STARTED, node
 
 if TYPE_CHECKING:
@@ -32,12 +33,14 @@ sif: {cuda: /shared/cuda.sif}
 H100 = node("gpu1", features=("h100",), resources=(Resource(name="gpu", type="h100", count=8),))
 XE = node("arc1", resources=(Resource(name="gpu", type="xe"),))
 EPYC = node("epyc7", resources=(Resource(name="nvme"),))
+LIBRARY = Library([resources.profiles_dir()])
 REQUEST = planning.Request(
     profile=None,
     partition=None,
     patterns=(),
     arguments=("--quick",),
     quick=True,
+    epochs=3,
     start_seconds=600,
     limit_seconds=900,
 )
@@ -50,7 +53,7 @@ def read(folder: Path, text: str) -> settings.FleetSettings:
 
 
 def planned(nodes: list[Node], site: settings.FleetSettings, **changes: object) -> Plan:
-    return planning.plan(RUN, STARTED, nodes, site, replace(REQUEST, **changes))
+    return planning.plan(RUN, STARTED, nodes, site, replace(REQUEST, **changes), LIBRARY)
 
 
 def test_the_first_rule_that_applies_decides(tmp_path: Path) -> None:
@@ -163,3 +166,62 @@ def test_lines_of_shell_that_others_can_write_are_refused(tmp_path: Path) -> Non
     (tmp_path / "fleet.yaml").chmod(0o666)
     with pytest.raises(InvalidError, match=r"fleet\.yaml can be written by every user"):
         settings.read(tmp_path / "fleet.yaml")
+
+
+@pytest.mark.parametrize(
+    ("profile", "covered", "devices"),
+    [
+        ("cuda", 8, True),
+        ("jax-cuda", 1, False),
+        ("tensorflow-cuda", 1, False),
+        ("cpu", 0, False),
+        ("jax-cpu", 0, False),
+        # It may be any of them, and all GPUs are expected of it.
+        (None, 8, True),
+    ],
+)
+def test_several_gpus_are_verified_with_pytorch_alone(
+    profile: str | None, covered: int, devices: bool, tmp_path: Path
+) -> None:
+    site = settings.FleetSettings()
+    plan = planned([H100, XE], site, profile=profile)
+    assert [p.gpus_to_prove for p in plan.promises] == [covered, min(covered, 1)]
+    each = planning.common(RUN, tmp_path, site, REQUEST, ("envbuilder",), {})
+    scripts = planning.scripts(plan, each)
+    assert ("--devices all" in scripts["gpu1"]) == devices
+    assert "--devices" not in scripts["arc1"]
+    # It has all of the node nonetheless.
+    assert "#SBATCH --gres=gpu:8\n" in scripts["gpu1"]
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
+def test_a_node_of_a_project_for_another_framework_decides_itself(
+    framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Library, "framework", (framework, "envbuilder.yaml"))
+    (promise,) = planned([H100], settings.FleetSettings()).promises
+    assert (promise.profile, promise.gpus_to_prove) == (None, 1)
+
+
+def test_a_profile_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    site = read(tmp_path, "profiles: [{feature: h100, profile: cudda}]\n")
+    with pytest.raises(InvalidError, match="cudda") as caught:
+        planned([H100], site)
+    assert caught.value.exit_code == 2
+    # A file may be for more nodes, and other projects.
+    assert planned([EPYC], site).promises == ()
+
+
+def test_nodes_see_the_project_that_a_run_is_for(tmp_path: Path) -> None:
+    site, project = settings.FleetSettings(setup=("module load gcc",)), tmp_path / "my project"
+    plan = planned([EPYC], site, profile="cpu")
+    each = planning.common(RUN, tmp_path, site, REQUEST, ("envbuilder",), {}, project)
+    (text,) = planning.scripts(plan, each).values()
+    lines = text.splitlines()
+    place = lines.index(f"cd '{project}' || exit 1")
+    assert lines.index("module load gcc") < place
+    assert lines[place + 1].startswith("envbuilder fleet node ")
+    together = planning.across(each, ("--backend", "venv"))
+    pair = planned([EPYC, node("epyc8")], site, profile="cpu", together=())
+    (text,) = planning.promised_scripts(replace(pair, across=together)).values()
+    assert f"cd '{project}' || exit 1\n" in text

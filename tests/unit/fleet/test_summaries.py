@@ -63,6 +63,9 @@ def with_group(**values: Any) -> dict[str, Any]:
         (with_entry(node="<b>"), "node"),
         (with_entry(epoch_seconds="1"), "epoch_seconds"),
         (with_entry(job="a b"), "job"),
+        (with_entry(gpus=-1), "gpus"),
+        (with_entry(gpus="8"), "gpus"),
+        (changed(epochs=-1), "epochs"),
         (changed(groups=2 * changed()["groups"]), "a group is in it twice"),
         (changed(across=False), "it has groups, although"),
         (with_group(nodes=["a", "x"]), "the node x is in a group, and not among the nodes"),
@@ -129,3 +132,14 @@ def test_texts_are_safe_whoever_wrote_them(tmp_path: Path) -> None:
     first = summaries.read(file).entries[0]
     assert first.detail == "?[31mred?"
     assert len(first.device) == 300
+
+
+def test_what_an_earlier_envbuilder_did_not_write_is_unknown(tmp_path: Path) -> None:
+    data = changed()
+    del data["epochs"]
+    for each in data["entries"]:
+        del each["gpus"], each["gpus_given"]
+    (tmp_path / summaries.NAME).write_text(json.dumps(data))
+    read = summaries.read(tmp_path)
+    assert read.epochs == 0
+    assert {(e.gpus, e.gpus_given) for e in read.entries} == {(None, None)}

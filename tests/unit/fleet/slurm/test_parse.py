@@ -122,3 +122,22 @@ def test_no_id(text: str) -> None:
 )
 def test_exit_codes(text: str, code: str) -> None:
     assert parse.exit_code(text) == code
+
+
+@pytest.mark.parametrize(
+    ("variables", "number"),
+    [
+        ({"SLURM_GPUS_ON_NODE": "8", "SLURM_JOB_GPUS": "0"}, 8),
+        ({"SLURM_GPUS_ON_NODE": "0"}, 0),
+        ({"SLURM_JOB_GPUS": "0,1,3"}, 3),
+        ({"SLURM_JOB_GPUS": "0-3,6-7"}, 6),
+        ({"SLURM_JOB_GPUS": "5"}, 1),
+        ({"SLURM_GPUS_ON_NODE": "h100:8", "SLURM_JOB_GPUS": "0"}, 1),
+        ({"SLURM_JOB_GPUS": "none"}, None),
+        ({"SLURM_JOB_GPUS": ""}, None),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, None),
+        ({}, None),
+    ],
+)
+def test_how_many_gpus_a_job_has(variables: dict[str, str], number: int | None) -> None:
+    assert parse.given_gpus(variables) == number
