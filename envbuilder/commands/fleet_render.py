@@ -119,7 +119,8 @@ def _subset() -> dict[str, bytes]:
 def _require_alone(folder: Path, files: Iterable[RenderedFile]) -> None:
     """Raise `InvalidError` if `kubectl create` would send other files together with these."""
     names = {file.name for file in files}
-    others = sorted(path.name for path in folder.glob("*.yaml") if path.name not in names)
+    paths = (path for suffix in (".json", ".yaml", ".yml") for path in folder.glob(f"*{suffix}"))
+    others = sorted(path.name for path in paths if path.name not in names)
     if others:
         raise InvalidError(
             f"{folder / others[0]}: is not of this run, and `kubectl create` would send it, too",

@@ -128,6 +128,13 @@ def read(path: Path) -> FleetSettings:
                 f"{where}: sbatch.{number}: envbuilder itself sets {option.partition('=')[0]}",
                 "Leave it out; see `envbuilder fleet verify --help`.",
             )
+    program = settings.command[0] if settings.command else ""
+    if "/" in program and not program.startswith("/"):
+        where = schema.place(str(path), text, ["command", "0"])
+        raise InvalidError(
+            f"{where}: command.0: {program} is not an absolute path",
+            "Jobs start in another folder: begin it with /.",
+        )
     return settings
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _STEPS, _LOSS = 10**9, 1e6
 """Bounds of what is shown of a progress event."""
+_MOST_SIGNALS = 64
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -373,7 +374,7 @@ def _ended(done: Completed) -> str:
     code = done.returncode
     if code in {-9, 137}:
         return "the payload was killed (signal 9): most often by the kernel, out of memory"
-    if code < 0 or code > 128:
+    if code < 0 or 128 < code <= 128 + _MOST_SIGNALS:
         return f"the payload was ended by signal {-code if code < 0 else code - 128}"
     last = done.last_words.splitlines()
     return f"the payload ended with exit code {code}" + (

@@ -73,6 +73,20 @@ def test_a_second_run_takes_the_first_ones_place(
     assert (folder / "out" / "job-gpu-a.yaml").read_text() != before
 
 
+@pytest.mark.parametrize("name", ["old.yaml", "old.yml", "old.json"])
+def test_whatever_kubectl_would_send_is_of_this_run(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / name).write_text("kind: Job\n")
+    (folder / "out" / "notes.txt").write_text("kubectl reads no such file")
+    code, _, err = run(capsys, "render", "--nodes", "nodes.json", "-o", "out")
+    assert code == 2
+    assert f"{name}: is not of this run" in err
+    (folder / "out" / name).unlink()
+    assert run(capsys, "render", "--nodes", "nodes.json", "-o", "out")[0] == 0
+
+
 def test_the_files_of_another_run_are_not_created_with_these(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,6 +122,10 @@ def test_a_cluster_without_nodes_is_an_error() -> None:
         ('setup:\n  - "a\\nb"\n', "fleet.yaml:2: "),
         ("sif:\n  cuda: cuda.sif\n", "fleet.yaml:2: "),
         ("sif:\n  cuda: '/a b.sif'\n", "fleet.yaml:2: "),
+        (
+            "command: [.venv/bin/envbuilder]\n",
+            "fleet.yaml:1: command.0: .venv/bin/envbuilder is not",
+        ),
         ("command: []\nextra: 1\n", "fleet.yaml:2: extra: unknown key"),
     ],
 )

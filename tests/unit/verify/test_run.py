@@ -144,6 +144,59 @@ def test_an_import_that_hung_has_its_own_sentence(
     assert failed.value.hint == f"Its output is in {tmp_path / 'log'}"
 
 
+KILLED = "the payload was killed (signal 9): most often by the kernel, out of memory"
+
+
+ENDS = [
+    # Of the program in the container, or of this machine.
+    (0, "the payload ended with exit code 0: last words"),
+    (1, "the payload ended with exit code 1: last words"),
+    (2, "the payload ended with exit code 2: last words"),
+    (5, "the payload ended with exit code 5: last words"),
+    # Of a client or an init: not started, not executable, not found.
+    (125, "the payload ended with exit code 125: last words"),
+    (126, "the payload ended with exit code 126: last words"),
+    (127, "the payload ended with exit code 127: last words"),
+    (128, "the payload ended with exit code 128: last words"),
+    (130, "the payload was ended by signal 2"),
+    (134, "the payload was ended by signal 6"),
+    (137, KILLED),
+    (139, "the payload was ended by signal 11"),
+    (143, "the payload was ended by signal 15"),
+    (192, "the payload was ended by signal 64"),
+    # Beyond the signals that there are.
+    (193, "the payload ended with exit code 193: last words"),
+    (255, "the payload ended with exit code 255: last words"),
+    (-9, KILLED),
+    (-11, "the payload was ended by signal 11"),
+    (-15, "the payload was ended by signal 15"),
+]
+
+
+def ended(code: int) -> Completed:
+    return Completed(argv=(), returncode=code, stdout="", stderr="x\nlast words\n", seconds=9)
+
+
+@pytest.mark.parametrize(("code", "message"), ENDS)
+def test_every_end_without_a_report_is_told(code: int, message: str, tmp_path: Path) -> None:
+    progress = console.progress()
+    events = run.Events(progress)
+    with pytest.raises(VerifyError) as failed:
+        run.follow(lambda on_line: ended(code), events, progress, tmp_path / "log", "id")
+    assert (failed.value.message, failed.value.exit_code) == (message, 5)
+
+
+@pytest.mark.parametrize(("code", "message"), ENDS)
+def test_every_end_is_compared_with_the_report(code: int, message: str) -> None:
+    status = "failed" if code == 0 else "passed"
+    with pytest.raises(VerifyError) as failed:
+        run.require_agreement(ended(code), status, "hint")
+    assert failed.value.message == f"the payload reported {status}, not to be trusted: {message}"
+    if code not in {0, 5}:
+        with pytest.raises(VerifyError):
+            run.require_agreement(ended(code), "failed", "hint")
+
+
 @pytest.mark.parametrize("seconds", [-1.0, -1e-9])
 def test_no_check_ends_before_it_begins(seconds: float) -> None:
     data = measured()

@@ -15,7 +15,14 @@ from envbuilder.core.errors import ToolError, VerifyError
     [
         ("CDI device injection failed: unresolvable CDI devices amd.com/gpu=all", ToolError),
         ('could not select device driver "cdi" with capabilities: []', ToolError),
+        (
+            'error gathering device information while adding custom device "/dev/kfd"',
+            ToolError,
+        ),
+        ("nvidia-container-cli: initialization error: nvml error", ToolError),
         ("no such image", VerifyError),
+        ('exec: "python": executable file not found in $PATH', VerifyError),
+        ("exec: permission denied", VerifyError),
     ],
 )
 def test_a_device_that_docker_cannot_give_is_4(text: str, kind: type[Exception]) -> None:
