@@ -144,7 +144,7 @@ def _judged(promise: Promise, job: str, result: Result, report: Report) -> Judge
         outcome, detail = "timed-out", f"stopped after {amount(result.seconds)} s"
     covered = _gpus(report)
     if outcome in PROVEN:
-        outcome, detail = _counted(promise, result.gpus, covered) or (outcome, detail)
+        outcome, detail = _miscounted(promise, result.gpus, covered) or (outcome, detail)
     last = report.epochs[-1] if report.epochs else None
     used = report.device.used or "unknown"
     name = printable(report.device.name or "", _LONGEST_NAME)
@@ -163,9 +163,8 @@ def _judged(promise: Promise, job: str, result: Result, report: Report) -> Judge
         gpus_given=promise.gpus or None,
     )
     if entry.partial:
-        only = f"{covered} of its {counted(promise.gpus, 'GPU')} was verified: `verify --devices`"
-        only = f"{only} is for PyTorch alone"
-        entry = replace(entry, detail="; ".join(filter(None, (only, entry.detail))))
+        only = f"{covered} of its {promise.gpus} GPUs was verified (several only with PyTorch)"
+        entry = replace(entry, detail=f"{only}; {entry.detail}")
     kind = None
     if report.status == "passed":
         images = (report.partial, report.dataset.train)
@@ -180,7 +179,7 @@ def _gpus(report: Report) -> int:
     return len(report.scaling.devices) if report.scaling else 1
 
 
-def _counted(promise: Promise, given: int | None, covered: int) -> tuple[Outcome, str] | None:
+def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outcome, str] | None:
     """Return the outcome of a node that passed with another number of GPUs; None if it is right.
 
     `given` is how many the scheduler says, in the job, that it gave; None if it says nothing.

@@ -148,7 +148,9 @@ class Stage(Generic[Judged]):
 
     def _settle(self, states: Mapping[str, JobState]) -> None:
         """Judge what was refused. sbatch may have failed, or given up, after a job was accepted."""
-        new = {s.subject: s.job for s in states.values() if s.job not in self._earlier}
+        # Slurm may list what it refused, too: as a job that failed.
+        accepted = [s for s in states.values() if s.phase != "ended" or s.outcome != "broken"]
+        new = {s.subject: s.job for s in accepted if s.job not in self._earlier}
         for name, why in self._refused.items():
             if job := new.get(name):
                 self._track(name, job)

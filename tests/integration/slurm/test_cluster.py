@@ -11,6 +11,7 @@ import pwd
 
 import pytest
 
+from envbuilder.fleet.slurm import parse
 from tests.support.slurm import USER, SlurmCluster
 from tests.support.slurm_configuration import Limits, Node
 from tests.support.slurm_jobs import await_state, expire, fields, submit, until
@@ -109,6 +110,16 @@ def test_what_is_listed_of_jobs_that_ended(cluster: SlurmCluster) -> None:
             f"{running}|RUNNING|None|0|n-plain|n-plain",
         ]
     )
+
+
+def test_a_cancelled_job_is_being_ended_for_a_while(cluster: SlurmCluster) -> None:
+    """KillWait: from SIGTERM, which it ignores, to SIGKILL."""
+    job = submit(cluster, "n-plain", f"trap '' TERM; {LONG}")
+    until(lambda: len(cluster.processes("n-plain")) == 3, "slurmstepd, the script and sleep")
+    assert cluster.run(("scancel", job)).returncode == 0
+    assert queue(cluster, job) == [f"{job}|COMPLETING|None|0|n-plain|n-plain"]
+    assert parse.jobs(f"{job}|COMPLETING|x|None")[job].phase == "ending"
+    await_state(cluster, job, "CANCELLED")
 
 
 @pytest.mark.parametrize("noticed", ["declared", "by Slurm"])

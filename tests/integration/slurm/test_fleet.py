@@ -6,6 +6,7 @@ whose GPUs are device nodes without a driver.
 
 from __future__ import annotations
 
+import json
 import signal
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
+GPUS = 2
+RAN = ("n-cpu", "n-cuda")
 NODES = (
     *(Node(name, ("cpu",)) for name in ("n-cpu", "n-drained", "n-exits", "n-silent")),
     *(Node(name, ("cpu",)) for name in ("n-liar", "n-damaged", "n-hangs", "n-dies")),
     *(Node(name, ("cpu",)) for name in ("n-canned1", "n-sleeps", "n-waits")),
-    Node("n-cuda", ("cpu", "cuda"), "gpu:cuda:2"),
+    Node("n-cuda", ("cpu", "cuda"), f"gpu:cuda:{GPUS}"),
     Node("n-odd", ("odd",)),
 )
 RULES = [
@@ -95,6 +98,11 @@ def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
         "n-odd": "refused",
     }
     assert "no NVIDIA GPU was found" in entries["n-cuda"]["detail"]
+    # What Slurm says in the job that it gave.
+    results = site.cluster.work / "real" / "results"
+    given = {n: json.loads(next(results.glob(f"{n}.*")).read_text())["gpus"] for n in RAN}
+    assert given["n-cuda"] == GPUS
+    assert (given["n-cpu"] or 0, right["gpus"]) == (0, 0)
     assert entries["n-drained"]["detail"] == "drained: fan | slot 3"
     assert "not available" in entries["n-odd"]["detail"]
 

@@ -140,7 +140,7 @@ class LateAnswer(RecordedScheduler):
     ("states", "outcome"),
     [
         ({0: "PENDING", 20: "RUNNING", 30: b""}, "verified"),
-        ({0: "FAILED"}, "broken"),
+        ({0: "COMPLETED"}, "lost"),
         ({0: b"", 1: "COMPLETED"}, "verified"),
     ],
 )
@@ -150,6 +150,12 @@ def test_a_job_that_was_accepted_after_sbatch_gave_up_is_followed(
     entry = driven(tmp_path, LateAnswer(tmp_path, {"n1": states}))
     assert (entry.outcome, entry.job) == (outcome, "101")
     assert folders.jobs(tmp_path) == {"n1": "101"}
+
+
+def test_a_refused_job_that_slurm_lists_as_failed_is_refused(tmp_path: Path) -> None:
+    """Slurm 22.05 keeps what it refused for a node's configuration: FAILED, BadConstraints."""
+    entry = driven(tmp_path, LateAnswer(tmp_path, {"n1": {0: "FAILED"}}))
+    assert (entry.outcome, entry.job, folders.jobs(tmp_path)) == ("refused", None, {})
 
 
 def test_an_earlier_job_is_not_taken_for_one_that_was_accepted_late(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def of_gpus(
         (8, 8, 1, 1, "wrong", "the scheduler lists 8 GPUs there, and gave 1 to the job"),
         (1, 1, 0, 1, "wrong", "the scheduler lists 1 GPU there, and gave 0 to the job"),
         # JAX and TensorFlow: one of them is verified, and that is said.
-        (8, 1, 8, 1, "verified", "1 of its 8 GPUs was verified: `verify --devices` is for"),
+        (8, 1, 8, 1, "verified", "1 of its 8 GPUs was verified (several only with PyTorch); acc"),
         (8, 1, 7, 1, "wrong", "the scheduler lists 8 GPUs there, and gave 7 to the job"),
         # Where the scheduler lists no GPUs, it gives none out.
         (0, 0, None, 4, "verified", "accuracy"),
