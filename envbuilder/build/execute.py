@@ -126,7 +126,8 @@ def _perform(
         case Run():
             _run(step, log)
         case Seal():
-            integrity.close(Path(step.folder), step.facts)
+            base = integrity.base_of(step.base_python) if step.base_python else ()
+            integrity.close(Path(step.folder), step.facts, base)
         case steps.InstallConda() | steps.WriteActivation() | steps.Rehome():
             _perform_on_conda(step, progress)
         case Remove():

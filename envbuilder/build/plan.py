@@ -107,6 +107,8 @@ class Seal(Action, frozen=True, kw_only=True):
 
     folder: str
     facts: dict[str, Any]
+    base_python: str = ""
+    """The interpreter outside of the environment that it is based on, if any."""
 
 
 class Remove(Action, frozen=True, kw_only=True):

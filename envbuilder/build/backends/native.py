@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from envbuilder.build.access import Access
+    from envbuilder.build.backends.tree_digest import Entry
     from envbuilder.build.plan import Artifact, Plan
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
@@ -76,9 +77,18 @@ def folders_for(settings: Settings, name: str) -> Folders:
 
 
 def last_steps(
-    profile: Profile, folders: Folders, digest: str, facts: Mapping[str, Any], **more: str
+    profile: Profile,
+    folders: Folders,
+    digest: str,
+    facts: Mapping[str, Any],
+    *,
+    base_python: str = "",
+    **more: str,
 ) -> tuple[Step, ...]:
-    """Return the last steps of a build; the environment's marker holds these facts and `more`."""
+    """Return the last steps of a build; the environment's marker holds these facts and `more`.
+
+    `base_python` is the interpreter outside of the environment that it is based on, if any.
+    """
     marks = {
         "schema": 1,
         "made_by": "envbuilder",
@@ -96,7 +106,12 @@ def last_steps(
             names=foreign_programs.REFUSED,
             text=foreign_programs.script(profile.name),
         ),
-        Seal(what="write the integrity manifest", folder=str(env), facts=marks),
+        Seal(
+            what="write the integrity manifest",
+            folder=str(env),
+            facts=marks,
+            base_python=base_python,
+        ),
         Move(what="move it into place", source=str(env), target=str(folders.prefix)),
     )
 
@@ -224,7 +239,8 @@ class NativeEnvironment:
     def existing(self) -> Artifact | None:
         """Return the environment if an earlier build finished it."""
         metadata = integrity.marker(self.prefix)
-        if metadata.get("fingerprint") != self.plan.fingerprint or "tree" not in metadata:
+        sealed = {"tree", "base"} <= metadata.keys()  # earlier versions did not seal the base
+        if metadata.get("fingerprint") != self.plan.fingerprint or not sealed:
             return None
         return msgspec.structs.replace(self.plan.artifact, digest=metadata.get("digest"))
 
@@ -260,7 +276,7 @@ class NativeEnvironment:
     ) -> Completed:
         """Run the payload with the environment's interpreter.
 
-        Raises `VerifyError` if the payload or the environment was changed.
+        Raises `VerifyError` if the payload or the environment was changed, before or meanwhile.
         """
         payload = self.prefix / OWN / "payload.pyz"
         if not payload.is_file() or payload.read_bytes() != payload_pyz():
@@ -269,7 +285,7 @@ class NativeEnvironment:
                 f"Remove {self.prefix}, and build again.",
             )
         # Checks the environment before anything in it runs, its activation included.
-        scratch = self._scratch
+        scratch, before = self._scratch
         executable, bytecode = str(self.prefix / self.python), str(scratch / "bytecode")
         base = {**isolation.payload_environment(os.environ), **self.device_variables}
         _, of_environment = self.inside((), base)
@@ -283,7 +299,7 @@ class NativeEnvironment:
         paths = {name: str(folder.absolute()) for name, folder in folders.items()}
         program = (*isolation.python(executable, bytecode), str(payload), "--promise", start.text())
         argv, variables = self.inside([*program, *arguments(paths)], base)
-        return process.run(
+        done = process.run(
             argv,
             env=variables,
             base=base,
@@ -291,22 +307,24 @@ class NativeEnvironment:
             timeout=TIMEOUT_SECONDS,
             on_stdout=on_line,
         )
+        integrity.require_untouched(self.prefix, self.python, self.owner, before)
+        return done
 
     @cached_property
-    def _scratch(self) -> Path:
-        """A new folder for bytecode: that in the environment is not in its integrity manifest.
+    def _scratch(self) -> tuple[Path, tuple[Entry, ...]]:
+        """A new folder for bytecode, and the entries of the environment, which was unchanged.
 
-        Created once, after the environment was found unchanged. Tuning starts the payload a hundred
-        times, and no start should compare 12,000 files or compile torch's again.
+        Bytecode in the environment is not in its integrity manifest. Done once: tuning starts the
+        payload a hundred times, and no start should hash 12,000 files or compile torch's again.
         """
-        integrity.require_unchanged(self.prefix, self.python, self.owner)
+        before = integrity.require_unchanged(self.prefix, self.python, self.owner)
         for note in isolation.notes(os.environ):
             progress().note(f"note: {note}")
         folder = tempfile.mkdtemp(prefix="envbuilder-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         # The payload works in an empty folder: a file in the user's could shadow a module.
         (Path(folder) / "work").mkdir()
-        return Path(folder)
+        return Path(folder), before
 
     def become(
         self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING

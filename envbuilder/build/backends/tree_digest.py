@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 
 _SHARE = 64
 """Files that a thread hashes at a time: a job for each of 15,000 files costs as much as hashing."""
+_PACKAGES = ("site-packages", "dist-packages")
+"""Folders in a library that hold installed packages: no virtual environment sees them."""
 Kind = Literal["file", "executable", "link", "folder", "other"]
 
 
 class Entry(Struct, frozen=True, array_like=True, order=True):
-    """One entry of a tree; `content` is a file's sha256, or a link's target."""
+    """One entry of a tree; `content` is a file's sha256 or `identity`, or a link's target."""
 
     path: str
-    """Relative to the root, with slashes."""
+    """Relative to the root, with slashes; absolute for what is outside of it."""
     kind: Kind
     content: str = ""
 
@@ -40,7 +42,28 @@ def read(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
 
     Links are not followed. Raises `OSError` for what cannot be read.
     """
-    entries = sorted(_walk(root, frozenset(skip)))
+    return hashed(root, walk(root, skip))
+
+
+def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) -> tuple[Entry, ...]:
+    """Return the entries as `read` does, but with the identity of each file in place of its hash.
+
+    `outside` are libraries and programs elsewhere, some of which may not exist: the contents of
+    these folders, without installed packages, and these files. Links to files count as the files.
+    """
+    entries = list(_walk(root, frozenset(skip)))
+    for path in map(Path, outside):
+        if path.is_dir():
+            packages = frozenset(str(path / name) for name in _PACKAGES)
+            entries += _walk(Path("/"), packages, f"{path}/", follow=True)
+        elif path.is_file():
+            entries.append(_file(str(path), path.stat()))
+    return tuple(sorted(entries))
+
+
+def hashed(root: Path, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Return the entries with each file's sha256, as `read` does."""
+    entries = tuple(entries)
     files = [root / entry.path for entry in entries if _is_file(entry)]
     shares = [files[start : start + _SHARE] for start in range(0, len(files), _SHARE)]
     # Threads pay off: hashing releases the GIL.
@@ -57,20 +80,29 @@ def _is_file(entry: Entry) -> bool:
     return entry.kind in {"file", "executable"}
 
 
-def _walk(root: Path, skip: frozenset[str], below: str = "") -> Iterator[Entry]:
+def _file(path: str, status: os.stat_result) -> Entry:
+    # A write changes the ctime, and no program can set it: unlike size and mtime it tells.
+    identity = f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+    return Entry(path, "executable" if status.st_mode & stat.S_IXUSR else "file", identity)
+
+
+def _walk(
+    root: Path, skip: frozenset[str], below: str = "", *, follow: bool = False
+) -> Iterator[Entry]:
     with os.scandir(root / below) as entries:
         for entry in entries:
             path = f"{below}{entry.name}"
             if path in skip or entry.name == "__pycache__":
                 continue
-            mode = entry.stat(follow_symlinks=False).st_mode
+            status = entry.stat(follow_symlinks=follow and entry.is_file())
+            mode = status.st_mode
             if stat.S_ISLNK(mode):
                 yield Entry(path, "link", str(Path(entry.path).readlink()))
             elif stat.S_ISDIR(mode):
                 yield Entry(path, "folder")
-                yield from _walk(root, skip, f"{path}/")
+                yield from _walk(root, skip, f"{path}/", follow=follow)
             elif stat.S_ISREG(mode):
-                yield Entry(path, "executable" if mode & stat.S_IXUSR else "file")
+                yield _file(path, status)
             else:
                 yield Entry(path, "other")
 

@@ -64,7 +64,7 @@ def plan(
             version=interpreter.version,
         ),
         *preload_steps(profile, libraries, folders.env),
-        *last_steps(profile, folders, digest, facts),
+        *last_steps(profile, folders, digest, facts, base_python=str(interpreter.path)),
     )
     return Plan(
         profile=profile.name,

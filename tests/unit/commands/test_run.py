@@ -124,8 +124,7 @@ def run(
     asked.clear()
     prefix = Path(product.plan.artifact.ref)
     prefix.mkdir(parents=True)
-    marker = {"fingerprint": product.plan.fingerprint, "tree": "", "digest": "sha256:" + "0" * 64}
-    (prefix / integrity.MARKER).write_text(json.dumps(marker))
+    integrity.close(prefix, {"fingerprint": product.plan.fingerprint})
 
     def command(*argv: str) -> dict[str, str]:
         with pytest.raises(ReplacedError) as replaced:

@@ -106,6 +106,8 @@ def test_a_venv_is_installed_from_the_store_without_network(found: Settings) -> 
     assert {"--offline", "--no-index", "--require-hashes", "--no-deps"} <= set(install)
     linked = next(s for s in made.steps if isinstance(s, plan.LinkFiles))
     assert {f.kind for f in linked.files} == {"wheel"}
+    assert isinstance(made.steps[-2], plan.Seal)
+    assert made.steps[-2].base_python == "/usr/bin/python3.11"
     assert isinstance(made.steps[-1], plan.Move)
     assert made.steps[-1].target == made.artifact.ref
     assert made.artifact.ref.startswith(str(found.envs_dir))
@@ -365,12 +367,22 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
     (environment.prefix / resources.OWN / "payload.pyz").write_bytes(pack.payload_pyz())
     integrity.close(environment.prefix, {})
     compared: list[Path] = []
-    monkeypatch.setattr(integrity, "require_unchanged", lambda prefix, *_: compared.append(prefix))
+    compare = integrity.require_unchanged
+
+    def require_unchanged(prefix: Path, *rest: Any) -> Any:
+        compared.append(prefix)
+        return compare(prefix, *rest)
+
+    monkeypatch.setattr(integrity, "require_unchanged", require_unchanged)
     started: list[str] = []
     monkeypatch.setattr(process, "run", lambda argv, **options: started.append(argv[3]))
     for _ in range(3):
         environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
     assert compared == [environment.prefix]
+    added = environment.prefix / "sitecustomize.py"
+    monkeypatch.setattr(process, "run", lambda argv, **options: added.write_text(""))
+    with pytest.raises(VerifyError, match=r"while it was used: sitecustomize\.py \(added\)"):
+        environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
     (option,) = set(started)
     folder = Path(option.removeprefix("pycache_prefix=")).parent
     assert [path.name for path in folder.rglob("*")] == ["work"], "its own folder, and no bytecode"

@@ -172,6 +172,7 @@ def test_it_is_made_beside_and_put_in_place_at_the_end(found: Settings) -> None:
     installed, moved = step(made, steps.InstallConda), made.steps[-1]
     assert isinstance(moved, plan.Move)
     assert isinstance(made.steps[-2], plan.Seal)
+    assert made.steps[-2].base_python == "", "its interpreter is one of its files"
     assert (moved.source, moved.target) == (installed.env, installed.prefix)
     assert installed.prefix == made.artifact.ref
     for folder in (installed.env, installed.cache, installed.folder):

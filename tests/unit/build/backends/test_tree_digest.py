@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import socket
+import time
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 
 from envbuilder.build.backends import integrity, tree_digest
 from envbuilder.build.backends.tree_digest import Difference, Entry
-from envbuilder.core import resources
-from envbuilder.core.errors import VerifyError
+from envbuilder.core import process, resources
+from envbuilder.core.errors import BuildError, VerifyError
+from envbuilder.core.process import Completed
 from tests.support.sabotages import PLANTED, Planted, plant
 
 if TYPE_CHECKING:
@@ -171,9 +173,167 @@ def test_a_file_that_cannot_be_read_is_named(sealed: Path, monkeypatch: pytest.M
     def denied(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "lib/module.py")
 
-    monkeypatch.setattr(tree_digest, "read", denied)
+    monkeypatch.setattr(tree_digest, "hashed", denied)
     with pytest.raises(VerifyError, match=r"lib/module\.py: cannot be read: Permission denied"):
         require_unchanged(sealed)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """An interpreter outside of the environment, with its library, as Debian installs them."""
+    base = tmp_path / "base"
+    for path in ("lib/copy.py", "lib/__pycache__/copy.pyc", "lib/site-packages/x.py", "python3.11"):
+        (base / path).parent.mkdir(parents=True, exist_ok=True)
+        (base / path).write_text("hello")
+    (tmp_path / "etc").write_text("hello")
+    (base / "lib" / "sitecustomize.py").symlink_to(tmp_path / "etc")
+    (base / "lib" / "broken").symlink_to("nowhere")
+    (base / "lib" / "loop").symlink_to(".")
+    return base
+
+
+@pytest.fixture
+def on_base(root: Path, base: Path) -> Path:
+    parts = ("python3.11", "lib", "python311.zip")
+    integrity.close(root, {}, [str(base / part) for part in parts])
+    return root
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    done = Completed(argv=(), returncode=0, stdout=answer, stderr="no library\n", seconds=0.0)
+    monkeypatch.setattr(process, "run", lambda argv, **options: done)
+
+
+def test_a_folder_inside_of_another_one_is_sealed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, '["/b/python", "/b/lib", "/b/lib/lib-dynload", "/b/lib-other"]')
+    assert integrity.base_of("python") == ("/b/python", "/b/lib", "/b/lib-other")
+
+
+@pytest.mark.parametrize("answer", ["", "[", "{}", "[1]", "null"])
+def test_an_interpreter_that_names_no_library(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, answer)
+    with pytest.raises(BuildError, match="does not say where its library is: no library"):
+        integrity.base_of("/opt/python")
+
+
+def in_place(path: Path, text: str = "Hello") -> None:
+    """Replace content of the same size, and restore the times."""
+    before = path.stat()
+    path.write_text(text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+OF_BASE: dict[str, Callable[[Path], object]] = {
+    "lib/copy.py (changed)": lambda b: in_place(b / "lib/copy.py"),
+    "lib/usercustomize.py (added)": lambda b: (b / "lib/usercustomize.py").write_text(""),
+    "lib/sitecustomize.py (changed)": lambda b: in_place(b.parent / "etc"),
+    "python3.11 (changed)": lambda b: in_place(b / "python3.11"),
+    "python311.zip (added)": lambda b: (b / "python311.zip").write_text(""),
+}
+
+
+@pytest.mark.parametrize("named", OF_BASE)
+def test_a_changed_base_interpreter_is_named_without_blame(
+    on_base: Path, base: Path, named: str
+) -> None:
+    require_unchanged(on_base)
+    OF_BASE[named](base)
+    with pytest.raises(VerifyError, match="the base interpreter has changed") as caught:
+        require_unchanged(on_base)
+    assert caught.value.message.endswith(f", as by an upgrade: {base}/{named}")
+    assert "--rebuild" in caught.value.hint
+
+
+def test_what_an_environment_does_not_load_of_its_base_may_change(
+    on_base: Path, base: Path
+) -> None:
+    for path in ("lib/__pycache__/copy.pyc", "lib/site-packages/x.py", "lib/site-packages/y.pth"):
+        (base / path).write_text("changed")
+    require_unchanged(on_base)
+
+
+def test_a_changed_environment_is_not_excused_by_its_base(on_base: Path, base: Path) -> None:
+    in_place(base / "lib" / "copy.py")
+    in_place(on_base / "lib" / "module.py")
+    with pytest.raises(VerifyError, match=f"^{on_base} was changed after the build: "):
+        require_unchanged(on_base)
+
+
+def test_the_base_is_not_in_the_portable_digest(on_base: Path, base: Path) -> None:
+    assert integrity.portable_digest(on_base) == integrity.marker(on_base)["digest"]
+    marked = integrity.marker(on_base)
+    in_place(base / "lib" / "copy.py")
+    integrity.close(on_base, {}, marked["base"])
+    assert integrity.marker(on_base)["digest"] == marked["digest"]
+    assert integrity.marker(on_base)["tree"] != marked["tree"]
+
+
+def test_a_base_that_the_marker_no_longer_names_is_missed(on_base: Path) -> None:
+    marked = integrity.marker(on_base)
+    for base in ([], [5], {}, 5):
+        (on_base / integrity.MARKER).write_text(json.dumps({**marked, "base": base}))
+        with pytest.raises(VerifyError, match=r"the base interpreter|list of files"):
+            require_unchanged(on_base)
+
+
+def require_untouched(prefix: Path, before: tuple[Entry, ...]) -> None:
+    integrity.require_untouched(prefix, "bin/python", lambda path: "", before)
+
+
+def remounted(path: Path) -> None:
+    """Another file in its place that has its content, size and times, as bind mounts have."""
+    in_place(path, "hello")
+    twin = path.with_suffix(".twin")
+    twin.write_bytes(path.read_bytes())
+    os.utime(twin, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    twin.replace(path)
+
+
+TOUCHES: dict[str, Callable[[Path], object]] = {
+    "written": in_place,
+    "written through a hard link": lambda path: (
+        (path.parent / "link").hardlink_to(path),
+        in_place(path.parent / "link"),
+        (path.parent / "link").unlink(),
+    ),
+    "written and restored": lambda path: (in_place(path), in_place(path, "hello")),
+    "replaced": remounted,
+}
+
+
+@pytest.mark.parametrize("how", TOUCHES)
+@pytest.mark.parametrize("where", ["env/lib/module.py", "base/lib/copy.py", "etc"])
+def test_a_file_that_changes_after_the_comparison_is_named(
+    on_base: Path, tmp_path: Path, how: str, where: str
+) -> None:
+    before = integrity.require_unchanged(on_base, "bin/python", lambda path: "")
+    require_untouched(on_base, before)
+    time.sleep(0.01)  # file systems count in steps of some milliseconds
+    TOUCHES[how](tmp_path / where)
+    with pytest.raises(VerifyError, match=f"{on_base} was changed while it was used: ") as caught:
+        require_untouched(on_base, before)
+    name = "sitecustomize" if where == "etc" else where.partition("/")[2]
+    assert name in caught.value.message
+
+
+def test_bytecode_and_metadata_may_appear_meanwhile(on_base: Path) -> None:
+    before = integrity.require_unchanged(on_base, "bin/python", lambda path: "")
+    (on_base / "lib" / "__pycache__").mkdir()
+    (on_base / "lib" / "__pycache__" / "module.pyc").write_text("bytecode")
+    require_untouched(on_base, before)
+
+
+def test_what_vanishes_during_a_comparison_is_named(
+    on_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = integrity.require_unchanged(on_base, "bin/python", lambda path: "")
+
+    def gone(*_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "lib/module.py")
+
+    monkeypatch.setattr(tree_digest, "walk", gone)
+    with pytest.raises(VerifyError, match=r"while it was used: lib/module\.py: cannot be read"):
+        require_untouched(on_base, before)
 
 
 def test_an_empty_folder_can_be_sealed(tmp_path: Path) -> None:

@@ -152,7 +152,12 @@ def test_a_build_that_is_removed_again_leaves_the_projects_link_alone(
 
 
 @pytest.mark.parametrize(
-    "marker", ["", "{", "[]", '{"fingerprint": "other"}', '{"made_by": "envbuilder"}']
+    "marker",
+    [
+        *("", "{", "[]", '{"fingerprint": "other"}', '{"made_by": "envbuilder"}'),
+        # Of a version that did not seal the base interpreter.
+        '{"fingerprint": "THIS", "digest": "sha256:0", "tree": "sha256:0"}',
+    ],
 )
 def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
     found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch, marker: str
@@ -162,7 +167,7 @@ def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
     ).product
     finish(environment.plan)
     path = Path(environment.plan.artifact.ref) / integrity.MARKER
-    path.write_text(marker)
+    path.write_text(marker.replace("THIS", environment.plan.fingerprint))
 
     def performed(made: Any, *rest: Any) -> bool:
         doings.append("execute")
