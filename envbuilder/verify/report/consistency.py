@@ -14,6 +14,7 @@ from msgspec import Struct
 from envbuilder.core.text import percent, printable
 from envbuilder.payload.options import Options
 from envbuilder.payload.training.train import BATCH
+from envbuilder.verify.report import speed
 from envbuilder.verify.report.model import Check
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ MOST_MATMUL_SHARE = 1.1
 """An epoch computes slower than one large matrix product on the same device at the same load, but
 both are measured, minutes apart: quiet machines gave 1.04 and 1.05 (docs/evidence/reports), a busy
 one 1.27. Above this the load changed in between."""
+POSSIBLE_MATMUL_SHARE = 2.0
+"""Above this no change of the clock explains it either: at its base frequency a processor is up to
+half as fast as before. On a busy machine any share is possible: two cores shared by ten jobs gave
+2.58 in an honest run."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -103,13 +108,15 @@ def contradictions(request: Request, measured: Measured, seconds: float) -> list
         *_sums(request, measured),
         *_losses(request, measured),
         *_times(measured, seconds),
+        *_rates(measured),
     ]
 
 
 def matmul_rate(measured: Measured) -> Check | None:
     """Return a warning if the last epoch computed faster than the matmul measured after it.
 
-    The verdict does not depend on it: nothing says which of the two measurements was disturbed.
+    The verdict does not depend on it, unless it is impossible (`contradictions`): nothing says
+    which of the two measurements was disturbed.
     """
     share = measured.measurements.matmul_share if measured.measurements else None
     if share is None or share <= MOST_MATMUL_SHARE:
@@ -218,6 +225,15 @@ def _times(measured: Measured, seconds: float) -> Iterator[str]:
     ):
         if claimed > seconds:
             yield f"{name} took {claimed:.2f} s, in a process that lived {seconds:.2f} s"
+
+
+def _rates(measured: Measured) -> Iterator[str]:
+    share = (measured.measurements.matmul_share if measured.measurements else None) or 0.0
+    if share > POSSIBLE_MATMUL_SHARE and not speed.disturbance(measured.contention):
+        yield (
+            f"the last epoch reached {percent(share, 0)} of the matmul rate measured after it: not"
+            " possible on a machine that was not busy"
+        )
 
 
 def _equal(value: float, other: float) -> bool:

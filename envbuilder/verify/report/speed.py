@@ -34,7 +34,11 @@ MOST_STOLEN = 0.05
 LEAST_CPU, MOST_SWITCHES = 0.75, 100
 """Without pressure: the least share of the CPU time that the threads could have had, and the most
 involuntary switches a second. Quiet: at least 0.97; threads that wait for each other asleep use
-less, but are seldom interrupted. Other jobs: mostly 0.1 to 0.7, and 109 to 2,400 switches."""
+less, but are seldom interrupted. Other jobs: mostly 0.1 to 0.7, and 109 to 2,400 switches.
+
+In any case the least share of one CPU's time: while threads wait for each other, one computes
+(XLA and TensorFlow on two cores: 1.5 to 1.8 CPUs). Nothing else shows that a process was stopped.
+"""
 
 SHORTEST_SECONDS = 1e-6
 """Work that is shorter cannot be judged: no clock here measures it."""
@@ -69,7 +73,7 @@ def busy(facts: Contention) -> str:
     """Return how other work took CPU time from one timed piece of work; empty if none did.
 
     Waiting counts unless the environment's own limits explain it: then, and without pressure, the
-    CPU time decides, if the work is the CPU's.
+    CPU time decides, if the work is the CPU's. Work that hardly ran was disturbed in any case.
     """
     if facts.seconds < SHORTEST_SECONDS:
         return ""
@@ -78,18 +82,19 @@ def busy(facts: Contention) -> str:
         return f"the hypervisor took {percent(min(stolen, 1.0), 0)} of the CPU time"
     waited = facts.cgroup_pressure_seconds
     waited = facts.pressure_seconds if waited is None else waited
-    if waited is not None and not _limited(facts):
-        share = min(waited / facts.seconds, 1.0)
-        waits = share >= MOST_WAITING and not _alone(facts)
-        return f"tasks waited for a CPU {_of_time(share)}" if waits else ""
+    pressure = None if waited is None or _limited(facts) else min(waited / facts.seconds, 1.0)
+    if pressure is not None and pressure >= MOST_WAITING and not _alone(facts):
+        return f"tasks waited for a CPU {_of_time(pressure)}"
     if facts.threads is None:
         return ""
     usable = min(facts.threads, facts.cpus, facts.quota or facts.cpus)
     share = facts.cpu_seconds / (facts.seconds * usable)
     switches = (facts.involuntary_switches or 0) / facts.seconds
-    if share < LEAST_CPU and switches > MOST_SWITCHES:
+    if pressure is None and share < LEAST_CPU and switches > MOST_SWITCHES:
         return f"it had {percent(share, 0)} of its CPU time, and was interrupted {switches:.0f}/s"
-    return ""
+    ran = share * max(usable, 1)
+    stopped = f"it ran {_of_time(ran)}: it was stopped, or waited for a disk"
+    return stopped if ran < LEAST_CPU else ""
 
 
 def limitation(contention: Mapping[str, Contention]) -> str:

@@ -11,7 +11,7 @@ from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify.report import consistency, model
 from tests.support.pretended_payload import quick_report
-from tests.support.reports import epoch, measured
+from tests.support.reports import BUSY, QUIET, epoch, measured
 
 SUBSET = Dataset(
     "MNIST subset (shipped)", Split(b"", b"", 3000), Split(b"", b"", 1000), dict(SUBSET_SHA256)
@@ -303,3 +303,17 @@ def test_more_than_the_matmul_rate_is_a_warning() -> None:
     assert "127 % of the matmul rate" in warning.detail
     assert "the machine was busy" in warning.detail
     assert "measure again on a quiet machine" in warning.detail
+
+
+@pytest.mark.parametrize(
+    ("share", "counted", "possible"),
+    [(2.0, QUIET, True), (2.01, QUIET, False), (3.91, QUIET, False), (2.58, BUSY, True)],
+)
+def test_twice_the_matmul_rate_is_impossible_unless_the_machine_was_busy(
+    share: float, counted: dict[str, Any], possible: bool
+) -> None:
+    changes = {"measurements": {"matmul_share": share}, "contention": {"epoch 1": counted}}
+    problems = contradictions(**changes)
+    assert (problems == []) is possible
+    assert possible or "% of the matmul rate measured after it: not possible" in problems[0]
+    assert consistency.matmul_rate(model.check(measured(**changes))) is not None

@@ -46,6 +46,9 @@ def test_recorded_epochs(changes: dict[str, Any], reason: str) -> None:
     assert speed.busy(facts(**changes)) == reason
 
 
+STOPPED = {"seconds": 10.0, "cpu_seconds": 3.9, "involuntary_switches": 60}
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -76,6 +79,26 @@ def test_recorded_epochs(changes: dict[str, Any], reason: str) -> None:
             "",
         ),
         ({"seconds": 0.0, "pressure_seconds": 5.0}, ""),
+        # Stopped for 8 of 10 s, which no pressure shows, on few and on many CPUs.
+        (STOPPED, "it ran 39 % of the time: it was stopped, or waited for a disk"),
+        (
+            {**STOPPED, "threads": 64, "cpus": 64, "cpu_seconds": 7.4},
+            "it ran 74 % of the time: it was stopped, or waited for a disk",
+        ),
+        ({**STOPPED, "cpu_seconds": 7.5}, ""),
+        ({**STOPPED, "pressure_seconds": None, "cpu_seconds": 7.5}, ""),
+        ({**STOPPED, "threads": None}, ""),
+        # Half of its quota of half a CPU.
+        (
+            {**STOPPED, "quota": 0.5, "cpu_seconds": 2.5},
+            "it ran 50 % of the time: it was stopped, or waited for a disk",
+        ),
+        ({**STOPPED, "quota": 0.5, "cpu_seconds": 4.9}, ""),
+        # Its waiting has a cause of its own, and it did not run either.
+        (
+            {**STOPPED, "pressure_seconds": 5.0, "other_seconds": 0.1},
+            "it ran 39 % of the time: it was stopped, or waited for a disk",
+        ),
     ],
 )
 def test_where_other_facts_decide(changes: dict[str, Any], reason: str) -> None:
@@ -262,6 +285,7 @@ def test_more_contention_never_makes_a_busy_machine_quiet(found: Contention, mor
 def test_a_machine_on_which_nothing_waits_is_quiet(found: Contention) -> None:
     calm = msgspec.structs.replace(
         found,
+        cpu_seconds=max(found.cpu_seconds, found.seconds),
         pressure_seconds=0.0,
         cgroup_pressure_seconds=None,
         steal_seconds=0.0,
@@ -273,7 +297,8 @@ def test_a_machine_on_which_nothing_waits_is_quiet(found: Contention) -> None:
 @given(st.floats(1e-3, 1e4), st.floats(0, 1))
 def test_what_is_judged_cannot_be_a_regression_by_waiting_alone(taken: float, share: float) -> None:
     """Two threads that wait for each other lose at most the time of both."""
-    if not speed.busy(facts(seconds=taken, pressure_seconds=taken * share)):
+    waited = facts(seconds=taken, cpu_seconds=1.9 * taken, pressure_seconds=taken * share)
+    if not speed.busy(waited):
         assert 1 / (1 - 2 * share) < MAX_SLOWDOWN
 
 
