@@ -128,7 +128,7 @@ def _require_devices(scaling: model.Scaling, requested: tuple[int, ...] | None) 
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
     """Return the report with the result of several devices; it fails if they failed."""
-    reasons = [printable(reason) for reason in scaling["reasons"]]
+    reasons = [printable(reason) for reason in scaling.get("reasons", ())]
     if scaling["status"] != "passed":
         failed = _with_check(report, "failed", "; ".join(reasons))
         return {
@@ -151,7 +151,7 @@ def _sentence(scaling: dict[str, Any]) -> str:
         device = scaling["devices"][0]
         return f"device {device['index']} alone; nothing to run in parallel"
     return (
-        f"{scaling['ranks']} ranks ({scaling['backend']}) have equal gradients, the same as one"
+        f"{scaling['ranks']} ranks ({scaling.get('backend')}) have equal gradients, the same as one"
         f" process; {100 * scaling['efficiency']:.0f} % of what the devices reach alone"
     )
 

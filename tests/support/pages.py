@@ -87,10 +87,12 @@ def whole() -> dict[str, Any]:
             "runtime": "13.0",
             "extensions": {"ipex": None},
         },
-        "precision": {"dtype": "float32", "matmul": "highest", "autocast": False},
+        "precision": {"dtype": "float32", "matmul": "highest", "autocast": False}
+        | {"cuda_tf32": False, "environment": {}},
         "threads": {"framework": 2, "allocator": "/lib/libtcmalloc.so.4"},
         "dataset": {"name": "MNIST", "train": 60000, "test": 10000, "subset": False},
         "quick": False,
+        "origins": {"as_found": False},
         "checks": [
             {"name": name, "status": "passed", "seconds": 0.25, "detail": f"{name} is right"}
             for name in ("import", "arithmetic", "gradients")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from envbuilder.verify.report import model as report
 from envbuilder.verify.report.history import StoredReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 QUIET: dict[str, Any] = {
@@ -26,7 +27,10 @@ QUIET: dict[str, Any] = {
     "throttled_periods": None,
     "steal_seconds": 0.01,
     "involuntary_switches": 190,
+    "other_seconds": None,
 }
+
+
 BUSY = {**QUIET, "pressure_seconds": 1.9, "cpu_seconds": 2.0, "involuntary_switches": 800}
 """What a payload counts during an epoch on two cores: alone, and beside another job."""
 
@@ -94,7 +98,11 @@ def measured(**changes: Any) -> dict[str, Any]:
         for parent in parents:
             at = at[parent]
         at[name] = value
-    return data
+    passes = [f"epoch {n}" for n in range(1, len((data["training"] or {}).get("epochs", ())) + 1)]
+    return {
+        "contention": dict.fromkeys([*passes, "baseline epoch 1", "measurements"], QUIET),
+        **data,
+    }
 
 
 def whole(**changes: Any) -> dict[str, Any]:
@@ -144,3 +152,16 @@ def report_line(argv: Sequence[str], report: Any) -> str:
     if isinstance(report, dict) and isinstance(report.get("origins"), dict):
         report = {**report, "origins": {**report["origins"], "executable": argv[0]}}
     return json.dumps({"event": "report", "run_id": run_id, "report": report})
+
+
+def removals(data: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Each part of a report: its place, and a copy of the report without it."""
+    for key in list(data) if isinstance(data, dict) else range(len(data)):
+        without = copy.copy(data)
+        del without[key]
+        yield (key,), without
+        if isinstance(data[key], dict | list):
+            for place, part in removals(data[key]):
+                changed = copy.copy(data)
+                changed[key] = part
+                yield (key, *place), changed

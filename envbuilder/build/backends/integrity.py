@@ -11,8 +11,6 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from envbuilder.build.backends import tree_digest
 from envbuilder.core import decoding, process
 from envbuilder.core.errors import BuildError, VerifyError
@@ -54,7 +52,7 @@ def base_of(python: str) -> tuple[str, ...]:
     done = process.run([python, "-I", "-S", "-c", _BASE_QUESTION], timeout=_SECONDS)
     try:
         paths = decoding.from_json(done.stdout, list[str])
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except ValueError as error:
         raise BuildError(
             f"{python}: does not say where its library is: {done.last_words}",
             "Choose another interpreter: --python-version.",

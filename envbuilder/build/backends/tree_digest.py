@@ -61,9 +61,8 @@ def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) ->
     return tuple(sorted(entries))
 
 
-def hashed(root: Path, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def hashed(root: Path, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     """Return the entries with each file's sha256, as `read` does."""
-    entries = tuple(entries)
     files = [root / entry.path for entry in entries if _is_file(entry)]
     shares = [files[start : start + _SHARE] for start in range(0, len(files), _SHARE)]
     # Threads pay off: hashing releases the GIL.

@@ -131,7 +131,7 @@ def _row(stored: StoredReport) -> Row:
         peak_bytes=report.measurements.peak_memory_bytes if report.measurements else None,
         start_seconds=_positive(report.training.cold_start_seconds) if report.training else None,
         status=report.status,
-        speed=report.speed,
+        speed=report.speed if report.speed_counts else "not_judged",
     )
 
 

@@ -36,10 +36,10 @@ class Precision(Struct, frozen=True, kw_only=True):
     """The settings that decide the precision of the training."""
 
     dtype: str
-    matmul: str | None = None
-    autocast: bool = False
-    cuda_tf32: bool = False
-    environment: dict[str, str] = {}
+    matmul: str | None
+    autocast: bool
+    cuda_tf32: bool
+    environment: dict[str, str]
     """Variables that are set and may lower the precision."""
 
 
@@ -54,7 +54,7 @@ class Threads(Struct, frozen=True, kw_only=True):
 class Origins(Struct, frozen=True, kw_only=True):
     """Whether the caller's variables decided what ran, and their values."""
 
-    as_found: bool = False
+    as_found: bool
     variables: dict[str, str] = {}
 
 

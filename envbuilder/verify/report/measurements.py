@@ -25,15 +25,15 @@ class Contention(Struct, frozen=True, kw_only=True):
     seconds: NotNegative
     cpu_seconds: NotNegative
     cpus: Count
-    threads: Count | None = None
-    quota: Positive | None = None
-    pressure_seconds: NotNegative | None = None
-    cgroup_pressure_seconds: NotNegative | None = None
-    throttled_seconds: NotNegative | None = None
-    throttled_periods: Annotated[int, Meta(ge=0)] | None = None
-    steal_seconds: NotNegative | None = None
-    involuntary_switches: Annotated[int, Meta(ge=0)] | None = None
-    other_seconds: NotNegative | None = None
+    threads: Count | None
+    quota: Positive | None
+    pressure_seconds: NotNegative | None
+    cgroup_pressure_seconds: NotNegative | None
+    throttled_seconds: NotNegative | None
+    throttled_periods: Annotated[int, Meta(ge=0)] | None
+    steal_seconds: NotNegative | None
+    involuntary_switches: Annotated[int, Meta(ge=0)] | None
+    other_seconds: NotNegative | None
 
 
 class Matmul(Struct, frozen=True, kw_only=True):

@@ -203,7 +203,8 @@ class Report(Measured, frozen=True, kw_only=True):
 
     Only these keys are envbuilder's own; those of `Measured` are on the same level. `against` is
     there after a comparison with an earlier report. `speed` says whether the times count: they are
-    not judged if the machine was busy, which changes no verdict; null in older reports.
+    not judged if the machine was busy, which changes no verdict; older reports have neither `speed`
+    nor a reason.
     """
 
     profile: str | None = None
@@ -222,8 +223,8 @@ class Report(Measured, frozen=True, kw_only=True):
 
     @property
     def speed_counts(self) -> bool:
-        """Return whether its times may be compared; true for reports that do not say."""
-        return self.speed != "not_judged"
+        """Return whether its times may be compared; true for reports that say nothing of it."""
+        return self.speed == "judged" or (self.speed is None and self.speed_reason is None)
 
 
 def restored(report: Any) -> Any:

@@ -72,7 +72,9 @@ def print_verdict(report: Report, console: Any) -> None:
 
 
 def as_found(report: Report) -> str:
-    """Return which variables selected the code of an "as found" report; empty for others."""
+    """Return what selected the code of an "as found" report, if known; empty for others."""
+    if report.origins is None and report.status == "passed":
+        return "as found: nothing says where its code came from"
     if report.origins is None or not report.origins.as_found:
         return ""
     pairs = sorted(report.origins.variables.items())
@@ -116,7 +118,7 @@ def print_comparison(rows: Sequence[Row], console: Any) -> None:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    yield "profile", f"{report.profile or '-'} ({report.backend})"
+    yield "profile", f"{report.profile or '-'} ({report.backend or '-'})"
     yield "environment", report.artifact.ref or "-"
     used = report.framework
     runtime = f", runtime {used.runtime}" if used.runtime else ""
@@ -129,7 +131,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "", f"{device.name}{size}{driver}"
     data = report.dataset
     small = " (a subset: no verdict on full accuracy)" if data.subset else ""
-    yield "data", f"{data.name}: {data.train} + {data.test} images{small}"
+    images = f": {data.train} + {data.test} images" if data.train and data.test else ""
+    yield "data", f"{data.name or '-'}{images}{small}"
     if report.speed_reason:
         yield "speed", f"{'judged' if report.speed_counts else 'not judged'}: {report.speed_reason}"
     if report.training and report.training.cold_start_seconds is not None:

@@ -22,7 +22,7 @@ from envbuilder.verify.page import page
 from envbuilder.verify.report import history, model
 from envbuilder.verify.report.terminal import print_verdict
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
-from tests.support.reports import measured, whole
+from tests.support.reports import measured, removals, whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -408,3 +408,14 @@ def test_the_page_says_what_failed_and_escapes_it() -> None:
     assert '<p class="note wrong">&lt;script&gt;</p>' in text
     assert "&lt;b&gt;" in text
     assert "<script>" not in text
+
+
+@pytest.mark.parametrize("data", [scaled(), FAILED], ids=["passed", "failed"])
+def test_a_report_of_devices_that_lacks_something_is_not_better(data: dict[str, Any]) -> None:
+    for place, part in removals(data):
+        try:
+            model.check_scaling(part)
+        except VerifyError:
+            continue
+        added = scaling.add(measured(), part)
+        assert added["status"] == data["status"] == model.check(added).status, place

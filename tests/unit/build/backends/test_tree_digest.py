@@ -316,13 +316,6 @@ def test_a_file_that_changes_after_the_comparison_is_named(
     assert name in caught.value.message
 
 
-def test_bytecode_and_metadata_may_appear_meanwhile(on_base: Path) -> None:
-    before = integrity.require_unchanged(on_base, "bin/python", lambda path: "")
-    (on_base / "lib" / "__pycache__").mkdir()
-    (on_base / "lib" / "__pycache__" / "module.pyc").write_text("bytecode")
-    require_untouched(on_base, before)
-
-
 def test_what_vanishes_during_a_comparison_is_named(
     on_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
