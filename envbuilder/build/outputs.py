@@ -62,6 +62,9 @@ class Output:
             return self._made_by
         return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
 
+    def restore_names(self) -> None:
+        """Do nothing: an image without the names is no `existing` one."""
+
 
 def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None:
     """Return the image's digests if its tag names what a build here pushed; else None."""

@@ -279,6 +279,8 @@ def build(
     built, started = False, time.monotonic()
     if artifact is None:
         built, artifact = _make(product, request, settings, progress, sharing)
+    if not built:
+        product.restore_names()
     made_by = product.made_by() | _base_made_by(plan)
     attestations = documents.ensure(
         *(plan, artifact, settings, progress),

@@ -19,6 +19,7 @@ from envbuilder.build.image.base import LATEST
 from envbuilder.build.project_layer import NEWEST
 from envbuilder.commands.inventory import BUSY, Item, Kept
 from envbuilder.containers.engine.interface import LABEL
+from envbuilder.containers.oci.reference import familiar
 from envbuilder.core import folders
 
 if TYPE_CHECKING:
@@ -108,8 +109,8 @@ def choose(
             staying += [Kept(name, BUSY) for name in image.tags or (image.id,)]
             continue
         if matching:
-            recorded_names = {_full(name) for k in matching for name in k.names}
-            removable = [t for t in image.tags if _full(t) in recorded_names]
+            recorded_names = {familiar(name) for k in matching for name in k.names}
+            removable = [t for t in image.tags if familiar(t) in recorded_names]
         elif is_built is None or not is_built(image):
             reason = ELSEWHERE if is_built is None and _build_names(image) else DERIVED
             staying += [Kept(name, reason) for name in image.tags or (image.id,)]
@@ -134,10 +135,10 @@ def _build_names(image: Image) -> list[str]:
         return []
     name = f"envbuilder/{profile}"
     pattern = re.compile(rf"{re.escape(name)}:py3\.\d+-{fingerprint[:12]}")
-    if not any(pattern.fullmatch(_short(t)) for t in image.tags):
+    if not any(pattern.fullmatch(familiar(t)) for t in image.tags):
         return []
     newest = {f"{name}:{tag}" for tag in (LATEST, NEWEST)}
-    return [t for t in image.tags if pattern.fullmatch(_short(t)) or _short(t) in newest]
+    return [t for t in image.tags if pattern.fullmatch(familiar(t)) or familiar(t) in newest]
 
 
 def is_result(image: Image, last_step: Callable[[Image], str]) -> bool:
@@ -155,20 +156,6 @@ _LAST_STEPS = frozenset(
         "CMD [{}]".format(" ".join(f'"{c}"' for c in conventions.COMMAND)),
     }
 )
-
-
-def _short(ref: str) -> str:
-    """Return a reference without the registry that an engine adds to it."""
-    for registry in ("docker.io/library/", "docker.io/", "localhost/"):
-        if ref.startswith(registry):
-            return ref.removeprefix(registry)
-    return ref
-
-
-def _full(ref: str) -> str:
-    """Return a reference with its tag, in the same form for all engines."""
-    short = _short(ref)
-    return short if ":" in short.rpartition("/")[2] else f"{short}:latest"
 
 
 def removable_records(

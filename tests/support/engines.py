@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from envbuilder.containers.engine.container import Limits
 from envbuilder.containers.engine.interface import BuildCommand, Engine, Image, StoredVolume
 from envbuilder.core.process import Completed
@@ -66,7 +68,14 @@ class FakeEngine(Engine):
         return self.build
 
     def image(self, ref: str) -> Image | None:
-        return self.images.get(ref)
+        listed = self.images.get(ref) or next((i for i in self.images.values() if i.id == ref), None)
+        return listed and replace(
+            listed, tags=tuple(name for name, image in self.images.items() if image.id == listed.id)
+        )
+
+    def tag(self, image: Image, name: str) -> None:
+        self.done.append(f"tag {name}")
+        self.images[name] = image
 
     def variables(self, ref: str) -> tuple[str, ...]:
         return ()

@@ -15,8 +15,10 @@ from envbuilder.build.access import NOTHING, imports_from
 from envbuilder.build.backends import caches, devices, foreign_programs, project_mount
 from envbuilder.build.image import records
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS
+from envbuilder.build.plan import Load, RecordImage
 from envbuilder.containers.engine.container import Container
 from envbuilder.containers.engine.interface import VOLUME_LABEL
+from envbuilder.containers.oci.reference import familiar
 from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import gigabytes
@@ -57,18 +59,34 @@ class DockerEnvironment:
         self._engine, self._force = engine, force
         self._records = settings.records_dir / plan.fingerprint
         self._project = settings.project
-        self._existing: records.ImageRecord | None = None
+        self._existing: tuple[Image, records.ImageRecord] | None = None
 
     def existing(self) -> Artifact | None:
-        """Return the image if an earlier build made exactly this one."""
-        record = self._existing = self._record()
-        if record is None:
-            return None
-        return self.plan.artifact.identified(record.digest, record.manifest_digest)
+        """Return the image if an earlier build made exactly this one, under whatever name."""
+        builds, ref = records.read(self._records), self.plan.artifact.ref
+        refs = (ref, *(i for r in builds for i in r.ids)) if builds else ()
+        image = next(filter(None, map(self._engine.image, refs)), None)
+        record = next((r for r in builds if image and image.id in r.ids), None)
+        self._existing = (image, record) if image and record else None
+        return (
+            self.plan.artifact.identified(record.digest, record.manifest_digest) if record else None
+        )
+
+    def restore_names(self) -> None:
+        """Give the image those of the plan's names that it lacks, and record them."""
+        assert self._existing is not None, "the image was looked up"
+        image, record = self._existing
+        names = next(s.names for s in self.plan.steps if isinstance(s, Load | RecordImage))
+        present = {familiar(tag) for tag in image.tags}
+        lacking = [name for name in names if familiar(name) not in present]
+        for name in lacking:
+            self._engine.tag(image, name)
+        if lacking:
+            records.keep(self._records, msgspec.structs.replace(record, names=names))
 
     def made_by(self) -> dict[str, str]:
         """Return the programs that built the existing image (BuildKit, …) → their versions."""
-        return self._existing.made_by if self._existing else {}
+        return self._existing[1].made_by if self._existing else {}
 
     def changed(self) -> str:
         """Return a message if the tag names another image than the one built, else empty."""
@@ -98,11 +116,6 @@ class DockerEnvironment:
                 " it another name first.",
             )
         return image.id
-
-    def _record(self) -> records.ImageRecord | None:
-        image = self._engine.image(self.plan.artifact.ref)
-        builds = records.read(self._records) if image else ()
-        return next((r for r in builds if image and image.id in r.ids), None)
 
     def run_payload(
         self,

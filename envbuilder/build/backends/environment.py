@@ -39,6 +39,9 @@ class Product(Protocol):
     def made_by(self) -> dict[str, str]:
         """Return the programs that decide the existing artifact's bytes → their versions."""
 
+    def restore_names(self) -> None:
+        """Give the existing artifact those of the plan's names that it lacks."""
+
 
 class Environment(Product, Protocol):
     """A product in which commands run: a folder of this machine, or an image in an engine."""

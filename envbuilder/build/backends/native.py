@@ -252,6 +252,9 @@ class NativeEnvironment:
         """Return the version of uv, as locked."""
         return tool_versions(self.plan)
 
+    def restore_names(self) -> None:
+        """Do nothing: a folder has one name."""
+
     def inside(
         self, argv: Sequence[str], environ: Mapping[str, str]
     ) -> tuple[list[str], dict[str, str]]:

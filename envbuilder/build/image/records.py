@@ -101,10 +101,19 @@ def versions(text: str) -> dict[str, str]:
 
 
 def keep(folder: Path, record: ImageRecord) -> None:
-    """Write a record into the folder of its fingerprint; `OSError` on a full disk."""
+    """Write a record into the folder of its fingerprint; `OSError` on a full disk.
+
+    It keeps the names that an earlier build gave the same image.
+    """
+    path = folder / f"{record.digest.removeprefix('sha256:')}.json"
+    names = (
+        *record.names,
+        *(n for earlier in _read_file(path, ImageRecord) for n in earlier.names),
+    )
+    record = msgspec.structs.replace(record, names=tuple(dict.fromkeys(names)))
     content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
     folders.ensure(folder.parent)
-    files.write(folder / f"{record.digest.removeprefix('sha256:')}.json", content)
+    files.write(path, content)
 
 
 def note(folder: Path, image: LoadedImage) -> Path:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest, Mount, Ulimit
+from docker.utils import parse_repository_tag
 from requests import RequestException
 
 from envbuilder.containers.engine import buildx, cdi, docker_run, docker_volumes
@@ -151,6 +152,14 @@ class DockerEngine(Engine):
             yield
         finally:
             self._api.timeout = previous
+
+    def tag(self, image: Image, name: str) -> None:
+        """Give an image a further name, and take it from any other; raise `BuildError` if not."""
+        repository, tag = parse_repository_tag(name)
+        try:
+            self._api.tag(image.id, repository, tag)
+        except (APIError, RequestException) as error:
+            raise BuildError(f"{name}: cannot name {image.id}: {short(error)}") from error
 
     def _inspect(self, ref: str) -> dict[str, Any] | None:
         with _reported(f"the engine cannot inspect {ref}"):

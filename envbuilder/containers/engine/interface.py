@@ -158,6 +158,10 @@ class Engine(abc.ABC):
         """Load a layout's one image under these names; the blobs `without` need not be sent."""
 
     @abc.abstractmethod
+    def tag(self, image: Image, name: str) -> None:
+        """Give an image a further name, and take it from any other; raise `BuildError` if not."""
+
+    @abc.abstractmethod
     def _inspect(self, ref: str) -> dict[str, Any] | None:
         """Return what the engine reports about an image, or None."""
 

@@ -114,6 +114,10 @@ class PodmanEngine(Engine):
         for name in names:
             self._transfer("tag", config.removeprefix("sha256:"), name)
 
+    def tag(self, image: Image, name: str) -> None:
+        """Give an image a further name, and take it from any other; raise `BuildError` if not."""
+        self._transfer("tag", image.id.removeprefix("sha256:"), name)
+
     def _inspect(self, ref: str) -> dict[str, Any] | None:
         done = self._query("image", "inspect", ref)
         if done.returncode != 0:

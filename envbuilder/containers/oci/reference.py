@@ -157,3 +157,12 @@ def qualified(ref: str) -> str:
     if slash and ("." in registry or ":" in registry or registry == "localhost"):
         return ref
     return f"docker.io/{ref}" if slash else f"docker.io/library/{ref}"
+
+
+def familiar(ref: str) -> str:
+    """Return a reference with its tag, and without a registry that an engine adds to it."""
+    for registry in ("docker.io/library/", "docker.io/", "localhost/"):
+        if ref.startswith(registry):
+            ref = ref.removeprefix(registry)
+            break
+    return ref if ":" in ref.rpartition("/")[2] else f"{ref}:{DEFAULT_TAG}"

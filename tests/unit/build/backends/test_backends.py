@@ -244,6 +244,36 @@ def test_a_recorded_image_is_reused_by_the_digest_of_its_configuration(found: Se
     assert environment.changed() == ""
 
 
+def test_an_image_that_exists_gets_the_names_that_it_lacks(found: Settings) -> None:
+    profile, lock = shipped("cpu")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    folder, ids = found.records_dir, [f"sha256:{number:064}" for number in (1, 2)]
+    engine = FakeEngine("envbuilder/cpu:latest")
+
+    def environment(**options: Any) -> container.DockerEnvironment:
+        made = docker_plan("cpu", found, **options)
+        return container.DockerEnvironment(profile, target, made, engine, found, force=False)
+
+    usual = environment()
+    record = records.ImageRecord(
+        profile="cpu", fingerprint=usual.plan.fingerprint, ref="x:1", digest=ids[0],
+        ids=tuple(ids), builder="buildkit", made_by={}, names=("x:1",),
+    )  # fmt: skip
+    records.keep(folder / usual.plan.fingerprint, record)
+    engine.images["localhost/x:1"] = Image(id=ids[1], tags=(), labels={})
+    for product, names in ((usual, 2), (environment(tag="me/x"), 1), (environment(), 0)):
+        engine.done.clear()
+        assert product.existing() is not None, "it is there, under another name"
+        product.restore_names()
+        assert [line.split()[0] for line in engine.done] == ["tag"] * names
+    first = usual.plan.artifact.ref
+    assert {n for n, i in engine.images.items() if i.id == ids[1]} == {
+        *("localhost/x:1", first, "envbuilder/cpu:latest", "me/x")
+    }
+    (kept,) = records.read(folder / usual.plan.fingerprint)
+    assert {*kept.names} == {"x:1", first, "envbuilder/cpu:latest", "me/x"}, "for `clean`"
+
+
 def test_podman_builds_the_same_from_the_same_folders(found: Settings) -> None:
     made, docker_made = docker_plan("zendnn", found, build=BUILDAH), docker_plan("zendnn", found)
     (build, asked), (other, _) = commands(made), commands(docker_made)

@@ -138,6 +138,21 @@ def test_rebuild_builds_although_it_exists(found: Settings, doings: list[str]) -
     assert doings == ["fetch", "execute"]
 
 
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_what_is_reused_gets_its_names_whoever_built_it(
+    found: Settings, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
+) -> None:
+    request = Request(profile="cpu", backend="venv")
+    product = prepare(request, found, Said(), running=False).product
+    named = list[str]()
+    monkeypatch.setattr(product, "restore_names", lambda: named.append("named"))
+    monkeypatch.setattr(execute, "execute", lambda made, *rest: finish(made))
+    if not meanwhile:
+        finish(product.plan)
+    assert workflow.build(product, request, found, Said()).status == "reused"
+    assert named == ["named"]
+
+
 def test_a_build_that_is_removed_again_leaves_the_projects_link_alone(
     found: Settings, doings: list[str], tmp_path: Path
 ) -> None:

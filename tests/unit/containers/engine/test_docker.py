@@ -75,6 +75,21 @@ def test_its_socket_is_known_if_it_is_on_this_machine(url: str, socket: Path | N
     assert engine(url=url).socket == socket
 
 
+def test_an_image_gets_a_further_name() -> None:
+    named = list[tuple[str, ...]]()
+    image = Image(id="sha256:1", tags=(), labels={})
+    there = engine(api=SimpleNamespace(tag=lambda *words: named.append(words)))
+    for name in ("me/x", "host:5000/x:1"):
+        there.tag(image, name)
+    assert named == [("sha256:1", "me/x", None), ("sha256:1", "host:5000/x", "1")]
+
+    def fail(*words: str) -> None:
+        raise NotFound("No such image: sha256:1")
+
+    with pytest.raises(BuildError, match="x:1: cannot name sha256:1: No such image"):
+        engine(api=SimpleNamespace(tag=fail)).tag(image, "x:1")
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [

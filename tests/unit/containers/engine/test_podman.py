@@ -138,6 +138,15 @@ def test_it_is_asked_for_full_names(programs: dict[str, tuple[int, str, str]]) -
     assert "--base-image REF" in caught.value.hint
 
 
+def test_an_image_gets_a_further_name(programs: dict[str, tuple[int, str, str]]) -> None:
+    image = Image(id="sha256:12", tags=(), labels={})
+    programs["podman tag 12 x:1"] = (0, "", "")
+    PODMAN.tag(image, "x:1")
+    programs["podman tag 12 y:1"] = (125, "", "Error: 12: image not known\n")
+    with pytest.raises(BuildError, match="podman tag: Error: 12: image not known"):
+        PODMAN.tag(image, "y:1")
+
+
 def test_an_image_is_what_podman_says_of_it(programs: dict[str, tuple[int, str, str]]) -> None:
     data = {
         "Id": "12", "RepoTags": ["localhost/x:1"], "Labels": {"a": "b"},
