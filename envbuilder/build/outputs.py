@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from envbuilder.build.plan import Push, Save, tool_versions
+from envbuilder.build.plan import Push, Save, names_of, tool_versions
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.core import console
 from envbuilder.core.errors import EnvbuilderError
@@ -44,7 +44,7 @@ class Output:
             if isinstance(step, Push):
                 digests.append(_pushed(step, self.plan.fingerprint, self._settings))
             elif isinstance(step, Save):
-                digests.append(_saved(step, self.plan.fingerprint))
+                digests.append(_saved(step, self.plan))
         if not digests or not all(digests):
             return None
         assert digests[0] is not None, "all were found"
@@ -78,15 +78,23 @@ def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None
     return record.digest, record.manifest_digest
 
 
-def _saved(step: Save, fingerprint: str) -> _Digests | None:
-    """Return the image's digests if the file or folder holds it, every byte intact; else None."""
+def _saved(step: Save, plan: Plan) -> _Digests | None:
+    """Return the digests of the plan's image if the file or folder has it under the plan's names.
+
+    Every byte is intact then. A folder may have it under further names, and other images, too.
+    """
     from envbuilder.containers.oci import archive
 
+    def is_planned(config: dict[str, Any]) -> bool:
+        labels = (config.get("config") or {}).get("Labels") or {}
+        return bool(labels.get(f"{LABEL}fingerprint") == plan.fingerprint)
+
+    names = {archive.named(name)[archive.NAME] for name in names_of(plan)}
+    target = Path(step.target)
     try:
-        for config, digest, manifest in archive.held(Path(step.target)):
-            labels = (config.get("config") or {}).get("Labels") or {}
-            if labels.get(f"{LABEL}fingerprint") == fingerprint:
-                return digest, manifest
+        for image in archive.held(target, is_planned):
+            if image.names == names or (target.is_dir() and image.names > names):
+                return image.digest, image.manifest
     except EnvbuilderError:
         return None
     return None

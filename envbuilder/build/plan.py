@@ -386,6 +386,11 @@ def project_of(plan: Plan) -> ProjectLayer | None:
     return None
 
 
+def names_of(plan: Plan) -> tuple[str, ...]:
+    """Return all names that a plan gives its image."""
+    return next(s.names for s in plan.steps if isinstance(s, Assemble | Receive | RecordImage))
+
+
 def tool_versions(plan: Plan) -> dict[str, str]:
     """Return the locked tools that a plan runs → their versions."""
     return {file.name: file.version for file in plan.files if file.kind == "tool"}

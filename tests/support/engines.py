@@ -68,7 +68,9 @@ class FakeEngine(Engine):
         return self.build
 
     def image(self, ref: str) -> Image | None:
-        listed = self.images.get(ref) or next((i for i in self.images.values() if i.id == ref), None)
+        listed = self.images.get(ref) or next(
+            (i for i in self.images.values() if i.id == ref), None
+        )
         return listed and replace(
             listed, tags=tuple(name for name, image in self.images.items() if image.id == listed.id)
         )

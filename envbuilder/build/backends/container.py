@@ -15,7 +15,7 @@ from envbuilder.build.access import NOTHING, imports_from
 from envbuilder.build.backends import caches, devices, foreign_programs, project_mount
 from envbuilder.build.image import records
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS
-from envbuilder.build.plan import Load, RecordImage
+from envbuilder.build.plan import names_of
 from envbuilder.containers.engine.container import Container
 from envbuilder.containers.engine.interface import VOLUME_LABEL
 from envbuilder.containers.oci.reference import familiar
@@ -76,7 +76,7 @@ class DockerEnvironment:
         """Give the image those of the plan's names that it lacks, and record them."""
         assert self._existing is not None, "the image was looked up"
         image, record = self._existing
-        names = next(s.names for s in self.plan.steps if isinstance(s, Load | RecordImage))
+        names = names_of(self.plan)
         present = {familiar(tag) for tag in image.tags}
         lacking = [name for name in names if familiar(name) not in present]
         for name in lacking:

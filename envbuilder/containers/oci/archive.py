@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import tempfile
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -115,38 +115,53 @@ def write(
             show(min(done, total), total)
 
 
-def held(path: Path) -> Iterator[tuple[dict[str, Any], types.Digest, types.Digest]]:
-    """Yield each image's configuration, and the digests of that and of its manifest.
+class Held(NamedTuple):
+    """An image in a layout or an archive, all bytes of which are as its digests say."""
 
-    Every blob is hashed. Raise `EnvbuilderError` if one is damaged or `path` is neither.
+    config: dict[str, Any]
+    digest: types.Digest
+    """Of its configuration."""
+    manifest: types.Digest
+    names: frozenset[str]
+    """As the index states them, qualified."""
+
+
+def held(
+    path: Path, accept: Callable[[dict[str, Any]], bool] = lambda config: True
+) -> Iterator[Held]:
+    """Yield the images whose configuration is accepted; the layers of others are not read.
+
+    Raise `EnvbuilderError` if `path` is neither a layout nor an archive, if a blob is damaged, or
+    if layers are not those that the configuration names: the manifest in between could differ.
     """
-    with _examined(path, lambda layer, size: "") as (layout, layers):
+    with _examined(path, lambda layer, size: diff_id(layer, size, str(path))) as (layout, passed):
         for descriptor in layout.images():
             manifest = layout.read_manifest(descriptor)
-            for blob in manifest.layers:
-                if (blob.digest, blob.size) not in layers:
-                    layout.checked(blob)
-            yield layout.read_config(manifest), manifest.config.digest, descriptor.digest
+            config = layout.read_config(manifest)
+            if not accept(config):
+                continue
+            layers = [
+                passed.get((b.digest, b.size)) or _diff_id(layout, b) for b in manifest.layers
+            ]
+            root = config.get("rootfs")
+            if not isinstance(root, dict) or root.get("diff_ids") != layers:
+                raise WrongHashError(
+                    f"{path}: damaged: its layers are not the ones that its configuration names"
+                )
+            listed = (d for d in layout.index().manifests if d.digest == descriptor.digest)
+            names = frozenset(d.annotations[NAME] for d in listed if NAME in d.annotations)
+            yield Held(config, manifest.config.digest, descriptor.digest, names)
 
 
 def identity(path: Path) -> types.Digest:
     """Return the digest of an image's configuration, which names the layers that are there.
 
-    Raise `EnvbuilderError` if `path` holds no image or several, or one with other layers than its
-    configuration names: the manifest in between is not part of that digest.
+    Raise `EnvbuilderError` as `held` does, or if `path` holds no image or several.
     """
-    with _examined(path, lambda layer, size: diff_id(layer, size, str(path))) as (layout, passed):
-        images = [*layout.images()]
-        if len(images) != 1:
-            raise InvalidError(f"{path}: holds {len(images) or 'no'} images; expected one")
-        manifest = layout.read_manifest(images[0])
-        root = layout.read_config(manifest).get("rootfs")
-        layers = [passed.get((b.digest, b.size)) or _diff_id(layout, b) for b in manifest.layers]
-        if not isinstance(root, dict) or root.get("diff_ids") != layers:
-            raise WrongHashError(
-                f"{path}: damaged: its layers are not the ones that its configuration names"
-            )
-        return manifest.config.digest
+    images = [*held(path)]
+    if len(images) != 1:
+        raise InvalidError(f"{path}: holds {len(images) or 'no'} images; expected one")
+    return images[0].digest
 
 
 def _diff_id(layout: Layout, blob: Descriptor) -> types.Digest:

@@ -16,10 +16,11 @@ import zstandard
 from envbuilder.commands import build
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layer import Member
-from envbuilder.core.errors import EnvbuilderError, InvalidError
+from envbuilder.core.errors import EnvbuilderError, InvalidError, WrongHashError
 from tests.support.images import image
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from envbuilder.containers.oci.layout import Layout
@@ -62,12 +63,12 @@ def test_large_layers_are_not_unpacked_to_be_checked(
     layout: Layout, packed: Path, tmp_path: Path
 ) -> None:
     """Folders for temporary files are often in memory, and layers have gigabytes."""
-    for config, digest, manifest in archive.held(packed):
+    for held in archive.held(packed):
         written = [p.stat().st_size for p in (tmp_path / "temporary").rglob("*") if p.is_file()]
         assert written
         assert max(written) < LIMIT
-        assert config["os"] == "linux"
-        assert [(digest, manifest)] == [(d, m) for _, d, m in archive.held(layout.folder)]
+        assert held.config["os"] == "linux"
+        assert [held] == [*archive.held(layout.folder)]
 
 
 @pytest.mark.parametrize("check", [archive.identity, lambda path: [*archive.held(path)]])
@@ -78,6 +79,19 @@ def test_a_damaged_layer_is_noticed(packed: Path, check: object) -> None:
     assert callable(check)
     with pytest.raises(EnvbuilderError, match="damaged"):
         check(packed)
+
+
+@pytest.mark.parametrize("check", [archive.identity, lambda path: [*archive.held(path)]])
+def test_layers_that_the_configuration_does_not_name_are_noticed(
+    tmp_path: Path, check: Callable[[Path], object]
+) -> None:
+    """Each blob has its digest, and the manifest names what is there."""
+    forged = image(
+        tmp_path / "forged", rootfs={"type": "layers", "diff_ids": ["sha256:" + "0" * 64]}
+    )
+    with pytest.raises(WrongHashError, match="not the ones that its configuration names"):
+        check(forged.folder)
+    assert [*archive.held(forged.folder, lambda config: False)] == [], "another's image"
 
 
 def test_a_large_blob_that_is_no_layer_is_not_in_the_way(packed: Path) -> None:
