@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from envbuilder.build import access
 from envbuilder.build.access import NOTHING, Access
 from envbuilder.containers.engine.container import Port, Volume
-from envbuilder.core import process
+from envbuilder.core import folders, process
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.strict_yaml import shown
 from envbuilder.project import environments
@@ -91,4 +90,4 @@ def _folder(project: Path, text: str) -> str:
 
 def volume_name(project: Path, name: str) -> str:
     """Return the engine's name of a project's volume: those of other projects are others."""
-    return f"envbuilder-{hashlib.sha256(str(project).encode()).hexdigest()[:12]}-{name}"
+    return f"envbuilder-{folders.identity(project)[:12]}-{name}"

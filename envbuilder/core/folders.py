@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -50,6 +51,11 @@ def ensure(folder: Path, *, marked: bool = True) -> Path:
             folder.rmdir()
         raise
     return folder
+
+
+def identity(folder: Path) -> str:
+    """Return hexadecimal digits that tell folders of one name apart, the same on every call."""
+    return hashlib.sha256(os.fsencode(folder)).hexdigest()
 
 
 def mark(folder: Path) -> None:

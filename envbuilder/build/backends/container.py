@@ -211,7 +211,9 @@ class DockerEnvironment:
             project=(str(folder), str(project.target)),
             workdir=str(project.workdir),
             ports=access.ports,
-            volumes=caches.with_cache(access.volumes, user[0]),
+            volumes=caches.with_cache(
+                access.volumes, user[0], folder if folder == self._project else None
+            ),
             groups=project_mount.groups(owner, user, os.getgroups()),
             devices=self._devices(),
         )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.build.backends import caches
 from tests.integration.conftest import start
 from tests.integration.engine.conftest import PODMAN_BASE
 
@@ -54,6 +55,9 @@ class Bench:
         self.words = ("run", "--profile", "tiny", "--backend", "docker", "--base-image", base)
         self.variables = variables
 
+    def cache(self, uid: int) -> str:
+        return caches.with_cache([], uid, self.folder)[0].source
+
     def remove(self, volume: str) -> None:
         command = [self.client, "volume", "rm", "--force", volume]
         subprocess.run(command, capture_output=True, check=False)
@@ -62,14 +66,16 @@ class Bench:
 @pytest.fixture(params=["docker", "podman"])
 def bench(
     request: pytest.FixtureRequest, session_environment: dict[str, str], tiny: Path, tmp_path: Path
-) -> Bench:
-    """The same with each engine."""
+) -> Iterator[Bench]:
+    """The same with each engine; the project's cache is gone in the end."""
     if request.param == "docker":
         request.getfixturevalue("docker_client")
         base, variables = request.getfixturevalue("base_image"), dict[str, str]()
     else:
         base, variables = PODMAN_BASE, request.getfixturevalue("alone")
-    return Bench(request.param, base, {**session_environment, **variables}, tmp_path)
+    bench = Bench(request.param, base, {**session_environment, **variables}, tmp_path)
+    yield bench
+    bench.remove(bench.cache(os.getuid()))
 
 
 def test_folders_volumes_and_variables_are_there(bench: Bench) -> None:
@@ -122,7 +128,7 @@ def test_what_is_downloaded_is_there_the_next_time(bench: Bench) -> None:
         expected = f"{present} {present} {present} /tmp/.cache/huggingface True\n"
         assert done.stdout == expected
     listed = start(("clean", "--dry-run", "--volumes"), bench.variables, cwd=bench.folder)
-    assert f"would remove envbuilder-cache-{os.getuid()}\n" in listed.stdout
+    assert f"would remove {bench.cache(os.getuid())}\n" in listed.stdout
     # Another user's command, of a project that is not this user's, has a cache of its own.
     if os.getuid() == 0:
         os.chown(bench.folder, 4321, 4321)
@@ -132,7 +138,7 @@ def test_what_is_downloaded_is_there_the_next_time(bench: Bench) -> None:
             done = start(words, variables, cwd=bench.folder)
         finally:
             os.chown(bench.folder, 0, 0)
-            bench.remove("envbuilder-cache-4321")
+            bench.remove(bench.cache(4321))
         assert done.stdout.startswith("False False False"), done.stderr
         assert done.stdout.endswith("True\n")
 

@@ -833,19 +833,20 @@ def test_json_has_the_bytes_of_each(own: settings.Settings, fake: Labelled, caps
 
 
 def test_volumes_stay_unless_asked_for(fake: Labelled, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, uid in (("cache", os.getuid()), ("models", os.getuid()), ("theirs", 4321)):
+    shared, own = names = ("envbuilder-cache-7", "envbuilder-cache-7-0123456789ab")
+    for name, uid in ((shared, os.getuid()), (own, os.getuid()), ("theirs", 4321)):
         labels = {VOLUME_LABEL: str(uid)}
         fake.stored_volumes[name] = StoredVolume(name=name, labels=labels)
     assert run() == 0
     shown = capsys.readouterr()
     assert shown.out == "nothing to remove\n"
-    assert "(--volumes removes them)\n  cache\n  models\n" in shown.err
+    assert f"(--volumes removes them)\n  {shared}\n  {own}\n" in shown.err
     assert "theirs" not in shown.err
     assert run("--volumes", "--dry-run") == 0
-    assert capsys.readouterr().out == "would remove cache\nwould remove models\n"
-    assert [*fake.stored_volumes] == ["cache", "models", "theirs"]
+    assert capsys.readouterr().out == f"would remove {shared}\nwould remove {own}\n"
+    assert [*fake.stored_volumes] == [*names, "theirs"]
     assert run("--volumes") == 0
-    assert capsys.readouterr().out == "removed cache\nremoved models\n"
+    assert capsys.readouterr().out == f"removed {shared}\nremoved {own}\n"
     assert [*fake.stored_volumes] == ["theirs"]
 
 

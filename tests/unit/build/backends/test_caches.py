@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from envbuilder.build.backends import caches
 from envbuilder.containers.engine.container import Volume
 
 
-def test_a_user_has_one_cache_for_all_projects() -> None:
+def test_each_project_of_each_user_has_a_cache_of_its_own() -> None:
     models = Volume(source="models", target="/models")
-    (_, cache) = caches.with_cache([models], 1000)
+    (_, cache) = caches.with_cache([models], 1000, None)
     assert cache == Volume(source="envbuilder-cache-1000", target="/tmp/.cache")
-    assert caches.with_cache([], 1001)[0].source == "envbuilder-cache-1001"
+    pairs = [(uid, f) for uid in (1000, 1001) for f in (None, Path("/a/x"), Path("/b/x"))]
+    sources = [caches.with_cache([], *pair)[0].source for pair in pairs]
+    assert len({*sources}) == 6
+    assert sources == [caches.with_cache([], *pair)[0].source for pair in pairs]
+    assert re.fullmatch("envbuilder-cache-1000-[0-9a-f]{12}", sources[1])
     mine = Volume(source="/srv/cache", target=cache.target)
-    assert caches.with_cache([mine], 1000) == (mine,)
+    assert caches.with_cache([mine], 1000, None) == (mine,)
 
 
 def test_programs_find_it_unless_another_is_stated() -> None:

@@ -107,6 +107,25 @@ def test_a_command_gets_what_the_user_states(
     assert len(started) == 1
 
 
+def test_a_projects_commands_share_a_cache_with_no_other_ones(
+    image: tuple[container.DockerEnvironment, FakeEngine],
+    started: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for folder in ("a", "a/below", "b"):
+        (tmp_path / folder).mkdir()
+    for project, cwd in (("a", "a"), ("a", "a/below"), ("b", "b"), ("a", "b"), (None, "b")):
+        image[0]._project = project and tmp_path / project
+        monkeypatch.chdir(tmp_path / cwd)
+        image[0].become(["python"], {})
+    words = (word for argv in started for word in argv if word.endswith("target=/tmp/.cache"))
+    first, below, other, outside, without = words
+    assert first == below
+    assert len({first, other, outside}) == 3
+    assert outside == without, "given outside of the project"
+
+
 def test_no_other_image_is_started_under_the_name(
     image: tuple[container.DockerEnvironment, FakeEngine],
     started: list[list[str]],
