@@ -133,12 +133,13 @@ def _build_names(image: Image) -> list[str]:
     fingerprint = image.labels.get(f"{LABEL}fingerprint", "")
     if not re.fullmatch(_HEX, fingerprint) or not profile:
         return []
-    name = f"envbuilder/{profile}"
-    pattern = re.compile(rf"{re.escape(name)}:py3\.\d+-{fingerprint[:12]}")
+    # In a project, and before that without its name.
+    name = rf"envbuilder/([a-z0-9-]+-[0-9a-f]{{6}}/)?{re.escape(profile)}"
+    pattern = re.compile(rf"{name}:py3\.\d+-{fingerprint[:12]}")
     if not any(pattern.fullmatch(familiar(t)) for t in image.tags):
         return []
-    newest = {f"{name}:{tag}" for tag in (LATEST, NEWEST)}
-    return [t for t in image.tags if pattern.fullmatch(familiar(t)) or familiar(t) in newest]
+    given = re.compile(rf"{pattern.pattern}|{name}:({LATEST}|{NEWEST})")
+    return [t for t in image.tags if given.fullmatch(familiar(t))]
 
 
 def is_result(image: Image, last_step: Callable[[Image], str]) -> bool:

@@ -102,7 +102,7 @@ def plan(
     digest = fingerprint(facts)
     locked = lock_digest(lock)
     tags = image_base.names(
-        *(profile, target, digest, request),
+        *(profile, target, digest, request, settings),
         newest=project_layer.NEWEST if project else image_base.LATEST,
     )
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"

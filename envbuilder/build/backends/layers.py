@@ -101,7 +101,7 @@ def plan(
     scripts = _runs_scripts(profile, target)
     digest = fingerprint(facts | ({"system": SYSTEM_FORMAT} if scripts else {}))
     tags = image_base.names(
-        *(profile, target, digest, request),
+        *(profile, target, digest, request, settings),
         newest=project_layer.NEWEST if project else image_base.LATEST,
     )
     locked = lock_digest(lock)

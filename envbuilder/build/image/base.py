@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -12,8 +13,9 @@ from envbuilder.build.plan import LoadBase, MakeBase
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import LABEL, no_base
 from envbuilder.containers.oci import image_names
-from envbuilder.core import console, types
+from envbuilder.core import console, folders, types
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import require_writable
 from envbuilder.profiles.lock import select
 from envbuilder.signatures.statement import Signed
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 """Tag of a profile's newest image."""
+_LONGEST = 40
+"""Characters of a project and its environment in the names of their images."""
 
 
 class Base(Struct, frozen=True, kw_only=True):
@@ -67,8 +71,28 @@ def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings)
     return f"{base.ref}@{base.digest}" if base.digest else base.ref
 
 
+def repository(profile: str, settings: Settings) -> str:
+    """Return the repository of a profile's images: in a project, one that no other project has.
+
+    It has the name of the project's folder, that of an environment other than the default, and some
+    digits of the hash of both: folders of one name stay apart.
+    """
+    project, environment = settings.project, settings.environment
+    if project is None or settings.definition is None:
+        return f"envbuilder/{profile}"
+    words = (project.name,) if environment == DEFAULT else (project.name, environment)
+    plain = re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower())[:_LONGEST].strip("-")
+    digits = folders.identity(project.joinpath(*words[1:]))[:6]
+    return f"envbuilder/{plain or 'project'}-{digits}/{profile}"
+
+
 def names(
-    profile: Profile, target: Target, digest: str, request: Request, newest: str = LATEST
+    profile: Profile,
+    target: Target,
+    digest: str,
+    request: Request,
+    settings: Settings,
+    newest: str = LATEST,
 ) -> tuple[str, ...]:
     """Return the names of the image with this fingerprint; the first names the artifact.
 
@@ -76,7 +100,7 @@ def names(
     """
     if request.only_tag:
         return (request.only_tag,)
-    name = f"envbuilder/{profile.name}"
+    name = repository(profile.name, settings)
     fingerprinted = f"{name}:py{target.python}-{digest[:12]}"
     return (fingerprinted, f"{name}:{newest}", *([request.tag] if request.tag else []))
 

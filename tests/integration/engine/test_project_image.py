@@ -68,7 +68,8 @@ def bench(base_image: str, session_environment: dict[str, str], tmp_path: Path) 
         missing("network", f"the package index cannot be asked: {done.stderr[-400:]}")
     laid = Bench(tmp_path, base_image, session_environment)
     yield laid
-    for image in (*laid.images, "envbuilder/tiny:project"):
+    newest = {f"{image.rpartition(':')[0]}:project" for image in laid.images}
+    for image in (*laid.images, *newest):
         subprocess.run(["docker", "rmi", image], capture_output=True, check=False)
 
 

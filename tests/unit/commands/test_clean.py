@@ -568,12 +568,15 @@ def test_all_images_are_those_that_builds_made(
     fake.add(image("mps", named("mps"), content="a commit with our name"), "bash")
     fake.add(image("tpu", "envbuilder/tpu:latest", content="FROM ours, as latest"), last)
     fake.add(image("ipu", f"other/ipu:py3.11-{sha('ipu')[:12]}"), last)
+    project = [f"envbuilder/app-012abc/{n}" for n in (named("gpu")[11:], "gpu:project")]
+    fake.add(image("gpu", *project), last)
+    fake.add(image("npu", f"envbuilder/app/npu:py3.11-{sha('npu')[:12]}"), last)
     assert run("--all-images", "--dry-run") == 0
     assert run("--all-images") == 0
-    assert fake.removed == [named("xpu"), "envbuilder/xpu:latest"]
+    assert sorted(fake.removed) == sorted([named("xpu"), "envbuilder/xpu:latest", *project])
     lines = capsys.readouterr().out.splitlines()
-    assert [x.removeprefix("would ") for x in lines[:2]] == [
-        x.replace("removed", "remove") for x in lines[2:]
+    assert [x.removeprefix("would ") for x in lines[:4]] == [
+        x.replace("removed", "remove") for x in lines[4:]
     ]
 
 

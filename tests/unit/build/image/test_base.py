@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -11,8 +13,11 @@ from msgspec.structs import replace
 from envbuilder.build.image import base
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import images, stored
+from envbuilder.containers.oci import reference
 from envbuilder.core import resources
+from envbuilder.core.project_file import Definition
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
 from tests.support.engines import FakeEngine
 
 if TYPE_CHECKING:
@@ -57,3 +62,43 @@ def test_a_locked_base_that_the_engine_lacks_is_no_request_in_a_dry_run(
     request = replace(Request(), dry_run=True)
     assert base.find(TARGET, engine, request, found, scripts=False).folder == ""
     assert engine.done == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "environment", "expected"),
+    [
+        ("app", "default", "app-[0-9a-f]{6}"),
+        ("My App_2", "default", "my-app-2-[0-9a-f]{6}"),
+        ("app", "test", "app-test-[0-9a-f]{6}"),
+        ("ä", "default", "project-[0-9a-f]{6}"),
+        ("x" * 255, "default", "x{40}-[0-9a-f]{6}"),
+        (b"\xff-a".decode(errors="surrogateescape"), "_b-", "a-b-[0-9a-f]{6}"),
+    ],
+)
+def test_images_of_a_project_have_its_name(
+    found: Settings, folder: str, environment: str, expected: str
+) -> None:
+    profile = profiles.load("cpu", (resources.profiles_dir(),))
+
+    def names(above: str, environment: str = environment) -> tuple[str, ...]:
+        settings = replace(
+            found, project=Path(above, folder), environment=environment, definition=Definition()
+        )
+        return base.names(profile, TARGET, "ab" * 32, Request(tag="me/x:1"), settings)
+
+    first, latest, tag = names("/a")
+    assert re.fullmatch(rf"envbuilder/{expected}/cpu:py3\.11-(ab){{6}}", first)
+    assert re.fullmatch(rf"envbuilder/{expected}/cpu:latest", latest)
+    assert tag == "me/x:1"
+    assert reference.parse(first).repository.startswith("envbuilder/")
+    assert names("/a")[0] == first
+    assert len({names("/b")[0], names("/a", "other")[0], first}) == 3
+
+
+def test_images_of_no_project_have_the_name_of_their_profile(found: Settings) -> None:
+    profile = profiles.load("cpu", (resources.profiles_dir(),))
+    for project in (None, Path("/a/app")):  # its envbuilder.yaml only holds configuration
+        names = base.names(
+            profile, TARGET, "ab" * 32, Request(), replace(found, project=project), "project"
+        )
+        assert names == ("envbuilder/cpu:py3.11-abababababab", "envbuilder/cpu:project")
