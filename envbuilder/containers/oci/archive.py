@@ -73,13 +73,21 @@ def save(
     """Write a layout's one image to an archive, or add it to a layout.
 
     `show` receives the bytes written so far, and all that are to be written.
-    In a layout it replaces images of the same names. Files are copied, never linked, so that users
-    cannot change a cache through them. Raise `OSError` on a full disk.
+    In a layout it replaces images of the same names; others that do so at once wait (`DIR.lock`).
+    Files are copied, never linked, so that users cannot change a cache through them. Raise
+    `OSError` on a full disk.
     """
     if target.suffix == ".tar":
         write(layout, target, show)
         return
-    destination = Layout.create(target)
+    from filelock import FileLock
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{target}.lock"):
+        _add(layout, Layout.create(target), show)
+
+
+def _add(layout: Layout, destination: Layout, show: Callable[[int, int], object]) -> None:
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
     total, done = _size(layout), 0

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 import zstandard
+from filelock import FileLock, Timeout
 
 from envbuilder.commands import build
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layer import Member
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.errors import EnvbuilderError, InvalidError, WrongHashError
 from tests.support.images import image
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.oci.descriptor import Index
 
 LIMIT = 5000
 LARGE = os.urandom(2 * LIMIT)
@@ -69,6 +71,23 @@ def test_large_layers_are_not_unpacked_to_be_checked(
         assert max(written) < LIMIT
         assert held.config["os"] == "linux"
         assert [held] == [*archive.held(layout.folder)]
+
+
+def test_who_adds_an_image_to_a_layout_is_alone(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reads the index, and writes it with one image more."""
+    write, written = Layout.write_index, list[object]()
+
+    def alone(self: Layout, index: Index) -> None:
+        with pytest.raises(Timeout), FileLock(tmp_path / "all.lock", timeout=0):
+            pass
+        written.append(self.folder)
+        write(self, index)
+
+    monkeypatch.setattr(Layout, "write_index", alone)
+    archive.save(layout, tmp_path / "all")
+    assert written == [tmp_path / "all"] * 2, "an empty index first"
 
 
 @pytest.mark.parametrize("check", [archive.identity, lambda path: [*archive.held(path)]])
