@@ -26,6 +26,8 @@ from envbuilder.core.errors import (
     BuildError,
     EnvbuilderError,
 )
+from envbuilder.packages import space
+from envbuilder.profiles.backends import makes_image
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from envbuilder.build.request import Request
     from envbuilder.core.console import Progress, Task
     from envbuilder.core.settings import Settings
+    from envbuilder.packages.space import Room
+    from envbuilder.profiles.locked_file import File
 
 _ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)
 """Exit codes, worst first: in the order of the checks."""
@@ -84,7 +88,8 @@ def build(
     planned: Sequence[Outcome], request: Request, settings: Settings, progress: Progress
 ) -> tuple[Outcome, ...]:
     """Build what was planned, side by side; one that fails does not stop the others."""
-    products = {outcome.profile: outcome.product for outcome in planned if outcome.product}
+    planned = _with_space(planned, request, settings)
+    products = {o.profile: o.product for o in planned if o.product and not o.error}
     if not products:
         return tuple(planned)
     plans = [product.plan for product in products.values()]
@@ -123,6 +128,36 @@ def build(
             shutil.rmtree(folder, ignore_errors=True)
         raise
     return tuple(jobs[o.profile].result() if o.profile in jobs else o for o in planned)
+
+
+def _with_space(
+    planned: Sequence[Outcome], request: Request, settings: Settings
+) -> tuple[Outcome, ...]:
+    """Return the outcomes: if the disks lack space for all that is missing, none of it is built.
+
+    What two images have in common is downloaded and stored once.
+    """
+    missing, stored = set[str](), set[str]()
+    files: dict[str, File] = {}
+    rooms: list[Room] = []
+    for profile, product, *_ in planned:
+        with contextlib.suppress(EnvbuilderError):  # its build raises it again
+            if product is None:
+                continue
+            plan = product.plan
+            if request.rebuild or product.existing() is None:
+                fresh = sum(f.room for f in plan.files if f.sha256 not in stored)
+                share = fresh / (sum(f.room for f in plan.files) or 1)
+                rooms += (replace(room, bytes=int(room.bytes * share)) for room in plan.room)
+                files |= {f.sha256: f for f in plan.files}
+                missing.add(profile)
+            if makes_image(plan.backend):
+                stored |= {f.sha256 for f in plan.files}
+    try:
+        space.require(files.values(), rooms, settings)
+    except BuildError as error:
+        return tuple(o._replace(error=error) if o.profile in missing else o for o in planned)
+    return tuple(planned)
 
 
 def _built(

@@ -20,6 +20,8 @@ from envbuilder.core.errors import (
     ToolError,
     VerifyError,
 )
+from envbuilder.packages import space
+from envbuilder.packages.space import Room
 from tests.support.workflow import Said
 
 if TYPE_CHECKING:
@@ -39,15 +41,25 @@ class Products:
         self.prepared: dict[str, EnvbuilderError] = {}
         self.jobs: dict[str, Callable[[Any], None]] = {}
         self.built: list[str] = []
+        self.files: dict[str, tuple[Any, ...]] = {}
+        self.existing = set[str]()
 
     def prepare(self, request: Request, settings: Settings, progress: Any) -> Any:
         name = str(request.profile)
         progress.note("is planned")
         if error := self.prepared.get(name):
             raise error
-        workdir = self.folder / name
-        plan = SimpleNamespace(profile=name, instance=None, backend="venv", workdir=str(workdir))
-        return SimpleNamespace(product=SimpleNamespace(plan=plan))
+        files = self.files.get(name, ())
+        plan = SimpleNamespace(
+            profile=name,
+            instance=None,
+            backend=request.backend,
+            workdir=str(self.folder / name),
+            files=files,
+            room=(Room(folder=str(self.folder), bytes=sum(f.room for f in files)),),
+        )
+        existing = object() if name in self.existing else None
+        return SimpleNamespace(product=SimpleNamespace(plan=plan, existing=lambda: existing))
 
     def build(
         self, product: Any, request: Request, settings: Settings, progress: Any, sharing: Any
@@ -128,6 +140,39 @@ def test_an_unknown_profile_is_refused_before_anything_is_planned(
     with pytest.raises(InvalidError, match="zendn"):
         run(found, "cpu", "zendn", said=said)
     assert (products.built, said.lines) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("backend", "free", "existing", "built"),
+    [
+        ("venv", 35, "", ["cpu", "xpu", "zendnn"]),  # 15 to download, 10 for each environment
+        ("venv", 34, "", ["xpu"]),
+        ("venv", 20, "cpu", ["cpu", "xpu", "zendnn"]),
+        ("docker", 30, "", ["cpu", "xpu", "zendnn"]),  # the layer that both have is stored once
+        ("docker", 29, "", ["xpu"]),
+        ("docker", 15, "cpu", ["cpu", "xpu", "zendnn"]),
+    ],
+)
+def test_the_disks_must_have_room_for_all_builds_together(
+    found: Settings,
+    products: Products,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    free: int,
+    existing: str,
+    built: list[str],
+) -> None:
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    common, one, other = (SimpleNamespace(sha256=digit * 64, room=5) for digit in "abc")
+    products.files = {"cpu": (common, one), "zendnn": (common, other)}
+    products.existing = {"xpu", existing}
+    request = Request(backend=backend)
+    planned = many.prepare(("cpu", "xpu", "zendnn"), request, found, Said())
+    outcomes = many.build(planned, request, found, Said())
+    assert sorted(products.built) == built
+    errors = {o.profile: o.error.message for o in outcomes if o.error}
+    assert errors.keys() == {"cpu", "xpu", "zendnn"} - {*built}
+    assert all("not enough space" in message for message in errors.values())
 
 
 def test_builds_run_at_the_same_time(found: Settings, products: Products) -> None:
