@@ -20,6 +20,7 @@ from envbuilder.core.strict_yaml import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+PRELOAD = "LD_PRELOAD"
 _PORT = re.compile(
     r"((?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[0-9.]{7,15}):)?((?P<outside>[0-9]{1,5}):)?"
     r"(?P<inside>[0-9]{1,5})"
@@ -90,6 +91,22 @@ def imports_from(folders: Iterable[PurePath], *others: str | None) -> dict[str, 
     """Return the variable that lets Python import from folders, before those of other values."""
     first = [str(folder) for folder in folders]
     return {"PYTHONPATH": os.pathsep.join([*first, *filter(None, others)])} if first else {}
+
+
+def preloading(access: Access, before: str | None, environ: Mapping[str, str]) -> Access:
+    """Return the access with its libraries to preload after those of the environment.
+
+    `before` are those, and `environ` the caller's variables. An empty value means none at all.
+    """
+    passed = environ.get(PRELOAD) if PRELOAD in access.passed else None
+    given = access.variables.get(PRELOAD, passed)
+    if not before or not given:
+        return access
+    return msgspec.structs.replace(
+        access,
+        variables={**access.variables, PRELOAD: f"{before}:{given}"},
+        passed=tuple(name for name in access.passed if name != PRELOAD),
+    )
 
 
 def port(text: str) -> Port:

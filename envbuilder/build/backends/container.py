@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder.build import conventions, isolation
-from envbuilder.build.access import NOTHING, imports_from
+from envbuilder.build.access import NOTHING, PRELOAD, imports_from, preloading
 from envbuilder.build.backends import caches, devices, foreign_programs, project_mount
 from envbuilder.build.image import records
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS
@@ -198,6 +198,8 @@ class DockerEnvironment:
         owner = folder.stat()
         user = project_mount.user(owner, os.getuid(), os.getgid())
         project = project_mount.placed(folder, cwd, user[0])
+        preloaded = conventions.variables(self.profile).get(PRELOAD)
+        access = preloading(access, preloaded, os.environ)
         for volume in access.volumes:
             project_mount.require_apart(volume, project, socket)
         container = Container(

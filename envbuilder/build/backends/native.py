@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.build import isolation, render
-from envbuilder.build.access import NOTHING, imports_from
+from envbuilder.build.access import NOTHING, PRELOAD, imports_from
 from envbuilder.build.backends import foreign_programs, integrity
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.build.plan import (
@@ -351,5 +351,7 @@ class NativeEnvironment:
             **access.variables,
         }
         command, variables = self.inside([program, *argv[1:]], {**environ, **stated})
-        variables |= {**stated, **self.after_activation(stated)}
+        # Libraries to preload come after the profile's.
+        decisive = {n: v for n, v in stated.items() if n != PRELOAD or not v}
+        variables = {**stated, **variables, **decisive, **self.after_activation(decisive)}
         process.replace(command, {**self.device_variables, **variables})

@@ -107,6 +107,26 @@ def test_a_command_gets_what_the_user_states(
     assert len(started) == 1
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"), [("x.so", "libtcmalloc_minimal.so.4:x.so"), ("", "")]
+)
+def test_a_command_preloads_after_the_profile(
+    image: tuple[container.DockerEnvironment, FakeEngine],
+    started: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    value: str,
+    expected: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LD_PRELOAD", value)
+    for given in (Access(variables={"LD_PRELOAD": value}), Access(passed=("LD_PRELOAD",))):
+        image[0].become(["python"], {}, given)
+    words = [[w for w in argv if "LD_PRELOAD" in w] for argv in started]
+    passed = [f"--env=LD_PRELOAD={expected}"] if value else ["--env=LD_PRELOAD"]
+    assert words == [[f"--env=LD_PRELOAD={expected}"], passed]
+
+
 def test_a_projects_commands_share_a_cache_with_no_other_ones(
     image: tuple[container.DockerEnvironment, FakeEngine],
     started: list[list[str]],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from envbuilder.build.access import Access
 from envbuilder.build.backends import foreign_programs as foreign
+from envbuilder.build.backends import venv
 from envbuilder.build.backends.foreign_programs import Place, Program
 from envbuilder.build.backends.native import NativeEnvironment
 from envbuilder.core import process
@@ -307,6 +308,25 @@ def test_a_native_command_gets_the_variables_that_the_user_states(
     given = Access(variables={"A": "1", "HIP_VISIBLE_DEVICES": "1"}, passed=("C",))
     environment.become(["python"], {"PATH": "", "C": "of the caller"}, given)
     assert started == [{"A": "1", "HIP_VISIBLE_DEVICES": "1", "C": "of the caller"}]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("x.so", "{}/lib/envbuilder/libtcmalloc_minimal.so.4:x.so"), ("", "")]
+)
+def test_a_native_command_preloads_after_the_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, expected: str
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(process, "replace", lambda argv, env: started.append(env["LD_PRELOAD"]))
+    monkeypatch.setattr(
+        Native,
+        "inside",
+        lambda self, argv, environ: ([], venv.environment(self.profile, self.prefix, environ)),
+    )
+    lay(tmp_path / "bin", "python", ELF)
+    for access in (Access(variables={"LD_PRELOAD": value}), Access(passed=("LD_PRELOAD",))):
+        Native(tmp_path).become(["python"], {"PATH": "", "LD_PRELOAD": value}, access)
+    assert started == [expected.format(tmp_path)] * 2
 
 
 def test_a_native_command_imports_from_the_project_first(
