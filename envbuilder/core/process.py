@@ -108,13 +108,15 @@ def run(
     cwd: Path | None = None,
     timeout: float | None = None,
     stdin: str = "",
+    holds_stdin: bool = False,
     on_stdout: Callable[[str], None] | None = None,
     on_stderr: Callable[[str], None] | None = None,
 ) -> Completed:
     """Run a program to completion and return its output.
 
     `env` is added to `base`, by default this process's environment. `timeout` is in seconds.
-    `stdin` is the program's input: a line or two. The callbacks receive each line as it arrives.
+    `stdin` is the program's input: a line or two. With `holds_stdin` it has none, and its stdin is
+    open until it ends, or this process does in any way. The callbacks receive each line on arrival.
     Raises `ToolError` if the program is missing; a failing exit status is returned. If the output
     is very long, only its end is returned. What a callback raises stops the program and is raised.
     """
@@ -131,7 +133,7 @@ def run(
     try:
         child = subprocess.Popen(
             [program, *argv[1:]],
-            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if stdin or holds_stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**(os.environ if base is None else base), **(env or {})},
@@ -155,7 +157,7 @@ def run(
             reader.start()
             readers.append(reader)
         held.release()
-        if child.stdin:
+        if child.stdin and not holds_stdin:
             with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
                 pipe.write(stdin)
         try:
@@ -171,6 +173,8 @@ def run(
         _running.pop(child, None)
         for reader in readers:
             reader.join(reading)
+        if child.stdin:
+            child.stdin.close()
     if failures:
         raise failures[0]
     return Completed(

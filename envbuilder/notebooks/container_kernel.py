@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from envbuilder.containers import inside
 from envbuilder.core import process
 from envbuilder.notebooks import connection
-from envbuilder.notebooks.inside import GUARD
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.build.access import Access
     from envbuilder.build.backends.container import DockerEnvironment
+
+_VARIABLES = {"JPY_PARENT_PID": "1"}
+"""Without it, a kernel prints advice for a shell; its parent is the container's first process."""
 
 
 def run(environment: DockerEnvironment, file: Path, stated: Access) -> int:
@@ -25,7 +28,8 @@ def run(environment: DockerEnvironment, file: Path, stated: Access) -> int:
     have to be mounted. The container ends when that pipe is closed, even if this process is killed.
     """
     opened = connection.read(file)
-    guarded = ("python", "-I", "-c", GUARD.read_text(encoding="utf-8"))
-    command = environment.command(guarded, replace(stated, ports=opened.ports))
+    kernel = ("python", "-m", "ipykernel_launcher", "-f", inside.BEGINNING)
+    access = replace(stated, ports=opened.ports, variables={**stated.variables, **_VARIABLES})
+    command = environment.command(inside.guarded(("python", "-I"), kernel), access)
     parent = os.getppid()
     return process.hold(command, f"{opened.text}\n", lambda: os.getppid() == parent)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STARTERS = {"subprocess", "multiprocessing", "pty"}
-ELSEWHERE = ("payload/", "notebooks/inside/")
+ELSEWHERE = ("payload/", "containers/inside/guard.py", "notebooks/inside/")
 """Modules that run in other interpreters than envbuilder's."""
 EXECUTORS = {
     "system",

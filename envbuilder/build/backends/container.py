@@ -16,6 +16,7 @@ from envbuilder.build.backends import caches, devices, foreign_programs, project
 from envbuilder.build.image import records
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS
 from envbuilder.build.plan import names_of
+from envbuilder.containers import inside
 from envbuilder.containers.engine.container import Container
 from envbuilder.containers.engine.interface import VOLUME_LABEL
 from envbuilder.containers.oci.reference import familiar
@@ -137,9 +138,10 @@ class DockerEnvironment:
             image=image,
             user=conventions.USER,
             limits=self._engine.limits,
-            entrypoint=(*program, conventions.PAYLOAD, "exec", "--"),
+            entrypoint=inside.guarded(program, (*program, conventions.PAYLOAD, "exec", "--")),
             arguments=(*program, conventions.PAYLOAD, "--promise", start.text(), *arguments(paths)),
             variables={**variables, **self.device_variables},
+            is_held=True,
             home=conventions.HOME,
             mounts={str(folders[name]): path for name, path in paths.items() if name != RECORD},
             writable={str(folders[name]): path for name, path in paths.items() if name == RECORD},

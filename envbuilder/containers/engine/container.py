@@ -85,6 +85,8 @@ class Container(Struct, frozen=True, kw_only=True):
     platform: str = ""
     """Empty for the image's own."""
     network: bool = False
+    is_held: bool = False
+    """Its stdin stays open as long as this process lives, for a command that ends with it."""
     variables: Mapping[str, str] = {}
     home: str = ""
     """The user's working folder, a file system in memory like /tmp; empty for neither."""

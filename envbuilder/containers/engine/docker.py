@@ -325,6 +325,8 @@ def _options(container: Container) -> dict[str, Any]:
         options |= {"mem_limit": container.limits.memory, "memswap_limit": -1}
     if container.limits.processes:
         options["pids_limit"] = container.limits.processes
+    if container.is_held:
+        options["stdin_open"] = True
     if container.platform:
         options["platform"] = container.platform
     if container.home:

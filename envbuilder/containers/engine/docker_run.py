@@ -50,12 +50,15 @@ def run(
     timer = threading.Timer(timeout, stop)
     timer.daemon = True
     stream: Any = None
+    held: Any = None
     started = time.monotonic()
     out = _Lines(on_stdout)
     err = _Lines(lambda line: None)
     try:
         container = client.containers.create(name=name, **options)
         stream = container.attach(stdout=True, stderr=True, stream=True, demux=True, logs=True)
+        if options.get("stdin_open"):  # the engine closes it when this connection ends
+            held = client.api.attach_socket(container.id, {"stdin": 1, "stream": 1})
         container.start()
         timer.start()
         for stdout, stderr in stream:
@@ -70,6 +73,8 @@ def run(
         timer.cancel()
         if stream is not None:
             stream._response.close()  # its own close() leaves the connection open
+        if held is not None:
+            getattr(held, "_response", held).close()
         with contextlib.suppress(APIError, RequestException):
             client.api.remove_container(name, force=True)
     out.end()

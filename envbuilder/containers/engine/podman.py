@@ -189,6 +189,7 @@ class PodmanEngine(Engine):
         # Podman's own settings could add the host's variables and proxies; a remote client has no
         # such option for variables.
         flags = [*self._flags(container), "--http-proxy=false"]
+        flags += ["--interactive"] if container.is_held else []
         if not self._remote:
             flags.append("--env-host=false")
         return podman_run.run(

@@ -35,7 +35,11 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         try:
             done = process.run(
-                [*command, *started], cwd=Path(folder), timeout=timeout, on_stdout=on_stdout
+                [*command, *started],
+                cwd=Path(folder),
+                timeout=timeout,
+                on_stdout=on_stdout,
+                holds_stdin="--interactive" in flags,
             )
         finally:
             # Killing the waiting client does not stop the container.

@@ -374,6 +374,9 @@ def test_nvidias_gpus_come_by_the_runtime_or_cdi_and_force_leaves_out_what_neith
     assert (started.network, started.project) == (False, None)
     assert started.mounts == {"/data": "/data"}
     assert started.arguments[-1] == "probe"
+    assert started.is_held
+    assert started.entrypoint[-3:] == ("/opt/envbuilder/payload.pyz", "exec", "--")
+    assert started.entrypoint[5].startswith('"""Run a command while stdin stays open'), "its guard"
 
 
 def test_a_venv_preloads_by_full_path_and_keeps_the_callers_own() -> None:

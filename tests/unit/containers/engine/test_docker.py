@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from docker.errors import APIError, ImageNotFound, NotFound
+from msgspec.structs import replace
 from requests import ReadTimeout
 
 from envbuilder.containers.engine import docker
@@ -256,7 +257,9 @@ def test_earlier_versions_of_docker_only_name_their_folders(tmp_path: Path) -> N
 
 
 def test_the_sdk_gets_everything_that_confines_a_container() -> None:
-    bare = docker._options(Container(image="sha256:1", user="1000:1000", limits=Limits()))
+    container = Container(image="sha256:1", user="1000:1000", limits=Limits())
+    bare = docker._options(container)
+    assert docker._options(replace(container, is_held=True)) == {**bare, "stdin_open": True}
     assert bare == {
         "image": "sha256:1",
         "user": "1000:1000",

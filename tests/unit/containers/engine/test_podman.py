@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.containers.engine import cdi, podman, podman_run
 from envbuilder.containers.engine.container import Container, Devices, Limits, Volume
@@ -115,6 +116,9 @@ def test_a_container_becomes_flags_of_the_client(monkeypatch: pytest.MonkeyPatch
     assert (command, image, arguments) == (("podman",), "x:1", ("payload",))
     assert ("--entrypoint", json.dumps(["python", "-I"])) in itertools.pairwise(flags)
     assert {"--env=A=1", "--env-host=false", "--http-proxy=false"} <= set(flags)
+    assert "--interactive" not in flags
+    PODMAN.run(replace(made, is_held=True), print, 60)
+    assert {*started[-1][1]} - {*flags} == {"--interactive"}
 
 
 @pytest.mark.parametrize("remote", [False, True])

@@ -1,4 +1,4 @@
-"""A kernel in a container ends with whoever holds its stdin; its exit code is the container's."""
+"""What runs in a container ends with whoever holds its stdin; its exit code is the container's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.notebooks.inside import GUARD
+from envbuilder.containers import inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,8 +37,9 @@ def guarded(tmp_path: Path) -> Iterator[Start]:
 
     def start(script: str) -> subprocess.Popen[str]:
         (tmp_path / "ipykernel_launcher.py").write_text(script)
+        command = (sys.executable, "-m", "ipykernel_launcher", "-f", inside.BEGINNING)
         guard = subprocess.Popen(
-            [sys.executable, "-c", GUARD.read_text()],
+            inside.guarded((sys.executable,), command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

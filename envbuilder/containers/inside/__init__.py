@@ -1,0 +1,18 @@
+"""What runs inside containers, as their first process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+BEGINNING = "{beginning}"
+"""Word of a guarded command that becomes the path of a file with the first line of stdin."""
+
+
+def guarded(python: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a container's command that runs another one for as long as its stdin stays open.
+
+    The container then ends with whoever holds the other end, even if that one is killed. `python`
+    starts an interpreter of the image.
+    """
+    program = Path(__file__).with_name("guard.py").read_text(encoding="utf-8")
+    return (*python, "-c", program, BEGINNING, *command)

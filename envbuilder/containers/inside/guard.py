@@ -1,0 +1,41 @@
+"""Run a command while stdin stays open; runs as the first process of a container.
+
+The first argument is a placeholder. If the command has it, the first line of stdin goes into a file
+whose path replaces it. When this process ends, the container does, with all that the command
+started. Needs the standard library only, and no file of its own.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+LONGEST = 1 << 16
+
+
+def main(placeholder: str, *command: str) -> None:
+    """Run the command, and end with its exit code."""
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
+    words = list(command)
+    if placeholder in words:
+        path = Path(tempfile.mkdtemp(), "beginning")  # a folder of this user only
+        path.write_bytes(sys.stdin.buffer.readline(LONGEST))
+        words[words.index(placeholder)] = str(path)
+    # A group of its own: an interrupt also reaches what a cell of a notebook has started.
+    child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+    threading.Thread(target=watch, daemon=True).start()
+    code = child.wait()
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def watch() -> None:
+    """End this process when nobody holds the other end of stdin."""
+    while os.read(0, LONGEST):
+        pass
+    os._exit(0)
+
+
+main(*sys.argv[1:])
