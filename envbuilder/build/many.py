@@ -135,24 +135,20 @@ def _with_space(
 ) -> tuple[Outcome, ...]:
     """Return the outcomes: if the disks lack space for all that is missing, none of it is built.
 
-    What two images have in common is downloaded and stored once.
+    What two images have in common is downloaded and stored once; venvs do not share.
     """
-    missing, stored = set[str](), set[str]()
+    missing = {
+        profile: product.plan
+        for profile, product, *_ in planned
+        if product and (request.rebuild or product.existing() is None)
+    }
     files: dict[str, File] = {}
     rooms: list[Room] = []
-    for profile, product, *_ in planned:
-        with contextlib.suppress(EnvbuilderError):  # its build raises it again
-            if product is None:
-                continue
-            plan = product.plan
-            if request.rebuild or product.existing() is None:
-                fresh = sum(f.room for f in plan.files if f.sha256 not in stored)
-                share = fresh / (sum(f.room for f in plan.files) or 1)
-                rooms += (replace(room, bytes=int(room.bytes * share)) for room in plan.room)
-                files |= {f.sha256: f for f in plan.files}
-                missing.add(profile)
-            if makes_image(plan.backend):
-                stored |= {f.sha256 for f in plan.files}
+    for plan in missing.values():
+        counted = [f for f in plan.files if makes_image(plan.backend) and f.sha256 in files]
+        share = 1 - sum(f.room for f in counted) / (sum(f.room for f in plan.files) or 1)
+        rooms += (replace(room, bytes=int(room.bytes * share)) for room in plan.room)
+        files |= {f.sha256: f for f in plan.files}
     try:
         space.require(files.values(), rooms, settings)
     except BuildError as error:

@@ -58,7 +58,7 @@ def run(
         container = client.containers.create(name=name, **options)
         stream = container.attach(stdout=True, stderr=True, stream=True, demux=True, logs=True)
         if options.get("stdin_open"):  # the engine closes it when this connection ends
-            held = client.api.attach_socket(container.id, {"stdin": 1, "stream": 1})
+            held = client.api.attach_socket(name, {"stdin": 1, "stream": 1})
         container.start()
         timer.start()
         for stdout, stderr in stream:

@@ -150,7 +150,6 @@ def test_an_unknown_profile_is_refused_before_anything_is_planned(
         ("venv", 20, "cpu", ["cpu", "xpu", "zendnn"]),
         ("docker", 30, "", ["cpu", "xpu", "zendnn"]),  # the layer that both have is stored once
         ("docker", 29, "", ["xpu"]),
-        ("docker", 15, "cpu", ["cpu", "xpu", "zendnn"]),
     ],
 )
 def test_the_disks_must_have_room_for_all_builds_together(

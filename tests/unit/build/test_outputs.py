@@ -56,22 +56,6 @@ def test_an_image_with_other_names_is_written_again(
     assert (tagged["me/a"].existing() is None) == output.endswith(".tar")
 
 
-def test_an_image_that_lost_a_name_to_another_is_written_again(
-    found: Settings, tmp_path: Path
-) -> None:
-    """As `latest` in a layout, after a build from another lock."""
-    first = product(found, "oci:x", None)
-    found.data_dir.mkdir()
-    deliver(first, tmp_path / "first")
-    other = product(found, "oci:x", None)
-    assembly, save = other.plan.steps[-2:]
-    assembly = replace(assembly, names=("envbuilder/cpu:other", "envbuilder/cpu:latest"))
-    other.plan = replace(other.plan, fingerprint="cd" * 32, steps=(assembly, save))
-    deliver(other, tmp_path / "other")
-    assert first.existing() is None
-    assert other.existing() is not None
-
-
 def test_an_image_with_other_layers_is_written_again(
     found: Settings, tmp_path: Path, output: str
 ) -> None:
