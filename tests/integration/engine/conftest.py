@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import shutil
@@ -11,18 +12,35 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.build.backends import caches
 from envbuilder.containers.engine import podman
 from envbuilder.core.errors import ToolError
 from tests.conftest import missing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from envbuilder.containers.engine.podman import PodmanEngine
 
 PODMAN_BASE = "localhost/envbuilder-test-podman-base:1"
+OTHER_USER = 4321
+"""As whom tests of root's run something."""
 
 
 def run_podman(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(autouse=True)
+def no_caches_left(tmp_path: Path) -> Iterator[None]:
+    """Remove the cache volumes of the projects that a test laid out."""
+    yield
+    projects = (tmp_path, *(path for path in tmp_path.iterdir() if path.is_dir()))
+    pairs = itertools.product((os.getuid(), OTHER_USER), projects)
+    names = [caches.with_cache([], uid, project)[0].source for uid, project in pairs]
+    for client in filter(shutil.which, ("docker", "podman")):
+        command = [client, "volume", "rm", "--force", *names]
+        subprocess.run(command, capture_output=True, check=False)
 
 
 @pytest.fixture(scope="session")

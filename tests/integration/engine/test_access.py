@@ -18,7 +18,7 @@ import pytest
 
 from envbuilder.build.backends import caches
 from tests.integration.conftest import start
-from tests.integration.engine.conftest import PODMAN_BASE
+from tests.integration.engine.conftest import OTHER_USER, PODMAN_BASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,9 +55,6 @@ class Bench:
         self.words = ("run", "--profile", "tiny", "--backend", "docker", "--base-image", base)
         self.variables = variables
 
-    def cache(self, uid: int) -> str:
-        return caches.with_cache([], uid, self.folder)[0].source
-
     def remove(self, volume: str) -> None:
         command = [self.client, "volume", "rm", "--force", volume]
         subprocess.run(command, capture_output=True, check=False)
@@ -66,16 +63,14 @@ class Bench:
 @pytest.fixture(params=["docker", "podman"])
 def bench(
     request: pytest.FixtureRequest, session_environment: dict[str, str], tiny: Path, tmp_path: Path
-) -> Iterator[Bench]:
-    """The same with each engine; the project's cache is gone in the end."""
+) -> Bench:
+    """The same with each engine."""
     if request.param == "docker":
         request.getfixturevalue("docker_client")
         base, variables = request.getfixturevalue("base_image"), dict[str, str]()
     else:
         base, variables = PODMAN_BASE, request.getfixturevalue("alone")
-    bench = Bench(request.param, base, {**session_environment, **variables}, tmp_path)
-    yield bench
-    bench.remove(bench.cache(os.getuid()))
+    return Bench(request.param, base, {**session_environment, **variables}, tmp_path)
 
 
 def test_folders_volumes_and_variables_are_there(bench: Bench) -> None:
@@ -128,17 +123,17 @@ def test_what_is_downloaded_is_there_the_next_time(bench: Bench) -> None:
         expected = f"{present} {present} {present} /tmp/.cache/huggingface True\n"
         assert done.stdout == expected
     listed = start(("clean", "--dry-run", "--volumes"), bench.variables, cwd=bench.folder)
-    assert f"would remove {bench.cache(os.getuid())}\n" in listed.stdout
+    (ours,) = caches.with_cache([], os.getuid(), bench.folder)
+    assert f"would remove {ours.source}\n" in listed.stdout
     # Another user's command, of a project that is not this user's, has a cache of its own.
     if os.getuid() == 0:
-        os.chown(bench.folder, 4321, 4321)
+        os.chown(bench.folder, OTHER_USER, OTHER_USER)
         variables = {**bench.variables, "ENVBUILDER_TRUSTED_FOLDERS": str(bench.folder)}
         try:
             words = (*bench.words, "--", "python", "-c", code)
             done = start(words, variables, cwd=bench.folder)
         finally:
             os.chown(bench.folder, 0, 0)
-            bench.remove(bench.cache(4321))
         assert done.stdout.startswith("False False False"), done.stderr
         assert done.stdout.endswith("True\n")
 

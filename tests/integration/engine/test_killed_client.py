@@ -69,6 +69,10 @@ def test_it_ends_with_a_client_that_is_killed(engine: tuple[str, dict[str, str]]
     while running(token) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert running(token) == []
+    words = ["docker", "ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Command}}"]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    for ended in (line.split()[0] for line in listed.splitlines() if token in line):
+        subprocess.run(["docker", "rm", ended], capture_output=True, check=True)
 
 
 def test_it_ends_by_itself_with_the_commands_code(engine: tuple[str, dict[str, str]]) -> None:
