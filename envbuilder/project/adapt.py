@@ -119,11 +119,11 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
                 " support only profiles that fit, list them: profiles: [NAME, …]",
             )
         if extras or (not version and requirement.specifier):
-            wanted = f"[{','.join(extras)}]" if extras else ""
+            brackets = f"[{','.join(extras)}]" if extras else ""
             markers = " and ".join(f"({m})" for m in (need.marker, requirement.marker) if m)
             versions = "" if version else requirement.specifier
             end = f"; {markers}" if markers else ""
-            yield Requirement(f"{need.name}{wanted}{versions}{end}")
+            yield Requirement(f"{need.name}{brackets}{versions}{end}")
 
 
 def _pinned(requirement: Requirement) -> str:
