@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from envbuilder.core.project_file import Definition
     from envbuilder.project.starter import Source
 
-_MOST_NAMED = 5
 _NOTHING = (
     "No file that is read lists what the project requires, so the environment holds the framework"
     " alone. Add packages (envbuilder add NAME), or list a file under requirements_from"
@@ -88,14 +87,13 @@ def _write(folder: Path, path: Path) -> Written:
     from envbuilder.project.requirement_files import read
 
     chosen, unread = _readable(folder, starter.sources(folder))
-    others = starter.others(folder, chosen)
-    text = starter.text(chosen, others)
+    text = starter.text(chosen, others := starter.others(folder, chosen))
     definition = settings.decoded(text, path)[1]
     assert definition is not None, "the text lists requirements"
     notes, impossible = _tried(definition, folder)
     if chosen is None:
         unread = [*read.unread(folder)]
-        notes = (*notes, ": ".join(filter(None, (_NOTHING, ", ".join(others[:_MOST_NAMED])))))
+        notes = (*notes, ": ".join(filter(None, (_NOTHING, ", ".join(others[:5])))))
     save(path, text.encode(), InvalidError, "Check that the folder is yours.")
     script = process.quoted(entry_points.arguments(folder)) or "…"
     return Written(

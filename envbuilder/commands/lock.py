@@ -20,8 +20,6 @@ from envbuilder.profiles.profile import names as profile_names
 from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from envbuilder.core.settings import Settings
     from envbuilder.locks.availability.files import Summary
     from envbuilder.packages.conda.lock import Lock as CondaLock
@@ -129,21 +127,14 @@ def command(
     )
     if profile is None and output_dir is None:
         locking.remove_needless(settings)
-    for line in _unread(settings):
-        console.result(f"note: {PROJECT_FILE} requires nothing, and {line}")
-    return code
-
-
-def _unread(settings: Settings) -> Iterator[str]:
-    """Yield what could list requirements of a project that requires nothing."""
-    from envbuilder.project import environments
-    from envbuilder.project.requirement_files import read
-
     definition = settings.definition
-    if definition is not None and settings.project is not None:
-        every = [environments.stated(definition, name) for name in environments.names(definition)]
-        if not any(each.requirements or each.requirements_from for each in every):
-            yield from read.unread(settings.project)
+    requires = not definition or definition.requirements_from or any(e.places for e in chosen)
+    if settings.project and not requires:
+        from envbuilder.project.requirement_files import read
+
+        for line in read.unread(settings.project):
+            console.result(f"note: {PROJECT_FILE} requires nothing, and {line}")
+    return code
 
 
 def _check(

@@ -53,19 +53,17 @@ def problems(profile: Profile, target: Target) -> Iterator[str]:
 
     if not are_stated(target):
         return
-    wheels = {wheel.name: wheel for wheel in target.of_kind("wheel")}
-    reached = {
+    wheels = {wheel.name: wheel.requires for wheel in target.of_kind("wheel")}
+    todo = [
         canonical(need.name)
         for need in map(Requirement, profile.requirements)
         if applies(need.marker, target.platform, target.python)
-    }
-    todo = sorted(reached & wheels.keys())
+    ]
+    reached: set[str] = set()
     while todo:
-        wheel = wheels[todo.pop()]
-        for name in wheel.requires:
-            if name not in wheels:
-                yield f"{name} is missing, which {wheel.name} requires"
-            elif name not in reached:
-                todo.append(name)
-        reached.update(wheel.requires)
+        if (name := todo.pop()) not in reached:
+            reached.add(name)
+            todo += wheels.get(name, ())
+    for name, requires in wheels.items():
+        yield from (f"{r} is missing, which {name} requires" for r in requires if r not in wheels)
     yield from (f"nothing requires {name}" for name in sorted(wheels.keys() - reached))

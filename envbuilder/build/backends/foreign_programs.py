@@ -224,15 +224,10 @@ def require_unchanged(argv: Sequence[str], profile: str, *, of_project: bool) ->
         return
     verb = changes.split()[1]
     names = argv[[*argv].index(verb) + 1 :]
-    plain = names and all(_REQUIREMENT.match(name) for name in names)
-    packages = shlex.join(names) if plain else "NAME"
-    way = "Remove" if verb in {"remove", "uninstall"} else "Add"
-    raise ToolError(
-        f"{changes} would change the environment",
-        f"{_BY_HAND} {way} packages of the project: envbuilder {way.lower()} {packages}"
-        if of_project
-        else advice(profile),
-    )
+    packages = shlex.join(names) if names and all(map(_REQUIREMENT.match, names)) else "NAME"
+    command = f"envbuilder {'remove' if verb in {'remove', 'uninstall'} else 'add'} {packages}"
+    hint = f"{_BY_HAND} The project's packages: {command}" if of_project else advice(profile)
+    raise ToolError(f"{changes} would change the environment", hint)
 
 
 def refusal(program: Program, argv: Sequence[str], place: Place, how: str) -> ToolError | None:

@@ -220,7 +220,7 @@ def test_an_installer_is_refused_before_anything_is_built(
     with pytest.raises(ToolError, match="would change the environment") as caught:
         foreign.require_unchanged(argv, "cpu", of_project=True)
     way = "remove" if "uninstall" in argv else "add"
-    assert caught.value.hint.endswith(f" packages of the project: envbuilder {way} {packages}")
+    assert caught.value.hint.endswith(f" The project's packages: envbuilder {way} {packages}")
     with pytest.raises(ToolError) as caught:
         foreign.require_unchanged(argv, "cpu", of_project=False)
     assert "add_requirements" in caught.value.hint
