@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--upgrade", action="store_true", help="the newest versions")
     upgrade = parser.parse_args(arguments).upgrade
     settings = configuration.load()
-    library = lab.library(settings)
+    library = lab.library()
     for name in TOOLS:
         path = library.folders[0] / "locks" / f"{name}.json"
         previous = locks.previous(path) if path.exists() else None
