@@ -117,7 +117,8 @@ def require_own(path: Path, trusted: Trust | None = None) -> None:
     if why:
         raise InvalidError(
             f"{path} is not used: {why}",
-            f"Make it your own, or move it away. To use it as it is: {VARIABLE}={path.parent}",
+            "Make it your own, or move it away. To use it as it is:"
+            f" {VARIABLE}={path if path.is_dir() else path.parent}",
         )
 
 
