@@ -70,7 +70,7 @@ def _decoded(content: bytes, name: str) -> str:
 def parse_toml(text: str, file: str) -> dict[str, Any]:
     """Return the data of a TOML document; raise `InvalidError` with the line of a mistake."""
     if key := _LONG_KEY.search(text):
-        line = text.count("\n", 0, key.end()) + 1
+        number = text.count("\n", 0, key.end()) + 1
         raise InvalidError(f"{escaped(file)}:{number}: a key of more than {_MOST_PARTS} parts")
     try:
         return tomllib.loads(text)

@@ -241,8 +241,8 @@ def check(data: Any) -> Report:
 
     A report is untrusted: an environment may send anything. No number in it may be NaN or infinite.
     A report that did not fail must have used the requested device, contain trained epochs with a
-    duration and an accuracy, and contain no failed check. Everything that keeps, compares or shows a report
-    takes it from here; the payload's part alone is valid, too.
+    duration and an accuracy, and contain no failed check. Everything that keeps, compares or shows
+    a report takes it from here; the payload's part alone is valid, too.
     """
     if problem := _unusable_number(data):
         raise VerifyError(f"the payload's report is malformed: {problem}")
