@@ -204,4 +204,4 @@ def _of_report(report: Report) -> tuple[Outcome, str]:
     used = report.device.used
     if used is not None and used != report.device.requested:
         return "wrong", f"it trained on {used}, not on {report.device.requested}: {reason}"
-    return "failed", reason
+    return ("unproven" if report.status == "unproven" else "failed"), reason

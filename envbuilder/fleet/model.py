@@ -41,6 +41,7 @@ Outcome = Literal[
     "verified",
     "busy",
     "slow",
+    "unproven",
     "wrong",
     "failed",
     "broken",
@@ -57,8 +58,9 @@ Outcome = Literal[
 """What became of a node, the best first.
 
 `verified`: training on the promised device was proven. `busy`: that, too, but the node did other
-work, so its speed was not judged. `slow`: proven, but much slower than its equals. `wrong`: the
-node has another accelerator than promised. `failed`: the verification failed. `broken`: the
+work, so its speed was not judged. `slow`: proven, but much slower than its equals. `unproven`: it
+trained on the promised device, but nothing outside repeated a step. `wrong`: the node has another
+accelerator than promised. `failed`: the verification failed. `broken`: the
 environment could not be built or started, or the job ended with an error before it reported.
 `killed`: the scheduler or somebody else ended the job. `timed-out`: it took longer than allowed.
 `lost`: it ended, or vanished, without a result. `mixed-up`: its result is another job's, or

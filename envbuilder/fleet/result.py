@@ -79,7 +79,7 @@ def report_of(result: Result) -> Report | None:
             raise VerifyError("it passed, and has no report")
         return None
     report = model.check(result.report)
-    if (report.status == "passed") != (result.exit_code == 0):
+    if (report.status != "failed") != (result.exit_code == 0):
         raise VerifyError(
             f"the verification ended with {result.exit_code}, and its report says {report.status}"
         )

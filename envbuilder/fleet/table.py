@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
     from envbuilder.fleet.model import Entry, Group, Summary
 
-_COLOURS = {"verified": "green", "busy": "green", "slow": "yellow", "drained": "dim"}
+_COLOURS = {
+    "verified": "green",
+    "busy": "green",
+    "slow": "yellow",
+    "unproven": "yellow",
+    "drained": "dim",
+}
 _COLOURS |= {"unmapped": "dim", "pending": "yellow", "interrupted": "yellow"}
 MOST_ROWS = 60
 """Up to so many nodes, all of them have a row; of more, only those that were not proven."""

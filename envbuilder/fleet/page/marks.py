@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 Tone = Literal["bad", "caution", "good", "left"]
 TONES: tuple[Tone, ...] = ("bad", "caution", "good", "left")
 """CSS classes, the most urgent first."""
-_CAUTIONS: frozenset[Outcome] = frozenset({"slow", "pending", "interrupted"})
+_CAUTIONS: frozenset[Outcome] = frozenset({"slow", "unproven", "pending", "interrupted"})
 _MEANINGS: dict[Outcome, tuple[str, str]] = {
     "verified": ("✓", "training on what was promised is proven"),
     "busy": ("~", "proven, too; the node did other work, so its speed was not judged"),
     "slow": ("S", "proven, but much slower than its equals"),
+    "unproven": ("N", "trained on what was promised; nothing outside repeated a step"),
     "wrong": ("W", "the node has another accelerator than promised"),
     "failed": ("F", "the verification failed"),
     "broken": ("B", "the environment could not be built or started"),

@@ -48,6 +48,13 @@ def test_a_device_that_is_another_than_requested_is_wrong() -> None:
     assert entry.detail == "it trained on cpu, not on xpu: device: trained on cpu"
 
 
+def test_what_nothing_outside_repeated_is_not_proven() -> None:
+    sent = report(status="unproven", reasons=["step not proven"])
+    entry = judged(result(sent=sent)).entry
+    assert (entry.outcome, entry.detail) == ("unproven", "step not proven")
+    assert entry.outcome not in PROVEN
+
+
 def test_any_other_failure_is_one() -> None:
     sent = report(status="failed", reasons=["gradients: wrong"])
     entry = judged(result(sent=sent, exit_code=5)).entry
