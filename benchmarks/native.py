@@ -1,4 +1,4 @@
-"""The native environment of `cpu` for other benchmarks: built where it is missing, and run."""
+"""Native environments for other benchmarks: built where one is missing, and run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 ENVBUILDER = str(Path(sys.executable).with_name("envbuilder"))
 
 
-def build() -> Path:
+def build(profile: str = "cpu") -> Path:
     """The environment's folder."""
-    argv = [ENVBUILDER, "build", "--profile", "cpu", "--backend", "venv", "--json"]
+    argv = [ENVBUILDER, "build", "--profile", profile, "--backend", "venv", "--json"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
     return Path(json.loads(done.stdout)["artifact"]["ref"])
 

@@ -119,8 +119,10 @@ class Expects(_Strict, frozen=True):
     """The version that the framework must report."""
     versions: dict[types.PythonVersion, types.FrameworkVersion] = {}
     """Python → the version, where it is another one."""
-    accuracy: Annotated[float, Meta(gt=0, lt=1)] = 0.975
-    """The lowest accuracy on MNIST's test images after an epoch."""
+    accuracy: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    """The lowest accuracy on MNIST's test images after an epoch; without it the measured gates
+    hold, or 0.975 with `images`.
+    """
     images: Annotated[int, Meta(ge=10_000, le=60_000)] | None = None
     """The training images of an epoch, the first of MNIST's 60,000, where all would take too long.
     """

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from envbuilder.core.settings import Settings
+    from envbuilder.payload.options import Gates
     from envbuilder.payload.training.dataset import Split
 
 PIXELS = SIDE * SIDE
@@ -148,19 +149,16 @@ class BlindTest:
         return Score(images=count, accuracy=correct / count, loss=loss)
 
 
-def require(score: Score, reported: float, least: float, most_loss: float) -> None:
-    """Raise `VerifyError` unless a score confirms the accuracy that the payload reported.
-
-    `least` is the required accuracy, `most_loss` the upper bound of the mean cross-entropy.
-    """
+def require(score: Score, reported: float, gates: Gates) -> None:
+    """Raise `VerifyError` unless a score passes the gates and confirms the reported accuracy."""
     summary = f"{score.accuracy:.2%} of {score.images} images right, cross-entropy {score.loss:.3f}"
     apart = _AGREEMENT + _IMAGES_APART / score.images
-    if score.accuracy < least:
-        problem = f"at least {least:.2%} is needed"
+    if score.accuracy < gates.accuracy:
+        problem = f"at least {gates.accuracy:.2%} is needed"
     elif not abs(score.accuracy - reported) <= apart:
         problem = f"the payload reported {reported:.2%}"
-    elif not score.loss <= most_loss:
-        problem = f"at most {most_loss:.2f} is allowed"
+    elif not score.loss <= gates.blind_loss:
+        problem = f"at most {gates.blind_loss:.2f} is allowed"
     else:
         return
     raise VerifyError(f"the blind test failed: {summary}, and {problem}")

@@ -266,8 +266,8 @@ FORGED = (
     _forged("another name of the data", "data: MNIST subset", dataset__name="MNIST"),
     _forged("another precision", "precision: float32 was requested", precision__dtype="bfloat16"),
     _forged("another batch", "batch: 64 was requested", training__batch=640),
-    _forged("a lower threshold", "minimum accuracy: 0.85 was", training__min_accuracy=0.1),
-    _forged("an accuracy too low", "at least 85.00% is", training__epochs=[epoch(0.4, 0.5)]),
+    _forged("a lower threshold", "minimum accuracy: ", training__min_accuracy=0.1),
+    _forged("an accuracy too low", "accuracy 50.00%; at least", training__epochs=[epoch(0.4, 0.5)]),
     _forged(
         "a loss of nothing learned",
         "the training loss is 2.313",

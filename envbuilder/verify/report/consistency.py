@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.core.text import percent, printable
-from envbuilder.payload.options import Options
+from envbuilder.payload.options import Gates, Options
 from envbuilder.payload.training.train import BATCH
 from envbuilder.verify.report import speed
 from envbuilder.verify.report.model import Check
@@ -61,8 +61,7 @@ class Request(Struct, frozen=True, kw_only=True):
     framework: str
     version: str
     precision: str
-    accuracy: float
-    loss: float
+    gates: Gates
     checks: tuple[str, ...] = ()
     """The checks that must have run: those of every verification, and the profile's own."""
 
@@ -92,8 +91,7 @@ def request_for(expects: Expected, data: Dataset, *, epochs: int | None, quick: 
         framework=expects.framework,
         version=expects.version,
         precision=expects.precision,
-        accuracy=options.gate_for(used),
-        loss=options.most_loss_for(used),
+        gates=options.gates_for(used),
         checks=(*options.required(), *(f"compile {name}" for name in options.backends())),
     )
 
@@ -150,8 +148,8 @@ def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
         if reported != expected:
             yield f"{name}: {_short(expected)} was requested, {_short(reported)} is reported"
     threshold = training.min_accuracy if training else None
-    if threshold not in (None, request.accuracy):
-        yield f"minimum accuracy: {request.accuracy} was requested, {threshold} is reported"
+    if threshold not in (None, request.gates.accuracy):
+        yield f"minimum accuracy: {request.gates.accuracy} was requested, {threshold} is reported"
     ran = {check.name for check in measured.checks if check.status in {"passed", "warning"}}
     for name in request.checks:
         if name not in ran:
@@ -182,8 +180,8 @@ def _sums(request: Request, measured: Measured) -> Iterator[str]:
         if abs(right - round(right)) > _EXACT * request.test:
             yield f"epoch {number}: {epoch.accuracy} is not a fraction of {request.test} images"
     last = epochs[-1].accuracy
-    if last is not None and last < request.accuracy:
-        yield f"accuracy {last:.2%}; at least {request.accuracy:.2%} is needed"
+    if last is not None and last < request.gates.accuracy:
+        yield f"accuracy {last:.2%}; at least {request.gates.accuracy:.2%} is needed"
     baseline = measured.baseline_seconds()
     if measured.baseline is not None and (baseline is None or baseline <= 0):
         yield "the baseline has no time"
@@ -200,8 +198,8 @@ def _losses(request: Request, measured: Measured) -> Iterator[str]:
         yield "an epoch has no loss"
         return
     finite = [loss for loss in losses if loss is not None]
-    if finite[-1] > request.loss:
-        yield f"the training loss is {finite[-1]:.3f}; at most {request.loss:.2f} is allowed"
+    if finite[-1] > request.gates.loss:
+        yield f"the training loss is {finite[-1]:.3f}; at most {request.gates.loss:.2f} is allowed"
     points = [loss for _, loss in training.losses if loss is not None] if training else []
     mean = sum(finite) / len(finite)
     curve = sum(points) / len(points) if points else mean

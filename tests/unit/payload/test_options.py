@@ -4,45 +4,45 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.payload import options as gates
 from envbuilder.payload.options import Options
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.payload.training.dataset import Dataset, Split
 
 FULL = Dataset("mnist", Split(b"", b"", 60_000), Split(b"", b"", 10_000), {})
+PART = FULL.first(20_032)
 SUBSET = Dataset("mnist-subset", Split(b"", b"", 3_000), Split(b"", b"", 1_000), {})
 
 
-def test_full_data_is_trained_once_and_gated_at_97_5_percent() -> None:
+def test_full_data_is_trained_once_and_has_gates_for_it() -> None:
     options = Options("cpu")
-    assert (options.epochs_for(FULL), options.gate_for(FULL)) == (1, 0.975)
+    assert (options.epochs_for(FULL), options.gates_for(FULL)) == (1, gates.FULL)
+    assert options.gate_for(FULL) >= 0.975
 
 
-@pytest.mark.parametrize(
-    ("epochs", "expected"), [(None, (3, 0.92)), (1, (1, 0.85)), (2, (2, 0.90)), (9, (9, 0.92))]
-)
-def test_a_subset_has_its_own_gate(epochs: int | None, expected: tuple[int, float]) -> None:
+@pytest.mark.parametrize(("epochs", "trained"), [(None, 3), (1, 1), (2, 2), (9, 9)])
+def test_a_subset_has_gates_of_its_own(epochs: int | None, trained: int) -> None:
     options = Options("cpu", epochs=epochs)
-    assert (options.epochs_for(SUBSET), options.gate_for(SUBSET)) == expected
-
-
-def test_a_stated_gate_holds_for_any_data() -> None:
-    options = Options("cpu", min_accuracy=0.0)
-    assert (options.gate_for(FULL), options.gate_for(SUBSET)) == (0.0, 0.0)
+    expected = gates.QUICK[min(trained, 3) - 1]
+    assert (options.epochs_for(SUBSET), options.gates_for(SUBSET)) == (trained, expected)
 
 
 @pytest.mark.parametrize(
-    ("options", "data", "most"),
+    ("stated", "data", "accuracy", "loss"),
     [
-        (Options("cpu"), FULL, 0.42),
-        (Options("cpu"), SUBSET, 0.904),
-        (Options("cpu", epochs=1), SUBSET, 1.52),
-        (Options("cpu", min_accuracy=0.0), SUBSET, 9.0),
+        (0.975, FULL, 0.975, 0.42),
+        (0.96, PART, 0.96, 0.552),
+        (None, PART, 0.975, 0.42),
+        (0.0, SUBSET, 0.0, 9.0),
     ],
 )
-def test_the_loss_that_is_allowed_goes_with_the_accuracy(
-    options: Options, data: Dataset, most: float
+def test_a_stated_accuracy_holds_for_any_data_and_bounds_the_losses(
+    stated: float | None, data: Dataset, accuracy: float, loss: float
 ) -> None:
-    assert options.most_loss_for(data) == pytest.approx(most)
+    options = Options("cpu", min_accuracy=stated)
+    assert options.gates_for(data) == (accuracy, pytest.approx(loss), pytest.approx(loss))
+    assert options.gate_for(data) == accuracy
+    assert options.most_loss_for(data) == pytest.approx(loss)
 
 
 def test_a_blind_test_is_required_where_there_are_questions() -> None:

@@ -95,6 +95,7 @@ def test_what_is_not_asked_for_is_not_passed() -> None:
         "--epochs",
         "--framework-version",
         "--extension",
+        "--min-accuracy",
         "--compile-backend",
         "--require-kernels",
     }

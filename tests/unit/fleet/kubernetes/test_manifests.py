@@ -170,7 +170,7 @@ def test_a_claim_is_mounted_read_only_and_trained_on_in_full() -> None:
     (container,) = spec["containers"]
     assert container["volumeMounts"][0]["subPath"] == "datasets/mnist"
     assert "--quick" not in container["args"]
-    assert container["args"][container["args"].index("--min-accuracy") + 1] == "0.975"
+    assert "--min-accuracy" not in container["args"], "the measured gates hold"
 
 
 def test_kueue_starts_what_has_a_queue() -> None:

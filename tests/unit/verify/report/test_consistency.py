@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from envbuilder.payload.options import FULL as MEASURED
+from envbuilder.payload.options import QUICK, Gates
 from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify.report import consistency, model
@@ -18,6 +20,8 @@ SUBSET = Dataset(
 )
 EXPECTS = Expected(device="cpu", version="2.13.0+cpu")
 LIVED = 60.0
+ONE = QUICK[0]
+"""The gates after one epoch of the subset."""
 
 
 def contradictions(seconds: float = LIVED, **changes: Any) -> list[str]:
@@ -34,9 +38,9 @@ def test_fewer_images_than_mnist_has_are_one_epoch_with_the_profiles_own_gate() 
     few = Expected(device="cpu", version="1", images=20_032, accuracy=0.96)
     asked = consistency.request_for(few, whole, epochs=None, quick=False)
     assert (asked.train, asked.test, asked.subset) == (20_032, 10_000, True)
-    assert (asked.epochs, asked.accuracy) == (1, 0.96)
+    assert (asked.epochs, asked.gates.accuracy) == (1, 0.96)
     quick = consistency.request_for(few, whole, epochs=None, quick=True)
-    assert (quick.train, quick.epochs, quick.accuracy) == (3_000, 3, 0.92)
+    assert (quick.train, quick.epochs, quick.gates) == (3_000, 3, QUICK[2])
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,10 @@ def test_fewer_images_than_mnist_has_are_one_epoch_with_the_profiles_own_gate() 
         ({"precision__dtype": "bfloat16"}, "precision: float32 was requested, bfloat16"),
         ({"precision": None}, "precision: float32 was requested, None"),
         ({"training__batch": 640}, "batch: 64 was requested, 640"),
-        ({"training__min_accuracy": 0.1}, "minimum accuracy: 0.85 was requested, 0.1 is"),
+        (
+            {"training__min_accuracy": 0.1},
+            f"minimum accuracy: {ONE.accuracy} was requested, 0.1 is",
+        ),
         ({"framework__version": "2.12.0+cpu"}, "torch: 2.13.0+cpu was requested, 2.12.0+cpu"),
         ({"framework__version": "2.13.0"}, "torch: 2.13.0+cpu was requested, 2.13.0 "),
         ({"framework__name": "jax"}, "framework: torch was requested, jax is reported"),
@@ -61,8 +68,14 @@ def test_fewer_images_than_mnist_has_are_one_epoch_with_the_profiles_own_gate() 
         ({"training__epochs": [epoch(2.0)] * 2}, "epochs: 1 was requested, 2 is reported"),
         ({"training__epochs": [epoch(20.0) | {"data_seconds": 9.0}]}, "and its parts 9.000 s"),
         ({"training__epochs": [epoch(20.0, 0.98415)]}, "is not a fraction of 1000 images"),
-        ({"training__epochs": [epoch(20.0, 0.5)]}, "accuracy 50.00%; at least 85.00% is needed"),
-        ({"training__epochs": [epoch(20.0) | {"loss": 2.3129}]}, "at most 1.52 is allowed"),
+        (
+            {"training__epochs": [epoch(20.0, 0.5)]},
+            f"accuracy 50.00%; at least {ONE.accuracy:.2%} is",
+        ),
+        (
+            {"training__epochs": [epoch(20.0) | {"loss": 2.3129}]},
+            f"at most {ONE.loss:.2f} is allowed",
+        ),
         ({"training__epochs": [epoch(20.0) | {"loss": None}]}, "an epoch has no loss"),
         ({"training__epochs": [epoch(20.0) | {"loss": -1.0}]}, "an epoch has no loss"),
         (
@@ -126,7 +139,7 @@ def test_a_report_that_is_odd_and_may_be_true(changes: dict[str, Any]) -> None:
 
 def test_the_loss_may_be_the_highest_that_is_allowed() -> None:
     request = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
-    data = quick_report(training__epochs=[epoch(20.0) | {"loss": request.loss}])
+    data = quick_report(training__epochs=[epoch(20.0) | {"loss": request.gates.loss}])
     assert consistency.contradictions(request, model.check(data), LIVED) == []
 
 
@@ -270,24 +283,27 @@ def test_a_version_without_a_local_part_names_every_build() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "quick", "accuracy"), [(FULL, False, 0.5), (FULL, True, 0.85), (SUBSET, False, 0.85)]
+    ("data", "quick", "accuracy"),
+    [(FULL, False, 0.5), (FULL, True, ONE.accuracy), (SUBSET, False, ONE.accuracy)],
 )
 def test_only_a_full_training_has_to_reach_the_profiles_accuracy(
     data: Dataset, quick: bool, accuracy: float
 ) -> None:
     expects = msgspec.structs.replace(EXPECTS, accuracy=0.5)
-    assert consistency.request_for(expects, data, epochs=1, quick=quick).accuracy == accuracy
+    asked = consistency.request_for(expects, data, epochs=1, quick=quick)
+    assert asked.gates.accuracy == accuracy
 
 
 @pytest.mark.parametrize(
-    ("quick", "epochs", "accuracy", "loss"),
-    [(True, 3, 0.92, 0.904), (False, 1, 0.975, 0.42)],
+    ("quick", "epochs", "expected"),
+    [(True, None, (3, QUICK[2])), (True, 1, (1, ONE)), (False, None, (1, MEASURED))],
 )
-def test_what_a_request_asks_for(quick: bool, epochs: int, accuracy: float, loss: float) -> None:
-    full = Dataset("MNIST", Split(b"", b"", 60000), Split(b"", b"", 10000), {})
-    asked = consistency.request_for(EXPECTS, full, epochs=None, quick=quick)
+def test_what_a_request_asks_for(
+    quick: bool, epochs: int | None, expected: tuple[int, Gates]
+) -> None:
+    asked = consistency.request_for(EXPECTS, FULL, epochs=epochs, quick=quick)
     assert (asked.train, asked.test) == ((3000, 1000) if quick else (60000, 10000))
-    assert (asked.epochs, asked.accuracy, round(asked.loss, 4)) == (epochs, accuracy, loss)
+    assert (asked.epochs, asked.gates) == expected
 
 
 @pytest.mark.parametrize("share", [None, 0.02, 1.0426, 1.0532, 1.1])

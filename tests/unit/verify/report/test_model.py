@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from envbuilder.core.console import PlainProgress, _PlainTask
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.process import Completed
+from envbuilder.payload.options import Gates
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.payload.training.dataset import Split
 from envbuilder.verify import blind_test
@@ -332,8 +333,7 @@ def run(start: Any, tmp_path: Path) -> Outcome:
         framework="torch",
         version="",
         precision="float32",
-        accuracy=0.9,
-        loss=1.0,
+        gates=Gates(accuracy=0.9, loss=1.0, blind_loss=1.0),
     )
     test = blind_test.BlindTest(Split(b"", b"", 0), tmp_path)
     return run_payload(start, PlainProgress(lambda text: None), log, RUN, asked, test)

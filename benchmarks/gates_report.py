@@ -1,0 +1,332 @@
+"""The gates that follow from honest trainings, and how good that derivation is: Markdown tables.
+
+An accuracy is looked at on the logit scale and a loss on the logarithm's, where they have neither
+bounds nor, nearly, a skew. The gate is the mean minus (of a loss: plus) k standard deviations. k is
+the factor of a one-sided tolerance bound: with a probability of `CONFIDENCE`, at most `REFUSED` of
+all honest runs lie beyond it, if they are normally distributed on that scale. Where they are skewed
+towards the gate, k is raised by the first term of Cornish and Fisher's expansion.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from envbuilder.payload.options import QUICK, Gates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+CONFIDENCE = 0.95
+REFUSED = 1e-4
+"""Of all honest verifications, by all gates together (Bonferroni)."""
+NORMAL = statistics.NormalDist()
+STEPS = 2000
+LEAST = 5
+"""Fewer runs are no sample."""
+ENOUGH = 30
+"""Fewer runs make no gate: k would be too large for one that refuses anything."""
+BINS = 0.5
+"""Width of the histogram's rows, in standard deviations."""
+
+MARK = "<!-- benchmarks/gates.py report -->"
+"""What follows in the page is generated."""
+
+Run = dict[str, Any]
+
+
+class Quantity(NamedTuple):
+    """What is judged: its title, its scale there and back, and on which side it is refused."""
+
+    title: str
+    scale: Callable[[float], float]
+    back: Callable[[float], float]
+    side: int
+
+
+def logit(share: float) -> float:
+    """The logarithm of the odds."""
+    return math.log(share / (1 - share))
+
+
+def share(odds: float) -> float:
+    """The inverse of `logit`."""
+    return 1 / (1 + math.exp(-odds))
+
+
+QUANTITIES = {
+    "accuracy": Quantity("accuracy", logit, share, -1),
+    "blind_accuracy": Quantity("blind accuracy", logit, share, -1),
+    "loss": Quantity("training loss", math.log, math.exp, 1),
+    "blind_loss": Quantity("blind cross-entropy", math.log, math.exp, 1),
+}
+
+
+@cache
+def factor(runs: int, refused: float, confidence: float = CONFIDENCE) -> float:
+    """k of a one-sided tolerance bound for a normal distribution whose mean and deviation are
+    estimated from as many runs, within 1e-6.
+
+    Tables agree: 2.355 for 10 runs, a tenth and 95 %; 3.981 for a hundredth (NIST/SEMATECH
+    e-Handbook of Statistical Methods, 7.2.6.3).
+    """
+    low, high = 0.0, 100.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _held(middle, runs, refused) > confidence else (middle, high)
+    return high
+
+
+def _held(k: float, runs: int, refused: float) -> float:
+    """The probability that mean + k deviations is above the quantile that `refused` exceed.
+
+    It is the integral of the normal distribution of the mean over the density of the deviation
+    (chi over the root of its degrees of freedom), by Simpson's rule: a noncentral t distribution.
+    """
+    quantile, degrees = NORMAL.inv_cdf(1 - refused), runs - 1
+    constant = math.log(2) + degrees / 2 * math.log(degrees / 2) - math.lgamma(degrees / 2)
+    width = 8 / math.sqrt(2 * degrees)
+    first, last = max(1e-9, 1 - width), 1 + width
+    step = (last - first) / STEPS
+    total = 0.0
+    for number in range(STEPS + 1):
+        deviation = first + number * step
+        exponent = (degrees - 1) * math.log(deviation) - degrees * deviation**2 / 2
+        weight = 1 if number in {0, STEPS} else 4 if number % 2 else 2
+        above = NORMAL.cdf(math.sqrt(runs) * (k * deviation - quantile))
+        total += weight * math.exp(constant + exponent) * above
+    return total * step / 3
+
+
+class Sample(NamedTuple):
+    """One quantity after one epoch, over runs."""
+
+    quantity: Quantity
+    values: list[float]
+
+    @property
+    def scaled(self) -> list[float]:
+        """The values on the quantity's scale."""
+        return [self.quantity.scale(value) for value in self.values]
+
+    @property
+    def middle(self) -> float:
+        """The mean, back from that scale."""
+        return self.quantity.back(statistics.fmean(self.scaled))
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation on that scale."""
+        return statistics.stdev(self.scaled)
+
+    @property
+    def worst(self) -> float:
+        """The value closest to the gate."""
+        return min(self.values, key=lambda value: -self.quantity.side * value)
+
+    @property
+    def distances(self) -> list[float]:
+        """How many standard deviations each value is from the mean, towards the gate; sorted."""
+        mean, deviation = statistics.fmean(self.scaled), self.deviation
+        return sorted(self.quantity.side * (value - mean) / deviation for value in self.scaled)
+
+    @property
+    def skewness(self) -> float:
+        """The third moment of the distances: positive if the tail towards the gate is longer."""
+        return statistics.fmean(distance**3 for distance in self.distances)
+
+    @property
+    def k(self) -> float:
+        """The standard deviations from the mean to the gate, one of all that are asked at once."""
+        refused = REFUSED / len(QUANTITIES)
+        more = max(0.0, self.skewness) * (NORMAL.inv_cdf(1 - refused) ** 2 - 1) / 6
+        return factor(len(self.values), refused) + more
+
+    @property
+    def bound(self) -> float:
+        """The gate."""
+        mean = statistics.fmean(self.scaled)
+        return self.quantity.back(mean + self.quantity.side * self.k * self.deviation)
+
+
+def sample(runs: Sequence[Run], name: str, epoch: int) -> Sample:
+    """One quantity after an epoch, counted from 0."""
+    quantity = QUANTITIES[name]
+    return Sample(quantity, [run[name][epoch] for run in runs])
+
+
+def groups(runs: Sequence[Run]) -> Iterator[tuple[str, int, str, list[Run]]]:
+    """Kind, epoch, framework ("all" for all of them) and the honest runs of it."""
+    for kind, epochs in (("quick", 3), ("full", 1)):
+        of_kind = [run for run in runs if run["kind"] == kind and "fault" not in run]
+        names = list(Counter(run["framework"] for run in of_kind))
+        for epoch in range(epochs):
+            for name in (*names, "all"):
+                chosen = [run for run in of_kind if name in {"all", run["framework"]}]
+                if len(chosen) >= LEAST:
+                    yield kind, epoch, name, chosen
+
+
+def derived(runs: Sequence[Run]) -> dict[tuple[str, int], Gates]:
+    """The gates of the payload by kind and epoch, rounded to what refuses less."""
+    gates = {}
+    for kind, epoch, framework, chosen in groups(runs):
+        if framework == "all" and len(chosen) >= ENOUGH:
+            bounds = {name: sample(chosen, name, epoch).bound for name in QUANTITIES}
+            least = math.floor(1000 * min(bounds["accuracy"], bounds["blind_accuracy"])) / 1000
+            losses = (math.ceil(100 * bounds[name]) / 100 for name in ("loss", "blind_loss"))
+            gates[kind, epoch] = Gates(least, *losses)
+    return gates
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def shown(quantity: Quantity, value: float) -> str:
+    """A value as it is read: accuracies in per cent."""
+    return f"{100 * value:.2f}" if quantity.side < 0 else f"{value:.3f}"
+
+
+def reached(runs: Sequence[Run]) -> str:
+    """What was reached, and the bounds."""
+    rows = []
+    for kind, epoch, framework, chosen in groups(runs):
+        cells: list[object] = [f"{kind}, {epoch + 1}", framework, len(chosen)]
+        for name, quantity in QUANTITIES.items():
+            measured = sample(chosen, name, epoch)
+            values = (measured.middle, measured.worst, measured.bound)
+            middle, worst, bound = (shown(quantity, value) for value in values)
+            deviation = f"{measured.deviation:.3f} × {measured.k:.1f}"
+            cells.append(f"{middle} ({deviation}) {worst} **{bound}**")
+        rows.append(cells)
+    titles = [quantity.title for quantity in QUANTITIES.values()]
+    return table(("run, epoch", "framework", "runs", *titles), rows)
+
+
+def normality(runs: Sequence[Run]) -> str:
+    """How far the distributions are from normal ones: moments and the two extremes of each."""
+    rows = []
+    for kind, epoch, framework, chosen in groups(runs):
+        count = len(chosen)
+        cells: list[object] = [f"{kind}, {epoch + 1}", framework, count]
+        expected = [NORMAL.inv_cdf(1 - (i + 0.625) / (count + 0.25)) for i in range(2)]
+        cells.append(", ".join(f"{distance:.1f}" for distance in expected))
+        for name in QUANTITIES:
+            measured = sample(chosen, name, epoch)
+            farthest = measured.distances[-2:]
+            fourth = statistics.fmean(distance**4 for distance in measured.distances) - 3
+            extremes = f"{farthest[1]:.1f}, {farthest[0]:.1f}"
+            cells.append(f"{extremes} ({measured.skewness:+.2f}, {fourth:+.2f})")
+        rows.append(cells)
+    titles = [quantity.title for quantity in QUANTITIES.values()]
+    return table(("run, epoch", "framework", "runs", "normal", *titles), rows)
+
+
+def effects(runs: Sequence[Run]) -> str:
+    """How the means differ between what was varied, in standard deviations of the framework."""
+    rows = []
+    for kind, epoch, framework, chosen in groups(runs):
+        if kind == "full" or epoch != 2 or framework == "all":
+            continue
+        for varied in ("data", "threads", "form"):
+            for value, count in sorted(Counter(run[varied] for run in chosen).items()):
+                part = [run for run in chosen if run[varied] == value]
+                if count == len(chosen) or count < 3:
+                    continue
+                shifts = []
+                for name in QUANTITIES:
+                    all_of, some = sample(chosen, name, epoch), sample(part, name, epoch)
+                    difference = statistics.fmean(some.scaled) - statistics.fmean(all_of.scaled)
+                    shifts.append(f"{difference / all_of.deviation:+.2f}")
+                rows.append((framework, f"{varied}: {value}", count, *shifts))
+    titles = [quantity.title for quantity in QUANTITIES.values()]
+    return table(("framework", "varied", "runs", *titles), rows)
+
+
+def faults(runs: Sequence[Run]) -> str:
+    """How many runs with a fault the gates of the payload refuse after each epoch, and by which."""
+    rows = []
+    for name in dict.fromkeys(run["fault"] for run in runs if "fault" in run):
+        chosen = [run for run in runs if run.get("fault") == name]
+        cells: list[object] = [name, len(chosen)]
+        for epoch, gates in enumerate(QUICK):
+            refused = Counter[str]()
+            for run in chosen:
+                by = refusals(run, epoch, gates)
+                refused.update([*by, "any"] if by else [])
+            last = [run["accuracy"][epoch] for run in chosen]
+            rest = ", ".join(f"{k} {refused[k]}" for k in ("accuracy", "loss", "blind loss"))
+            cells.append(f"{statistics.fmean(last):.1%}: {refused['any']} ({rest})")
+        rows.append(cells)
+    return table(("fault", "runs", "after 1 epoch", "after 2", "after 3"), rows)
+
+
+def refusals(run: Run, epoch: int, gates: Gates) -> list[str]:
+    """The gates that a run does not pass."""
+    least = min(run["accuracy"][epoch], run["blind_accuracy"][epoch])
+    problems = {
+        "accuracy": least < gates.accuracy,
+        "loss": run["loss"][epoch] > gates.loss,
+        "blind loss": run["blind_loss"][epoch] > gates.blind_loss,
+    }
+    return [name for name, refused in problems.items() if refused]
+
+
+def histogram(measured: Sample) -> str:
+    """How many runs are how far from the mean, and where the gate is."""
+    quantity = measured.quantity
+    mean, deviation = statistics.fmean(measured.scaled), measured.deviation
+    bins = Counter(math.floor(distance / BINS) for distance in measured.distances)
+    lines = []
+    for number in range(min(bins), math.floor(measured.k / BINS) + 1):
+        low, high = number * BINS, (number + 1) * BINS
+        value = shown(quantity, quantity.back(mean + quantity.side * low * deviation))
+        normal = len(measured.values) * (NORMAL.cdf(high) - NORMAL.cdf(low))
+        mark = "← gate" if low <= measured.k < high else "█" * bins[number]
+        lines.append(f"{low:+5.1f} {value:>6} {bins[number]:4} {normal:6.1f}  {mark}".rstrip())
+    return "\n".join(("   sd  value runs normal", *lines))
+
+
+def tails(runs: Sequence[Run]) -> Iterator[str]:
+    """The distributions after the last epoch of quick runs, which most verifications are."""
+    chosen = [run for run in runs if run["kind"] == "quick" and "fault" not in run]
+    for name in ("accuracy", "loss", "blind_loss"):
+        measured = sample(chosen, name, 2)
+        yield f"{measured.quantity.title.capitalize()}:\n\n```\n{histogram(measured)}\n```"
+
+
+def counted(runs: Sequence[Run]) -> str:
+    """How many honest runs there are of what."""
+    counts = Counter(
+        (run["kind"], run["framework"], run["version"]) for run in runs if "fault" not in run
+    )
+    rows = [(*names, count) for names, count in sorted(counts.items())]
+    return table(("kind", "framework", "version", "runs"), rows)
+
+
+def report(runs: Sequence[Run]) -> str:
+    """The generated part of docs/evidence/gates.md."""
+    sections = {
+        "Runs": [counted(runs)],
+        "What they reach": [reached(runs)],
+        "How normal that is": [normality(runs), *tails(runs)],
+        "What makes a difference": [effects(runs)],
+        "What the gates refuse": [faults(runs)],
+    }
+    parts = [f"## {title}\n\n" + "\n\n".join(texts) for title, texts in sections.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def write(page: Path, runs: Sequence[Run]) -> None:
+    """Replace the generated part of the page, and print the gates for `payload/options.py`."""
+    written, mark, _ = page.read_text().partition(MARK)
+    page.write_text(f"{written}{mark}\n\n{report(runs)}")
+    for (kind, epoch), gates in derived(runs).items():
+        print(f"{kind}, epoch {epoch + 1}: {gates}")
