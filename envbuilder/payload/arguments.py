@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
         help="part of the data, measures briefly, compiles nothing",
     )
     add("--seed", type=int, default=1)
-    add("--min-accuracy", type=_fraction, help="default: 0.975, or the subset's own gate")
+    add("--min-accuracy", type=_fraction, help="default: what honest trainings reach")
     add("--precision", choices=tuple(GRADIENT_TOLERANCE), default="float32")
     add("--framework", choices=FRAMEWORKS, default="torch")
     add("--framework-version", help="exact; with a local part (+cpu) that must match too")
