@@ -500,7 +500,8 @@ def test_uv_says_where_it_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_INDEX_URL", "https://user:word@index.invalid/simple")
     monkeypatch.setenv("UV_INDEX", "mine=https://other.invalid/simple")
-    (tmp_path / "uv.toml").write_text('find-links = ["https://third.invalid/all.html"]\n')
+    (tmp_path / "mine.toml").write_text('find-links = ["https://third.invalid/all.html"]\n')
+    monkeypatch.setenv("UV_CONFIG_FILE", "mine.toml")
     found = origins.places()
     assert [p.url for p in found if not p.flat] == [
         "https://user:word@index.invalid/simple", "https://other.invalid/simple",

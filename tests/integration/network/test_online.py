@@ -53,6 +53,7 @@ class Project:
             "NO_PROXY": "127.0.0.1",
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_FIND_LINKS": "",
+            "XDG_CONFIG_HOME": str(self.folder),
             **{f"ENVBUILDER_{n}_DIR": str(self.folder / n) for n in ("CACHE", "DATA", "CONFIG")},
         }
         return start(("lock", "--profile", "tiny", *arguments), environment, cwd=self.folder)
@@ -84,9 +85,10 @@ def test_what_vanished_is_found_in_a_folder_of_wheels(project: Project, tmp_path
     offers = [o for o in project.offers() if o.distribution != "leaf"]
     with index_server.serve(offers) as url:
         assert project.check(url, 2) == {"leaf": ("vanished", [])}
-        (tmp_path / "uv.toml").write_text('find-links = ["kept"]\n')
         kept = tmp_path / "kept"
         kept.mkdir()
+        (tmp_path / "uv").mkdir()
+        (tmp_path / "uv" / "uv.toml").write_text(f"find-links = ['{kept}']\n")
         (kept / project.leaf.name).write_bytes(project.leaf.read_bytes())
         # What uv would take from there is where the lock says: with the user's own packages.
         assert project.check(url, 0) == {}
