@@ -69,7 +69,7 @@ class Loading(FakeEngine):
 
 
 class Assembly:
-    """An image without layers, which says what it is made from."""
+    """A small image that says what it is made from."""
 
     def __init__(self, step: Assemble, *rest: Any) -> None:
         self.step = step
@@ -288,7 +288,7 @@ def rendered(name: str, environment: str = "default", text: str = "") -> Check:
     return check
 
 
-def bundled(environment: str = "default", /, **stated: Any) -> Check:
+def bundled(environment: str = "default", /, text: str = "", **stated: Any) -> Check:
     """The bundle has the present lock, and the manifest says what it is for."""
 
     def check(world: World, done: Done) -> None:
@@ -298,6 +298,7 @@ def bundled(environment: str = "default", /, **stated: Any) -> Check:
         assert world.torch(environment).encode() in lock
         manifest = json.loads(next(iter(texts.values())))
         assert {key: manifest[key] for key in stated} == stated
+        assert text in str(manifest["lacks"]) + done.out
 
     return check
 
@@ -362,9 +363,9 @@ ROWS: tuple[tuple[str, str, tuple[str, ...], Check], ...] = (
         bundled(platforms=["linux/amd64"]),
     ),
     ("bundle", "--python-version", ("--python-version", "3.12"), bundled(pythons=["3.12"])),
-    ("bundle", "--base-image", ("--base-image", "oci:other"), bundled()),
+    ("bundle", "--base-image", ("--base-image", "oci:other"), bundled(text="/other")),
     ("bundle", "--output", ("-o", "out.bundle"), bundled()),
-    ("bundle", "--json", ("--json",), bundled()),
+    ("bundle", "--json", ("--json",), bundled(text='"profiles":["cpu"]')),
 )
 
 
