@@ -206,7 +206,7 @@ def command(
     folder = (folder or Path(f"fleet-{run}")).absolute()
     folders.require_path(folder)
     # -P: no file of a job's folder shadows a module.
-    own = (sys.executable, "-P", "-m", "envbuilder")
+    program = (sys.executable, "-P", "-m", "envbuilder")
     # As they are here, and absolute: jobs start elsewhere, and get no other variables.
     folder_variables = {
         "ENVBUILDER_CACHE_DIR": str(user_settings.cache_dir),
@@ -214,7 +214,7 @@ def command(
         "ENVBUILDER_DATA_DIR": str(user_settings.data_dir),
     }
     common = planning.common(
-        *(run, folder, settings, request, own),
+        *(run, folder, settings, request, program),
         {**os.environ, **folder_variables},
         user_settings.project,
     )

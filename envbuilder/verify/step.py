@@ -124,32 +124,32 @@ def _repeat(record: _Record, number: int) -> tuple[Repeated, str, tuple[Any, ...
     """Return a repeated step, what is wrong with it, and its masks where they have an effect."""
     numpy = record.numpy
     images, labels = record.batch(number)
-    loss, kept = record.step(number, len(labels))
+    loss, masks = record.step(number, len(labels))
     before = record.state(number)
     weights = {name: value for name, (value, _, _) in before.items()}
-    passed = reference.forward(numpy, weights, images, labels, kept)
-    near = numpy.argwhere((abs(passed.third) < _NEAR) & (kept[1] > 0))
+    passed = reference.forward(numpy, weights, images, labels, masks)
+    near = numpy.argwhere((abs(passed.third) < _NEAR) & (masks[1] > 0))
     epoch = number // record.count
     rate = LEARNING_RATE * GAMMA**epoch
     after = record.state(number + 1)
-    found = _LARGEST, ""
+    closest = _LARGEST, ""
     for flipped in _choices(near):
         active = passed.third > 0
         for image, unit in flipped:
             active[image, unit] ^= True
         gradients = reference.backward(numpy, passed, active)
-        found = min(found, _worst(numpy, before, after, gradients, rate))
-        if found[0] <= MEDIAN_ERROR:
+        closest = min(closest, _worst(numpy, before, after, gradients, rate))
+        if closest[0] <= MEDIAN_ERROR:
             break
     loss_error = abs(loss - passed.loss) / passed.loss
     each = Repeated(
         step=number + 1,
         epoch=epoch + 1,
-        error=found[0],
-        array=found[1],
+        error=closest[0],
+        array=closest[1],
         loss_error=_finite(float(loss_error)),
     )
-    return each, _wrong(each, len(near)), _effective(passed, kept)
+    return each, _wrong(each, len(near)), _effective(passed, masks)
 
 
 def _choices(near: Any) -> Iterator[tuple[Any, ...]]:
@@ -219,9 +219,9 @@ def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
                 yield f"epochs {earlier} and {epoch + 1} took images in a similar order"
 
 
-def _effective(passed: Any, kept: tuple[Any, Any]) -> tuple[tuple[Any, Any], ...]:
+def _effective(passed: Any, masks: tuple[Any, Any]) -> tuple[tuple[Any, Any], ...]:
     """Return each mask, and where it has an effect: a value that is 0 anyway hides it."""
-    return (kept[0], passed.pooled > 0), (kept[1], passed.third > 0)
+    return (masks[0], passed.pooled > 0), (masks[1], passed.third > 0)
 
 
 def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
@@ -239,10 +239,10 @@ def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
             elif not _by_chance(dropped, share):
                 yield f"{name} dropped {dropped.mean():.1%}, not {share:.0%}"
         pairs = [((k[1:], e[1:]), (k[:-1], e[:-1])) for k, e in of_layer]
-        for (one, first), (other, second) in (*pairs, *itertools.pairwise(of_layer)):
-            count = min(len(one), len(other))
+        for (mask, first), (other, second) in (*pairs, *itertools.pairwise(of_layer)):
+            count = min(len(mask), len(other))
             both = first[:count] & second[:count]
-            if not _by_chance(one[:count][both] == other[:count][both], alike):
+            if not _by_chance(mask[:count][both] == other[:count][both], alike):
                 yield f"{name} drops the same again and again"
 
 
@@ -316,11 +316,11 @@ class _Record:
         """Return a step's loss, and the masks of the two dropouts."""
         sizes = [images * math.prod(shape) for shape in layers.DROPPED]
         content = self._read(f"step-{number}", 8 + sum(sizes))
-        kept = self.numpy.frombuffer(content, "u1", offset=8)
-        if kept.max() > 1:
+        values = self.numpy.frombuffer(content, "u1", offset=8)
+        if values.max() > 1:
             raise VerifyError(f"the recorded step {number + 1} is damaged: a mask is no mask")
         rows, columns, channels = layers.DROPPED[0]
-        first, second = kept[: sizes[0]], kept[sizes[0] :].reshape(images, -1)
+        first, second = values[: sizes[0]], values[sizes[0] :].reshape(images, -1)
         if self._rows_first:
             first = first.reshape(images, channels, rows, columns).transpose(0, 2, 3, 1)
         (loss,) = struct.unpack("<d", content[:8])

@@ -44,6 +44,7 @@ class HipTorch:
     ) -> None:
         self.__version__, self.fails, self.right = version, fails, right
         self.done: list[str] = []
+        self.from_numpy = lambda array: SimpleNamespace(numpy=lambda: array)
         properties = SimpleNamespace(
             name="Radeon RX 7900 XTX", total_memory=24 << 30, gcnArchName=gfx
         )

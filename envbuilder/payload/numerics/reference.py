@@ -48,16 +48,16 @@ class Forward:
 
 
 def forward(
-    numpy: Any, weights: Dict[str, Any], images: Any, labels: Any, kept: Sequence[Any] = ()
+    numpy: Any, weights: Dict[str, Any], images: Any, labels: Any, masks: Sequence[Any] = ()
 ) -> Forward:
-    """Compute the network's result for a batch; ``kept`` are the masks of the two dropouts.
+    """Compute the network's result for a batch; ``masks`` are those of the two dropouts.
 
     ``images`` are (N, 28, 28, 1), normalised; everything is converted to float64. Without masks
     nothing is dropped.
     """
     exact = {name: value.astype(numpy.float64) for name, value in weights.items()}
     images = images.astype(numpy.float64)
-    scales = [mask / (1 - share) for mask, share in zip(kept, layers.SHARES)] or [1.0, 1.0]  # noqa: B905
+    scales = [mask / (1 - share) for mask, share in zip(masks, layers.SHARES)] or [1.0, 1.0]  # noqa: B905
     first = convolve(numpy, images, exact["conv1.weight"]) + exact["conv1.bias"]
     second = convolve(numpy, numpy.maximum(first, 0), exact["conv2.weight"]) + exact["conv2.bias"]
     pooled, chosen = pool(numpy, numpy.maximum(second, 0))

@@ -188,7 +188,7 @@ WRONG_VALUES = {
     ),
     "a missing file": Mistake("requirements_from: [no.txt]\n", 1, "no.txt", "r.txt."),
     "another kind of file": Mistake(
-        "requirements_from:\n  - r.txt\n  - setup.py\n", 3, "setup.py", "in pyproject.toml"
+        "requirements_from:\n  - r.txt\n  - setup.py\n", 3, "setup.py", "envbuilder add"
     ),
     "extras of a text file": Mistake(
         "requirements_from:\n  - {file: r.txt, extras: [a]}\n", 2, "r.txt", "Remove extras: a."

@@ -83,12 +83,14 @@ def test_the_build_and_the_device_are_asked_about_the_accelerator(
 ) -> None:
     build = replaced(monkeypatch, torch_.device, "require_build", "CUDA 13.0")
     usable = replaced(monkeypatch, torch_.device, "require_usable", "an H100")
+    arrays = replaced(monkeypatch, torch_.device, "require_arrays", None)
     runtime = SimpleNamespace(runtime=lambda torch: f"runtime of {torch.__version__}")
     monkeypatch.setattr(torch_, "ACCELERATORS", {"cuda": runtime})
     ready = Torch(TORCH, "cuda")
     assert ready.require_build() == "CUDA 13.0"
     assert ready.require_usable() == "an H100; runtime of 2.13.0+cpu"
     assert build.calls == usable.calls == [(TORCH, "cuda")]
+    assert arrays.calls == [(TORCH,)]
 
 
 def test_an_autoencoder_must_learn_from_the_training_images(

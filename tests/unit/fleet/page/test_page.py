@@ -38,16 +38,16 @@ def test_the_whole_run_is_there_in_order() -> None:
     places = [seen.text.rindex(heading) for heading in headings]
     assert places == sorted(places)
     for words in (
-        "NOT VERIFIED 6 of 17 nodes proved by training what was promised of them. 2 nodes",
+        "NOT VERIFIED 6 of 18 nodes proved by training what was promised of them. 2 nodes",
         "1 failed : failed-1",
         "Slurm · run 20261123t091500z-0123ab · 23 November 2026, 09:15 UTC · took 27 min 5 s",
-        "Nodes 19 Proven 6 1 of them busy Not proven 11 Left out 2",
+        "Nodes 20 Proven 6 1 of them busy Not proven 12 Left out 2",
         "5 verified",
         "median 1.25 s",
         "6 nodes, 1.20 s to 2.50 s",
         "slow-1 2.00×",
         "why it is killed · job 4711",
-        "18 new; 1 node is in both runs.",
+        "19 new; 1 node is in both runs.",
     ):
         assert words in seen.text, words
     assert "None" not in page.render(mixed())
