@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from envbuilder import __version__
+from envbuilder.commands import removed
 from envbuilder.core import stopping, streams
 from envbuilder.core.errors import (
     BUILD_FAILED,
@@ -246,7 +247,7 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
             return INVALID
         context = getattr(error, "ctx", None)
         hint = f"See: {context.command_path} --help" if context else ""
-        _complain(error.format_message(), hint)
+        _complain(removed.refusal(error) or error.format_message(), hint)
         return RUN_FAILED if through else INVALID
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted; nothing half-made is left", "")

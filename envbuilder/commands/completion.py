@@ -18,8 +18,7 @@ def command(shell: str) -> None:
       source <(envbuilder completion bash)
       envbuilder completion fish > ~/.config/fish/completions/envbuilder.fish
     """
-    from envbuilder.cli import cli
-
+    root = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     assert kind is not None
-    console.document(kind(cli, {}, "envbuilder", "_ENVBUILDER_COMPLETE").source())
+    console.document(kind(root, {}, "envbuilder", "_ENVBUILDER_COMPLETE").source())

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="With --online: a bundle to search for files that are gone.",
 )
-@click.option("--audit", is_flag=True, hidden=True)  # removed; hidden for one release
 @click.option(
     "--backend",
     type=click.Choice(["conda"]),
@@ -65,7 +64,6 @@ def command(
     check: bool,
     online: bool,
     bundles: tuple[Path, ...],
-    audit: bool,
     backend: str | None,
     upgrade: bool,
     packages: tuple[str, ...],
@@ -96,12 +94,6 @@ def command(
     settings = configuration.load()
     folders = search_path(settings.project, settings.config_dir)
     names = (profile,) if profile else profile_names(folders)
-    if audit:
-        raise InvalidError(
-            "`lock --audit` was removed: scanners read envbuilder's SBOM and know more",
-            "Run: envbuilder sbom --profile NAME --output sbom.cdx.json, then grype"
-            " sbom:sbom.cdx.json, trivy sbom sbom.cdx.json or osv-scanner scan -L sbom.cdx.json",
-        )
     if (online and not check) or (bundles and not online):
         raise click.UsageError("--online belongs to --check, and --bundle to --online")
     if packages and (check or backend or upgrade):

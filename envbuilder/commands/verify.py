@@ -90,7 +90,6 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     is_flag=True,
     help="Fail if the speed was not judged because the machine was busy.",
 )
-@click.option("--tune", is_flag=True, hidden=True)  # removed; hidden for one release
 @json_option
 def command(
     profile: str | None,
@@ -107,7 +106,6 @@ def command(
     max_slowdown: float | None,
     devices: str | None,
     require_speed: bool,
-    tune: bool,
     executable: Path | None,
     inherit: bool,
     force: bool,
@@ -142,8 +140,6 @@ def command(
     from envbuilder.verify.report import model, speed
     from envbuilder.verify.run import Job, examine, unfinished
 
-    if tune:
-        raise InvalidError("`verify --tune` is a command of its own now", "Run: envbuilder tune")
     settings = load_settings()
     progress = console.progress()
     request = Request(

@@ -214,12 +214,3 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
         locking.resolved(entries, configuration.load(), upgrade=False)
     assert ended.wait(10)
     assert not any(each.path.exists() for each in entries)
-
-
-def test_the_audit_that_was_is_2_and_names_what_to_use(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["lock", "--audit"]) == 2
-    message = capsys.readouterr().err
-    assert "envbuilder sbom" in message
-    assert "grype" in message

@@ -60,6 +60,6 @@ def test_commands_that_only_envbuilder_starts_are_not_shown() -> None:
 
 
 def test_hidden_options_are_not_completed() -> None:
-    """They are refused with the way to go, and must not be found by chance."""
+    """They are for programs that envbuilder writes, and must not be found by chance."""
     for name, text in refresh_shell_files.files().items():
-        assert "--audit" not in text, name
+        assert "connection-file" not in text, name

@@ -1,0 +1,26 @@
+"""Options that were removed, and what to do instead."""
+
+from __future__ import annotations
+
+import click
+
+INSTEAD = {
+    "lock": {
+        "--audit": "scanners read envbuilder's SBOM and know more. Run: envbuilder sbom --profile"
+        " NAME --output sbom.cdx.json, then grype sbom:sbom.cdx.json, trivy sbom sbom.cdx.json or"
+        " osv-scanner scan -L sbom.cdx.json",
+    },
+    "verify": {
+        "--tune": "it is a command of its own now. Run: envbuilder tune",
+    },
+}
+"""Command → removed option → the end of the sentence that refuses it."""
+
+
+def refusal(error: click.ClickException) -> str:
+    """Return the sentence that refuses a removed option; empty for every other error."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    name = error.ctx.command_path.partition(" ")[2]
+    instead = INSTEAD.get(name, {}).get(error.option_name)
+    return f"`{name} {error.option_name}` was removed: {instead}" if instead else ""
