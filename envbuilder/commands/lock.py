@@ -20,26 +20,12 @@ from envbuilder.profiles.profile import names as profile_names
 from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
-    from envbuilder.locks.availability.files import Summary
     from envbuilder.packages.conda.lock import Lock as CondaLock
 
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
 @profile_option
 @click.option("--check", is_flag=True, help="Only check that the lock is fresh; needs no network.")
-@click.option(
-    "--online",
-    is_flag=True,
-    help="With --check: also check that every locked file can still be downloaded unchanged.",
-)
-@click.option(
-    "--bundle",
-    "bundles",
-    multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="With --online: a bundle to search for files that are gone.",
-)
 @click.option(
     "--backend",
     type=click.Choice(["conda"]),
@@ -62,8 +48,6 @@ if TYPE_CHECKING:
 def command(
     profile: str | None,
     check: bool,
-    online: bool,
-    bundles: tuple[Path, ...],
     backend: str | None,
     upgrade: bool,
     packages: tuple[str, ...],
@@ -83,7 +67,6 @@ def command(
     \b
     Examples:
       envbuilder lock --check
-      envbuilder lock --check --online --profile cpu
       envbuilder lock --profile cpu
       envbuilder lock --profile cuda --upgrade
       envbuilder lock --upgrade-package rich
@@ -94,8 +77,6 @@ def command(
     settings = configuration.load()
     folders = search_path(settings.project, settings.config_dir)
     names = (profile,) if profile else profile_names(folders)
-    if (online and not check) or (bundles and not online):
-        raise click.UsageError("--online belongs to --check, and --bundle to --online")
     if packages and (check or backend or upgrade):
         other = "--check" if check else "--backend" if backend else "--upgrade, which moves all"
         raise click.UsageError(f"--upgrade-package cannot be combined with {other}")
@@ -103,13 +84,10 @@ def command(
         if check:
             raise click.UsageError("--backend conda cannot be combined with --check")
         return conda_locking.requested(profile, settings, output_dir, upgrade=upgrade)
-    if check and settings.definition is not None and not online:
-        raise InvalidError("these are a project's locks", "Run: envbuilder check")
     if check:
-        availability = _ask(profile, names, folders, settings, bundles) if online else None
         if settings.definition is not None:
-            names = ()
-        return _check(names, folders, availability, as_json)
+            raise InvalidError("these are a project's locks", "Run: envbuilder check")
+        return _check(names, folders, as_json)
     chosen = list(entries.entries(settings, profile, output_dir))
     locking.require_locked(conda_locking.not_locked(packages, profile, settings), chosen)
     outcomes = locking.resolved(chosen, settings, upgrade=upgrade, packages=packages)
@@ -129,12 +107,7 @@ def command(
     return code
 
 
-def _check(
-    names: tuple[str, ...],
-    folders: tuple[Path, ...],
-    availability: Summary | None,
-    as_json: bool,
-) -> int:
+def _check(names: tuple[str, ...], folders: tuple[Path, ...], as_json: bool) -> int:
     from envbuilder.locks import resolve
 
     states: list[dict[str, Any]] = []
@@ -151,23 +124,13 @@ def _check(
         )
     states += [_state_of_conda(*pair, folders) for pair in _conda_locks(names, folders)]
     if as_json:
-        result: dict[str, Any] = {"schema": 1, "locks": states}
-        if availability is not None:
-            result["online"] = availability
-        console.data(result)
+        console.data({"schema": 1, "locks": states})
     else:
         for state in states:
             stale = "; ".join(state["stale"])
             of = " (conda)" if state.get("backend") else ""
             console.result(f"{state['profile'] + of:<19} {state['state']:<9} {stale or 'fresh'}")
-        if availability is not None:
-            from envbuilder.locks.availability.files import table
-
-            for line in table(availability):
-                console.result(line)
-    if any(s["stale"] for s in states):
-        return INVALID
-    return availability.exit_code if availability is not None else 0
+    return INVALID if any(s["stale"] for s in states) else 0
 
 
 def _conda_locks(names: tuple[str, ...], folders: tuple[Path, ...]) -> list[tuple[str, CondaLock]]:
@@ -185,37 +148,3 @@ def _state_of_conda(name: str, lock: CondaLock, folders: tuple[Path, ...]) -> di
     fresh = lock.inputs == conda_lock.inputs_digest(load_profile(name, folders))
     stale = [] if fresh else ["the profile changed after the lock was made"]
     return {"profile": name, "backend": "conda", "state": "locked", "stale": stale, "reason": ""}
-
-
-def _ask(
-    profile: str | None,
-    names: tuple[str, ...],
-    folders: tuple[Path, ...],
-    settings: Settings,
-    bundles: tuple[Path, ...],
-) -> Summary:
-    """Return the availability of every file and base image in some locks, or a project's own."""
-    from envbuilder.bundle.read import opened
-    from envbuilder.locks import entries
-    from envbuilder.locks.availability import base_images, files
-    from envbuilder.packages.conda import lock as conda_lock
-
-    bundled = {}
-    for path in bundles:
-        with opened(path) as reader:
-            bundled[path.name] = frozenset(m.sha256 for m in reader.manifest.members)
-    if settings.definition is None:
-        paths = [p for name in names if (p := profile_lock.path_for(name, folders))]
-        conda_locks = [lock for _, lock in _conda_locks(names, folders)]
-    else:
-        paths = [e.path for e in entries.of_project(settings, profile) if e.path.is_file()]
-        beside = filter(Path.is_file, map(conda_lock.beside, paths))
-        conda_locks = [conda_lock.load(path) for path in beside]
-    locks = [profile_lock.load(path) for path in paths]
-    progress = console.progress()
-    return files.summary(
-        (
-            *files.check(files.pins(locks, conda_locks), settings, progress, bundled),
-            *base_images.check(base_images.pins(locks), settings, progress, bundled),
-        )
-    )

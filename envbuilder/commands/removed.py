@@ -9,6 +9,9 @@ INSTEAD = {
         "--audit": "scanners read envbuilder's SBOM and know more. Run: envbuilder sbom --profile"
         " NAME --output sbom.cdx.json, then grype sbom:sbom.cdx.json, trivy sbom sbom.cdx.json or"
         " osv-scanner scan -L sbom.cdx.json",
+        "--online": "the download says what is gone. Run: envbuilder bundle"
+        " --profile NAME, which fetches every file",
+        "--bundle": "`envbuilder unbundle` brings a bundle's files",
     },
     "verify": {
         "--tune": "it is a command of its own now. Run: envbuilder tune",

@@ -17,8 +17,7 @@ import msgspec
 
 from envbuilder.core import pip_settings, process, types
 from envbuilder.core.settings import require_writable
-from envbuilder.locks import dependencies, target_wheels
-from envbuilder.locks.availability import queries
+from envbuilder.locks import dependencies, file_sizes, target_wheels
 from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.packages import remote_wheels
 from envbuilder.packages.python import indexes, static_index, upstream
@@ -54,7 +53,7 @@ def resolve(
     inspect: Callable[[Lock, Uv], None] = lambda *_: None,
     run: Runner = process.run,
     read: Callable[[str], bytes] = upstream.read_url,
-    measure: Measure = queries.measure,
+    measure: Measure = file_sizes.measure,
     contents: Contents | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Lock:

@@ -205,10 +205,11 @@ def test_a_command_that_waits_for_an_index(tmp_path: Path) -> None:
             "UV_DEFAULT_INDEX": server.url,
             "ENVBUILDER_INDEX_PYTORCH_CPU": server.url,
             "ENVBUILDER_CACHE_DIR": str(tmp_path / "cache"),
+            "ENVBUILDER_CONFIG_DIR": str(tmp_path / "config"),
             "NO_PROXY": "127.0.0.1",
         }
         with subprocess.Popen(
-            [sys.executable, "-m", "envbuilder", "lock", "--check", "--online", "--profile", "cpu"],
+            [sys.executable, "-m", "envbuilder", "lock", "--profile", "cpu"],
             env={**os.environ, **settings},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

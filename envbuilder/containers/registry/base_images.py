@@ -43,7 +43,7 @@ def is_present(digest: types.Digest, platform: types.Platform, settings: Setting
     return any(os.path.isfile(mark) for mark in marks)  # noqa: PTH113 (a closed folder is no error)
 
 
-def intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> Layout | None:
+def _intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> Layout | None:
     """Return a base image that is on this disk with the right bytes, the user's or a shared one."""
     for root in filter(None, (settings.cache_dir, settings.shared_store)):
         place = _below(root, digest, platform)
@@ -78,7 +78,7 @@ def obtain(
     require_writable(place.parent)
     try:
         with FileLock(f"{place}.lock"):
-            if layout := intact(digest, platform, settings):
+            if layout := _intact(digest, platform, settings):
                 return layout
             if problem := _damage(place, digest, platform):
                 progress.note(f"warning: {problem}; it is fetched again")

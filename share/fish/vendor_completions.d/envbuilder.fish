@@ -84,8 +84,6 @@ complete -c envbuilder -n '__fish_seen_subcommand_from remove' -l debug -d 'Show
 complete -c envbuilder -n '__fish_seen_subcommand_from remove' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l profile -x -a '(__envbuilder_profiles)' -d 'Profile to use. Without it, this machine\'s hardware decides.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l check -d 'Only check that the lock is fresh; needs no network.'
-complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l online -d 'With --check: also check that every locked file can still be downloaded unchanged.'
-complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l bundle -r -F -d 'With --online: a bundle to search for files that are gone.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l backend -x -a 'conda' -d 'Lock the packages of this backend\'s channels instead of the wheels.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l upgrade -d 'Move to the newest versions that fit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l upgrade-package -x -d 'Move this package only, to the newest version that fits the others; can be repeated.'

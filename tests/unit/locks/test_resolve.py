@@ -14,8 +14,7 @@ from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.locks import resolve
-from envbuilder.locks.availability import queries
+from envbuilder.locks import file_sizes, resolve
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python import pylock, upstream
@@ -686,7 +685,7 @@ def test_a_wheel_in_a_folder_has_its_size(own: Settings, tmp_path: Path, how: st
     uv = FakeUv(folder)
     lock = made(
         own, uv, profile(indexes={}, requirements=("jinja2",)),
-        measure=lambda urls: queries.measure(u for u in urls if u.startswith("file:")),
+        measure=lambda urls: file_sizes.measure(u for u in urls if u.startswith("file:")),
     )  # fmt: skip
     assert sizes_of(lock) == {"jinja2": 5, "uv": None}
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import io
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,14 +13,12 @@ from hypothesis import strategies as st
 from urllib3 import HTTPResponse
 
 from envbuilder.core import http
-from envbuilder.locks.availability import queries
-from envbuilder.locks.availability.queries import Queries
-from envbuilder.packages.locations import Place
-from tests.support.faulty_server import FaultyServer
+from envbuilder.locks import file_sizes
 from tests.support.http_server import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 Response = tuple[int, dict[str, str]]
 
@@ -53,7 +49,7 @@ class Server:
 
     def measure(self, *paths: str) -> dict[str, int]:
         with http.open_session(direct=True) as session:
-            found = queries.measure([self.root + p for p in paths], session)
+            found = file_sizes.measure([self.root + p for p in paths], session)
         return {url.removeprefix(self.root): size for url, size in found.items()}
 
 
@@ -125,13 +121,14 @@ def test_one_that_fails_does_not_hide_the_others(server: Server) -> None:
         (200, {"Content-Length": "²"}),
         (200, {"Content-Length": "9" * 5000}),
         (200, {"Content-Length": "5", "Content-Encoding": "gzip"}),
+        (200, {"Content-Length": "5", "Content-Type": "text/html; charset=utf-8"}),
     ],
 )
 def test_what_is_not_plainly_the_size_of_the_file_is_unknown(
     status: int, headers: dict[str, str]
 ) -> None:
-    assert queries._stated_size(response(200, {"Content-Length": "5"})) == 5
-    assert queries._stated_size(response(status, headers)) is None
+    assert file_sizes._stated_size(response(200, {"Content-Length": "5"})) == 5
+    assert file_sizes._stated_size(response(status, headers)) is None
 
 
 @given(
@@ -142,7 +139,7 @@ def test_what_is_not_plainly_the_size_of_the_file_is_unknown(
     ),
 )
 def test_any_answer_has_a_size_or_none(status: int, headers: dict[str, str]) -> None:
-    found = queries._stated_size(response(status, headers))
+    found = file_sizes._stated_size(response(status, headers))
     assert found is None or 0 < found == int(headers["Content-Length"])
 
 
@@ -156,21 +153,21 @@ def test_files_on_this_machine(tmp_path: Path) -> None:
     names = ("empty.whl", "folder.whl", "missing.whl")
     urls = [real.as_uri(), link.as_uri(), *((tmp_path / n).as_uri() for n in names)]
     assert "%20" in urls[0]
-    assert queries.measure(urls) == {urls[0]: 5, urls[1]: 5}
+    assert file_sizes.measure(urls) == {urls[0]: 5, urls[1]: 5}
 
 
 @pytest.mark.parametrize("url", ["", "x.whl", "ftp://h/x.whl", "http://[", "file:///\x00", "http:"])
 def test_what_is_no_url_has_no_size(url: str, tmp_path: Path) -> None:
     real = tmp_path / "a.whl"
     real.write_bytes(b"1")
-    assert queries.measure([url, real.as_uri()]) == {real.as_uri(): 1}
+    assert file_sizes.measure([url, real.as_uri()]) == {real.as_uri(): 1}
 
 
 @pytest.mark.parametrize(
     ("error", "most"),
     [
-        (requests.ReadTimeout, queries.PATIENCE + queries.PARALLEL),
-        (requests.ConnectionError, queries.PATIENCE + queries.PARALLEL),
+        (requests.ReadTimeout, file_sizes.PATIENCE + file_sizes.PARALLEL),
+        (requests.ConnectionError, file_sizes.PATIENCE + file_sizes.PARALLEL),
         (requests.TooManyRedirects, 100),
         (UnicodeError, 100),
         (OSError, 100),
@@ -180,7 +177,7 @@ def test_a_silent_host_is_soon_left_alone(error: type[Exception], most: int) -> 
     session: Any = Silent(error)
     urls = [f"https://dead/{n:03}" for n in range(100)]
     alive = [f"https://alive/{n}" for n in range(10)] + ["https://zoo.invalid/1"]
-    assert queries.measure([*urls, *alive], session) == dict.fromkeys(alive[:-1], 7)
+    assert file_sizes.measure([*urls, *alive], session) == dict.fromkeys(alive[:-1], 7)
     assert len([u for u in session.asked if "//dead/" in u]) <= most
     assert "https://zoo.invalid/1" in session.asked
     if most == 100:  # a fault of one file says nothing about the host
@@ -195,91 +192,5 @@ def test_the_session_is_the_one_of_downloads(
     made = http.open_session(direct=True)
     made.hooks["response"].append(lambda answer, **_: seen.append(answer.url))
     monkeypatch.setattr(http, "open_session", lambda: made)
-    assert queries.measure([f"{server.root}/a"]) == {f"{server.root}/a": 3}
+    assert file_sizes.measure([f"{server.root}/a"]) == {f"{server.root}/a": 3}
     assert seen == [f"{server.root}/a"]
-
-
-# --- what a server or an index answers
-
-
-class Answering:
-    """A session with one answer."""
-
-    def __init__(self, status: int, headers: dict[str, str], error: Exception | None) -> None:
-        self.status, self.headers, self.error = status, headers, error
-        self.asked = 0
-
-    def request(self, method: str, url: str, **_: Any) -> requests.Response:
-        self.asked += 1
-        if self.error is not None:
-            raise self.error
-        made = response(self.status, self.headers)
-        made.url = url
-        return made
-
-    def close(self) -> None:
-        pass
-
-    stop = close
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "state"),
-    [
-        (200, "application/zip", "there"),
-        (200, "text/html", "silent"),
-        (404, "text/html", "gone"),
-        (410, "text/html", "gone"),
-        (405, "text/html", "there"),
-        (403, "text/xml", "silent"),
-        (500, "text/html", "silent"),
-    ],
-)
-def test_answers_of_a_server(status: int, kind: str, state: str) -> None:
-    session: Any = Answering(status, {"Content-Type": kind, "Content-Length": "4"}, None)
-    answer = Queries(session).file("https://h/x.whl")
-    assert answer.state == state
-    assert answer.size == (4 if (status, state) == (200, "there") else None)
-
-
-def test_a_file_that_cannot_be_looked_at_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path) -> bool:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "is_file", refuse)
-    session: Any = Answering(200, {}, None)
-    answer = Queries(session).file("file:///closed/x.whl")
-    assert (answer.state, answer.problem) == ("silent", "Permission denied")
-
-
-@pytest.mark.parametrize(
-    ("status", "listed"), [(200, ""), (404, ""), (403, "HTTP 403"), (503, "HTTP 503")]
-)
-def test_answers_of_an_index(status: int, listed: str) -> None:
-    session: Any = Answering(status, {}, None)
-    page = Queries(session).page(Place(url="https://u:secret@h/simple"), "leaf")
-    assert page.problem == (f"h: {listed}" if listed else "")
-
-
-@pytest.mark.parametrize(
-    ("fault", "problem"),
-    [
-        ("endless body", "sends more than 4096 bytes"),
-        ("a gzip bomb", "sends more than 4096 bytes"),
-        ("announces more", "announces 1000000000000 bytes, more than 4096"),
-        ("endless trailers", "the response is longer than it may be"),
-        ("endless 100 Continue", "the response is longer than it may be"),
-        ("a redirect with an endless body", "too many redirects"),
-        ("closes early", "broke off after 50 of 100 bytes"),
-    ],
-)
-def test_a_page_of_any_length_is_read_within_limits(
-    fault: str, problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limited = functools.partial(http.read, limit=4096)
-    monkeypatch.setattr(http, "read", limited)
-    with FaultyServer(bytes(100)) as server, http.open_session(direct=True) as session:
-        server.fault = fault
-        page = Queries(session).page(Place(url=server.url), "leaf")
-    assert page.problem == f"127.0.0.1: {problem}"
-    assert page.offers == ()
