@@ -28,7 +28,7 @@ from envbuilder.core.errors import (
 
 COMMANDS = {
     "detect": "Show this machine and the profile that fits it.",
-    "doctor": "Report problems of this machine, and fix what is safe.",
+    "doctor": "Report problems of this machine, each with its fix.",
     "profiles": "List profiles, or show one.",
     "init": "Write an envbuilder.yaml for the project in this folder.",
     "add": "Add packages to the project, and lock it.",

@@ -5,6 +5,10 @@ from __future__ import annotations
 import click
 
 INSTEAD = {
+    "doctor": {
+        "--fix": "each problem is printed with its commands, ready to copy",
+        "--yes": "nothing is changed, so nothing is asked",
+    },
     "lock": {
         "--audit": "scanners read envbuilder's SBOM and know more. Run: envbuilder sbom --profile"
         " NAME --output sbom.cdx.json, then grype sbom:sbom.cdx.json, trivy sbom sbom.cdx.json or"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder.doctor import remedies
-from envbuilder.doctor.problem import Problem, Repair, Severity
+from envbuilder.doctor.problem import Problem, Severity
 from envbuilder.doctor.surroundings import GFX_OVERRIDE
 from envbuilder.host.model import is_wsl1
 from envbuilder.host.text import clean
@@ -162,7 +162,6 @@ class _Look:
                 text=f"{profile.name}: {finding.text}",
                 fix=self._joined(finding.gpu)
                 or remedies.fix(finding, required, self.host, instead),
-                repair=self._repair(finding.gpu),
             )
             # If it can never work, anything else that is missing is irrelevant.
             for finding in (relevant if requested else lasting or relevant)
@@ -175,11 +174,7 @@ class _Look:
             code=gpu.obstacle or ("unread" if gpu.vendor == "unknown" else "gpu"),
             text=f"{_name(gpu)}: {gpu.detail.rstrip('.')}",
             fix=self._joined(gpu) or remedies.of_gpu(gpu, self.host),
-            repair=self._repair(gpu),
         )
-
-    def _repair(self, gpu: Gpu | None) -> Repair | None:
-        return remedies.repair(gpu, self.host, self.around) if gpu else None
 
     def _joined(self, gpu: Gpu | None) -> str:
         """Return the advice to log in again if the user already joined the node's group.

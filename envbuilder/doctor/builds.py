@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import gigabytes
-from envbuilder.doctor.problem import Problem, Repair
+from envbuilder.doctor.problem import Problem
 from envbuilder.doctor.surroundings import CDI_FILE
 from envbuilder.profiles.backends import makes_image
 from envbuilder.profiles.lock import require_usable
@@ -152,13 +152,4 @@ def _gpus_in_containers(host: Host, around: Around) -> Iterator[Problem]:
             code="cdi",
             text="podman finds NVIDIA GPUs by CDI, and there is no specification",
             fix=f"{first}Run `sudo nvidia-ctk cdi generate --output={CDI_FILE}`.",
-            # Undoing the repair could not restore an existing file.
-            repair=_specification() if makes and not around.cdi_file else None,
         )
-
-
-def _specification() -> Repair:
-    return Repair(
-        commands=(("nvidia-ctk", "cdi", "generate", f"--output={CDI_FILE}"),),
-        undo=(("rm", CDI_FILE),),
-    )

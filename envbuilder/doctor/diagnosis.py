@@ -1,7 +1,7 @@
 """Diagnose a host: what blocks, degrades or slows it, worst first, each problem with its fix.
 
 Pure: the host, the profiles and the observed surroundings go in, problems come out. `surroundings`
-inspects the machine, `repair` changes it.
+inspects the machine.
 """
 
 from __future__ import annotations

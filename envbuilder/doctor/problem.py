@@ -12,16 +12,6 @@ SEVERITIES: tuple[Severity, ...] = ("blocks", "limits", "slows")
 """Worst first: blocks an accelerator or every build; degrades something; reduces performance."""
 
 
-class Repair(Struct, frozen=True, kw_only=True):
-    """Commands that fix a problem, are safe, and can be undone; all of them require root."""
-
-    commands: tuple[tuple[str, ...], ...]
-    undo: tuple[tuple[str, ...], ...]
-    """The commands that undo the fix."""
-    after: str = ""
-    """When the fix takes effect, or how long it lasts; empty if immediately and for good."""
-
-
 class Problem(Struct, frozen=True, kw_only=True):
     """One problem found on a host."""
 
@@ -30,4 +20,3 @@ class Problem(Struct, frozen=True, kw_only=True):
     """Stable identifier, for scripts."""
     text: str
     fix: str
-    repair: Repair | None = None

@@ -5,17 +5,14 @@ A test checks that every obstacle in `host.Obstacle` and every code of a finding
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from envbuilder.doctor.problem import Repair
 from envbuilder.doctor.surroundings import CDI_FILE
 from envbuilder.host import drivers, tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Gpu, Host, Obstacle, Vendor
     from envbuilder.profiles.finding import Finding, Needs
 
@@ -32,7 +29,6 @@ _NOTHING = ("kernels", "platform", "unsupported")
 # udev assigns render nodes to `render`, systemd before 239 to `video` (50-udev-default.rules). Any
 # other group may grant more than GPU access.
 _GPU_GROUPS = ("render", "video")
-_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}\Z", re.ASCII)
 _CONTROL_MINOR = 255
 """Minor number of /dev/nvidiactl (the driver's README, chapter on device files)."""
 
@@ -187,8 +183,7 @@ def _closed(gpu: Gpu, host: Host) -> str:
     node = "/dev/kfd" if _is_about_kfd(gpu) else gpu.render_node or "/dev/dri/renderD128"
     if host.container:
         return f"Start the container with --group-add $(stat -c %g {node})."
-    if group == "root" or group.isdecimal():
-        # Joining root is too much, and a number without a name cannot be joined.
+    if group not in _GPU_GROUPS:
         return f"Its group is {group}: udev should give it to render; see `ls -l {node}`."
     return f"Run `sudo usermod -aG {group} $USER`, then log in again."
 
@@ -224,41 +219,6 @@ def _missing_in_container(gpu: Gpu) -> str:
         return start
     return (
         f"Run `sudo nvidia-modprobe -u -c=0` on the machine itself, which creates the node. {start}"
-    )
-
-
-def repair(gpu: Gpu, host: Host, around: Around) -> Repair | None:
-    """Return the repair that `doctor --fix` may run for a GPU, if any; none inside containers."""
-    if host.container:
-        return None
-    if gpu.obstacle == "node-closed" and gpu.vendor != "nvidia":
-        return _join(gpu.render_node_group or "", around)
-    if gpu.obstacle == "node-missing" and gpu.vendor == "nvidia" and not host.wsl:
-        return _nodes(gpu, host, around)
-    return None
-
-
-def _join(group: str, around: Around) -> Repair | None:
-    if group not in _GPU_GROUPS or group in around.joined or not _USER.match(around.user):
-        return None
-    if around.user == "root" or "usermod" not in around.programs:
-        return None
-    return Repair(
-        commands=(("usermod", "-aG", group, around.user),),
-        undo=(("gpasswd", "-d", around.user, group),),
-        after=f"it takes effect when {around.user} logs in again",
-    )
-
-
-def _nodes(gpu: Gpu, host: Host, around: Around) -> Repair | None:
-    if "nvidia-modprobe" not in around.programs:
-        return None
-    nodes = [f"/dev/nvidia{number}" for number in range(_cards(host))]
-    nodes += ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
-    new = [node for node in nodes if node not in around.nodes]
-    return Repair(
-        commands=_node_commands(gpu, host),
-        undo=(("rm", "-f", *new),) if new else (),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.core.text import counted
-from envbuilder.doctor.problem import Problem, Repair
+from envbuilder.doctor.problem import Problem
 from envbuilder.host.describe import gib
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ def problems(host: Host, around: Around) -> list[Problem]:
         *_cores(host),
         *_main_memory(host),
         *_power(host),
-        *_shared(host, around),
+        *_shared(host),
         *_binding(around),
     ]
 
 
-def _slow(code: str, text: str, fix: str, repair: Repair | None = None) -> Problem:
-    return Problem(severity="slows", code=code, text=text, fix=fix, repair=repair)
+def _slow(code: str, text: str, fix: str) -> Problem:
+    return Problem(severity="slows", code=code, text=text, fix=fix)
 
 
 def _used(host: Host) -> list[Gpu]:
@@ -147,7 +147,7 @@ def _raise(gpu: Gpu, watts: float, host: Host) -> str:
     return f"Write {watts * 1e6:.0f} as root into the file power*_max below {folder}"
 
 
-def _shared(host: Host, around: Around) -> Iterator[Problem]:
+def _shared(host: Host) -> Iterator[Problem]:
     size = host.memory.shm_bytes
     if size is None or size > _SMALL_SHM:
         return
@@ -155,14 +155,7 @@ def _shared(host: Host, around: Around) -> Iterator[Problem]:
     fix = "Start the container with --shm-size 1g or --ipc=host (envbuilder does)."
     if not host.container:
         fix = f"Run `sudo mount -o remount,size=1g {_SHM}`, or keep num_workers=0."
-    repair = None
-    if around.may_mount and size:
-        repair = Repair(
-            commands=(("mount", "-o", "remount,size=1g", _SHM),),
-            undo=(("mount", "-o", f"remount,size={size}", _SHM),),
-            after="until the next start",
-        )
-    yield _slow("shared-memory", text, fix, repair)
+    yield _slow("shared-memory", text, fix)
 
 
 def _binding(around: Around) -> Iterator[Problem]:

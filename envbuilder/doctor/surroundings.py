@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -23,17 +21,10 @@ if TYPE_CHECKING:
     from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
 
-_PROGRAMS = (
-    *("sudo", "usermod", "nvidia-modprobe", "nvidia-ctk"),
-    *("g++", "c++", "clang++"),
-)
-_ADMIN_FOLDERS = ("/usr/sbin", "/sbin")
-"""Searched by sudo, but not in an ordinary user's PATH on Debian."""
+_PROGRAMS = ("nvidia-ctk", "g++", "c++", "clang++")
 GFX_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 """Makes ROCm take AMD GPUs for others, 10.3.0 for gfx1030; with a suffix such as _0, one GPU."""
 _VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-_CAPABILITIES = re.compile(r"^(CapEff|CapBnd):\s*([0-9a-f]{1,16})$", re.ASCII | re.MULTILINE)
-_SYS_ADMIN = 21  # include/uapi/linux/capability.h: CAP_SYS_ADMIN, required by mount
 
 
 class Around(Struct, frozen=True, kw_only=True):
@@ -42,17 +33,10 @@ class Around(Struct, frozen=True, kw_only=True):
     looked: bool = False
     """Whether the machine that envbuilder runs on was inspected."""
     user: str = ""
-    root: bool = False
     joined: frozenset[str] = frozenset()
     """Groups that the user has joined, but this session does not have yet."""
-    may_mount: bool = False
-    """Whether commands run as root may mount here; in most containers not even root may."""
     programs: frozenset[str] = frozenset()
     variables: dict[str, str] = {}
-    cdi_file: bool = False
-    """Whether the CDI specification that `nvidia-ctk` would write already exists."""
-    nodes: frozenset[str] = frozenset()
-    """NVIDIA's device nodes that already exist: undoing a repair must not remove them."""
     rooms: tuple[Disk, ...] = ()
     closed: tuple[str, ...] = ()
     """Folders of envbuilder that are not writable."""
@@ -74,22 +58,17 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
     """Inspect the surroundings of this process, for building `profile`."""
     python, python_fix = _python(profile, lock, host)
     engine, engine_fix = _engine(host)
-    root = os.geteuid() == 0
-    user = _user(root=root)
+    user = _user(root=os.geteuid() == 0)
     return Around(
         looked=True,
         user=user,
-        root=root,
         joined=_joined(user),
-        may_mount=may_mount(_status(), root=root),
-        programs=frozenset(p for p in _PROGRAMS if _is_there(p)),
+        programs=frozenset(p for p in _PROGRAMS if process.which(p)),
         variables={
             name: value
             for name, value in os.environ.items()
             if name in _VARIABLES or name.startswith(GFX_OVERRIDE)
         },
-        cdi_file=os.path.lexists(CDI_FILE),
-        nodes=frozenset(str(node) for node in Path("/dev").glob("nvidia*")),
         rooms=_rooms(lock, host, settings),
         closed=tuple(
             str(folder)
@@ -103,25 +82,6 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
         engine=engine,
         engine_fix=engine_fix,
         silent=network.look(profile, lock, host, settings),
-    )
-
-
-def may_mount(status: str, *, root: bool) -> bool:
-    """Return whether /proc/self/status allows mounting: now for root, else after sudo."""
-    masks = {name: int(mask, 16) for name, mask in _CAPABILITIES.findall(status)}
-    return bool(masks.get("CapEff" if root else "CapBnd", 0) >> _SYS_ADMIN & 1)
-
-
-def _status() -> str:
-    try:
-        return Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _is_there(program: str) -> bool:
-    return process.which(program) is not None or any(
-        os.access(f"{folder}/{program}", os.X_OK) for folder in _ADMIN_FOLDERS
     )
 
 

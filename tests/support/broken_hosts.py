@@ -81,8 +81,7 @@ CLOSED = msgspec.structs.replace(
     detail="/dev/dri/renderD128 is not readable.",
     render_node_readable=False,
 )
-TOOLS = frozenset({"sudo", "usermod", "nvidia-modprobe", "nvidia-ctk"})
-SEEN = Around(looked=True, user="ada", programs=TOOLS)
+SEEN = Around(looked=True, user="ada", programs=frozenset({"nvidia-ctk"}))
 
 
 def changed(value: Any, **changes: object) -> Any:

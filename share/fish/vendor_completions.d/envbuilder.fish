@@ -6,7 +6,7 @@ function __envbuilder_profiles
 end
 complete -c envbuilder -f
 complete -c envbuilder -n __fish_use_subcommand -a detect -d 'Show this machine and the profile that fits it.'
-complete -c envbuilder -n __fish_use_subcommand -a doctor -d 'Report problems of this machine, and fix what is safe.'
+complete -c envbuilder -n __fish_use_subcommand -a doctor -d 'Report problems of this machine, each with its fix.'
 complete -c envbuilder -n __fish_use_subcommand -a profiles -d 'List profiles, or show one.'
 complete -c envbuilder -n __fish_use_subcommand -a init -d 'Write an envbuilder.yaml for the project in this folder.'
 complete -c envbuilder -n __fish_use_subcommand -a add -d 'Add packages to the project, and lock it.'
@@ -50,8 +50,6 @@ complete -c envbuilder -n '__fish_seen_subcommand_from detect' -s v -l verbose -
 complete -c envbuilder -n '__fish_seen_subcommand_from detect' -l debug -d 'Show tracebacks.'
 complete -c envbuilder -n '__fish_seen_subcommand_from detect' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l profile -x -a '(__envbuilder_profiles)' -d 'Profile to use. Without it, this machine\'s hardware decides.'
-complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l fix -d 'Fix what is safe and reversible; shows the commands first.'
-complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l yes -d 'With --fix: do not ask for confirmation.'
 complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l root -r -F -d 'Read a recorded tree (proc/ sys/ dev/) instead of this machine.'
 complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l target-host -r -F -d 'Decide for this host (written by `detect --json`) instead of this machine.'
 complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l json -d 'Print the result as JSON.'
