@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from envbuilder.core import bounded, console  # noqa: E402
-from envbuilder.fleet import drift, judge, metrics, result  # noqa: E402
+from envbuilder.fleet import drift, judge, result  # noqa: E402
 from envbuilder.fleet import folder as folders  # noqa: E402
 from envbuilder.fleet.page import page  # noqa: E402
 from envbuilder.fleet.run import Run  # noqa: E402
@@ -71,14 +71,11 @@ class Nodes:
         drifted = time.perf_counter()
         text = page.render(summary, compared)
         rendered = time.perf_counter()
-        metrics.text(summary)
-        measured = time.perf_counter()
         self.page.write_text(text, encoding="utf-8")
         return {
             "read and judged": judging - started,
             "compared": drifted - judging,
             "page": rendered - drifted,
-            "metrics": measured - rendered,
         }
 
 

@@ -22,7 +22,6 @@ class Outputs(Struct, frozen=True, kw_only=True):
 
     as_json: bool
     html: Path | None
-    metrics: Path | None
     earlier: Summary | None
     """The run to compare with."""
 
@@ -47,12 +46,11 @@ class Outputs(Struct, frozen=True, kw_only=True):
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `--html --metrics --against --json`; the function gets them as `outputs`."""
+    """Add the options `--html --against --json`; the function gets them as `outputs`."""
 
     def command(
         *arguments: Any,
         html: Path | None,
-        metrics: Path | None,
         against: Path | None,
         as_json: bool,
         **options: Any,
@@ -61,7 +59,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
         # Read first: nobody wants to learn after an hour that there is nothing to compare with.
         earlier = summaries.read(against) if against is not None else None
-        outputs = Outputs(as_json=as_json, html=html, metrics=metrics, earlier=earlier)
+        outputs = Outputs(as_json=as_json, html=html, earlier=earlier)
         return function(*arguments, outputs=outputs, **options)
 
     command.__doc__ = function.__doc__
@@ -72,12 +70,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--against",
             metavar="FOLDER",
             type=click.Path(path_type=Path, exists=True),
-            help="Compare with an earlier run; exits with 5 if something became worse or slower.",
-        ),
-        click.option(
-            "--metrics",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="Also write it for Prometheus, as node_exporter's textfile collector reads it.",
+            help="Compare each node with an earlier run; exits with 5 if one is worse or slower.",
         ),
         click.option(
             "--html",
@@ -95,7 +88,7 @@ def report(summary: Summary, outputs: Outputs) -> int:
     Raises `InvalidError` at the end if the run does not compare with the earlier one.
     """
     from envbuilder.core import files
-    from envbuilder.fleet import drift, metrics, table
+    from envbuilder.fleet import drift, table
     from envbuilder.fleet.page import page
 
     changes, incomparable = None, None
@@ -105,7 +98,7 @@ def report(summary: Summary, outputs: Outputs) -> int:
         # What the run showed is worth having without the comparison.
         incomparable = error
     if outputs.as_json:
-        console.data({"schema": 1, "summary": summary, "drift": changes})
+        console.data({"schema": 2, "summary": summary, "drift": changes})
     else:
         table.show(summary, console.rich_console())
         for line in drift.lines(changes) if changes else ():
@@ -114,8 +107,6 @@ def report(summary: Summary, outputs: Outputs) -> int:
         content = page.render(summary, changes).encode()
         hint = "Name another file with --html."
         files.save_output(outputs.html, content, BuildError, hint, "the page")
-    if outputs.metrics is not None:
-        metrics.write(outputs.metrics, summary)
     if incomparable is not None:
         raise incomparable
     regressed = changes is not None and changes.regressed

@@ -25,7 +25,7 @@ def command(folder: Path, outputs: Outputs) -> int:
     Examples:
       envbuilder fleet show fleet-20261123t091500z-4f1a2b
       envbuilder fleet show fleet-2 --against fleet-1 --html fleet.html
-      envbuilder fleet show fleet-2 --metrics /var/lib/node_exporter/fleet.prom --json
+      envbuilder fleet show fleet-2 --json
     """
     from envbuilder.fleet import summaries
 

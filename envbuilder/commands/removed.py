@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import click
 
+_METRICS = {"--metrics": "make metrics from what `envbuilder fleet show --json` prints"}
 INSTEAD = {
     "doctor": {
         "--fix": "each problem is printed with its commands, ready to copy",
         "--yes": "nothing is changed, so nothing is asked",
     },
+    "fleet collect": _METRICS,
+    "fleet show": _METRICS,
+    "fleet verify": _METRICS,
     "lock": {
         "--audit": "scanners read envbuilder's SBOM and know more. Run: envbuilder sbom --profile"
         " NAME --output sbom.cdx.json, then grype sbom:sbom.cdx.json, trivy sbom sbom.cdx.json or"

@@ -1,19 +1,19 @@
-"""Compare a run of a fleet with an earlier one, node by node and group by group. Pure."""
+"""Compare a run of a fleet with an earlier one, node by node. Pure.
+
+Groups of nodes that trained together are not compared.
+"""
 
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from msgspec import Struct
 
 from envbuilder.core import stamps
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import amount, counted
-from envbuilder.fleet import changes, group_drift
-from envbuilder.fleet.changes import KINDS, LABELS, REGRESSIONS, Kind
-from envbuilder.fleet.group_drift import GroupDrift
-from envbuilder.fleet.model import NodeName, RunId, named
+from envbuilder.fleet.model import PROVEN, NodeName, RunId
 from envbuilder.verify.report.regression import MAX_SLOWDOWN
 
 if TYPE_CHECKING:
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
     from envbuilder.fleet.model import Entry, Outcome, Summary
 
+Kind = Literal["worse", "device", "slower", "gone", "changed", "new", "better", "faster"]
+"""How a node changed, what matters most first. `worse` and `better`: its outcome, in the order
+proven, slow, anything else; `changed`: another outcome of the same rank. `device`: another device
+did the work. `slower` and `faster`: its speed, by more than `MAX_SLOWDOWN`.
+"""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+LABELS: dict[Kind, str] = {**{kind: kind for kind in KINDS}, "device": "on another device"}
+REGRESSIONS: frozenset[Kind] = frozenset({"worse", "device", "slower"})
 _TIMED: frozenset[Outcome] = frozenset({"verified", "slow"})
 """Outcomes whose speed was judged; a busy node's is no yardstick, and is not held against one."""
 
@@ -49,13 +57,11 @@ class Drift(Struct, frozen=True, kw_only=True):
     """Median of those nodes' epoch times, as multiples of the earlier ones; None without any."""
     uncounted: int = 0
     """Nodes whose number of GPUs only one of the runs states, so that it was not compared."""
-    groups: GroupDrift | None = None
-    """None if nodes were not to train together."""
 
     @property
     def regressed(self) -> bool:
-        """Return whether a node or a group is worse, slower, or has another device."""
-        return any(kind in REGRESSIONS for _, kind, _ in rows(self))
+        """Return whether a node is worse, slower, or has another device."""
+        return any(change.kind in REGRESSIONS for change in self.changes)
 
 
 def require_comparable(
@@ -81,20 +87,20 @@ def require_comparable(
             " its times and outcomes do not compare with this run",
             "Verify both with --quick, or both without.",
         )
-    if earlier.entries and not earlier.epochs == epochs != 0:
+    if not each or not earlier.entries:
+        run_of_groups = earlier.run if each else run
+        raise InvalidError(
+            f"the run {run_of_groups} verified no node by itself, and groups of nodes are not"
+            " compared",
+            "What `envbuilder fleet show --json` says of each group can be compared.",
+        )
+    if not earlier.epochs == epochs != 0:
         both = (earlier.epochs, epochs)
         then, now = (counted(n, "epoch") if n else "an unknown number" for n in both)
         raise InvalidError(
             f"the run {earlier.run} trained {then} on each node, this one {now}; the first epoch"
             " takes longer than others, so their times do not compare",
             "Verify both with the same --epochs.",
-        )
-    if each != bool(earlier.entries):
-        one, other = "verified each node", "only trained nodes together"
-        then, now = (other, one) if each else (one, other)
-        raise InvalidError(
-            f"the run {earlier.run} {then}, this one {now}",
-            "Name an earlier run that did the same.",
         )
 
 
@@ -128,13 +134,14 @@ def compare(earlier: Summary, now: Summary) -> Drift:
         timed=len(ratios),
         ratio=statistics.median(ratios) if ratios else None,
         uncounted=sum(_uncounted(before[e.node], e) for e in now.entries if e.node in before),
-        groups=group_drift.compare(earlier, now),
     )
 
 
 def headline(drift: Drift) -> str:
     """Return what a comparison of the nodes showed in one sentence."""
-    numbers = changes.numbers(change.kind for change in drift.changes)
+    listed = [change.kind for change in drift.changes]
+    counts = {kind: listed.count(kind) for kind in KINDS}
+    numbers = ", ".join(f"{number} {LABELS[kind]}" for kind, number in counts.items() if number)
     nodes = counted(drift.common, "node")
     if not numbers:
         return f"Nothing changed on {nodes}."
@@ -150,21 +157,12 @@ def speeds(drift: Drift) -> str:
 
 
 def sentences(drift: Drift) -> list[str]:
-    """Return what a comparison showed: of nodes, if there are any in the runs, and of groups."""
-    of_nodes = [headline(drift), speeds(drift)] if drift.common or drift.changes else []
+    """Return what a comparison showed."""
+    shown = [headline(drift), speeds(drift)]
     if drift.uncounted:
         nodes = counted(drift.uncounted, "node")
-        of_nodes.append(f"How many GPUs was not compared on {nodes}: one of the runs does not say.")
-    return [*of_nodes, *([group_drift.headline(drift.groups)] if drift.groups else [])]
-
-
-def rows(drift: Drift) -> list[tuple[tuple[str, ...], Kind, str]]:
-    """Return the nodes, the kind and the detail of every change: of nodes, then of groups."""
-    of_groups = drift.groups.changes if drift.groups else ()
-    return [
-        *(((change.node,), change.kind, change.detail) for change in drift.changes),
-        *((change.nodes, change.kind, change.detail) for change in of_groups),
-    ]
+        shown.append(f"How many GPUs was not compared on {nodes}: one of the runs does not say.")
+    return shown
 
 
 def lines(drift: Drift) -> list[str]:
@@ -172,14 +170,21 @@ def lines(drift: Drift) -> list[str]:
     return [
         f"Against the run {drift.earlier} of {stamps.readable(drift.started)}",
         *sentences(drift),
-        *(f"{named(nodes)}: {LABELS[kind]}: {detail}" for nodes, kind, detail in rows(drift)),
+        *(f"{c.node}: {LABELS[c.kind]}: {c.detail}" for c in drift.changes),
     ]
 
 
 def _changes(before: Entry, now: Entry) -> Iterator[Change]:
     """Yield how a node that is in both runs changed."""
-    if changed := changes.of_outcome(before.outcome, now.outcome, now.detail):
-        yield Change(node=now.node, kind=changed[0], detail=changed[1])
+    rank, earlier_rank = _rank(now.outcome), _rank(before.outcome)
+    # A node that was merely busy did not change.
+    if before.outcome != now.outcome and not rank == earlier_rank == 0:
+        kind: Kind = (
+            "worse" if rank > earlier_rank else "better" if rank < earlier_rank else "changed"
+        )
+        reason = f": {now.detail}" if now.detail and kind != "better" else ""
+        detail = f"was {before.outcome}, is {now.outcome}{reason}"
+        yield Change(node=now.node, kind=kind, detail=detail)
     # Without a report, `device` is what was seen there, not what did the work.
     if before.accelerator and now.accelerator:
         others = before.gpus != now.gpus and None not in {before.gpus, now.gpus}
@@ -193,6 +198,10 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
             kind="slower" if ratio > 1 else "faster",
             detail=_speed(before, now, ratio),
         )
+
+
+def _rank(outcome: Outcome) -> int:
+    return 0 if outcome in PROVEN else 1 if outcome == "slow" else 2
 
 
 def _devices(entry: Entry, *, numbers: bool) -> str:

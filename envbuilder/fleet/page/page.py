@@ -16,7 +16,6 @@ from envbuilder.core import resources, stamps
 from envbuilder.core.text import amount, counted, duration, percent, times
 from envbuilder.fleet import drift as drifts
 from envbuilder.fleet import table
-from envbuilder.fleet.changes import LABELS, REGRESSIONS
 from envbuilder.fleet.model import LEFT_OUT, MOST_NAMED, OUTCOMES, PROVEN, Entry, named
 from envbuilder.fleet.page import marks
 from envbuilder.fleet.page.marks import Mark
@@ -167,13 +166,12 @@ def _drifted(drift: Drift) -> dict[str, object]:
         "sentences": drifts.sentences(drift),
         "changes": [
             {
-                "nodes": nodes[:MOST_NAMED],
-                "unnamed": len(nodes[MOST_NAMED:]),
-                "label": LABELS[kind],
-                "detail": detail,
-                "regression": kind in REGRESSIONS,
+                "node": change.node,
+                "label": drifts.LABELS[change.kind],
+                "detail": change.detail,
+                "regression": change.kind in drifts.REGRESSIONS,
             }
-            for nodes, kind, detail in drifts.rows(drift)
+            for change in drift.changes
         ],
     }
 

@@ -162,31 +162,22 @@ def test_runs_that_do_not_compare_are_refused() -> None:
     with pytest.raises(InvalidError, match="was on Kubernetes") as caught:
         drift.compare(earlier(entry("a"), scheduler="kubernetes"), summary(entry("a")))
     assert caught.value.hint == "Name an earlier run on Slurm."
-    together = earlier(across=True, groups=(group("a", "b"),))
-    with pytest.raises(InvalidError, match="only trained nodes together, this one verified each"):
-        drift.compare(together, summary(entry("a")))
 
 
-def test_groups_are_compared_after_the_nodes() -> None:
+def test_groups_are_not_compared() -> None:
     nodes = (entry("a"), entry("b"))
     before = earlier(*nodes, across=True, groups=(group("a", "b"),))
-    failed = group("a", "b", outcome="failed", detail="weights differ")
-    compared = drift.compare(before, summary(*nodes, across=True, groups=(failed,)))
-    assert compared.regressed
-    assert drift.lines(compared)[1:] == [
-        "Nothing changed on 2 nodes.",
-        "The median epoch of 2 nodes took 1.00 times as long as then.",
-        "Nodes together: 1 worse; 1 group is in both runs.",
-        "a, b: worse: was verified, is failed: weights differ",
-    ]
-
-
-def test_of_nodes_that_only_trained_together_nothing_else_is_compared() -> None:
-    groups = (group("a", "b"),)
-    before, now = earlier(across=True, groups=groups), summary(across=True, groups=groups)
-    compared = drift.compare(before, now)
+    compared = drift.compare(before, summary(*nodes, across=True))
     assert not compared.regressed
-    assert drift.lines(compared)[1:] == ["Nothing changed on 1 group of nodes."]
+    together = {"across": True, "groups": before.groups}
+    for first, second, which in (
+        (earlier(**together), summary(*nodes), "20261116t091500z-4567cd"),
+        (before, summary(**together), "20261123t091500z-0123ab"),
+        (earlier(**together), summary(**together), "20261123t091500z-0123ab"),
+    ):
+        with pytest.raises(InvalidError, match=f"{which} verified no node by itself") as caught:
+            drift.compare(first, second)
+        assert "--json" in caught.value.hint
 
 
 @pytest.mark.parametrize(("before", "now"), [(8, 7), (7, 8), (8, 1)])
@@ -231,9 +222,3 @@ def test_runs_with_other_epochs_do_not_compare(before: int, now: int, why: str) 
     with pytest.raises(InvalidError, match=why) as caught:
         drift.compare(earlier(entry("a"), epochs=before), summary(entry("a"), epochs=now))
     assert caught.value.exit_code == 2
-
-
-def test_nodes_that_only_trained_together_have_no_epochs_to_compare() -> None:
-    pair = {"across": True, "groups": (group("a", "b"),)}
-    compared = drift.compare(earlier(epochs=0, **pair), summary(epochs=3, **pair))
-    assert not compared.regressed

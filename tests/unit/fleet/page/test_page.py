@@ -218,16 +218,6 @@ def test_without_groups_the_page_says_so_only_if_asked_for() -> None:
     assert "together" not in Seen(page.render(summary(entry("a")))).text
 
 
-def test_groups_that_changed_are_among_the_changes() -> None:
-    nodes = (entry("a"), entry("b"))
-    before = earlier(*nodes, across=True, groups=(PAIR,))
-    slow = replace(PAIR, outcome="failed", detail="weights differ", efficiency=None)
-    now = summary(*nodes, across=True, groups=(slow,))
-    text = " ".join(Seen(page.render(now, drift.compare(before, now))).text.split())
-    assert "Nodes together: 1 worse; 1 group is in both runs." in text
-    assert "was verified, is failed: weights differ" in text
-
-
 def test_nodes_that_only_trained_together_have_a_page() -> None:
     run = summary(across=True, groups=(PAIR,))
     text = " ".join(Seen(page.render(run)).text.split())
