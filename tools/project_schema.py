@@ -65,7 +65,6 @@ shared_store: /srv/envbuilder
 signatures:
   locks: [keys/release.pub]
   bundles: [keys/release.pub]
-  images: [keys/release.pub]
 """
 """A file that has every key."""
 _DRAFT = "http://json-schema.org/draft-07/schema#"

@@ -353,7 +353,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     room: tuple[Room, ...] = ()
     notes: tuple[str, ...] = ()
     signatures: tuple[Signed, ...] = ()
-    """Accepted signatures of what the plan uses: locks, a published base image."""
+    """Accepted signatures of the locks that the plan uses."""
 
 
 class BuildResult(Struct, frozen=True, kw_only=True):

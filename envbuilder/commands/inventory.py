@@ -72,6 +72,7 @@ DOWNLOADS = {
         r"sha256|sha256/[0-9a-f]{2}|partial|derived",
     ),
     "bases": Names(
+        # The second are signatures of bases, which earlier versions kept.
         rf"{_BASE}\.lock|{_HEX}\.signature\.json",
         whole=rf"{_BASE}|\.debian-{_HEX}\.\w+|bundled|\.part-\w+",
     ),

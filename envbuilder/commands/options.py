@@ -137,8 +137,8 @@ require_signature_option: Decorator = click.option(
     metavar="PUB",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Public key: what is used (locks, a published base image, a bundle) must be signed by it,"
-    " or by another one given with this option. Replaces signatures: of the configuration.",
+    help="Public key: locks and bundles that are used must be signed by it, or by another one given"
+    " with this option. Replaces signatures: of the configuration.",
 )
 
 
@@ -147,7 +147,7 @@ def requiring(settings: Settings, public_keys: tuple[Path, ...]) -> Settings:
     if not public_keys:
         return settings
     named = tuple(str(path.absolute()) for path in public_keys)
-    signatures = Signatures(locks=named, bundles=named, images=named)
+    signatures = Signatures(locks=named, bundles=named)
     stated = msgspec.structs.replace(settings.configuration, signatures=signatures)
     return msgspec.structs.replace(settings, configuration=stated)
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 import click
 
 _METRICS = {"--metrics": "make metrics from what `envbuilder fleet show --json` prints"}
+_BY_IDENTITY = (
+    "cosign checks signatures without a key. Run: cosign verify-blob-attestation --type TYPE"
+    " --new-bundle-format --bundle FILE.sigstore.json --certificate-identity NAME"
+    " --certificate-oidc-issuer URL FILE"
+)
 INSTEAD = {
     "doctor": {
         "--fix": "each problem is printed with its commands, ready to copy",
@@ -21,8 +26,19 @@ INSTEAD = {
         " --profile NAME, which fetches every file",
         "--bundle": "`envbuilder unbundle` brings a bundle's files",
     },
+    "sign": {
+        "--image": "cosign signs images. Run: cosign sign --key cosign.key REF@sha256:…, with the"
+        " digest of the manifest that build --push prints",
+    },
     "verify": {
         "--tune": "it is a command of its own now. Run: envbuilder tune",
+    },
+    "verify-signature": {
+        "--image": "cosign checks images. Run: cosign verify --key PUB REF@sha256:…",
+        "--attestation": "files are checked, not what is attached to an image. Run: envbuilder"
+        " verify-signature --key PUB FILE",
+        "--identity": _BY_IDENTITY,
+        "--issuer": _BY_IDENTITY,
     },
 }
 """Command → removed option → the end of the sentence that refuses it."""

@@ -1,18 +1,17 @@
-"""`envbuilder sign`: sign files, and images in a registry, with a key."""
+"""`envbuilder sign`: sign files with a key."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from envbuilder.commands.options import json_option
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,18 +23,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 _LONGEST = 1024
 
 
-@click.command("sign", short_help="Sign locks, bundles, attestations and images with a key.")
-@click.argument("files", nargs=-1, type=_FILE, metavar="[FILE]...")
+@click.command("sign", short_help="Sign locks, bundles, SBOMs and provenances with a key.")
+@click.argument("files", nargs=-1, type=_FILE, metavar="FILE...", required=True)
 @click.option("--key", required=True, type=_FILE, help="Private key, PKCS#8 in PEM.")
 @click.option(
     "--passphrase-file",
     type=_FILE,
     help=f"File whose first line is the key's passphrase; else {PASSPHRASE}, else it is asked for.",
-)
-@click.option(
-    "--image",
-    metavar="REF@DIGEST",
-    help="Sign this image in its registry, and attach the files to it as signed statements.",
 )
 @click.option(
     "--output",
@@ -47,14 +41,12 @@ def command(
     files: tuple[Path, ...],
     key: Path,
     passphrase_file: Path | None,
-    image: str | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
     """Sign locks, bundles, SBOMs and provenances, each into FILE.intoto.jsonl next to it.
 
-    With --image, sign an image by its digest, where cosign and podman's policy look for signatures,
-    and attach SBOM and provenance to it. Keys are P-256 or ed25519, as openssl makes them.
+    Keys are P-256 or ed25519, as openssl makes them.
 
     \b
     Examples:
@@ -62,20 +54,14 @@ def command(
       openssl pkey -in team.pem -pubout -out team.pub
       envbuilder sign --key team.pem profiles/locks/cpu.json
       envbuilder sign --key team.pem cpu.tar cpu.sbom.cdx.json
-      envbuilder sign --key team.pem --image ghcr.io/me/cpu@sha256:… cpu.tar.provenance.json
     """
-    if not files and image is None:
-        raise InvalidError("nothing to sign", "Name files, or an image: --image REF@sha256:….")
-    if output is not None and (image is not None or len(files) != 1):
+    if output is not None and len(files) != 1:
         raise InvalidError("--output is for the signature of one file", "Leave --output out.")
     from envbuilder.signatures import keys
 
     note = console.progress().note
     private = keys.private(key, _passphrase(key, passphrase_file), note)
-    if image is None:
-        results = [_sign_file(path, private, output) for path in files]
-    else:
-        results = _sign_image(image, files, private)
+    results = [_sign_file(path, private, output) for path in files]
     if as_json:
         console.data({"schema": 1, "keyid": private.public.id, "signed": results})
         return
@@ -91,39 +77,6 @@ def _sign_file(path: Path, key: PrivateKey, output: Path | None) -> dict[str, st
     what = signable.recognized(path)
     written = beside.write(output or beside.path_for(path), what.statement, key)
     return {"name": str(path), "kind": what.kind, "where": str(written)}
-
-
-def _sign_image(ref: str, files: tuple[Path, ...], key: PrivateKey) -> list[dict[str, Any]]:
-    from envbuilder.commands import signable
-    from envbuilder.containers.oci import reference
-    from envbuilder.containers.oci.descriptor import INDEXES, Manifest, decode
-    from envbuilder.containers.registry import manifests, signed_images, transfer
-
-    parsed = reference.parse(ref)
-    if parsed.digest is None:
-        raise InvalidError(
-            f"{ref}: an image is signed by its digest, because a tag can be moved",
-            "build --push prints it: --image REF@sha256:….",
-        )
-    settings = configuration.load()
-    connection = transfer.connect(parsed, settings)
-    image, data = manifests.read(connection, parsed.digest)
-    config = ""
-    if image.media_type not in INDEXES:
-        config = decode(data, Manifest, ref).config.digest
-    # All files are read before anything is signed.
-    statements = [
-        (path, signable.about_image(path, connection.name, image.digest, config)) for path in files
-    ]
-    name, uploads = f"{connection.name}@{image.digest}", settings.uploads_dir
-    signed_images.sign(connection, image, key, uploads)
-    for _, statement in statements:
-        signed_images.attach(connection, image, statement, key, uploads)
-    results = [{"name": name, "kind": "image", "where": "in its registry"}]
-    results += [
-        {"name": str(p), "kind": "attestation", "where": f"attached to {name}"} for p in files
-    ]
-    return results
 
 
 def _passphrase(key: Path, file: Path | None) -> Callable[[], bytes]:

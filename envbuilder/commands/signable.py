@@ -7,7 +7,7 @@ statement is made whose subject is the file. `verify-signature` compares both wi
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 SBOM = "urn:envbuilder:sbom:v1"
 """The predicate type of a statement about an SBOM's file."""
-SBOM_OF_IMAGE = "https://cyclonedx.org/bom"
-"""The predicate type of a statement about an image whose predicate is its SBOM."""
-TYPES = {"sbom": SBOM_OF_IMAGE, "provenance": provenance.PREDICATE}
-"""Statements about images, by the names of attestations."""
 
 
 class Signable(Struct, frozen=True, kw_only=True):
@@ -46,8 +42,6 @@ class Signable(Struct, frozen=True, kw_only=True):
     statement: bytes
     digests: dict[str, str]
     """One of them must be a subject's, by algorithm."""
-    document: Any = None
-    """The content of an SBOM or a lock."""
     note: str = ""
     """What a signature of it does not show here."""
 
@@ -82,7 +76,7 @@ def recognized(path: Path) -> Signable:
             "For other files use a general tool, such as cosign sign-blob.",
         )
     made = statements.make([subject], type_, {})
-    return Signable(kind=kind, type=type_, statement=made, digests=sha256, document=document)
+    return Signable(kind=kind, type=type_, statement=made, digests=sha256)
 
 
 def _bundle(path: Path) -> Signable:
@@ -156,25 +150,3 @@ def require_same(signable: Signable, signed: Statement, where: str) -> None:
             f"{where}: the signed content is another than the file's",
             "Get both again from where they were signed.",
         )
-
-
-def about_image(path: Path, name: str, manifest: str, config: str) -> bytes:
-    """Return the statement about an image that an SBOM or a provenance makes.
-
-    `manifest` and `config` are the image's digests. Raise `OtherSubjectError` if a provenance is
-    about another image, `InvalidError` for other files.
-    """
-    signable = recognized(path)
-    subject = Subject(name=name, digest={"sha256": manifest.removeprefix("sha256:")})
-    if signable.kind == "SBOM":
-        return statements.make([subject], SBOM_OF_IMAGE, signable.document)
-    if signable.kind != "provenance":
-        raise InvalidError(
-            f"{path}: a {signable.kind}: only SBOM and provenance are attached to images"
-        )
-    statement = statements.parse(signable.statement, str(path))
-    in_hand = {manifest.removeprefix("sha256:"), config.removeprefix("sha256:")}
-    about = [d for s in statement.subject for d in s.digest.items()]
-    if not in_hand & {value for _, value in about}:
-        raise statements.other_subject(str(path), subject.digest, about)
-    return provenance.also_about(signable.statement, subject)

@@ -24,6 +24,8 @@ from envbuilder.core.strict_yaml import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from envbuilder.core.schema import Hints
+
 PROJECT_FILE = "envbuilder.yaml"
 LOCKS = "envbuilder.lock"
 """Folder of a project's locks, beside `envbuilder.yaml`."""
@@ -45,8 +47,15 @@ class Signatures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of the locks that environments are built from."""
     bundles: _Keys | None = None
     """Of the bundles that `unbundle` unpacks."""
-    images: _Keys | None = None
-    """Of the published images that images are built on."""
+
+
+_REMOVED: Hints = {
+    Signatures: {
+        "images": "It was removed: check base images before the build with cosign verify --key PUB"
+        " REF@sha256:…, and remove the key.",
+    },
+}
+"""Keys that earlier versions had → what to do instead."""
 
 
 class ProjectConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -191,12 +200,12 @@ def decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definiti
     """
     data, where = parse_yaml(text, str(path)), str(path)
     if path.name != PROJECT_FILE:
-        return decode(data, Configuration, where, text), None
+        return decode(data, Configuration, where, text, _REMOVED), None
     keys = {f.encode_name for f in fields(ProjectConfiguration)}
     rest = {key: value for key, value in data.items() if key not in keys}
     definition = project_file.read(rest, where, text, keys) if rest else None
     configuration = {key: value for key, value in data.items() if key in keys}
-    stated = decode(configuration, ProjectConfiguration, where, text)
+    stated = decode(configuration, ProjectConfiguration, where, text, _REMOVED)
     for name, url in stated.indexes.items():
         if url.startswith("http://") and urlsplit(url).hostname not in _THIS_MACHINE:
             spot = place(where, text, ["indexes", name])
@@ -279,7 +288,6 @@ def _over(below: Configuration, above: Configuration) -> Configuration:
         signatures=Signatures(
             locks=users.locks or projects.locks,
             bundles=users.bundles or projects.bundles,
-            images=users.images or projects.images,
         ),
         shared_store=below.shared_store if above.shared_store is None else above.shared_store,
     )

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from envbuilder.signatures.keys import PrivateKey, PublicKey
 
-MEDIA_TYPE = "application/vnd.dsse.envelope.v1+json"
 MOST_SIGNATURES = 16
 """More are refused: each costs a verification for every trusted key."""
 _URL_SAFE = str.maketrans("-_", "+/")
@@ -108,22 +107,15 @@ def signer(envelope: Envelope, trusted: Sequence[PublicKey], where: str) -> Publ
         if _signs(envelope, key):
             return key
     named = {s.keyid or "" for s in envelope.signatures}
-    raise refused(named, trusted, where)
-
-
-def refused(
-    named: set[str], trusted: Sequence[PublicKey], where: str
-) -> ChangedPayloadError | UnknownKeyError:
-    """Return the error for content that no trusted key signed, given the key ids it names."""
     if changed := sorted(named & {key.id for key in trusted}):
-        return ChangedPayloadError(
+        raise ChangedPayloadError(
             f"{where}: the signed content was changed: the signature of key {changed[0]} does not"
             " match it",
             "Get it again from where it was signed, with its signature.",
         )
     listed = ", ".join(printable(n, 64) for n in sorted(named - {""})) or "a key that is not named"
     trusted_ids = ", ".join(key.id for key in trusted) or "none"
-    return UnknownKeyError(
+    raise UnknownKeyError(
         f"{where}: signed by {listed}, but not by a trusted key ({trusted_ids})"
         + ("" if named - {""} else "; or it was changed after it was signed"),
         "Compare the key ids with those of the maker, over another channel.",

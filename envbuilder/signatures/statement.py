@@ -45,7 +45,7 @@ class Signed(Struct, frozen=True, kw_only=True):
     """An accepted signature: what it is about, and the id of the trusted key that made it."""
 
     name: str
-    """The file or image, as it was named."""
+    """The file, as it was named."""
     digest: str
     """The digest of the bytes in hand, with its algorithm: `sha256:…`."""
     type: str

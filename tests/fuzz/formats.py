@@ -386,7 +386,7 @@ def read_answers(path: Path, work: Path) -> None:
         connection = Connection(reference.parse("r.invalid/a"), pause=lambda seconds: None)
         for act in (
             lambda: transfer.pull(connection, "t", Layout.create(work / "l"), "linux/amd64", QUIET),
-            lambda: referrers.find(connection, "sha256:" + "0" * 64),
+            lambda: referrers._listed(connection, "sha256:" + "0" * 64),
         ):
             try:
                 act()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.descriptor import Index, decode
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import connection
+from envbuilder.containers.registry import connection, manifests
 from envbuilder.containers.registry import push_blob as send
 from envbuilder.containers.registry import transfer as registry
 from envbuilder.containers.registry.connection import Connection
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.core import types
     from envbuilder.core.settings import Settings
 
 BIG = bytes(range(256)) * 8192  # 2 MiB
@@ -66,6 +68,16 @@ def push(
     return registry.push(
         connect(server, name), tag, layout, image, found.uploads_dir, SILENT, **options
     )
+
+
+def attached(to: Connection, digest: types.Digest) -> tuple[Descriptor, ...]:
+    """The referrers of an image: in the registry's own list, else in the index under a tag."""
+    for path in (f"referrers/{digest}", f"manifests/{digest.replace(':', '-')}"):
+        url = to.url(path)
+        with to.request("GET", url, path, accept=(200, 404), headers=manifests.ACCEPT) as response:
+            if response.status_code == manifests.OK:
+                return decode(response.content, Index, path).manifests
+    return ()
 
 
 def pull(server: FakeRegistry, wanted: str, folder: Path) -> registry.Pulled:

@@ -11,7 +11,6 @@ import re
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
 
 from envbuilder.build import project_layer, render
 from envbuilder.build.backends import base_python, layers
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
-    from envbuilder.signatures.statement import Signed
 
 
 _BASE = "envbuilder-base"
@@ -252,13 +250,12 @@ def prepare(
 ) -> DockerEnvironment:
     """Find the base image and plan; `ToolError` (exit 4) if the engine's builder is missing."""
     from envbuilder.build.backends.container import DockerEnvironment
-    from envbuilder.build.image import debian_base, signed_base
+    from envbuilder.build.image import debian_base
 
     assert target.base is not None, "a target with a base"
     engine.require_builder()
     ref = image_base.base_ref(target.base, request, settings)
     make_base = None
-    signatures: tuple[Signed, ...] = ()
     if target.base.suite and ref == target.base.ref:
         if target.base.unpacked:
             raise InvalidError(
@@ -273,10 +270,8 @@ def prepare(
     else:
         base = (ref, ref)
         if not request.dry_run:
-            signatures = signed_base.require(ref, settings)
             base = image_base.identified(engine, ref, target.platform)
     build = engine.build_command
     project = project_layer.planned(settings) if request.with_project else None
     planned = plan(profile, lock, target, base, build, request, settings, make_base, project)
-    planned = replace(planned, signatures=signatures)
     return DockerEnvironment(profile, target, planned, engine, settings, force=request.force)

@@ -79,12 +79,11 @@ def prepare(
 
     def planned() -> Plan:
         project = project_layer.planned(settings) if request.with_project else None
-        plan = dockerfile.plan(
+        return dockerfile.plan(
             *(profile, lock, target, (base.ref, base.identity), command(name), request, settings),
             project=project,
             instance=instance,
         )
-        return replace(plan, signatures=base.signatures)
 
     if engine is not None and not request.rebuild:
         product = _in_engine(planned(), profile, target, engine, request, settings)

@@ -163,7 +163,6 @@ def plan(
         files=files,
         steps=(*steps, *delivery),
         room=room(wheels, request, settings, build),
-        signatures=base.signatures,
     )
 
 

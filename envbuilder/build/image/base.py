@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.build.image import signed_base
 from envbuilder.build.plan import LoadBase, MakeBase
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import LABEL, no_base
@@ -18,7 +17,6 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import require_writable
 from envbuilder.profiles.lock import select
-from envbuilder.signatures.statement import Signed
 
 if TYPE_CHECKING:
     from envbuilder.build.request import Request
@@ -47,8 +45,6 @@ class Base(Struct, frozen=True, kw_only=True):
     """The OCI layout that holds it."""
     make: tuple[MakeBase | LoadBase, ...] = ()
     """Steps that make the layout and load it, if the base is not an existing image."""
-    signatures: tuple[Signed, ...] = ()
-    """Its accepted signature, if one is required."""
 
 
 def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target:
@@ -150,7 +146,6 @@ def find(
         return Base(ref=ref, identity=step.identity, folder=step.layout, make=make)
     if request.dry_run and not image_names.on_disk(ref):
         return Base(ref=ref, identity=ref, folder="")
-    signatures = signed_base.require(ref, settings)
     if image_names.on_disk(ref):
         from envbuilder.containers.oci import archive
 
@@ -164,12 +159,7 @@ def find(
     else:
         layout = _of_engine(ref, target.platform, engine, settings)
     manifest = layout.manifest(target.platform)
-    return Base(
-        ref=ref,
-        identity=manifest.config.digest,
-        folder=str(layout.folder),
-        signatures=signatures,
-    )
+    return Base(ref=ref, identity=manifest.config.digest, folder=str(layout.folder))
 
 
 def _in_engine(engine: Engine | None, ref: str) -> bool:

@@ -78,15 +78,6 @@ def attach(
     return pushed
 
 
-def find(
-    connection: Connection, digest: types.Digest, artifact_type: str = ""
-) -> tuple[Descriptor, ...]:
-    """Return the referrers of an image, only those of `artifact_type` if it is given."""
-    index = _listed(connection, digest) or _tagged(connection, digest)
-    found = index.manifests if index else ()
-    return tuple(d for d in found if not artifact_type or d.artifact_type == artifact_type)
-
-
 def _listed(connection: Connection, digest: types.Digest) -> Index | None:
     """Return the registry's own list of referrers; None if it keeps none."""
     return _index(connection, f"referrers/{digest}", (manifests.OK, *_NO_LISTS))

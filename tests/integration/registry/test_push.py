@@ -12,8 +12,9 @@ from envbuilder.build.attestation.provenance import MEDIA_TYPE as PROVENANCE
 from envbuilder.build.attestation.sbom import MEDIA_TYPE as SBOM
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
-from envbuilder.containers.registry import manifests, referrers
+from envbuilder.containers.registry import manifests
 from envbuilder.containers.registry.connection import Connection
+from tests.support.registry_requests import attached
 from tests.support.registry_server import PASSWORD, USER, Registry
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def test_a_profile_is_pushed_with_its_documents(
     assert (built["status"], built["builder"]) == ("built", "layers")
     assert (built["artifact"]["kind"], built["artifact"]["ref"]) == ("registry", ref)
     image, _ = manifests.read(connect(ref), "1")
-    attached = referrers.find(connect(ref), image.digest)
-    assert sorted(d.artifact_type or "" for d in attached) == sorted([SBOM, PROVENANCE])
+    listed = attached(connect(ref), image.digest)
+    assert sorted(d.artifact_type or "" for d in listed) == sorted([SBOM, PROVENANCE])
     try:
         docker_client.images.pull(ref)
         program = "import setuptools; print(setuptools.__version__)"
@@ -114,7 +115,7 @@ def test_to_disk_and_to_a_registry(push: Any, registry: Registry, tmp_path: Path
     assert built["artifact"]["kind"] == "archive"
     assert place.is_file()
     image, _ = manifests.read(connect(ref), "1")
-    assert len(referrers.find(connect(ref), image.digest)) == 2
+    assert len(attached(connect(ref), image.digest)) == 2
     assert push(ref, "--output", str(place))["status"] == "reused"
     place.unlink()
     assert push(ref, "--output", str(place))["status"] == "built"

@@ -28,6 +28,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import Configuration, Settings
 from tests.support import image_layouts as images
+from tests.support.registry_requests import attached
 from tests.support.registry_server import PASSWORD, USER, Registry, cutting
 
 if TYPE_CHECKING:
@@ -376,7 +377,7 @@ def test_attachments_leave_the_image_as_it_is(
         made = referrers.make(layout, image, kind, kind, kind.encode())
         referrers.attach(connection, layout, made, found.uploads_dir, SILENT)
         referrers.attach(connection, layout, made, found.uploads_dir, SILENT)
-    listed = referrers.find(connection, image.digest)
+    listed = attached(connection, image.digest)
     assert [d.artifact_type for d in listed] == [
         "application/vnd.cyclonedx+json",
         "application/vnd.in-toto+json",

@@ -27,19 +27,14 @@ from envbuilder.containers.oci.descriptor import (
     encode,
 )
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.core import process, resources
+from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
-from envbuilder.signatures import keyless
 from envbuilder.signatures import statement as statements
-from tests.support import image_layouts, signing
-from tests.support.registry_requests import connect, push
+from tests.support import signing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from envbuilder.core.settings import Settings
-    from tests.support.registry_fixture import FakeRegistry
 
     Run = Callable[..., tuple[int, str, str]]
 
@@ -295,14 +290,8 @@ def test_options_that_do_not_go_together(run: Run, tmp_path: Path) -> None:
     for arguments in (
         ("sign", "--key", "key.pem"),
         ("sign", "--key", "key.pem", name, name, "--output", "x"),
-        ("sign", "--key", "key.pem", "--image", "127.0.0.1:1/a:tag"),
-        ("sign", "--key", "key.pem", "--image", "127.0.0.1:1/a", "--output", "x"),
         ("verify-signature", "--key", "key.pub"),
-        ("verify-signature", "--key", "key.pub", name, "--image", "a"),
-        ("verify-signature", "--key", "key.pub", name, "--attestation", "sbom"),
-        ("verify-signature", "--identity", "a", name),
-        ("verify-signature", "--issuer", "a", name),
-        ("verify-signature", "--identity", "a", "--issuer", "b", "--key", "key.pub", name),
+        ("verify-signature", "--key", "key.pub", "--signature", "key.pub", name, name),
         ("verify-signature", name),
         ("verify-signature", "--key", "key.pem", name),
         ("verify-signature", "--key", "none.pub", name),
@@ -322,85 +311,8 @@ def test_the_configuration_s_keys(run: Run, tmp_path: Path) -> None:
     assert run("verify-signature", name, "--key", "key.pub")[0] == 0
 
 
-def test_an_image_and_its_attestations(
-    run: Run, server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
-) -> None:
-    image = image_layouts.image(source, b"a layer")
-    push(server, source, image, found)
-    config = source.read_manifest(image).config.digest
-    ref = f"{connect(server).name}@{image.digest}"
-    right = statement(tmp_path / "right.provenance.json", {"sha256": config[7:]}).name
-    wrong = statement(tmp_path / "wrong.provenance.json", {"sha256": "b" * 64}).name
-    sign = ("sign", "--key", "key.pem", "--image", ref)
-    code, _, error = run(*sign, right, wrong)
-    assert (code, "about other content" in error) == (5, True)
-    assert run(*sign, lay("lock", tmp_path))[0] == 2
-    verify = ("verify-signature", "--image", ref.partition("@")[0] + ":t", "--key")
-    code, _, error = run(*verify, "key.pub")
-    assert (code, "not signed" in error) == (5, True)  # nothing was signed before all was checked
-    code, out, _ = run(*sign, right, lay("sbom", tmp_path))
-    assert (code, out.count("attached to")) == (0, 2)
-    both = ("--attestation", "sbom", "--attestation", "provenance", "--json")
-    code, out, _ = run(*verify, "key.pub", *both)
-    assert code == 0
-    types = [one["type"] for one in json.loads(out)["signed"]]
-    assert types == [
-        "cosign container image signature",
-        "https://cyclonedx.org/bom",
-        "https://slsa.dev/provenance/v1",
-    ]
-    assert run(*verify, "other.pub")[0] == 5
-
-
-# --- without a key
-
-
-@pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Programs that are installed → their exit codes; `commands` are those that were run."""
-    installed: dict[str, int] = {}
-    monkeypatch.setattr(
-        process, "which", lambda name: f"/bin/{name}" if name in installed else None
-    )
-
-    def run(argv: tuple[str, ...], **options: Any) -> process.Completed:
-        RAN.append(argv)
-        code = installed[argv[0]]
-        return process.Completed(
-            argv=argv, returncode=code, stdout="", stderr="no matching \x1b[2J", seconds=0.0
-        )
-
-    RAN.clear()
-    monkeypatch.setattr(keyless.process, "run", run)
-    return installed
-
-
-RAN: list[tuple[str, ...]] = []
-WORKFLOW = "https://github.com/me/project/.github/workflows/release.yml@refs/heads/main"
-ISSUER = "https://token.actions.githubusercontent.com"
-
-
-def test_an_identity_is_checked_by_cosign_or_gh(
-    run: Run, tmp_path: Path, programs: dict[str, int]
-) -> None:
-    name = lay("lock", tmp_path)
-    by = ("verify-signature", "--identity", WORKFLOW, "--issuer", ISSUER)
-    code, _, error = run(*by, name)
-    assert (code, "neither is installed" in error) == (4, True)
-    programs["gh"] = 0
-    code, out, _ = run(*by, name, "--json")
-    assert (code, json.loads(out)["signed"][0]["keyid"]) == (0, f"{WORKFLOW} ({ISSUER})")
-    assert RAN[-1][:3] == ("gh", "attestation", "verify")
-    assert "me/project" in RAN[-1]
-    code, _, error = run("verify-signature", "--identity", "me", "--issuer", ISSUER, name)
-    assert (code, "GitHub" in error) == (2, True)
-    assert run(*by, "--image", "ghcr.io/me/a:1")[0] == 0
-    assert RAN[-1][3] == "oci://ghcr.io/me/a:1"
-    programs["cosign"] = 1
-    code, out, error = run(*by, name)
-    assert (code, out, "not accepted by cosign" in error) == (5, "", True)
-    assert "\x1b" not in error
-    assert RAN[-1][-2:] == ("--", name)
-    assert RAN[-1][5:7] == ("--type", "urn:envbuilder:lock:v1")
-    assert run(*by, "--image", "-a")[0] == 5
-    assert RAN[-1][-2:] == ("--", "-a")
+@pytest.mark.parametrize("kind", ["sbom", "provenance"])
+def test_attestations_have_no_key_in_the_configuration(kind: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "envbuilder.yaml").write_text("signatures: {locks: [key.pub], bundles: [key.pub]}")
+    code, _, error = run("verify-signature", lay(kind, tmp_path))
+    assert (code, "Add --key PUB" in error) == (2, True)

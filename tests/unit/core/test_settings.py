@@ -119,10 +119,9 @@ def read(tmp_path: Path, user: str = "", project: str = "") -> settings.Signatur
 
 
 def test_paths_of_keys_are_relative_to_their_file(tmp_path: Path) -> None:
-    text = "signatures:\n  locks: [keys/a.pub, /b.pub]\n  images: [" + repr(INLINE)[1:-1].join('""')
+    text = "signatures:\n  locks: [keys/a.pub, /b.pub, " + repr(INLINE)[1:-1].join('""')
     signatures = read(tmp_path, project=text + "]\n")
-    assert signatures.locks == (str(tmp_path / "project" / "keys" / "a.pub"), "/b.pub")
-    assert signatures.images == (INLINE,)
+    assert signatures.locks == (str(tmp_path / "project" / "keys" / "a.pub"), "/b.pub", INLINE)
     assert signatures.bundles is None
 
 
@@ -145,6 +144,16 @@ def test_an_empty_or_misspelt_policy_is_an_error(tmp_path: Path, value: str) -> 
     """Otherwise nothing would be required, in silence."""
     with pytest.raises(InvalidError, match="signatures"):
         read(tmp_path, project=f"signatures: {value}\n")
+
+
+@pytest.mark.parametrize("file", ["user", "project"])
+def test_required_signatures_of_images_are_refused_and_never_ignored(
+    tmp_path: Path, file: str
+) -> None:
+    text = "signatures:\n  locks: [a.pub]\n  images: [a.pub]\n"
+    with pytest.raises(InvalidError, match=r"yaml:3: signatures\.images: ") as raised:
+        read(tmp_path, **{file: text})
+    assert "cosign verify --key" in raised.value.hint
 
 
 HTTP = "http://mirror.example/whl"

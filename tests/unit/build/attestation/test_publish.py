@@ -16,7 +16,6 @@ from envbuilder.build.image import records
 from envbuilder.build.outputs import Output
 from envbuilder.build.request import Request
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import referrers
 from envbuilder.containers.registry import transfer as registry
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
@@ -25,7 +24,7 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from tests.support import image_layouts as images
 from tests.support.registry_fixture import digest_of
-from tests.support.registry_requests import SILENT, connect, push
+from tests.support.registry_requests import SILENT, attached, connect, push
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,8 +130,8 @@ def test_documents_are_attached_once_and_about_the_manifest(
     for _ in range(2):
         publish.attach(ref, FINGERPRINT, written, found, SILENT)
     image = server.manifests["a", "t"][1]
-    attached = referrers.find(connect(server), digest_of(image))
-    assert [d.artifact_type for d in attached] == [sbom.MEDIA_TYPE, provenance.MEDIA_TYPE]
+    listed = attached(connect(server), digest_of(image))
+    assert [d.artifact_type for d in listed] == [sbom.MEDIA_TYPE, provenance.MEDIA_TYPE]
     blobs = [data for data in server.blobs.values() if b"in-toto" in data and b"_type" in data]
     assert len(blobs) == 1
     assert digest_of(image).removeprefix("sha256:").encode() in blobs[0]
