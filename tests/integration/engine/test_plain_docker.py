@@ -122,7 +122,7 @@ def test_a_rendered_folder_builds_and_trains(
             *("--data", "/data", "--quick", "--epochs", "1"),
         )
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout.splitlines()[-1])["report"]["status"] == "passed"
+        assert json.loads(done.stdout.splitlines()[-1])["report"]["status"] == "unproven"
         labels = docker_client.images.get(TAG).labels
         assert labels["io.envbuilder.profile"] == "cpu"
     finally:

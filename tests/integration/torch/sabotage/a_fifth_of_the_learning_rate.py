@@ -1,16 +1,6 @@
-"""Steps that are a fifth as long as they should be."""
+"""An optimizer with another learning rate than it was given."""
 
 import torch
 
-real = torch.optim.Adadelta.step
-
-
-def step(self, *more):
-    group = self.param_groups[0]
-    rate = group["lr"]
-    group["lr"] = rate / 5
-    real(self, *more)
-    group["lr"] = rate
-
-
-torch.optim.Adadelta.step = step
+real = torch.optim.Adadelta.__init__
+torch.optim.Adadelta.__init__ = lambda self, parameters, lr: real(self, parameters, lr=lr / 5)

@@ -3,10 +3,6 @@
 import torch
 
 real = torch.optim.Adadelta.__init__
-
-
-def init(self, parameters, **options):
-    real(self, parameters, rho=0.95, **options)
-
-
-torch.optim.Adadelta.__init__ = init
+torch.optim.Adadelta.__init__ = lambda self, *more, **options: real(
+    self, *more, rho=0.95, **options
+)

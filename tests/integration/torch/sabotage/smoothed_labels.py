@@ -3,10 +3,6 @@
 import torch
 
 real = torch.nn.functional.nll_loss
-
-
-def nll_loss(scores, labels, *more, **options):
-    return 0.95 * real(scores, labels, *more, **options) - 0.05 * scores.mean()
-
-
-torch.nn.functional.nll_loss = nll_loss
+torch.nn.functional.nll_loss = lambda scores, labels: (
+    0.95 * real(scores, labels) - 0.05 * scores.mean()
+)
