@@ -88,6 +88,7 @@ DOWNLOADS = {
         r"mnist/\.part-\w+",
     ),
     "interpreters": Names(r"answers\.json|\.answers\.json\.\d+\.part"),
+    # Of earlier versions: look-ups work in a private folder now.
     "locate": Names(r"\w+-\w+-3\.\d+-[a-z0-9_-]+\.txt"),
     "uv-resolve": Names(r"[^/]+", whole=r"[^/]+"),
     "logs": Names(
