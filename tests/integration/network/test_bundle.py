@@ -302,7 +302,8 @@ def test_a_full_disk_is_an_error_and_leaves_no_bundle(
             ]
             with pytest.raises(BuildError, match="no space left"):
                 packing.write(small / "x.tar", reader.manifest, parts, quiet)
-        folders = {"ENVBUILDER_CACHE_DIR": str(small), "ENVBUILDER_CONFIG_DIR": str(tmp_path)}
+        config = str(tmp_path / "config")  # not above a folder that all may write
+        folders = {"ENVBUILDER_CACHE_DIR": str(small), "ENVBUILDER_CONFIG_DIR": config}
         found = configuration.load(folders)
         with pytest.raises(BuildError, match="no space left"):
             unpacking.unpack(bundle, found, quiet, force=False)
