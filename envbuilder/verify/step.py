@@ -54,6 +54,8 @@ _NEAR, _MOST_NEAR = 1e-5, 6
 such units may be in a batch. Adadelta makes the difference as large as any other step."""
 
 _LARGEST = 1e9
+_LEAST_LOSS = 0.1
+"""Below this loss its error is not relative to the loss any more, but to this."""
 
 _SIGMAS = 6
 """Allowed standard deviations of what is random: orders of images, dropout's masks."""
@@ -141,7 +143,8 @@ def _repeat(record: _Record, number: int) -> tuple[Repeated, str, tuple[Any, ...
         closest = min(closest, _worst(numpy, before, after, gradients, rate))
         if closest[0] <= MEDIAN_ERROR:
             break
-    loss_error = abs(loss - passed.loss) / passed.loss
+    # Late in a training, losses get so small that float32 rounds away more than a share of them.
+    loss_error = abs(loss - passed.loss) / max(passed.loss, _LEAST_LOSS)
     each = Repeated(
         step=number + 1,
         epoch=epoch + 1,
