@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from envbuilder.locks.entries import Entry
 
 _UNJUDGED = (
-    "an earlier lock, which does not state what its packages require: whether something requires"
-    " each was not checked (envbuilder lock adds it)"
+    "locks of an earlier version do not state what their packages require: whether something"
+    " requires each was not checked (envbuilder lock adds it)"
 )
 
 
@@ -78,7 +78,7 @@ def command(as_json: bool) -> int:
         removal = "envbuilder lock removes it" if each.excluded else "remove it if nobody has one"
         console.result(f"– {each.path.parent.name}/{each.path.name} is needless")
         console.result(f"    {each.why}: {removal}")
-    for note in notes:
+    for note in (*notes, *dict.fromkeys(state.unjudged for state in states if state.unjudged)):
         console.result(f"note: {note}")
     if failed:
         console.result("Run: envbuilder lock")
@@ -89,7 +89,7 @@ def _print(state: State) -> None:
     label = f"{state.environment}.{state.profile}"
     mark = "✗" if state.failed else "✓" if not state.problems else "–"
     console.result(f"{mark} {label:<24} {state.state}")
-    for line in (*state.problems, *filter(None, [state.hint, state.unjudged])):
+    for line in (*state.problems, *filter(None, [state.hint])):
         console.result(f"    {line}")
 
 

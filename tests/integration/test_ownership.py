@@ -67,7 +67,7 @@ def test_profiles_and_locks_of_another_user_do_not_decide(
     assert cli("build", "--dry-run", "--profile", "cpu", "--backend", "venv").returncode == 2
     os.chown(shared / name, OTHER, OTHER)
     done = cli("build", "--dry-run", "--profile", "cpu", "--backend", "venv")
-    assert done.returncode == 0
+    assert done.returncode == 2
     assert f"{shared / name} belongs to uid {OTHER}" in done.stderr
     assert cli("profiles", "show", "mine").returncode == 2
 
@@ -79,5 +79,5 @@ def test_the_configuration_of_another_user_does_not_decide(cli: Cli, shared: Pat
     assert plan(cli, ENVBUILDER_CONFIG_DIR=str(config))[0] == 2
     os.chown(config / "config.yaml", OTHER, OTHER)
     code, said = plan(cli, ENVBUILDER_CONFIG_DIR=str(config))
-    assert code == 0
-    assert f"belongs to uid {OTHER}" in said
+    assert code == 2
+    assert f"{config / 'config.yaml'} belongs to uid {OTHER}" in said

@@ -163,7 +163,7 @@ def test_an_earlier_lock_says_what_was_not_checked(project: Path, check: Check) 
     assert code == 0
     assert "whether something requires each was not checked (envbuilder lock adds it)" in printed
     _, printed = check("--json")
-    assert json.loads(printed)["locks"][0]["unjudged"].startswith("an earlier lock")
+    assert json.loads(printed)["locks"][0]["unjudged"].startswith("locks of an earlier version")
 
 
 def test_a_damaged_lock(project: Path, check: Check) -> None:
