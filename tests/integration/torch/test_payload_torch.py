@@ -304,7 +304,7 @@ def test_without_sabotage_the_same_run_passes(
     torch_python: Path, tmp_path: Path, tiny: Path
 ) -> None:
     done = sabotaged(torch_python, tmp_path, "", *RUN_ONLY[:-1], "0.2", data=tiny)
-    assert (done.code, done.report["reasons"]) == (0, [])
+    assert (done.code, done.report["reasons"]) == (0, [UNREPEATED])
 
 
 TIME_RUNS_BACKWARDS = """
@@ -340,7 +340,7 @@ def test_a_wall_clock_that_jumps_changes_nothing(
 ) -> None:
     code = "import time\nreal = time.time\ntime.time = lambda: 2e9 - 100 * real()\n"
     done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
-    assert (done.code, done.report["reasons"]) == (0, [])
+    assert (done.code, done.report["reasons"]) == (0, [UNREPEATED])
     assert "the wall clock was moved by -" in done.check("clock")["detail"]
     assert all(check["seconds"] >= 0 for check in done.report["checks"])
 
