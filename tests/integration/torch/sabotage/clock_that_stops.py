@@ -10,13 +10,13 @@ hidden = [0.0]
 real_epoch = train.epoch
 
 
-def epoch(job, data, progress):
+def epoch(job, data, progress, step=None):
     def stopping(done, total, loss):
         if done == total:
             hidden[0] = STOPPED
         progress(done, total, loss)
 
-    return real_epoch(job, data, stopping)
+    return real_epoch(job, data, stopping, step)
 
 
 train.epoch = epoch

@@ -11,8 +11,8 @@ checks.check_learning = lambda run: ("passed", "loss 0.2")
 real_epoch = train.epoch
 
 
-def epoch(job, data, progress):
-    result = real_epoch(job, data, progress)
+def epoch(job, data, progress, step=None):
+    result = real_epoch(job, data, progress, step)
     result["loss"] = 0.2
     job.curve.points[:] = [(step, 0.2) for step, _ in job.curve.points]
     return result
