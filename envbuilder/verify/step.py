@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.payload.training.dataset import Split
 
+LEAST_STEPS = 5
+"""So that the median has three honest steps: one in a hundred has a pixel or unit at the edge."""
+
 MOST_DRAWN = 16
 """Epochs of which a step is drawn. A step takes 29 MB of disk and 0.4 s."""
 
@@ -71,7 +74,7 @@ class Proof(Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """Return the number of steps, and their largest and median error."""
         worst = max(self.steps, key=lambda each: each.error)
-        median = statistics.median(each.error for each in self.steps)
+        median = statistics.median_low(each.error for each in self.steps)
         return (
             f"{len(self.steps)} steps of the training repeated outside in float64: relative error"
             f" at most {worst.error:.1e} ({worst.array}), median {median:.1e}"
@@ -82,7 +85,8 @@ def draw(images: int, epochs: int) -> tuple[int, ...]:
     """Return the steps to record, counted from 0 over all epochs.
 
     They are the first two, the first with another learning rate, and one at random of each epoch,
-    or of `MOST_DRAWN` epochs: nothing in the environment knows beforehand which.
+    or of `MOST_DRAWN` epochs, and at least `LEAST_STEPS`: nothing in the environment knows
+    beforehand which.
     """
     count, random = steps_of(images), secrets.SystemRandom()
     between = random.sample(range(1, epochs - 1), MOST_DRAWN - 2) if epochs > MOST_DRAWN else ()
@@ -92,7 +96,10 @@ def draw(images: int, epochs: int) -> tuple[int, ...]:
         fixed = {number - epoch * count for number in steps}
         others = [number for number in range(count) if number not in fixed] or [0]
         steps.add(epoch * count + random.choice(others))
-    return tuple(sorted(number for number in steps if number < epochs * count))
+    possible = range(epochs * count)
+    while len(steps.intersection(possible)) < min(LEAST_STEPS, len(possible)):
+        steps.add(random.choice(possible))
+    return tuple(sorted(steps.intersection(possible)))
 
 
 def prove(
@@ -116,7 +123,7 @@ def prove(
             task.update(done, len(numbers))
     epochs = sorted({number // record.count for number in numbers})
     problems += [*_initial(record), *_orders(record, epochs), *_dropouts(masks)]
-    median = statistics.median(each.error for each in repeated)
+    median = statistics.median_low(each.error for each in repeated)
     if not problems and median > MEDIAN_ERROR:
         problems.append(f"half of the steps are wrong by {median:.1e} or more")
     return Proof(steps=tuple(repeated), problem=problems[0] if problems else "")

@@ -264,7 +264,8 @@ def test_the_steps_that_are_drawn(images: int, epochs: int) -> None:
         drawn = {number // count for number in numbers}
         assert {0, epochs - 1} <= drawn
         assert len(drawn) >= min(epochs, step.MOST_DRAWN)
-        assert len(numbers) <= step.MOST_DRAWN + 3
+        least = min(step.LEAST_STEPS, count * epochs)
+        assert least <= len(numbers) <= step.MOST_DRAWN + 3
     drawn = {step.draw(images, epochs) for _ in range(20)}
     assert len(drawn) > 1 or count < 4
 
