@@ -102,7 +102,7 @@ LEARNING = (
 STEPS = (
     Sabotage("every_second_update_skipped", "step wrong", "step", "step 2, in epoch 1,", True),
     Sabotage("gradients_of_the_step_before", "step wrong", "step", "step 2, in epoch 1, changes"),
-    Sabotage("zero_grad_without_effect", "step wrong", "step", "step 2, in epoch 1, changes"),
+    Sabotage("zero_grad_without_effect", "step wrong", "accuracy", "is needed"),
     Sabotage("images_not_shuffled", "other data", "step", "of epoch 1 were not shuffled"),
     Sabotage("loss_of_half_a_batch", "step wrong", "step", "reports a loss that is wrong"),
     Sabotage("weights_rounded_to_bfloat16", "step wrong", "step", "step 1, in epoch 1, changes"),
@@ -116,9 +116,9 @@ STEPS = (
     Sabotage("averages_in_bfloat16", "step wrong", "step", "squared"),
     Sabotage("another_decay_of_averages", "step wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("weights_that_decay", "step wrong", "step", "step 1, in epoch 1, changes"),
-    Sabotage("clipped_gradients", "step wrong", "step", "step 1, in epoch 1, changes"),
-    Sabotage("smoothed_labels", "step wrong", "step", "reports a loss that is wrong"),
-    Sabotage("bfloat16_in_training_alone", "step wrong", "step", "changes"),
+    Sabotage("clipped_gradients", "step wrong", "accuracy", "is needed"),
+    Sabotage("smoothed_labels", "step wrong", "learning", "the training loss of the last"),
+    Sabotage("bfloat16_in_training_alone", "step wrong", "gradients", "wrong gradients"),
     Sabotage("images_shifted_in_training", "step wrong", "step", "reports a loss that is wrong"),
 )
 """Faults of training that one step does not show, or that change the reference alike.
