@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.build.payload import RECORD
-from envbuilder.core import files
-from envbuilder.core import folders as core_folders
+from envbuilder.core import files, folders
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.settings import require_writable
 from envbuilder.payload.training.blind_test import IMAGES
@@ -49,7 +48,7 @@ a few of them are close to two classes."""
 
 
 @contextlib.contextmanager
-def folders(settings: Settings) -> Iterator[dict[str, Path]]:
+def exchange(settings: Settings) -> Iterator[dict[str, Path]]:
     """Yield new folders for what a verification exchanges with the payload; remove them afterwards.
 
     `questions` are this process's, `RECORD` is the payload's. They are created next to the build
@@ -62,7 +61,7 @@ def folders(settings: Settings) -> Iterator[dict[str, Path]]:
         path = Path(name)  # nobody else's: what is below may be open to all
         lock = path.with_name(f"{path.name}.lock")
         with FileLock(lock):
-            core_folders.mark(path)
+            folders.mark(path)
             # A container reads and writes as a different user.
             modes = {"questions": 0o755, RECORD: 0o777}
             for each, mode in modes.items():

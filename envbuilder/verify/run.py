@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.build.payload import RECORD
-from envbuilder.core import files
-from envbuilder.core import folders as core_folders
+from envbuilder.core import files, folders
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.redaction import log_text
 from envbuilder.core.text import printable
@@ -184,15 +183,15 @@ def examine(
     run_id, small = new_run_id(), job.quick or job.dataset.subset
     request = consistency.request_for(job.expects, data, epochs=job.epochs, quick=small)
     steps = step.draw(request.train, request.epochs)
-    with blind_test.folders(settings) as exchanged:
-        folders = {"data": job.dataset.folder, **exchanged}
+    with blind_test.exchange(settings) as exchanged:
+        shared = {"data": job.dataset.folder, **exchanged}
 
         def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
             recorded = ("--record", paths[RECORD], "--record-steps", ",".join(map(str, steps)))
             return (*payload_arguments(job, paths), *selection, *recorded, "--run-id", run_id)
 
         outcome = run_payload(
-            lambda on_line: start(arguments, folders, on_line),
+            lambda on_line: start(arguments, shared, on_line),
             *(progress, log, run_id, request),
             blind_test.BlindTest(data.quick().test if small else data.test, exchanged["questions"]),
         )
@@ -344,7 +343,7 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
     Returns "" if the log cannot be written: a full disk must not hide the verdict.
     """
     try:
-        core_folders.ensure(log.parent)
+        folders.ensure(log.parent)
         files.write(log, log_text(text).encode(), files.PRIVATE)
     except OSError as error:
         progress.note(f"{log}: cannot be written: {error.strerror or error}")

@@ -58,7 +58,7 @@ such units may be in a batch. Adadelta makes the difference as large as any othe
 
 _LARGEST = 1e9
 _LEAST_LOSS = 0.1
-"""Below this loss its error is not relative to the loss any more, but to this."""
+"""Below this loss its error is not relative to the loss any more, but to this number."""
 
 _SIGMAS = 6
 """Allowed standard deviations of what is random: orders of images, dropout's masks."""
@@ -89,17 +89,16 @@ def draw(images: int, epochs: int) -> tuple[int, ...]:
     beforehand which.
     """
     count, random = steps_of(images), secrets.SystemRandom()
-    between = random.sample(range(1, epochs - 1), MOST_DRAWN - 2) if epochs > MOST_DRAWN else ()
-    drawn = (0, *between, epochs - 1) if between else range(epochs)
-    steps = {0, 1, *([count] if epochs > 1 else ())}
+    possible, drawn = range(epochs * count), list(range(epochs))
+    if epochs > MOST_DRAWN:
+        drawn = [0, *random.sample(drawn[1:-1], MOST_DRAWN - 2), epochs - 1]
+    steps = {0, 1, count}.intersection(possible)
     for epoch in drawn:
-        fixed = {number - epoch * count for number in steps}
-        others = [number for number in range(count) if number not in fixed] or [0]
-        steps.add(epoch * count + random.choice(others))
-    possible = range(epochs * count)
-    while len(steps.intersection(possible)) < min(LEAST_STEPS, len(possible)):
+        of_epoch = range(epoch * count, (epoch + 1) * count)
+        steps.add(random.choice([n for n in of_epoch if n not in steps] or of_epoch))
+    while len(steps) < min(LEAST_STEPS, len(possible)):
         steps.add(random.choice(possible))
-    return tuple(sorted(steps.intersection(possible)))
+    return tuple(sorted(steps))
 
 
 def prove(
@@ -112,7 +111,7 @@ def prove(
     import numpy
 
     record = _Record(folder, split, framework, numpy)
-    repeated, problems = [], []
+    repeated, problems = [], [*_initial(record)]
     masks: list[tuple[Any, ...]] = []
     with progress.task("repeat steps") as task:
         for done, number in enumerate(numbers, 1):
@@ -122,7 +121,7 @@ def prove(
             masks.append(mask)
             task.update(done, len(numbers))
     epochs = sorted({number // record.count for number in numbers})
-    problems += [*_initial(record), *_orders(record, epochs), *_dropouts(masks)]
+    problems += [*_orders(record, epochs), *_dropouts(masks)]
     median = statistics.median_low(each.error for each in repeated)
     if not problems and median > MEDIAN_ERROR:
         problems.append(f"half of the steps are wrong by {median:.1e} or more")
@@ -163,8 +162,11 @@ def _repeat(record: _Record, number: int) -> tuple[Repeated, str, tuple[Any, ...
 
 
 def _choices(near: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield all subsets of the units that may be on either side of zero, smaller ones first."""
-    for count in range(min(len(near), _MOST_NEAR) + 1):
+    """Yield all subsets of the units that may be on either side of zero, smaller ones first.
+
+    Of more than `_MOST_NEAR` there are too many, as in a network of zeros: only the empty one.
+    """
+    for count in range(len(near) + 1 if len(near) <= _MOST_NEAR else 1):
         yield from itertools.combinations(near, count)
 
 
@@ -184,15 +186,16 @@ def _worst(
         expected = value - rate * change, new_squares, RHO * changes + (1 - RHO) * change**2
         kinds = name, f"{name}'s squared gradients", f"{name}'s squared changes"
         for kind, old, new, right in zip(kinds, before[name], after[name], expected, strict=True):
-            moved = numpy.linalg.norm((right - old).ravel())
-            error = float(numpy.linalg.norm((new - right).ravel()) / moved) if moved else 0.0
-            errors.append((_finite(error), kind))
+            moved = float(numpy.linalg.norm((right - old).ravel()))
+            apart = float(numpy.linalg.norm((new - right).ravel()))
+            # What should not move at all must not: there is nothing to be relative to.
+            errors.append((_finite(apart / moved if moved else math.inf if apart else 0.0), kind))
     return max(errors)
 
 
 def _finite(error: float) -> float:
     """Return an error as a report can state it: 1e9 stands for NaN and all that is larger."""
-    return min(_LARGEST, error)
+    return error if error < _LARGEST else _LARGEST  # noqa: FURB136 (NaN is not below)
 
 
 def _wrong(each: Repeated, near: int) -> str:
@@ -279,7 +282,7 @@ class _Record:
             content = self._read(f"order-{epoch + 1}", 4 * self._split.count)
             order = self.numpy.frombuffer(content, "<i4")
             if sorted(order.tolist()) != list(range(self._split.count)):
-                raise VerifyError(f"epoch {epoch + 1} did not take each image once")
+                raise _unproven(f"epoch {epoch + 1} did not take each image once")
             self._orders[epoch] = order
         return self._orders[epoch]
 
@@ -328,7 +331,7 @@ class _Record:
         content = self._read(f"step-{number}", 8 + sum(sizes))
         values = self.numpy.frombuffer(content, "u1", offset=8)
         if values.max() > 1:
-            raise VerifyError(f"the recorded step {number + 1} is damaged: a mask is no mask")
+            raise _unproven(f"the recorded step {number + 1} is damaged: a mask is no mask")
         rows, columns, channels = layers.DROPPED[0]
         first, second = values[: sizes[0]], values[sizes[0] :].reshape(images, -1)
         if self._rows_first:
@@ -345,11 +348,17 @@ class _Record:
                 state = os.fstat(file.fileno())
                 content = file.read(size) if stat.S_ISREG(state.st_mode) else b""
         except OSError as error:
-            raise VerifyError(f"the step is not proven: {name}: {error.strerror}") from error
+            raise _unproven(f"{name}: {error.strerror}") from error
         if state.st_size != size or len(content) != size:
-            sizes = f"has {state.st_size} bytes, not {size}"
-            raise VerifyError(f"the step is not proven: {name} {sizes}")
+            raise _unproven(f"{name} has {state.st_size} bytes, not {size}")
         return content
+
+
+def _unproven(why: str) -> VerifyError:
+    return VerifyError(
+        f"the step is not proven: {why}",
+        "Verify again, with room on the disk of the cache folder: envbuilder doctor shows it.",
+    )
 
 
 def _shape(name: str) -> tuple[int, ...]:

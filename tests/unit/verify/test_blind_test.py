@@ -232,7 +232,7 @@ def test_the_folder_of_the_questions_is_locked_and_goes(tmp_path: Path) -> None:
     from filelock import FileLock, Timeout
 
     own = configuration.load({"ENVBUILDER_CACHE_DIR": str(tmp_path)}, tmp_path)
-    with blind_test.folders(own) as folders:
+    with blind_test.exchange(own) as folders:
         modes = {name: path.stat().st_mode & 0o777 for name, path in folders.items()}
         assert modes == {"questions": 0o755, "record": 0o777}
         folder = folders["record"].parent
