@@ -4,10 +4,10 @@
     tools/walk.py build --profile cpu --backend venv --dry-run
     tools/walk.py --json run -- true
 
-Runs the command in this process, then prints to standard error how many modules it loaded and entered
-and how often it moved from one to another. A module is entered when one of its functions is called,
-import time left out; a move is a call from a function of one module to one of another, code of other
-packages in between left out.
+Runs the command in this process, then prints to standard error how many modules it loaded and
+entered and how often it moved from one to another. A module is entered when one of its functions
+is called, import time left out; a move is a call from a function of one module to one of another,
+code of other packages in between left out.
 """
 
 from __future__ import annotations
