@@ -41,8 +41,8 @@ from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from envbuilder.core import pip_settings, resources
 from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
+from envbuilder.profiles import lock
 from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def redate(name: str, date: str) -> lockfile.Lock:
     return replace(lock, targets=tuple(targets))
 
 
-def wheel(store: Store) -> lock_entries.File:
+def wheel(store: Store) -> lock.File:
     """A wheel of a few bytes, in the store."""
     name = EXTRA.replace("-", "_")
     info = f"{name}-1.0.dist-info"
@@ -212,7 +212,7 @@ def wheel(store: Store) -> lock_entries.File:
         for path, text in members.items():
             archive.writestr(zipfile.ZipInfo(path), text)
     content = data.getvalue()
-    made = lock_entries.File(
+    made = lock.File(
         kind="wheel",
         name=EXTRA,
         version="1.0",

@@ -23,12 +23,12 @@ import msgspec
 
 from envbuilder.host import fetch, probe, record, system
 from envbuilder.packages import configuration
-from envbuilder.profiles import selection
+from envbuilder.profiles.choice import choose_best
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from envbuilder.host.model import Host
-    from envbuilder.profiles.selection import Choice
+    from envbuilder.profiles.choice import Choice
 
 
 def as_yaml(data: dict[str, Any], choice: Choice) -> str:
@@ -75,7 +75,7 @@ def judged(host: Host) -> tuple[Choice, dict[str, Any]]:
     """
     library = catalog.library(configuration.load())
     candidates = library.profiles()
-    choice = selection.choose(candidates, host, locks=library.locks(candidates))
+    choice = choose_best(candidates, host, locks=library.locks(candidates))
     facts = {"host": msgspec.to_builtins(host), "choice": msgspec.to_builtins(choice)}
     return choice, facts
 

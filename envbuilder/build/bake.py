@@ -16,7 +16,7 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
-from envbuilder.profiles import builders
+from envbuilder.profiles import backends
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
 
@@ -83,7 +83,7 @@ def files(
 
 def _targets(source: Source) -> Iterator[BakeTarget]:
     for target in render.targets_for(source.lock, source.python):
-        if target.platform in builders.PLATFORMS:
+        if target.platform in backends.PLATFORMS:
             suffix = target.platform.replace("/", "-")
             name = source.profile.name
             yield BakeTarget(
@@ -115,6 +115,6 @@ def _assigned(
     """Return the names of targets by their instance; that of those without one is empty."""
     names: dict[str, list[str]] = {}
     for target in targets:
-        instance = builders.assigned(assignments, target.profile, target.platform)
+        instance = backends.assigned(assignments, target.profile, target.platform)
         names.setdefault(instance, []).append(target.name)
     return names

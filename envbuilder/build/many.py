@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress, Task
     from envbuilder.core.settings import Settings
     from envbuilder.packages.space import Room
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 _ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)
 """Exit codes, worst first: in the order of the checks."""

@@ -14,7 +14,7 @@ from envbuilder.core import types
 from envbuilder.core.step import Action
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.space import Room
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from envbuilder.signatures.statement import Signed
 
 if TYPE_CHECKING:

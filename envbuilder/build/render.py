@@ -15,7 +15,7 @@ from envbuilder.core.redaction import is_public, public
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import require_backend
 
 if TYPE_CHECKING:

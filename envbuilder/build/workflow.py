@@ -22,7 +22,8 @@ from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolErro
 from envbuilder.core.settings import require_own
 from envbuilder.host import assumed, probe
 from envbuilder.host.model import Host
-from envbuilder.profiles import backends, choice, fitting, ways
+from envbuilder.profiles import backends, choice, fit
+from envbuilder.profiles.fit import judge_backends
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile, require_backend
 from envbuilder.project import catalog
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.profiles.fit import BackendFit
     from envbuilder.profiles.library import Library
-    from envbuilder.profiles.ways import Way
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
@@ -134,7 +135,7 @@ def _decide(
     name = request.backend
     if name is None:
         lock = library.lock(profile.name)
-        judged = () if request.force else ways.judged(profile, host, lock)
+        judged = () if request.force else judge_backends(profile, host, lock)
         name, reason = choose_backend(profile, request, settings, judged)
         progress.note(f"backend {name}: {reason}")
     way_out, variables = "", dict[str, str]()
@@ -147,7 +148,7 @@ def _decide(
             building=not request.to_run,
             locked=profile.framework_from_wheels(name),
         )
-        way_out, variables = fit.way_out, fit.environment
+        way_out, variables = fit.workaround, fit.environment
         for reason in fit.reasons if fit.verdict == "warnings" else ():
             progress.note(f"warning: {reason}")
     usable = library.usable_lock(profile, name)
@@ -186,7 +187,7 @@ def _plan(
         product = prepare(profile, decision.lock, host, request, settings)
     except ToolError as error:
         is_image = backends.makes_image(decision.backend)
-        if not is_image or not decision.way_out or not fitting.engine(host):
+        if not is_image or not decision.way_out or not fit.missing_engine(host):
             raise
         # The original hint may suggest another backend, which does not help here.
         raise ToolError(error.message, decision.way_out) from error
@@ -235,7 +236,7 @@ def _image_options(request: Request) -> str | None:
 
 
 def choose_backend(
-    profile: Profile, request: Request, settings: Settings, judged: Sequence[Way] = ()
+    profile: Profile, request: Request, settings: Settings, judged: Sequence[BackendFit] = ()
 ) -> tuple[types.Backend, str]:
     """Return the backend that works on the host, and why; `judged`: its ways on that host.
 
@@ -251,7 +252,7 @@ def choose_backend(
     possible = [name for name in usable if name in best]
     if len(possible) == 1:
         (name,) = possible
-        only = ways.only_image(tuple(judged))
+        only = fit.only_image(tuple(judged))
         return name, f"image only: {only}" if only else f"only {name} is possible on this host"
     from envbuilder.build.backends import docker
 

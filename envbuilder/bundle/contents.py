@@ -20,12 +20,11 @@ from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.fetch import fetch
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
+from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
-from envbuilder.profiles import signed_lock
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.lock import Lock, Target
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ def of_locks(
 ) -> Iterator[Part]:
     """Yield parts for locks and their signatures, as in their files."""
     for lock in locks:
-        for path in filter(None, (lock, signed_lock.signature(lock, folders))):
+        for path in filter(None, (lock, library.signature_of(lock, folders))):
             yield of_bytes(f"{below}/{path.name}", read_text(path).encode(), kind, "lock")
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from envbuilder.bundle.format import Manifest
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 _LINES = 40
 _UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing was unpacked."

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 PACKAGE, DISTRIBUTION = "envbuilder", "envbuilder-ml"
 _SHARED = "share"

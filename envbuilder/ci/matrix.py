@@ -17,7 +17,7 @@ from envbuilder.profiles.profile import Profile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 BACKENDS: tuple[types.Backend, ...] = ("venv", "docker", "conda")
 """Backends that rows may have, the default one first. conda takes a lock of the user's own."""

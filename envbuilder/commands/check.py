@@ -11,8 +11,8 @@ from envbuilder.commands.options import json_option
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.packages import configuration
+from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import shipped_lock
 from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _notes(entries: Iterable[Entry], settings: Settings) -> Iterator[str]:
     folders = search_path(settings.project, settings.config_dir)
     origins = {entry.name: entry.origin for entry in entries if entry.origin}
     for profile, lock in origins.values():
-        hidden = shipped_lock.hidden(profile, folders)
+        hidden = library.hidden_lock(profile, folders)
         if hidden is not None and hidden.lock != lock:
             yield hidden.sentence(lock)
 

@@ -14,16 +14,16 @@ from envbuilder.core import console
 from envbuilder.core.types import FRAMEWORKS
 from envbuilder.host import probe
 from envbuilder.packages import configuration
-from envbuilder.profiles import selection
 from envbuilder.profiles.accelerators import ACCELERATORS
+from envbuilder.profiles.choice import choose_best, grouped, workarounds
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from envbuilder.core import types
     from envbuilder.host.model import Host
     from envbuilder.host.model_fit import Pool
+    from envbuilder.profiles.choice import Choice
     from envbuilder.profiles.library import Library
-    from envbuilder.profiles.selection import Choice
 
 _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}
 
@@ -86,7 +86,7 @@ def command(
     else:
         host = probe.host(full=full)
     candidates = library.candidates(framework)
-    choice = selection.choose(candidates, host, locks=library.locks(candidates))
+    choice = choose_best(candidates, host, locks=library.locks(candidates))
     chosen = next((p for p in candidates if p.name == choice.profile), None)
     pools = memory_pools.pools(host, ACCELERATORS[chosen.accelerator].vendor if chosen else None)
     estimate = model_fit.estimate(requested, quant, pools) if requested else None
@@ -128,7 +128,7 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
     library = catalog.library(configuration.load())
     candidates = library.candidates()
     choices = [
-        selection.choose(candidates, host, locks=library.locks(candidates))
+        choose_best(candidates, host, locks=library.locks(candidates))
         for host in (system.decide(taken, {}), probe.host(folder))
     ]
     live, replayed = (msgspec.to_builtins(choice) for choice in choices)
@@ -190,7 +190,7 @@ def _print(host: Host, choice: Choice, opt_in: set[str], lines: tuple[str, ...])
     fits = Table.grid(padding=(0, 2))
     aside = [f for f in choice.fits if f.impossible or (f.verdict == "no" and f.profile in opt_in)]
     shown = [fit for fit in choice.fits if fit not in aside]
-    against = selection.grouped(fit for fit in shown if fit.verdict != "fits")
+    against = grouped(fit for fit in shown if fit.verdict != "fits")
     for group in sorted(
         [*against, *([fit] for fit in shown if fit.verdict == "fits")],
         key=lambda group: shown.index(group[0]),
@@ -206,7 +206,7 @@ def _print(host: Host, choice: Choice, opt_in: set[str], lines: tuple[str, ...])
     out.print()
     chosen = f"profile {choice.profile}" if choice.profile else "no profile"
     out.print(Text(f"→ {chosen}: {choice.reason}", style="bold"))
-    for line in selection.ways_out(choice):
+    for line in workarounds(choice):
         out.print(Text(f"  {line}"))
     for line in lines:
         out.print(Text(line))

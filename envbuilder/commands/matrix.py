@@ -15,7 +15,7 @@ from envbuilder.core import console, decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import gigabytes
 from envbuilder.packages import configuration
-from envbuilder.profiles.suggestions import suggestion
+from envbuilder.profiles.profile import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

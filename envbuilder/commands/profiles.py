@@ -12,8 +12,9 @@ from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import probe
 from envbuilder.packages import configuration
+from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import selection, shipped_lock
+from envbuilder.profiles.fit import judge
 from envbuilder.profiles.profile import canonical, names, search_path
 from envbuilder.profiles.profile import load as load_profile
 
@@ -124,8 +125,8 @@ def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
             state, reason = ("stale" if stale else lock.state), lock.reason
         except InvalidError as error:
             state, reason = "damaged", error.message
-    hidden = shipped_lock.hidden(profile, folders)
-    fit = selection.fit(profile, host, lock=lock)
+    hidden = library.hidden_lock(profile, folders)
+    fit = judge(profile, host, lock=lock)
     return {
         "name": name,
         "description": profile.description,
@@ -138,5 +139,5 @@ def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
         "lock_note": hidden.sentence(lock) if hidden else "",
         "fits": fit.verdict,
         "reasons": fit.reasons,
-        "way_out": fit.way_out,
+        "way_out": fit.workaround,
     }

@@ -19,7 +19,7 @@ from envbuilder.containers.oci import archive
 from envbuilder.core import strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import file_sha256
-from envbuilder.profiles import signed_lock
+from envbuilder.profiles import library
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.refusals import ChangedPayloadError, WrongTypeError
 from envbuilder.signatures.statement import Subject
@@ -69,7 +69,7 @@ def recognized(path: Path) -> Signable:
     if keys.get("bomFormat") == "CycloneDX":
         kind, type_ = "SBOM", SBOM
     elif {"schema", "profile", "targets"} <= keys.keys():
-        kind, type_ = "lock", signed_lock.TYPE
+        kind, type_ = "lock", library.LOCK_TYPE
     else:
         raise InvalidError(
             f"{path}: neither a lock nor a bundle, an SBOM or a provenance",

@@ -11,18 +11,17 @@ from envbuilder.doctor.problem import Problem, Severity
 from envbuilder.doctor.surroundings import GFX_OVERRIDE
 from envbuilder.host.model import is_wsl1
 from envbuilder.host.text import clean
-from envbuilder.profiles import fitting, ways
-from envbuilder.profiles.accelerators import of_vendor
-from envbuilder.profiles.finding import LEVELS, worst
-from envbuilder.profiles.needs import needs
+from envbuilder.profiles import fit
+from envbuilder.profiles.accelerators import needs, of_vendor
+from envbuilder.profiles.needs import LEVELS, worst
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Gpu, Host
-    from envbuilder.profiles.finding import Finding, Level
     from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.needs import Finding, Level
     from envbuilder.profiles.profile import Profile
 
 _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
@@ -92,8 +91,8 @@ class _Look:
 
         If that backend lacks a container engine, a native environment's findings replace them.
         """
-        every = ways.judged(profile, self.host, self.locks.get(profile.name))
-        native = ways.native(every)
+        every = fit.judge_backends(profile, self.host, self.locks.get(profile.name))
+        native = fit.native_fit(every)
         if native is not None and every[0].lacks_engine:
             return native.findings
         return every[0].findings
@@ -102,7 +101,7 @@ class _Look:
         """Return, as warnings, what a native environment lacks but an image would include."""
         if not self.engine or "venv" not in profile.backends:
             return []
-        findings = fitting.findings(profile, self.host, "venv", self.locks.get(profile.name))
+        findings = fit.findings(profile, self.host, "venv", self.locks.get(profile.name))
         return [replace(f, level="warning") for f in findings if f.code == "level-zero"]
 
     def level(self, profile: Profile) -> int:
@@ -141,7 +140,7 @@ class _Look:
         return self.of_profile(min(plainest, key=self.level), requested=True)
 
     def of_profile(self, profile: Profile, *, requested: bool) -> list[Problem]:
-        platform = fitting.docker_platform(self.host) or profile.platforms[0]
+        platform = fit.docker_platform(self.host) or profile.platforms[0]
         required = needs(profile, self.locks.get(profile.name), platform, wsl=self.host.wsl)
         instead = [
             p.name

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.packages.locations import Place
-    from envbuilder.profiles.lock import Lock, Target
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File, Lock, Target
     from envbuilder.profiles.profile import Profile
 
 TIMEOUT_SECONDS = (3.0, 4.0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.host.model import Gpu, Host, Obstacle, Vendor
-    from envbuilder.profiles.finding import Finding, Needs
+    from envbuilder.profiles.needs import Finding, Needs
 
 _TRY = "Try it: run `envbuilder verify`."
 _UNKNOWN = "See `envbuilder detect` for what is known about it."

@@ -17,8 +17,7 @@ from envbuilder.profiles import lock as profile_lock
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File, Lock
     from envbuilder.profiles.profile import Profile
 
 _PROGRAMS = ("nvidia-ctk", "g++", "c++", "clang++")

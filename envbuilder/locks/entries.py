@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from envbuilder.core import ownership
 from envbuilder.core.errors import InvalidError
+from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profile_files
-from envbuilder.profiles import shipped_lock
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import catalog, environments
@@ -63,7 +63,7 @@ def entries(
     folders = profile_files.search_path(settings.project, settings.config_dir)
     for each in (name,) if name else profile_files.names(folders):
         profile, path = profile_files.load(each, folders), place(each, settings, output_dir)
-        shipped = None if output_dir else shipped_lock.fitting(profile, folders)
+        shipped = None if output_dir else library.matching_shipped(profile, folders)
         yield Entry(
             name=each,
             profile=profile,
@@ -144,10 +144,10 @@ def _lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
     try:
         lock = profile_lock.load(path) if path else None
     except InvalidError:
-        if shipped := shipped_lock.fitting(profile, folders):
+        if shipped := library.matching_shipped(profile, folders):
             return shipped[1]
         raise
     if lock is None or lock.inputs == profile_lock.inputs_digest(profile):
         return lock
-    shipped = shipped_lock.fitting(profile, folders)
+    shipped = library.matching_shipped(profile, folders)
     return shipped[1] if shipped else lock

@@ -13,8 +13,7 @@ from envbuilder.profiles.frameworks import FRAMEWORKS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File, Lock
     from envbuilder.profiles.profile import Profile
 
 

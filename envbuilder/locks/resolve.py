@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.packages.python.uv import Found, Runner
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
     from envbuilder.profiles.profile import Profile
 
     Contents = Callable[[Sequence[Found], str], Mapping[str, Mapping[str, str]]]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from envbuilder.core import types
     from envbuilder.core.settings import Settings
     from envbuilder.packages.debian.suite import Suite
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
     from envbuilder.profiles.profile import Profile
 
 

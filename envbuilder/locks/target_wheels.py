@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envbuilder.core import types
     from envbuilder.packages.python.static_index import Offer
     from envbuilder.packages.python.uv import Found, Uv
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
     from envbuilder.profiles.profile import Profile
 
 _MOST_EXCLUDED = 20

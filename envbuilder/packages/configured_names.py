@@ -14,9 +14,9 @@ from envbuilder.core import bounded, strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place, read_text
 from envbuilder.core.settings import PROJECT_FILE
-from envbuilder.profiles import builders, locked_file
+from envbuilder.profiles import backends, lock
 from envbuilder.profiles import profile as profiles
-from envbuilder.profiles.suggestions import suggestion
+from envbuilder.profiles.profile import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -94,14 +94,14 @@ def _require_builders(file: File, folders: Sequence[Path]) -> None:
     of_project = Path(file.where).name == PROJECT_FILE
     available = profiles.names(folders) if of_project and file.read.builders else None
     for key in file.read.builders:
-        wrong = builders.problem(key, available)
+        wrong = backends.problem(key, available)
         if wrong is not None:
             name, possible = wrong
             spot = place(file.where, file.text, ["builders", key])
             raise InvalidError(
                 f"{spot}: builders: {_shown(key)}: there is no profile or platform {_shown(name)}",
                 f"{_did_you_mean(name, possible)}Write PROFILE, OS/ARCH or PROFILE@OS/ARCH;"
-                f" platforms of images: {', '.join(builders.PLATFORMS)}.",
+                f" platforms of images: {', '.join(backends.PLATFORMS)}.",
             )
 
 
@@ -133,7 +133,7 @@ def _unless_known(is_meant: Callable[[str], bool], of_user: Callable[[], set[str
     """
     from envbuilder.packages.python import indexes
 
-    names = {*indexes.upstreams(), locked_file.MAIN, locked_file.SECURITY}
+    names = {*indexes.upstreams(), lock.MAIN, lock.SECURITY}
     if not any(map(is_meant, names)):
         names |= of_user()
     return set() if any(map(is_meant, names)) else names

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.http_transport import Session
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import Target
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File, Target
 
 PARALLEL = 6
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File, Lock
 
 BY_PATH = frozenset({"deb", "conda"})
 """Kinds of files that are located by path, without querying an index."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 _FOLDERS = (NAME, "datasets", "bases")
 _PATIENCE_SECONDS = 5.0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 
 class Room(Struct, frozen=True, kw_only=True):

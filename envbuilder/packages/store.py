@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 _T = TypeVar("_T")
 

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.host.model import Gpu, Host, Vendor
-from envbuilder.profiles.finding import LEVELS, Finding, Level, Needs, named, worst
-from envbuilder.profiles.gpus import amd, apple, intel, nvidia
+from envbuilder.profiles import gpus
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Target
-from envbuilder.profiles.profile import Requires
+from envbuilder.profiles.needs import LEVELS, Finding, Level, Needs, named, of_wheels, worst
+from envbuilder.profiles.profile import Requires, sm_of
 
 if TYPE_CHECKING:
     from envbuilder.core import types
+    from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
 
@@ -50,37 +52,37 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
     "cuda": Accelerator(
         vendor="nvidia",
         brand="NVIDIA",
-        judge=lambda gpu, needs, native: nvidia.judge(gpu, needs),
-        capability=nvidia.capability,
-        hide=nvidia.hide,
+        judge=lambda gpu, needs, native: gpus.judge_nvidia(gpu, needs),
+        capability=gpus.nvidia_capability,
+        hide=gpus.hide_nvidia,
         required=lambda requires, needs: bool(needs.nvidia_driver or needs.sm),
-        locked=lambda target, needs, wsl: nvidia.locked(target, needs, wsl=wsl),
+        locked=lambda target, needs, wsl: gpus.locked_nvidia(target, needs, wsl=wsl),
         variants=("cuda-legacy",),
     ),
     "rocm": Accelerator(
         vendor="amd",
         brand="AMD",
-        judge=lambda gpu, needs, native: amd.judge(gpu, needs, native=native),
-        capability=amd.capability,
-        hide=amd.hide,
+        judge=lambda gpu, needs, native: gpus.judge_amd(gpu, needs, native=native),
+        capability=gpus.amd_capability,
+        hide=gpus.hide_amd,
         required=lambda requires, needs: bool(needs.gfx),
-        locked=lambda target, needs, wsl: amd.locked(target, needs),
+        locked=lambda target, needs, wsl: gpus.locked_amd(target, needs),
         hardware="Linux's driver amdgpu",
     ),
     "xpu": Accelerator(
         vendor="intel",
         brand="Intel",
-        judge=lambda gpu, needs, native: intel.judge(gpu, native=native),
-        capability=intel.capability,
-        hide=intel.hide,
-        native=intel.level_zero,
+        judge=lambda gpu, needs, native: gpus.judge_intel(gpu, native=native),
+        capability=gpus.intel_capability,
+        hide=gpus.hide_intel,
+        native=gpus.level_zero,
         required=lambda requires, needs: requires.intel_gpu,
         hardware="an Intel GPU, and Intel's GPU runtime (Level Zero) from the system",
     ),
     "mps": Accelerator(
         vendor="apple",
         brand="Apple",
-        judge=lambda gpu, needs, native: apple.judge(gpu),
+        judge=lambda gpu, needs, native: gpus.judge_apple(gpu),
         hardware="Apple silicon",
     ),
     "cpu": Accelerator(variants=("zendnn", "cpu-debian", "zendnn-debian", "cpu-ipex")),
@@ -103,6 +105,38 @@ def needed(profile: Profile, needs: Needs) -> Accelerator:
         if profile.accelerator == name or row.required(profile.requires, needs):
             return row
     return ACCELERATORS[profile.accelerator]
+
+
+def needs(
+    profile: Profile, lock: Lock | None, platform: types.Platform, *, wsl: bool = False
+) -> Needs:
+    """Return what a profile's wheels for one platform need. All Pythons have the same torch.
+
+    `wsl`: under WSL, where the driver is that of Windows.
+    """
+    requires = profile.requires
+    stated = Needs(
+        sm=sm_of(requires, platform),
+        sm_ptx=requires.sm_ptx,
+        gfx=requires.gfx,
+        gfx_partly=requires.gfx_partly,
+        nvidia_driver=requires.nvidia_driver,
+        macos=requires.macos,
+    )
+    target = profile_lock.first(lock, platform)
+    if target is None:
+        return stated
+    wheels = tuple(f.basename for f in target.of_kind("wheel"))
+    locked = ACCELERATORS[profile.accelerator].locked(target, of_wheels(wheels), wsl)
+    return Needs(
+        sm=stated.sm or locked.sm,
+        sm_ptx=stated.sm_ptx if stated.sm else locked.sm_ptx,
+        gfx=stated.gfx or locked.gfx,
+        gfx_partly=stated.gfx_partly if stated.gfx else locked.gfx_partly,
+        nvidia_driver=stated.nvidia_driver or locked.nvidia_driver,
+        macos=stated.macos or locked.macos,
+        glibc=locked.glibc,
+    )
 
 
 def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> list[Finding]:

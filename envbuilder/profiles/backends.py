@@ -5,11 +5,14 @@ A new backend is a row here and a module in `build/backends/` with its `prepare`
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from envbuilder.core import types
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
 
 class Backend(Struct, frozen=True, kw_only=True):
@@ -45,3 +48,38 @@ def makes_image(name: str) -> bool:
 def automatic(names: tuple[types.Backend, ...]) -> tuple[types.Backend, ...]:
     """Return those of a profile's backends that are used without being requested."""
     return tuple(name for name in names if BACKENDS[name].automatic) or names
+
+
+PLATFORMS = tuple(p for p in types.PLATFORMS if p.startswith("linux/"))
+"""Platforms of images."""
+
+
+def assigned(builders: Mapping[str, types.Instance], profile: str, platform: str) -> str:
+    """Return the instance for a profile on a platform; empty if none is assigned.
+
+    `PROFILE@PLATFORM` goes before `PROFILE`, and that before `PLATFORM`.
+    """
+    keys = (f"{profile}@{platform}", profile, platform)
+    return next((builders[key] for key in keys if key in builders), "")
+
+
+def meant(key: str) -> tuple[str, str]:
+    """Return the profile and the platform that a key names, each empty if it names none."""
+    profile, _, platform = key.partition("@")
+    return ("", profile) if "/" in profile else (profile, platform)
+
+
+def problem(key: str, profiles: Collection[str] | None) -> tuple[str, Collection[str]] | None:
+    """Return the part of a key that names nothing and the names that it may be; None if all does.
+
+    `profiles` are those that exist; None: any name may be one.
+    """
+    profile, platform = meant(key)
+    if platform or "@" in key:
+        if platform not in PLATFORMS:
+            return platform or key, PLATFORMS
+        if not profile:
+            return None if "@" not in key else (key, PLATFORMS)
+    if profiles is None:
+        return None if types.is_name(profile) else (profile, ())
+    return None if profile in profiles else (profile, profiles)

@@ -1,33 +1,49 @@
 """Choose the profile of a command: the requested one, the configured one, or what fits the host.
 
-What judges hosts is imported when one is judged: `render` with a named profile starts without it.
+`choose_best` is pure; the others read profiles and locks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from envbuilder.core.errors import HostError
-from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS
+from envbuilder.profiles.accelerators import ACCELERATORS, of_vendor
+from envbuilder.profiles.fit import BackendFit, Fit, judge, judge_backends
+from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS, first_profile
 from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.selection import Fit
+
+    Locks = Mapping[str, Lock | None]
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """A profile for a host, and the reason for it."""
+    """A profile for a host, the reason for it, and its fit with each backend if that was asked."""
 
     profile: Profile
     reason: str
+    judged: tuple[BackendFit, ...] = ()
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """The profile to use, or None, with the reason and the fit of every profile."""
+
+    profile: str | None
+    reason: str
+    fits: tuple[Fit, ...]
+    judged: Mapping[str, tuple[BackendFit, ...]]
+    """Profile → its fit with each backend."""
 
 
 def choose(
@@ -37,13 +53,11 @@ def choose(
 
     `backend`: the only backend that counts. Raises `HostError` if no profile fits.
     """
-    from envbuilder.profiles import selection
-
     configured = settings.configuration.profile
     if configured:
         return Chosen(profile=library.profile(configured), reason="set in the configuration")
     candidates = library.candidates()
-    choice = selection.choose(candidates, host, locks=library.locks(candidates), backend=backend)
+    choice = choose_best(candidates, host, locks=library.locks(candidates), backend=backend)
     framework, says_so = library.framework
     title = FRAMEWORKS[framework].title
     if choice.profile is None:
@@ -54,7 +68,8 @@ def choose(
     # Of the framework that nobody need ask for, nothing is said.
     unusual = says_so and framework != DEFAULT
     reason = f"{title}, because {says_so}; {choice.reason}" if unusual else choice.reason
-    return Chosen(profile=library.profile(choice.profile), reason=reason)
+    judged = choice.judged[choice.profile]
+    return Chosen(profile=library.profile(choice.profile), reason=reason, judged=judged)
 
 
 def locked(
@@ -85,23 +100,178 @@ def require_host(
     backend: str | None,
     building: bool,
     locked: bool = True,
+    judged: Sequence[BackendFit] = (),
 ) -> Fit:
-    """Return how the profile fits this host; raise `HostError` if the host cannot run it.
+    """Return how a profile fits this host; raise `HostError` if the host cannot run it.
 
     Other profiles are read only for the error. `locked`: the wheels of the profile's lock will run.
+    `judged`: what `fit.judge_backends` returned for this lock, if that is known.
     """
-    from envbuilder.profiles import selection
-
     lock = library.lock(profile.name) if locked else None
-    fit = selection.fit(profile, host, lock=lock, backend=backend, building=building)
+    fit = judge(profile, host, lock=lock, backend=backend, building=building, judged=judged)
     if fit.verdict == "no":
         others = library.candidates(profile.framework)
-        selection.require(
-            profile,
-            host,
-            locks=library.locks(others) | {profile.name: lock},
-            backend=backend,
-            building=building,
-            others=others,
-        )
+        locks = library.locks(others) | {profile.name: lock}
+        raise refusal(fit, profile, host, others, locks, backend=backend, building=building)
     return fit
+
+
+def refusal(
+    fit: Fit,
+    profile: Profile,
+    host: Host,
+    others: Sequence[Profile] = (),
+    locks: Locks | None = None,
+    *,
+    backend: str | None = None,
+    building: bool = False,
+) -> HostError:
+    """Return the error about a profile that does not fit; the hint names another that does."""
+    action = "be built" if building else "run"
+    with_it = f" with --backend {backend}" if backend and fit.workaround else ""
+    return HostError(
+        f"profile '{profile.name}' cannot {action} on this host{with_it}: {'; '.join(fit.reasons)}",
+        fit.workaround or _instead(profile, host, locks, others),
+    )
+
+
+def choose_best(
+    profiles: Sequence[Profile],
+    host: Host,
+    *,
+    locks: Locks | None = None,
+    backend: str | None = None,
+) -> Choice:
+    """Return the profile to use on a host, of some that bring the same framework.
+
+    An accelerator that fits takes precedence over the CPU, in the order cuda, rocm, xpu, mps
+    (jax-cuda … for another framework), cuda-legacy, then the user's own profiles by accelerator and
+    name. Of two for one accelerator, the one that leaves no GPU out takes precedence. On the CPU,
+    `cpu` is chosen: zendnn speeds up inference only, and is mentioned if it fits. Profiles that fit
+    take precedence over those that fit with warnings, so `cpu` is chosen if an accelerator could
+    not be confirmed, and the reason states that. If nothing fits for certain, profiles that lack
+    only a container engine come first, then the CPU. Opt-in profiles are never chosen, nor are
+    those without a usable lock in `locks`.
+    """
+    ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
+    known_locks = locks or {}
+    judged = {p.name: judge_backends(p, host, known_locks.get(p.name)) for p in profiles}
+    fits = {p.name: _fit_locked(p, host, locks, backend, judged[p.name]) for p in profiles}
+    certain = [p for p in ordered if fits[p.name].verdict == "fits"]
+    unsure = [p for p in ordered if fits[p.name].verdict == "warnings"]
+    unsure.sort(key=lambda p: 0 if fits[p.name].lacks_engine else 1 + (p.accelerator != "cpu"))
+    chosen = next(iter((*certain, *unsure)), None)
+    if chosen is not None and fits[chosen.name].environment:
+        # One that leaves no GPU out, if there is one for the same accelerator.
+        alike = [p for p in certain if p.accelerator == chosen.accelerator]
+        chosen = next((p for p in alike if not fits[p.name].environment), chosen)
+    everything = tuple(fits[p.name] for p in sorted(profiles, key=_rank))
+    if chosen is None:
+        return Choice(
+            profile=None, reason="no profile fits this host", fits=everything, judged=judged
+        )
+    reason = _why(chosen, ordered, fits, host)
+    return Choice(profile=chosen.name, reason=reason, fits=everything, judged=judged)
+
+
+def workarounds(choice: Choice) -> tuple[str, ...]:
+    """Return how the chosen profile works here, or which better ones lack only an engine."""
+    better: list[str] = []
+    for candidate in choice.fits:
+        if candidate.profile == choice.profile:
+            return (candidate.workaround,) if candidate.workaround else tuple(better)
+        if candidate.lacks_engine and candidate.workaround:
+            better.append(candidate.workaround)
+    return tuple(better)
+
+
+def _fit_locked(
+    profile: Profile,
+    host: Host,
+    locks: Locks | None,
+    backend: str | None,
+    judged: Sequence[BackendFit],
+) -> Fit:
+    lock = locks.get(profile.name) if locks is not None else None
+    result = judge(profile, host, lock=lock, backend=backend, judged=judged)
+    if locks is None or (lock is not None and lock.state != "unlocked"):
+        return result
+    reason = f"it has no lock: run `envbuilder lock --profile {profile.name}`"
+    rest = result.reasons if result.verdict == "no" else ()
+    return Fit(profile=profile.name, verdict="no", reasons=(*rest, reason))
+
+
+def _rank(profile: Profile) -> tuple[bool, int, int, int, str]:
+    name, on_cpu = profile.name, profile.accelerator == "cpu"
+    order = list(ACCELERATORS).index(profile.accelerator)
+    variants = ACCELERATORS[profile.accelerator].variants
+    if name == first_profile(profile.framework, profile.accelerator):
+        return on_cpu, 0, order, 0, name
+    if name in variants:
+        # Variants for a GPU rank before a user's profiles, those for the CPU after them.
+        return on_cpu, 3 if on_cpu else 1, order, variants.index(name), name
+    return on_cpu, 2, order, 0, name
+
+
+def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> str:
+    chosen_fit = fits[chosen.name]
+    facts = "; ".join(chosen_fit.reasons)
+    if chosen_fit.verdict == "warnings":
+        return f"{chosen.name} may run here, and nothing fits for certain: {facts}"
+    if chosen.accelerator != "cpu":
+        others = [
+            p.name
+            for p in ordered
+            if fits[p.name].verdict == "fits" and p.accelerator not in ("cpu", chosen.accelerator)
+        ]
+        also = f"; {' and '.join(others)} would fit too (--profile)" if others else ""
+        return f"{chosen.name} fits: {facts}{also}"
+    unsure = [
+        f"{_and([fit.profile for fit in group])} may run too ({'; '.join(group[0].reasons)})"
+        for group in grouped(fits[p.name] for p in ordered if p.accelerator != "cpu")
+        if group[0].verdict == "warnings"
+    ]
+    first = "no accelerator is certain to work here" if unsure else "no accelerator fits this host"
+    obstacles = "; ".join(_obstacles(ordered, fits, host))
+    first += f" ({obstacles}): see `envbuilder doctor`" if obstacles and not unsure else ""
+    zendnn = fits.get("zendnn")
+    if chosen.name != "zendnn" and zendnn and zendnn.verdict == "fits":
+        unsure.append("zendnn fits too, which speeds up inference, not training")
+    return "; ".join([first, *unsure])
+
+
+def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
+    """Return the fits in groups with the same verdict and reasons: one cause is stated once."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Fit]] = {}
+    for one in fits:
+        groups.setdefault((one.verdict, one.reasons), []).append(one)
+    return list(groups.values())
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
+    """Return, for each vendor of GPUs here, what blocks its profile with the fewest obstacles."""
+    reasons = []
+    for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):
+        candidates = [fits[p.name] for p in ordered if p.accelerator == of_vendor(vendor)]
+        if candidates:
+            reasons.append(min(candidates, key=lambda f: len(f.reasons)).reasons[0])
+        else:
+            reasons += [g.detail.rstrip(".") for g in host.gpus if g.vendor == vendor][:1]
+    return list(dict.fromkeys(reasons))
+
+
+def _instead(profile: Profile, host: Host, locks: Locks | None, others: Sequence[Profile]) -> str:
+    """Return a hint on what to use instead, never presenting the CPU as equal to a GPU."""
+    hint = "See `envbuilder detect` for what was found."
+    choice = choose_best([p for p in others if p.name != profile.name], host, locks=locks)
+    if choice.profile is None:
+        return hint
+    candidate = next(f for f in choice.fits if f.profile == choice.profile)
+    device = {p.name: p.accelerator for p in others}[choice.profile]
+    verb = "may fit" if candidate.verdict == "warnings" else "fits"
+    slower = " on the CPU alone" if device == "cpu" != profile.accelerator else ""
+    return f"`--profile {choice.profile}` {verb} this host{slower}. {hint}"

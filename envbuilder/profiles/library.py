@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import shipped_lock, signed_lock
-from envbuilder.profiles.frameworks import DEFAULT
+from envbuilder.profiles.frameworks import DEFAULT, of_name
 from envbuilder.profiles.profile import load as load_profile
 from envbuilder.profiles.profile import names
 
@@ -145,7 +147,7 @@ class Library:
         if not profile.takes_lock(backend):
             return profile_lock.nothing(profile)
         lock = self._read(profile.name)
-        hidden = None if self._variants else shipped_lock.hidden(profile, self.folders)
+        hidden = None if self._variants else hidden_lock(profile, self.folders)
         try:
             if isinstance(lock, InvalidError):
                 raise lock
@@ -157,10 +159,10 @@ class Library:
                 raise
             way_back = f"to return to the lock that came with envbuilder, remove {hidden.instead}"
             raise InvalidError(error.message, f"{error.hint}; {way_back}") from error
-        if hidden is not None and shipped_lock.is_preferable(hidden.lock, usable):
+        if hidden is not None and is_preferable(hidden.lock, usable):
             self.notes = (hidden.sentence(usable),)
         path, content = self._contents[profile.name]
-        signed = signed_lock.require(path, content, self.folders, self.trusted)
+        signed = require_signature(path, content, self.folders, self.trusted)
         self.signed = tuple(dict.fromkeys((*self.signed, *signed)))
         return usable
 
@@ -177,3 +179,139 @@ class Library:
         content = profile_lock.content(path, "envbuilder lock")
         self._contents[name] = path, content
         return profile_lock.parse(content, path)
+
+
+class Hidden(NamedTuple):
+    """A shipped lock that is not used, because there is another one."""
+
+    lock: Lock
+    instead: Path
+    """The lock that is used."""
+
+    def sentence(self, used: Lock | None) -> str:
+        """Return which lock is used instead, how the two differ, and the way back.
+
+        `used`: the other lock, if it can be read.
+        """
+        difference = f", which {comparison(self.lock, used)}" if used else ""
+        return (
+            f"{self.instead} is used instead of the lock that came with envbuilder{difference}; to"
+            " return to that one, remove the file"
+        )
+
+
+def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, Lock] | None:
+    """Return the shipped lock of a profile; the last folder is the shipped one.
+
+    None if it does not fit the profile, which may be one of the user's own.
+    """
+    path = profile_lock.path_for(profile.name, folders[-1:])
+    try:
+        lock = profile_lock.load(path) if path else None
+    except InvalidError:
+        return None
+    fits = lock is not None and lock.inputs == profile_lock.inputs_digest(profile)
+    return (path, lock) if path and lock and fits else None
+
+
+def hidden_lock(profile: Profile, folders: Sequence[Path]) -> Hidden | None:
+    """Return the shipped lock of a profile if another one is used instead."""
+    instead = profile_lock.path_for(profile.name, folders)
+    if instead is None or instead.is_relative_to(folders[-1]):
+        return None
+    shipped = matching_shipped(profile, folders)
+    return Hidden(shipped[1], instead) if shipped and shipped[1].state != "unlocked" else None
+
+
+def comparison(shipped: Lock, other: Lock) -> str:
+    """Return how a shipped lock differs from the one that hides it, in a few words."""
+    newer, older = _moves(shipped, other)
+    if shipped == other:
+        return "is the same"
+    if newer and not older:
+        return f"is newer: {_listed(newer)}"
+    if older and not newer:
+        return f"is older: {_listed(older)}"
+    return f"differs: {_listed([*newer, *older])}" if newer else "has the same versions"
+
+
+def is_preferable(shipped: Lock, other: Lock) -> bool:
+    """Return whether a shipped lock has another framework's version, or only newer packages."""
+    newer, older = _moves(shipped, other)
+    moved = any(_is_framework(line.partition(" ")[0]) for line in (*newer, *older))
+    return moved or bool(newer and not older)
+
+
+def _moves(shipped: Lock, other: Lock) -> tuple[list[str], list[str]]:
+    """Return the packages that a shipped lock has in newer versions, and those in older ones."""
+    from packaging.version import InvalidVersion, Version
+
+    def is_newer(version: str, than: str) -> bool:
+        try:
+            return Version(version) > Version(than)
+        except InvalidVersion:
+            return True  # the user's lock alone can have one: the shipped ones are checked
+
+    versions = _versions(other)
+    newer: dict[str, None] = {}
+    older: dict[str, None] = {}
+    for key, version in _versions(shipped).items():
+        if key in versions and version != versions[key]:
+            (newer if is_newer(version, versions[key]) else older)[f"{key[-1]} {version}"] = None
+    return [*newer], [*older]
+
+
+def _versions(lock: Lock) -> dict[tuple[str, str, str], str]:
+    """Return the versions of Python packages, by platform, Python and name; frameworks first."""
+    files = [
+        ((target.platform, target.python, file.name), file.version)
+        for target in lock.targets
+        for file in target.of_kind("wheel")
+    ]
+    return dict(sorted(files, key=lambda item: not _is_framework(item[0][-1])))
+
+
+def _is_framework(name: str) -> bool:
+    return of_name(name) is not None
+
+
+def _listed(packages: Sequence[str]) -> str:
+    more = f" and {len(packages) - 3} more" if packages[3:] else ""
+    return f"{', '.join(packages[:3])}{more}"
+
+
+LOCK_TYPE = "urn:envbuilder:lock:v1"
+"""The predicate type of a statement about a lock."""
+
+
+def require_signature(
+    path: Path, content: bytes, folders: Sequence[Path], trusted: Sequence[str] | None
+) -> tuple[Signed, ...]:
+    """Return the signature of a lock, none if `trusted` is None.
+
+    Raise `SignatureError` if it is refused.
+    """
+    if trusted is None:
+        return ()
+    from envbuilder.signatures import beside, keys
+
+    digests = {"sha256": hashlib.sha256(content).hexdigest()}
+    files = _signature_places(path, folders)
+    _, signed = beside.require(str(path), files, keys.publics(trusted), LOCK_TYPE, digests)
+    return (replace(signed, name=path.name),)
+
+
+def signature_of(path: Path, folders: Sequence[Path]) -> Path | None:
+    """Return the first signature file of a lock, if it has one."""
+    return next((p for p in _signature_places(path, folders) if p.is_file()), None)
+
+
+def _signature_places(path: Path, folders: Sequence[Path]) -> list[Path]:
+    """Return where signatures are looked for: next to a lock, then among the folders' locks.
+
+    The locks that envbuilder brings cannot get one next to them.
+    """
+    from envbuilder.signatures import beside
+
+    name = beside.path_for(path).name
+    return [*dict.fromkeys((path.with_name(name), *(f / "locks" / name for f in folders)))]

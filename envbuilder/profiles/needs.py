@@ -1,4 +1,4 @@
-"""Determine what a profile's wheels need from a host, before anything is downloaded.
+"""What wheels need from a host, and findings about whether the host has it.
 
 The lock states the versions of torch, CUDA and ROCm, and in its wheels' file names those of the C
 library and macOS. Tables state which kernels that torch contains and which driver that CUDA needs.
@@ -9,19 +9,63 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.accelerators import ACCELERATORS
-from envbuilder.profiles.finding import Needs
-from envbuilder.profiles.profile import sm_of
+from msgspec import Struct
+
+from envbuilder.host.model import Gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from envbuilder.core import types
-    from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.profile import Profile
+
+Level = Literal["note", "warning", "no", "impossible"]
+LEVELS: tuple[Level, ...] = ("note", "warning", "no", "impossible")
+
+
+class Finding(Struct, frozen=True):
+    """One sentence; `impossible` means that not even a build can succeed on this host."""
+
+    level: Level
+    text: str
+    code: str = ""
+    """Stable name of the subject: a GPU's obstacle, or a code that the check gives."""
+    gpu: Gpu | None = None
+    variables: dict[str, str] = {}
+    """Variables that hide GPUs which do not work from the framework."""
+
+
+def worst(findings: Sequence[Finding]) -> Level:
+    """Return the most severe level, which decides."""
+    return max((f.level for f in findings), key=LEVELS.index, default="note")
+
+
+def blocked(level: Level, text: str, gpu: Gpu) -> Finding:
+    """Return a finding about what keeps a GPU from working."""
+    return Finding(level, text, gpu.obstacle or "gpu", gpu)
+
+
+def hidden_gpus(findings: Sequence[Finding]) -> dict[str, str]:
+    """Return the variables that hide the GPUs that the findings leave out."""
+    return {name: value for finding in findings for name, value in finding.variables.items()}
+
+
+def named(gpu: Gpu) -> str:
+    """Return a GPU's name, and where it is."""
+    return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
+
+
+class Needs(Struct, frozen=True, kw_only=True):
+    """Minimum versions, and the GPUs that there are kernels for; empty if unknown."""
+
+    sm: tuple[str, ...] = ()
+    sm_ptx: bool = False
+    gfx: tuple[str, ...] = ()
+    gfx_partly: tuple[str, ...] = ()
+    nvidia_driver: str = ""
+    macos: str = ""
+    glibc: str = ""
+
 
 _GLIBC = re.compile(r"manylinux_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
 _MACOS = re.compile(r"macosx_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
@@ -29,40 +73,8 @@ _MACOS = re.compile(r"macosx_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
 _OLD_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 
 
-def needs(
-    profile: Profile, lock: Lock | None, platform: types.Platform, *, wsl: bool = False
-) -> Needs:
-    """Return what a profile's wheels for one platform need. All Pythons have the same torch.
-
-    `wsl`: under WSL, where the driver is that of Windows.
-    """
-    requires = profile.requires
-    stated = Needs(
-        sm=sm_of(requires, platform),
-        sm_ptx=requires.sm_ptx,
-        gfx=requires.gfx,
-        gfx_partly=requires.gfx_partly,
-        nvidia_driver=requires.nvidia_driver,
-        macos=requires.macos,
-    )
-    target = profile_lock.first(lock, platform)
-    if target is None:
-        return stated
-    wheels = tuple(f.basename for f in target.of_kind("wheel"))
-    locked = ACCELERATORS[profile.accelerator].locked(target, _system(wheels), wsl)
-    return Needs(
-        sm=stated.sm or locked.sm,
-        sm_ptx=stated.sm_ptx if stated.sm else locked.sm_ptx,
-        gfx=stated.gfx or locked.gfx,
-        gfx_partly=stated.gfx_partly if stated.gfx else locked.gfx_partly,
-        nvidia_driver=stated.nvidia_driver or locked.nvidia_driver,
-        macos=stated.macos or locked.macos,
-        glibc=locked.glibc,
-    )
-
-
 @lru_cache(maxsize=64)  # asked for every backend of every profile, several times in one command
-def _system(wheels: tuple[str, ...]) -> Needs:
+def of_wheels(wheels: tuple[str, ...]) -> Needs:
     """Return the versions of macOS and the C library that wheels of these file names need."""
     return Needs(
         macos=_newest(_oldest_macos(name) for name in wheels),

@@ -13,7 +13,7 @@ from envbuilder.core.strict_yaml import shown
 from envbuilder.profiles import profile as profile_files
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.library import Library, OtherFrameworkError
-from envbuilder.profiles.suggestions import suggestion
+from envbuilder.profiles.profile import suggestion
 from envbuilder.project import environments, framework
 from envbuilder.project.adapt import adapt
 from envbuilder.project.requirement_files import read

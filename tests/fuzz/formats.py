@@ -41,7 +41,7 @@ from envbuilder.packages.store import Store
 from envbuilder.payload.training import dataset, idx
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from envbuilder.verify.page import page
 from envbuilder.verify.report import comparison, history
 from tests.fuzz.mutations import NAMES, PACKERS, TOKENS, mutated, packed, tar, zipped

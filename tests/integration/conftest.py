@@ -34,7 +34,7 @@ from tests.support.registry_server import Registry
 
 if TYPE_CHECKING:
     from envbuilder.containers.engine.interface import Engine
-    from envbuilder.profiles import locked_file as lock_entries
+    from envbuilder.profiles import lock
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 FOLDER = Path(__file__).parent
@@ -281,7 +281,7 @@ def tiny(tiny_lock: str, tmp_path: Path) -> Path:
     return lock
 
 
-def offer_of(file: lock_entries.File, location: Path) -> static_index.Offer:
+def offer_of(file: lock.File, location: Path) -> static_index.Offer:
     """A locked wheel as an index would offer it, from a file of this machine."""
     return static_index.Offer(
         distribution=file.name,

@@ -7,7 +7,7 @@ import io
 import tarfile
 from typing import TYPE_CHECKING
 
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

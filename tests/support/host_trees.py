@@ -35,7 +35,7 @@ from envbuilder.host import fetch, probe, system
 from envbuilder.host import model as host
 from envbuilder.host import record as recorder
 from envbuilder.host.record import PLANTED, plant
-from envbuilder.profiles import selection
+from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Expects, Profile, Python, Requires, Tools
 from tools import record_host
@@ -219,7 +219,7 @@ def record() -> str:
     What says where and when it was recorded, and whether the verdicts are right, is for people.
     """
     taken = fetch.fetch(Path("/"))
-    choice = selection.choose(PROFILES, system.decide(taken, {}), locks=locks())
+    choice = choose_best(PROFILES, system.decide(taken, {}), locks=locks())
     scrubber = recorder.this_machine()
     return record_host.as_yaml(recorder.recording(taken, scrubber), choice)
 

@@ -13,7 +13,7 @@ import zlib
 from functools import cache
 from typing import TYPE_CHECKING
 
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from tests.support.images import encoded
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from envbuilder.containers.oci.descriptor import (
 )
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.layout import Layout, place
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

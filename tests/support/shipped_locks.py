@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core import types as words
     from envbuilder.packages.store import Store
-    from envbuilder.profiles.lock import Lock, Target
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File, Lock, Target
 
 SHIPPED = resources.profiles_dir()
 

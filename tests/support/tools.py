@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

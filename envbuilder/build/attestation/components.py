@@ -12,13 +12,13 @@ from msgspec import Struct
 
 from envbuilder.build.attestation.licences import METADATA_LIMIT, stated
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import locked_file
+from envbuilder.profiles import lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 Kind = Literal["library", "application", "container"]
@@ -117,7 +117,7 @@ def pypi_purl(name: str, version: str) -> str:
 
 def debian_purl(file: File, architecture: str) -> str:
     """Return the package URL of a locked .deb; its vendor is Debian, or else its source's name."""
-    vendor = "debian" if file.source in {locked_file.MAIN, locked_file.SECURITY} else file.source
+    vendor = "debian" if file.source in {lock.MAIN, lock.SECURITY} else file.source
     return _deb_purl(vendor, file.name, file.version, architecture, suite(file))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envbuilder.build.plan import Artifact, Plan, UsedBase
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": provenance.SUFFIX}
 """File name suffix of each attestation, appended to the artifact's name."""

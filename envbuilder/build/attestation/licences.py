@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from envbuilder.packages.conda.lock import Package
     from envbuilder.packages.store import Store
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 METADATA_LIMIT = 4 << 20
 """Maximum bytes of a METADATA file (it holds the project's whole description)."""

@@ -22,7 +22,7 @@ from envbuilder.containers.engine import buildx, connection
 from envbuilder.containers.engine.interface import BuildCommand
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import builders
+from envbuilder.profiles import backends
 
 if TYPE_CHECKING:
     from envbuilder.build.backends.environment import Product
@@ -40,7 +40,7 @@ def assigned(profile: Profile, target: Target, request: Request, settings: Setti
     """Return the instance that builds this request; empty if envbuilder or the engine does."""
     if request.builder not in {None, BUILDER}:
         return ""
-    return builders.assigned(settings.configuration.builders, profile.name, target.platform)
+    return backends.assigned(settings.configuration.builders, profile.name, target.platform)
 
 
 def command(instance: str) -> BuildCommand:

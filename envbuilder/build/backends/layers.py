@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from envbuilder.build.request import Request
     from envbuilder.containers.engine.interface import BuildCommand, Engine
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import Lock, Target
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File, Lock, Target
     from envbuilder.profiles.profile import Profile
 
 BUILDER = "layers"

@@ -53,8 +53,7 @@ if TYPE_CHECKING:
     from envbuilder.build.plan import Artifact, Plan
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import Lock, Target
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File, Lock, Target
     from envbuilder.profiles.profile import Profile
 
 

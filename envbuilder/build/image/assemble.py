@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core import types
     from envbuilder.packages.store import Store
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 MOST_LAYERS = 100
 """Maximum number of layers, including the base image's; overlay file systems support 127."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.containers.oci.rootfs import RootFs
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 STATUS = "var/lib/dpkg/status"
 _INFO = "var/lib/dpkg/info"

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from envbuilder.build.plan import PlannedLayer
 from envbuilder.build.project_layer import REASON
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

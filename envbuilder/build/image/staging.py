@@ -25,7 +25,7 @@ from envbuilder.core.files import file_sha256
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 # This machine's Python runs uv's query script, so that the answer has every key that this version
 # of uv expects; the image's facts then replace this machine's.

@@ -20,7 +20,7 @@ from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SUBDIRS, again
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import accelerators
-from envbuilder.profiles.needs import needs
+from envbuilder.profiles.accelerators import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -19,9 +19,8 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import signed_lock
-from envbuilder.profiles.lock import content, decoded, text
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.library import require_signature
+from envbuilder.profiles.lock import File, content, decoded, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -152,7 +151,7 @@ def find_signed(name: str, library: Library) -> tuple[Lock | None, tuple[Signed,
     if path is None:
         return None, ()
     read = content(path, _COMMAND)
-    signed = signed_lock.require(path, read, library.folders, library.trusted)
+    signed = require_signature(path, read, library.folders, library.trusted)
     return _parse(read, path), signed
 
 

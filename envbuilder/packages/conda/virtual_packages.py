@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.host import tables
 from envbuilder.host.text import version
-from envbuilder.profiles.finding import Finding
+from envbuilder.profiles.needs import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

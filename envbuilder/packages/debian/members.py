@@ -10,7 +10,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.strict_yaml import shown
 from envbuilder.core.text import escaped, is_encodable
 from envbuilder.packages.debian import archive
-from envbuilder.profiles import locked_file
+from envbuilder.profiles import lock
 
 if TYPE_CHECKING:
     import tarfile
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.tars import Tar
     from envbuilder.packages.store import Store
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 
 LONGEST_REASON = 300
@@ -94,7 +94,7 @@ def require_named(file: File, fields: Mapping[str, str]) -> None:
     Files are named after these control fields.
     """
     name, version = fields.get("Package", ""), fields.get("Version", "")
-    if not locked_file.is_debian(name, version):
+    if not lock.is_debian(name, version):
         raise refused(file, "its name or version violates Debian policy")
     if (name, version) != (file.name, file.version):
         raise refused(file, f"its control file states {name} {version}")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.packages.python import indexes
-from envbuilder.profiles.locked_file import MAIN, SECURITY
+from envbuilder.profiles.lock import MAIN, SECURITY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 SUITES = frozenset({"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"})
 

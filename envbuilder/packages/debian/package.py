@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import clipped
-from envbuilder.profiles.locked_file import MAIN
+from envbuilder.profiles.lock import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -31,7 +31,7 @@ from envbuilder.packages.debian.package import (
     parse_packages,
 )
 from envbuilder.packages.python import indexes
-from envbuilder.profiles.locked_file import MAIN, SECURITY, File
+from envbuilder.profiles.lock import MAIN, SECURITY, File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

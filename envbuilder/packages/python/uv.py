@@ -17,7 +17,7 @@ from envbuilder.core.http_reasons import printed_reason
 from envbuilder.packages.python import indexes, pylock, unresolvable
 from envbuilder.packages.python.indexes import DEFAULT, canonical
 from envbuilder.packages.python.static_index import StaticIndex
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.packages.store import Store
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 RECORD_LIMIT = 16 << 20
 """Maximum bytes of a RECORD; that of torch's CPU wheel has 1.2 MB."""

@@ -27,7 +27,7 @@ from tests.support.projects import lay_profile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 pytestmark = pytest.mark.soak
 

@@ -23,8 +23,8 @@ from envbuilder.packages import configuration
 from envbuilder.packages.debian import mirrors as archives
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
+from envbuilder.profiles import lock
 from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import locked_file as lock_entries
 from tests.integration.conftest import offer_of
 from tests.support import index_server
 
@@ -72,7 +72,7 @@ def pytorch_index(own: settings.Settings) -> Iterator[str]:
 def build_options(own: settings.Settings) -> list[str]:
     """What a user of this machine says to `docker build`: its mirrors, and whom it trusts."""
     options = []
-    for source in (lock_entries.MAIN, lock_entries.SECURITY):
+    for source in (lock.MAIN, lock.SECURITY):
         name = f"{source.upper().replace('-', '_')}_MIRROR"
         options += ["--build-arg", f"{name}={archives.roots(source, own)[0]}"]
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):

@@ -24,8 +24,8 @@ from envbuilder.core.types import BUILDERS
 from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import File
 from tests.conftest import missing
 from tests.integration.conftest import TINY
 from tests.support.surroundings import (
@@ -161,7 +161,7 @@ def stamped(tiny: Path, tmp_path: Path, session_environment: dict[str, str]) -> 
     subprocess.run(
         ["dpkg-deb", "--root-owner-group", "--build", package, deb], check=True, capture_output=True
     )
-    file = lock_entries.File(
+    file = File(
         kind="deb",
         name="stamp",
         version="1",

@@ -25,8 +25,7 @@ from envbuilder.packages import configuration, fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
-from envbuilder.profiles.lock import Lock, Target
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File, Lock, Target
 from tests.conftest import missing
 from tests.support import debs, make_wheels
 from tests.support.arm_host import linux_host

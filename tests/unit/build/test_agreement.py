@@ -19,7 +19,9 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
 from envbuilder.host import probe
 from envbuilder.host.model import Containers, Engine, Host
-from envbuilder.profiles import choice, selection, ways
+from envbuilder.profiles import choice
+from envbuilder.profiles.choice import choose_best
+from envbuilder.profiles.fit import judge, judge_backends
 from envbuilder.profiles.library import Library
 from envbuilder.project import catalog
 from tests.support import host_trees
@@ -88,24 +90,24 @@ def test_detect_verify_and_build_agree(
     if engines == "an engine":
         here = msgspec.structs.replace(here, containers=DOCKER)
     on(monkeypatch, here)
-    choice = selection.choose(PROFILES, here, locks=LOCKS)
+    choice = choose_best(PROFILES, here, locks=LOCKS)
     shown = {fit.profile: fit for fit in choice.fits}
     for profile in PROFILES:
         usable = LOCKS[profile.name] is not None and LOCKS[profile.name].state != "unlocked"
         for backend in (b for b in BACKENDS if b is None or b in profile.backends):
             what = (name, profile.name, backend)
-            fit = selection.fit(profile, here, lock=LOCKS[profile.name], backend=backend)
+            fit = judge(profile, here, lock=LOCKS[profile.name], backend=backend)
             did = outcome(found, profile=profile.name, backend=backend)
             assert isinstance(did, HostError) == (fit.verdict == "no"), (what, fit, did)
             if isinstance(did, HostError):
                 assert did.exit_code == 3
                 assert all(reason in did.message for reason in fit.reasons), what
-                assert not fit.way_out or did.hint == fit.way_out, (what, did.hint)
+                assert not fit.workaround or did.hint == fit.workaround, (what, did.hint)
             elif backend is not None or not usable:
                 assert isinstance(did, EnvbuilderError) or did == backend
             else:
                 # It is the backend that the verdict is about, or another one that works as well.
-                working = [way.backend for way in ways.judged(profile, here, LOCKS[profile.name])
+                working = [way.backend for way in judge_backends(profile, here, LOCKS[profile.name])
                            if way.works]  # fmt: skip
                 assert did in working, (what, did)
             if backend is None and usable:
@@ -127,7 +129,7 @@ def test_without_a_profile_it_is_the_one_that_detect_chose(
     if engines == "an engine":
         here = msgspec.structs.replace(here, containers=DOCKER)
     on(monkeypatch, here)
-    choice = selection.choose(PROFILES, here, locks=LOCKS)
+    choice = choose_best(PROFILES, here, locks=LOCKS)
     did, native = outcome(found), outcome(found, backend="venv")
     if choice.profile is None:
         assert isinstance(did, HostError)
@@ -135,7 +137,7 @@ def test_without_a_profile_it_is_the_one_that_detect_chose(
         return
     assert isinstance(did, str), did
     profile = LIBRARY.profile(choice.profile)
-    fit = selection.fit(profile, here, lock=LOCKS[profile.name], backend="venv")
+    fit = judge(profile, here, lock=LOCKS[profile.name], backend="venv")
     assert isinstance(native, HostError) == (fit.verdict == "no")
     if isinstance(native, HostError):
         assert "work" in native.hint

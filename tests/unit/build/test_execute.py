@@ -23,7 +23,7 @@ from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,8 +27,7 @@ from envbuilder.core.project_file import Environment
 from envbuilder.core.settings import Configuration
 from envbuilder.packages.python.indexes import override
 from envbuilder.profiles import profile as profiles
-from envbuilder.profiles.lock import Lock, LockedBase, Target
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File, Lock, LockedBase, Target
 from tests.support.tools import tools
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from envbuilder.bundle import contents
 from envbuilder.bundle import write as packing
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import File
 from tests.support.bundles import PARENT, PROFILE, QUIET, WHEEL, made_of, part, sha
 from tests.support.tools import tools
 
@@ -34,7 +34,7 @@ def parts(found: Settings) -> tuple[Part, ...]:
     (folder / "_mine.yaml").write_text(PARENT)
     Store(found.store_dir).take(sha(WHEEL), [WHEEL])
     profile = profiles.load("tiny", [folder])
-    file = lock_entries.File(
+    file = File(
         kind="wheel", name="tiny", version="1.0", file="tiny-1.0-py3-none-any.whl",
         sha256=sha(WHEEL), size=len(WHEEL), source="default", provenance="read", by="a test",
     )  # fmt: skip

@@ -29,10 +29,9 @@ from envbuilder.packages import mnist, space
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
-from envbuilder.profiles import locked_file as lock_entries
+from envbuilder.profiles import lock
 from envbuilder.profiles import profile as profiles
-from envbuilder.profiles import signed_lock
-from envbuilder.profiles.library import Library
+from envbuilder.profiles.library import LOCK_TYPE, Library
 from envbuilder.signatures import beside, refusals
 from envbuilder.signatures import statement as statements
 from tests.support import signing
@@ -68,7 +67,7 @@ def test_envbuilder_goes_along_for_each_platform_with_the_locks_uv(
 
     def dependencies(
         itself: Any, platform: str, python: str, settings: Any, progress: Any, uv: str, extra: str
-    ) -> tuple[lock_entries.File, ...]:
+    ) -> tuple[lock.File, ...]:
         asked.append((platform, python, uv, extra))
         return ()
 
@@ -574,7 +573,7 @@ def test_the_signature_of_a_lock_travels_with_it(
     folder = found.config_dir / "profiles"
     key = signing.lay_key(tmp_path / "key.pem")
     lock = folder / "locks" / "tiny.json"
-    signed(lock, sha(lock.read_bytes()), key, signed_lock.TYPE)
+    signed(lock, sha(lock.read_bytes()), key, LOCK_TYPE)
     wanted = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
     texts = contents.texts(wanted, [folder])
     assert [p.member.path for p in texts if p.member.kind == "lock"] == [

@@ -16,7 +16,7 @@ from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from tests.support.bundles import QUIET, part, sha
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from envbuilder.project import catalog
 from tests.support.bundles import PARENT, QUIET, WHEEL, made_of, part, read, sha, unpack
 from tests.support.tools import tools

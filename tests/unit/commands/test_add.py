@@ -11,8 +11,7 @@ from envbuilder import cli
 from envbuilder.core.errors import BuildError
 from envbuilder.locks import newer, resolve
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import Lock, Target
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File, Lock, Target
 from tests.support.tools import tools
 
 if TYPE_CHECKING:

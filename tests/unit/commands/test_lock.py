@@ -19,8 +19,7 @@ from envbuilder.locks import resolve
 from envbuilder.locks.entries import Entry
 from envbuilder.packages import configuration
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import Lock, Target
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import load as load_profile
 from tests.support.tools import tools
 

@@ -16,7 +16,7 @@ from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.debian import members as deb_members
 from envbuilder.packages.python import wheel_conflicts
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from tests.support import debs
 from tests.unit.build.image.test_debs import found
 

@@ -15,7 +15,7 @@ from envbuilder.core import resources
 from envbuilder.doctor import diagnosis
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import probe
-from envbuilder.profiles import selection
+from envbuilder.profiles.choice import choose_best, workarounds
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import load as load_profile
 from tests.support import host_trees
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.host.model import Host
-    from envbuilder.profiles.selection import Choice
+    from envbuilder.profiles.choice import Choice
 
 FOLDERS = (resources.profiles_dir(),)
 LIBRARY = Library(FOLDERS)
@@ -162,7 +162,7 @@ def planted(
 
 
 def chosen(here: Host) -> Choice:
-    return selection.choose(PROFILES, here, locks=LOCKS)
+    return choose_best(PROFILES, here, locks=LOCKS)
 
 
 def blocking(here: Host, name: str) -> list[str]:
@@ -336,12 +336,12 @@ def test_what_works_in_images_only_needs_an_engine(what: str, tmp_path: Path) ->
     (xpu,) = [fit for fit in choice.fits if fit.profile == "xpu"]
     assert (xpu.verdict, xpu.backend, choice.profile) == (verdict, "docker", profile)
     assert xpu.reasons[0] == "image only: Level Zero is missing"
-    assert xpu.way_out == way_out
-    assert selection.ways_out(choice) == (way_out,)
+    assert xpu.workaround == way_out
+    assert workarounds(choice) == (way_out,)
     assert (blocking(here, "xpu") == []) == (verdict == "fits")
 
 
 def test_a_native_environment_that_works_has_no_way_out(tmp_path: Path) -> None:
     here = host_trees.probed(tmp_path, "arc-b580")
     (xpu,) = [fit for fit in chosen(here).fits if fit.profile == "xpu"]
-    assert (xpu.verdict, xpu.backend, xpu.way_out) == ("fits", "venv", "")
+    assert (xpu.verdict, xpu.backend, xpu.workaround) == ("fits", "venv", "")

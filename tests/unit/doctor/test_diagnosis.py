@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from envbuilder.doctor import accelerators, diagnosis, remedies
 from envbuilder.host import drivers
 from envbuilder.host.model import Containers, Gpu
-from envbuilder.profiles.finding import Finding, Needs
+from envbuilder.profiles.needs import Finding, Needs
 from tests.support.broken_hosts import (
     ADA,
     ARC,

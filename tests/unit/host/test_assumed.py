@@ -15,7 +15,7 @@ from envbuilder.host import assumed as target
 from envbuilder.host import model as host
 from envbuilder.host import probe
 from envbuilder.host.model import Host
-from envbuilder.profiles import selection
+from envbuilder.profiles.choice import choose_best
 from tests.support import host_trees
 from tests.support.host_trees import PROFILES
 
@@ -33,7 +33,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def chosen(variable: str) -> str | None:
     found = target.find(None, {target.GPU_VARIABLE: variable})
-    return selection.choose(PROFILES, found).profile
+    return choose_best(PROFILES, found).profile
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ from envbuilder.host import fetch, probe, snapshot, tables
 from envbuilder.host import memory_pools as capacity
 from envbuilder.host import model as host
 from envbuilder.host.model import Gpu, Host
-from envbuilder.profiles import selection
 from envbuilder.profiles.accelerators import ACCELERATORS
+from envbuilder.profiles.choice import choose_best
+from envbuilder.profiles.fit import judge
 from envbuilder.profiles.library import Library
 from tests.support import host_trees
 
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.doctor.problem import Problem
+    from envbuilder.profiles.choice import Choice
+    from envbuilder.profiles.fit import Fit
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
-    from envbuilder.profiles.selection import Choice, Fit
 
 ORDER = ("fits", "warnings", "no")
 VENDORS = {name: row.vendor for name, row in ACCELERATORS.items()}
@@ -74,7 +76,7 @@ class Judged(NamedTuple):
     problems: tuple[Problem, ...]
 
 
-def judge(found: Host) -> Judged:
+def judge_host(found: Host) -> Judged:
     """All that must never raise, for any host."""
     profiles, locks = shipped()
     assert list(facts.facts(found))
@@ -83,10 +85,9 @@ def judge(found: Host) -> Judged:
     return Judged(
         host=found,
         fits={
-            p.name: selection.fit(p, found, lock=host_trees.locks()[p.name])
-            for p in host_trees.PROFILES
+            p.name: judge(p, found, lock=host_trees.locks()[p.name]) for p in host_trees.PROFILES
         },
-        choice=selection.choose(profiles, found, locks=locks),
+        choice=choose_best(profiles, found, locks=locks),
         problems=doctor.diagnose(found, profiles, locks, Around()),
     )
 
@@ -183,7 +184,7 @@ def check_doctor(before: Judged, after: Judged, what: str) -> None:
         if problem.severity == "blocks" and problem.code not in serious:
             name = problem.text.partition(":")[0]
             # The doctor asks for an environment of the host's own where no engine answers.
-            fit = selection.fit(by_name[name], after.host, lock=locks.get(name), backend="venv")
+            fit = judge(by_name[name], after.host, lock=locks.get(name), backend="venv")
             assert fit.verdict != "fits", (what, problem)
 
 
@@ -251,7 +252,7 @@ def test_a_recording_of_this_machine_says_what_the_machine_says(tmp_path: Path) 
 @pytest.mark.parametrize("name", host_trees.NAMES)
 def test_the_doctor_and_the_reasons_name_what_is_wrong(name: str, tmp_path: Path) -> None:
     data = host_trees.load(name)
-    judged = judge(host_trees.probed(tmp_path, name))
+    judged = judge_host(host_trees.probed(tmp_path, name))
     check_promise(judged, tmp_path, name)
     codes = [problem.code for problem in judged.problems]
     assert set(data.get("doctor", ())) <= set(codes)
@@ -264,12 +265,12 @@ def test_the_doctor_and_the_reasons_name_what_is_wrong(name: str, tmp_path: Path
 def test_one_file_less(name: str, tmp_path: Path) -> None:
     data = host_trees.load(name)
     root = host_trees.plant(tmp_path / "root", data)
-    before = judge(probe.host(root))
+    before = judge_host(probe.host(root))
     for path in planted(data):
         (root / path).rename(tmp_path / "away")
         found = probe.host(root)
         if found != before.host:
-            after = judge(found)
+            after = judge_host(found)
             check_less_known(before, after, f"without {path}")
             check_promise(after, root, f"without {path}")
         (tmp_path / "away").rename(root / path)
@@ -311,14 +312,14 @@ def test_one_file_or_folder_that_may_not_be_read(
 ) -> None:
     data = host_trees.load(name)
     root = host_trees.plant(tmp_path, data)
-    before = judge(probe.host(root))
+    before = judge_host(probe.host(root))
     taken = fetch.fetch(root)
     paths = {*taken.files, *taken.folders, *taken.links, *taken.nodes, *taken.blobs}
     for path in sorted(paths - only_signs(data)):
         monkeypatch.setattr(fetch, "Reader", functools.partial(Refusing, refused=path))
         found = probe.host(root)
         if found != before.host:
-            after = judge(found)
+            after = judge_host(found)
             check_less_known(before, after, f"{path} closed")
             check_promise(after, root, f"{path} closed")
 
@@ -347,7 +348,7 @@ def test_no_bytes_crash_anything(data: st.DataObject, tmp_path_factory: object) 
             (root / path).write_bytes(content)
     found = probe.host(root)
     assert msgspec.json.decode(msgspec.json.encode(found), type=Host) == found
-    check_promise(judge(found), root, name)
+    check_promise(judge_host(found), root, name)
     for gpu in found.gpus:
         assert (gpu.name + gpu.detail).isprintable()
 
@@ -358,14 +359,14 @@ def test_no_bytes_crash_anything(data: st.DataObject, tmp_path_factory: object) 
 def test_files_that_are_cut_off_are_believed_up_to_there(name: str, tmp_path: Path) -> None:
     data = host_trees.load(name)
     root = host_trees.plant(tmp_path, data)
-    before = judge(probe.host(root))
+    before = judge_host(probe.host(root))
     for path in ("proc/cpuinfo", "proc/meminfo", "nvml.json", "proc/self/status", "sysctl.txt"):
         if path not in data["files"]:
             continue
         whole = (root / path).read_bytes()
         for cut in range(0, min(len(whole), 4000), 61):
             (root / path).write_bytes(whole[:cut])
-            after = judge(probe.host(root))
+            after = judge_host(probe.host(root))
             check_promise(after, root, f"{path} cut at {cut}")
             assert after.host.cpu.flags in (before.host.cpu.flags, None), (path, cut)
             assert after.host.memory.total_bytes in (before.host.memory.total_bytes, None)
@@ -400,7 +401,7 @@ def test_every_intel_family(number: str, family: str, state: str, tmp_path: Path
         found = probe.host(host_trees.plant(tmp_path / str(place), data))
         (gpu,) = found.gpus
         xpu = host_trees.profile("xpu", backends=("docker",))
-        verdict = selection.fit(xpu, found, backend="docker").verdict
+        verdict = judge(xpu, found, backend="docker").verdict
         assert (gpu.family or "", gpu.support or "unknown") == (family, state)
         if state == "unsupported":
             assert (verdict, gpu.state) == ("no", "present")

@@ -11,8 +11,7 @@ from envbuilder.core import resources
 from envbuilder.locks import dependencies
 from envbuilder.packages.python.uv import Found, Uv
 from envbuilder.profiles import profile as profiles
-from envbuilder.profiles.lock import Target
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,7 +14,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.locks import newer
 from envbuilder.packages.python.uv import Found, UnresolvableError
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import load as load_profile
 
 if TYPE_CHECKING:

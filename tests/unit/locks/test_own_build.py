@@ -9,7 +9,7 @@ from envbuilder.core import resources
 from envbuilder.locks import own_build
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 FOLDERS = (resources.profiles_dir(),)
 PROFILE = profiles.load("cpu", FOLDERS)

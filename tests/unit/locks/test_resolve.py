@@ -21,7 +21,7 @@ from envbuilder.packages.python import pylock, upstream
 from envbuilder.packages.python import uv as uv_compile
 from envbuilder.packages.python.static_index import Offer
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import Python, Tools
 from envbuilder.profiles.profile import load as load_profile
 from tests.support.tools import tools

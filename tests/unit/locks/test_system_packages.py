@@ -22,7 +22,7 @@ from tests.support.tools import tools
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
     from envbuilder.profiles.profile import Profile
 
 CPU = load_profile("cpu", (resources.profiles_dir(),))

@@ -10,7 +10,7 @@ from envbuilder.core import resources
 from envbuilder.locks import target_wheels
 from envbuilder.packages.python.uv import Found, UnresolvableError, Uv
 from envbuilder.profiles import profile as profiles
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

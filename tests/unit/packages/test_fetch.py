@@ -20,8 +20,7 @@ from envbuilder.core.http_limits import Limits
 from envbuilder.packages import fetch, space
 from envbuilder.packages import locations as origins
 from envbuilder.packages.store import Store
-from envbuilder.profiles.lock import Target
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File, Target
 from tests.support import faulty_server
 from tests.support.http_server import serving
 from tests.support.tools import tools

@@ -13,7 +13,7 @@ from envbuilder.packages import remote_wheels
 from envbuilder.packages.python import upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found
 from envbuilder.packages.store import Store
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from tests.support import index_server, make_wheels
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages import shared_store, space
 from envbuilder.packages.store import Store
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from pathlib import Path

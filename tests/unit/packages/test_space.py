@@ -11,7 +11,7 @@ from envbuilder.build.plan import Artifact, Plan
 from envbuilder.core.errors import BuildError
 from envbuilder.packages import space
 from envbuilder.packages.space import Room, unpacked
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings

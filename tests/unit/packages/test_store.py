@@ -11,7 +11,7 @@ from envbuilder.commands.inventory import DOWNLOADS
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.packages.store import Store
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

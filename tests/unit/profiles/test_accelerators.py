@@ -10,7 +10,7 @@ from envbuilder.core import resources, types
 from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles import accelerators
 from envbuilder.profiles.accelerators import ACCELERATORS
-from envbuilder.profiles.finding import Needs
+from envbuilder.profiles.needs import Needs
 from envbuilder.profiles.profile import Requires
 from envbuilder.profiles.profile import load as load_profile
 from tests.support.host_trees import PROFILES, profile

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from envbuilder.core import resources, strict_json, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import Lock, LockedBase, Target
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File, Lock, LockedBase, Target
 from envbuilder.profiles.profile import DebianBase
 from envbuilder.profiles.profile import load as load_profile
 from tests.support import absence

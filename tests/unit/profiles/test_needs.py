@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from envbuilder.core import resources
 from envbuilder.host.model import Cpu, Gpu, Host
+from envbuilder.profiles import accelerators, needs
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import needs, selection
-from envbuilder.profiles.finding import Needs
-from envbuilder.profiles.lock import Lock, Target
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.choice import choose_best
+from envbuilder.profiles.fit import judge
+from envbuilder.profiles.lock import File, Lock, Target
+from envbuilder.profiles.needs import Needs
 from envbuilder.profiles.profile import Requires
 from envbuilder.profiles.profile import load as load_profile
 from tests.support.host_trees import profile
@@ -30,13 +31,13 @@ SHIPPED = (resources.profiles_dir(),)
 @pytest.fixture(autouse=True)
 def nothing_is_remembered() -> None:
     """What an earlier test read from the same names would hide a change (`make mutants`)."""
-    needs._system.cache_clear()
+    needs.of_wheels.cache_clear()
 
 
 def needs_of(name: str, platform: types.Platform) -> Needs:
     path = profile_lock.path_for(name, SHIPPED)
     assert path is not None
-    return needs.needs(load_profile(name, SHIPPED), profile_lock.load(path), platform)
+    return accelerators.needs(load_profile(name, SHIPPED), profile_lock.load(path), platform)
 
 
 def wheel(file: str, name: str = "torch", version: str = "2.14.1") -> File:
@@ -84,11 +85,13 @@ def test_what_a_profile_states_goes_before_what_its_lock_says() -> None:
         wheel("torch-2.14.1-cp312-cp312-manylinux_2_28_x86_64.whl"),
         wheel("nvidia_cuda_runtime-13.0.96-py3-none-any.whl", "nvidia-cuda-runtime", "13.0.96"),
     )
-    found = needs.needs(mine, lock_of(*files), "linux/amd64")
+    found = accelerators.needs(mine, lock_of(*files), "linux/amd64")
     assert (found.sm, found.sm_ptx, found.nvidia_driver) == (("6.1",), False, "500")
     newer = profile("cuda", requires=Requires(sm=("6.1",), sm_ptx=True))
-    assert needs.needs(newer, lock_of(*files), "linux/amd64").sm_ptx
-    silent = needs.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
+    assert accelerators.needs(newer, lock_of(*files), "linux/amd64").sm_ptx
+    silent = accelerators.needs(
+        profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64"
+    )
     assert "7.5" in silent.sm
     assert silent.nvidia_driver == "580.65.06"
 
@@ -109,7 +112,7 @@ def test_a_torch_that_no_table_knows_is_never_promised(files: tuple[File, ...]) 
     mine = profile("cuda", requires=Requires())
     gpu = Gpu(vendor="nvidia", name="RTX", state="usable", driver_version="999", sm="8.9")
     here = Host(os="linux", machine="x86_64", platform="linux/amd64", gpus=(gpu,))
-    found = selection.fit(mine, here, lock=lock_of(*files))
+    found = judge(mine, here, lock=lock_of(*files))
     assert found.verdict == "warnings"
     assert "which GPUs its wheels carry kernels for is not known" in found.reasons
 
@@ -140,16 +143,16 @@ def test_a_gpu_fits_where_the_release_has_its_kernels(
     gpu = Gpu(vendor="nvidia", name="GPU", state="usable", driver_version="999", sm=sm)
     here = Host(os="linux", machine=machine, platform=platform, gpus=(gpu,), libc="glibc 2.39")
     mine = profile("cuda", requires=Requires())
-    assert selection.fit(mine, here, lock=lock_of(*files, platform=platform)).verdict == verdict
+    assert judge(mine, here, lock=lock_of(*files, platform=platform)).verdict == verdict
 
 
 def test_without_a_lock_only_the_profile_counts() -> None:
     stated = Requires(sm=("6.1",), sm_ptx=True, nvidia_driver="500", macos="15.0")
     mine = profile("cuda", requires=stated)
     expected = Needs(sm=("6.1",), sm_ptx=True, nvidia_driver="500", macos="15.0")
-    assert needs.needs(mine, None, "linux/amd64") == expected
+    assert accelerators.needs(mine, None, "linux/amd64") == expected
     mac = wheel("a-1-cp312-cp312-macosx_14_0_arm64.whl")
-    locked = needs.needs(mine, lock_of(mac, platform="macos/arm64"), "macos/arm64")
+    locked = accelerators.needs(mine, lock_of(mac, platform="macos/arm64"), "macos/arm64")
     assert locked.macos == "15.0"
 
 
@@ -161,13 +164,13 @@ def test_each_wheel_may_have_several_tags_and_the_newest_wheel_decides() -> None
         wheel("d-1-cp312-cp312-linux_x86_64.whl"),
     )
     mine = profile("cpu")
-    assert needs.needs(mine, lock_of(*files), "linux/amd64").glibc == "2.24"
-    assert needs.needs(mine, lock_of(*files), "linux/arm64") == Needs()
+    assert accelerators.needs(mine, lock_of(*files), "linux/amd64").glibc == "2.24"
+    assert accelerators.needs(mine, lock_of(*files), "linux/arm64") == Needs()
     mac = (
         wheel("a-1-cp312-cp312-macosx_11_0_arm64.whl"),
         wheel("b-1-cp312-cp312-macosx_14_0_arm64.whl"),
     )
-    found = needs.needs(profile("mps"), lock_of(*mac, platform="macos/arm64"), "macos/arm64")
+    found = accelerators.needs(profile("mps"), lock_of(*mac, platform="macos/arm64"), "macos/arm64")
     assert found.macos == "14.0"
 
 
@@ -191,20 +194,20 @@ def test_a_native_environment_needs_the_c_library_of_its_wheels(
     here = Host(
         os="linux", machine="x86_64", platform="linux/amd64", libc=libc, cpu=Cpu(flags=("avx2",))
     )
-    found = selection.fit(cpu, here, lock=lock, backend="venv")
+    found = judge(cpu, here, lock=lock, backend="venv")
     assert (found.verdict, found.impossible) == (verdict, verdict == "no")
     assert reason in "; ".join(found.reasons)
     # An image brings its own.
-    assert selection.fit(cpu, here, lock=lock, backend="docker").verdict == "fits"
+    assert judge(cpu, here, lock=lock, backend="docker").verdict == "fits"
 
 
 def test_without_a_usable_lock_nothing_is_chosen() -> None:
     here = Host(os="linux", machine="x86_64", platform="linux/amd64")
     cpu = profile("cpu")
     good, bad = lock_of(), msgspec.structs.replace(lock_of(), state="unlocked", targets=())
-    assert selection.choose([cpu], here, locks={"cpu": good}).profile == "cpu"
+    assert choose_best([cpu], here, locks={"cpu": good}).profile == "cpu"
     for locks in ({}, {"cpu": None}, {"cpu": bad}):
-        choice = selection.choose([cpu], here, locks=locks)
+        choice = choose_best([cpu], here, locks=locks)
         assert choice.profile is None
         assert "run `envbuilder lock --profile cpu`" in choice.fits[0].reasons[0]
 
@@ -212,5 +215,5 @@ def test_without_a_usable_lock_nothing_is_chosen() -> None:
 @given(st.text(max_size=60))
 def test_any_file_name_and_version_is_survived(text: str) -> None:
     files = (wheel(text, version=text), wheel(text, "nvidia-cuda-runtime", text))
-    found = needs.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
+    found = accelerators.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
     assert isinstance(found, Needs)

@@ -10,16 +10,15 @@ from msgspec.structs import replace
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
+from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import shipped_lock
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import load as load_profile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File, Lock
 
 SHIPPED = resources.profiles_dir()
 LOCK = profile_lock.load(SHIPPED / "locks" / "cpu.json")
@@ -50,22 +49,22 @@ def own(tmp_path: Path) -> Path:
 
 def test_which_lock_hides_which(own: Path) -> None:
     folders = (own.parent.parent, SHIPPED)
-    hidden = shipped_lock.hidden(CPU, folders)
+    hidden = library.hidden_lock(CPU, folders)
     assert hidden == (LOCK, own)
     assert hidden.sentence(LOCK) == (
         f"{own} is used instead of the lock that came with envbuilder, which is the same;"
         f" {WAY_BACK}"
     )
     assert hidden.sentence(None).endswith(f"the lock that came with envbuilder; {WAY_BACK}")
-    assert shipped_lock.hidden(CPU, (SHIPPED,)) is None
-    assert shipped_lock.hidden(load_profile("mps", (SHIPPED,)), folders) is None
+    assert library.hidden_lock(CPU, (SHIPPED,)) is None
+    assert library.hidden_lock(load_profile("mps", (SHIPPED,)), folders) is None
 
 
 def test_a_shipped_lock_that_does_not_fit_is_not_missed(own: Path) -> None:
     folders = (own.parent.parent, SHIPPED)
     other = replace(CPU, requirements=("torch==2.12.0+cpu",))
-    assert shipped_lock.hidden(other, folders) is None
-    assert shipped_lock.fitting(replace(CPU, name="mine"), folders) is None
+    assert library.hidden_lock(other, folders) is None
+    assert library.matching_shipped(replace(CPU, name="mine"), folders) is None
 
 
 @pytest.mark.parametrize(
@@ -83,14 +82,14 @@ def test_a_shipped_lock_that_does_not_fit_is_not_missed(own: Path) -> None:
 )
 def test_how_they_differ(versions: dict[str, str], words: str, preferable: bool) -> None:
     other = with_versions(**versions)
-    assert words in shipped_lock.comparison(LOCK, other)
-    assert shipped_lock.is_preferable(LOCK, other) is preferable
+    assert words in library.comparison(LOCK, other)
+    assert library.is_preferable(LOCK, other) is preferable
 
 
 def test_other_bytes_of_the_same_versions() -> None:
     other = replace(LOCK, reason="")
-    assert shipped_lock.comparison(LOCK, other) == "has the same versions"
-    assert not shipped_lock.is_preferable(LOCK, other)
+    assert library.comparison(LOCK, other) == "has the same versions"
+    assert not library.is_preferable(LOCK, other)
 
 
 def test_what_a_build_says_of_it(own: Path) -> None:

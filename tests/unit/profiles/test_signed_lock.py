@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.core import resources
+from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import signed_lock
-from envbuilder.profiles.library import Library
+from envbuilder.profiles.library import Library, signature_of
 from envbuilder.signatures import beside
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.refusals import OtherSubjectError, UnknownKeyError, UnsignedError
@@ -36,7 +36,7 @@ def sign(lock: Path, key: Path, place: Path | None = None) -> None:
 
     digest = {"sha256": hashlib.sha256(lock.read_bytes()).hexdigest()}
     subject = statements.Subject(name=lock.name, digest=digest)
-    statement = statements.make([subject], signed_lock.TYPE, {})
+    statement = statements.make([subject], library.LOCK_TYPE, {})
     beside.write(place or beside.path_for(lock), statement, signing.read_key(key))
 
 
@@ -53,7 +53,7 @@ def test_a_lock_by_a_trusted_key_is_used(folder: Path) -> None:
         use(folder, "key.pub")
     sign(lock, folder.parent / "key.pem")
     (signed,) = use(folder, "other.pub", "key.pub").signed
-    assert (signed.name, signed.type) == (LOCK, signed_lock.TYPE)  # no path of this machine
+    assert (signed.name, signed.type) == (LOCK, library.LOCK_TYPE)  # no path of this machine
     with pytest.raises(UnknownKeyError):
         use(folder, "other.pub")
     lock.write_bytes(lock.read_bytes() + b"\n")
@@ -96,5 +96,5 @@ def test_signatures_of_shipped_locks_are_among_the_user_s(folder: Path) -> None:
     library = Library((mine, folder), [str(folder.parent / "key.pub")])
     library.usable_lock(library.profile("mps"))
     assert len(library.signed) == 1
-    assert signed_lock.signature(folder / "locks" / LOCK, [mine]) is not None
-    assert signed_lock.signature(folder / "locks" / LOCK, [folder]) is None
+    assert signature_of(folder / "locks" / LOCK, [mine]) is not None
+    assert signature_of(folder / "locks" / LOCK, [folder]) is None

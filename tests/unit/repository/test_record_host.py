@@ -11,7 +11,7 @@ import yaml
 from envbuilder.host import record, system
 from envbuilder.host.record import Scrubber
 from envbuilder.host.snapshot import Snapshot
-from envbuilder.profiles import selection
+from envbuilder.profiles.choice import choose_best
 from tests.support import host_trees
 from tools import record_host
 
@@ -41,7 +41,7 @@ def test_a_recording_s_yaml_can_be_planted_again() -> None:
         files={"a": "text\n", "b": "", "c": "ends\n\n"},
         nodes={"dev/kfd": True},
     )
-    choice = selection.choose(host_trees.PROFILES, system.decide(read, {}))
+    choice = choose_best(host_trees.PROFILES, system.decide(read, {}))
     data = record.recording(read, Scrubber())
     found = yaml.safe_load(record_host.as_yaml(data, choice))
     assert {key: found.get(key) or {} for key in ("files", "nodes")} == {

@@ -23,7 +23,7 @@ from envbuilder.build.attestation.components import Component
 from envbuilder.core import resources
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.descriptor import Descriptor, Manifest
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.containers.oci.rootfs import RootFs
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 SITE = "lib/python3.11/site-packages"
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from envbuilder.build.plan import MakeBase
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.lock import File
 
 VERSIONS = {
     "mmdebstrap": "mmdebstrap 1.3.5\n",

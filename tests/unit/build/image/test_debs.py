@@ -10,7 +10,7 @@ from envbuilder.build.image import debs as packages
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from tests.support import debs
 from tests.support.images import BASE, STATUS, image
 

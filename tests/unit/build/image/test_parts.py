@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from envbuilder.build.image import parts as module
 from envbuilder.build.image.parts import CUT, LARGE, cut, parts
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

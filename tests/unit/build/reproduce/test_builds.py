@@ -26,7 +26,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from tests.support.engines import FakeEngine
 
 if TYPE_CHECKING:

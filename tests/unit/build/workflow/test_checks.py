@@ -19,7 +19,7 @@ from envbuilder.core.settings import Configuration, Signatures
 from envbuilder.host import model as host
 from envbuilder.host import probe
 from envbuilder.packages.python import wheel_conflicts
-from envbuilder.profiles import signed_lock
+from envbuilder.profiles import library
 from envbuilder.signatures import beside
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.refusals import UnsignedError
@@ -115,7 +115,7 @@ def test_a_required_signature_of_the_lock_comes_before_the_tools(
     assert "not signed" in fails(strict, UnsignedError, **asked)
     lock = strict.config_dir / "profiles" / "locks" / "mine.json"
     digest = {"sha256": hashlib.sha256(lock.read_bytes()).hexdigest()}
-    statement = statements.make([statements.Subject(digest=digest)], signed_lock.TYPE, {})
+    statement = statements.make([statements.Subject(digest=digest)], library.LOCK_TYPE, {})
     beside.write(beside.path_for(lock), statement, signing.read_key(key))
     fails(strict, ToolError, **asked)
 

@@ -17,7 +17,7 @@ from envbuilder.packages.conda import lock as lockfile
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from envbuilder.signatures.refusals import UnsignedError
 from tests.support import signing
 

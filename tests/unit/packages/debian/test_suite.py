@@ -17,7 +17,7 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.debian import mirrors, package
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.package import Atom, Package, closure, relations
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages.python import wheel_conflicts as wheel_records
 from envbuilder.packages.python.wheel_conflicts import clash, contents, require_compatible
 from envbuilder.packages.store import Store
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.lock import File
 from tests.support import make_wheels as small_wheels
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import pytest
 from envbuilder.core import resources
 from envbuilder.core.errors import HostError
 from envbuilder.host.model import Cpu, Gpu, Host
-from envbuilder.profiles import selection
+from envbuilder.profiles.choice import choose_best, refusal, require_host
+from envbuilder.profiles.fit import judge
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Requires
 from tests.support import host_trees
@@ -46,7 +47,7 @@ def changed(gpu: Gpu, **changes: object) -> Gpu:
 def test_each_host_has_its_verdicts(name: str) -> None:
     host = host_trees.recorded(name)
     expected = host_trees.load(name)
-    choice = selection.choose(PROFILES, host, locks=host_trees.locks())
+    choice = choose_best(PROFILES, host, locks=host_trees.locks())
     assert {f.profile: f.verdict for f in choice.fits} == expected["verdicts"]
     assert choice.profile == expected["chosen"]
     assert all(f.reasons for f in choice.fits if f.verdict != "fits")
@@ -56,7 +57,7 @@ def test_each_host_has_its_verdicts(name: str) -> None:
 def test_shipped_profiles_are_chosen_like_those_of_the_tests(name: str) -> None:
     everything = SHIPPED.candidates()
     host = host_trees.recorded(name)
-    choice = selection.choose(everything, host, locks=SHIPPED.locks(everything))
+    choice = choose_best(everything, host, locks=SHIPPED.locks(everything))
     assert choice.profile == host_trees.load(name)["chosen"]
     # What the lock says of kernels, drivers and systems is what the profiles of the tests state.
     own = {p.name for p in PROFILES}
@@ -79,12 +80,12 @@ def test_shipped_profiles_are_chosen_like_those_of_the_tests(name: str) -> None:
     ],
 )
 def test_compute_capability(sm: str | None, verdict: str) -> None:
-    found = selection.fit(BY_NAME["cuda"], with_gpu(changed(ADA, sm=sm)))
+    found = judge(BY_NAME["cuda"], with_gpu(changed(ADA, sm=sm)))
     assert found.verdict == verdict
 
 
 def test_without_ptx_a_newer_gpu_does_not_fit() -> None:
-    found = selection.fit(BY_NAME["cuda-legacy"], with_gpu(changed(ADA, sm="12.0")))
+    found = judge(BY_NAME["cuda-legacy"], with_gpu(changed(ADA, sm="12.0")))
     assert found.verdict == "no"
     assert "is SM 12.0; the wheels carry kernels for 5.0, 6.0" in found.reasons[0]
 
@@ -101,7 +102,7 @@ def test_without_ptx_a_newer_gpu_does_not_fit() -> None:
     ],
 )
 def test_driver(driver: str | None, verdict: str) -> None:
-    found = selection.fit(BY_NAME["cuda"], with_gpu(changed(ADA, driver_version=driver)))
+    found = judge(BY_NAME["cuda"], with_gpu(changed(ADA, driver_version=driver)))
     assert found.verdict == verdict
 
 
@@ -112,13 +113,13 @@ def test_arm_wheels_carry_other_kernels() -> None:
         platform="linux/arm64",
         gpus=(changed(ADA, sm="7.5"),),
     )
-    assert selection.fit(BY_NAME["cuda"], arm).verdict == "no"
+    assert judge(BY_NAME["cuda"], arm).verdict == "no"
     thor = msgspec.structs.replace(arm, gpus=(changed(ADA, sm="11.0"),))
-    assert selection.fit(BY_NAME["cuda"], thor).verdict == "fits"
+    assert judge(BY_NAME["cuda"], thor).verdict == "fits"
 
 
 def test_an_old_driver_is_named_with_what_is_needed() -> None:
-    found = selection.fit(BY_NAME["cuda"], with_gpu(changed(ADA, driver_version="470.82")))
+    found = judge(BY_NAME["cuda"], with_gpu(changed(ADA, driver_version="470.82")))
     assert found.reasons == (
         "NVIDIA driver 470.82 is older than 580.65.06, which this profile's CUDA runtime needs",
     )
@@ -141,7 +142,7 @@ ARM = msgspec.structs.replace(LINUX, machine="aarch64", platform="linux/arm64")
 )
 def test_tegra_runs_only_kernels_of_its_own(sm: str, driver: str, verdict: str) -> None:
     gpu = changed(ADA, name="NVIDIA", sm=sm, driver_version=driver)
-    fit = selection.fit(BY_NAME["cuda"], msgspec.structs.replace(ARM, gpus=(gpu,)))
+    fit = judge(BY_NAME["cuda"], msgspec.structs.replace(ARM, gpus=(gpu,)))
     assert fit.verdict == verdict
     advised = "Jetson AI Lab" in "; ".join(fit.reasons)
     assert advised == (sm in {"8.7", "7.2"})
@@ -151,7 +152,7 @@ def test_a_profile_with_kernels_for_orin_fits_it() -> None:
     gpu = changed(ADA, name="Orin (nvgpu)", sm="8.7", driver_version="595.78")
     orin = msgspec.structs.replace(ARM, gpus=(gpu,))
     mine = profile("cuda", requires=Requires(sm_arm64=("8.7",), nvidia_driver="580.65.06"))
-    assert selection.fit(mine, orin).verdict == "fits"
+    assert judge(mine, orin).verdict == "fits"
 
 
 P100 = changed(ADA, name="Tesla P100", sm="6.0", bus="0000:02:00.0")
@@ -160,15 +161,15 @@ RTX_5090 = changed(ADA, name="RTX 5090", sm="12.0", bus="0000:41:00.0")
 
 def test_a_profile_for_all_gpus_takes_precedence_and_unusable_ones_do_not_count() -> None:
     away = changed(P100, state="present", detail="No kernel driver has it.")
-    assert selection.choose(PROFILES, with_gpu(ADA, P100)).profile == "cuda-legacy"
-    choice = selection.choose(PROFILES, with_gpu(away, ADA))
+    assert choose_best(PROFILES, with_gpu(ADA, P100)).profile == "cuda-legacy"
+    choice = choose_best(PROFILES, with_gpu(away, ADA))
     assert choice.profile == "cuda"
     assert not any(fit.environment for fit in choice.fits)
 
 
 @pytest.mark.parametrize("gpus", [(P100, RTX_5090), (RTX_5090, P100)])
 def test_gpus_that_do_not_work_are_hidden(gpus: tuple[Gpu, ...]) -> None:
-    choice = selection.choose(PROFILES, with_gpu(*gpus))
+    choice = choose_best(PROFILES, with_gpu(*gpus))
     fits = {fit.profile: fit for fit in choice.fits}
     assert choice.profile == "cuda"
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -179,17 +180,17 @@ def test_gpus_that_do_not_work_are_hidden(gpus: tuple[Gpu, ...]) -> None:
 
 def test_numbers_are_those_of_the_gpus_that_the_driver_gives() -> None:
     away = changed(ADA, state="present", obstacle="driver-other", detail="vfio-pci.")
-    fit = selection.fit(BY_NAME["cuda"], with_gpu(away, P100, RTX_5090))
+    fit = judge(BY_NAME["cuda"], with_gpu(away, P100, RTX_5090))
     assert fit.environment["CUDA_VISIBLE_DEVICES"] == "1"
     assert "left out" in fit.reasons[-1]
     nowhere = changed(P100, bus=None)
-    unsure = selection.fit(BY_NAME["cuda"], with_gpu(nowhere, RTX_5090))
+    unsure = judge(BY_NAME["cuda"], with_gpu(nowhere, RTX_5090))
     assert (unsure.verdict, unsure.environment) == ("warnings", {})
 
 
 def test_the_best_of_several_gpus_that_fail_is_the_reason() -> None:
     old = [changed(gpu, driver_version="470.82") for gpu in (P100, RTX_5090)]
-    fit = selection.fit(BY_NAME["cuda"], with_gpu(*old))
+    fit = judge(BY_NAME["cuda"], with_gpu(*old))
     assert len(fit.reasons) == 1
     assert "470.82 is older than" in fit.reasons[0]
 
@@ -201,15 +202,15 @@ def test_under_wsl_the_driver_is_that_of_windows(driver: str, verdict: str) -> N
     """Windows' 526.98 is newer than the 525.60.13 that Linux needs."""
     (legacy,) = [p for p in SHIPPED.profiles() if p.name == "cuda-legacy"]
     host = with_gpu(changed(ADA, driver_version=driver), wsl=True, libc="glibc 2.39")
-    fit = selection.fit(legacy, host, lock=SHIPPED.lock("cuda-legacy"))
+    fit = judge(legacy, host, lock=SHIPPED.lock("cuda-legacy"))
     assert fit.verdict == verdict, fit.reasons
     linux = msgspec.structs.replace(host, wsl=False)
-    on_linux = selection.fit(legacy, linux, lock=SHIPPED.lock("cuda-legacy"))
+    on_linux = judge(legacy, linux, lock=SHIPPED.lock("cuda-legacy"))
     assert on_linux.verdict == "fits"
 
 
 def test_missing_avx512_is_explained() -> None:
-    found = selection.fit(BY_NAME["zendnn"], LINUX)
+    found = judge(BY_NAME["zendnn"], LINUX)
     assert found.verdict == "no"
     assert "zentorch would return the graph unchanged" in found.reasons[0]
     assert "no AVX-512" in found.reasons[0]
@@ -218,82 +219,81 @@ def test_missing_avx512_is_explained() -> None:
 
 def test_a_flag_that_is_not_recorded_is_unknown() -> None:
     odd = profile("cpu", requires=Requires(cpu_flags=("sse4_2",)))
-    assert selection.fit(odd, LINUX).verdict == "warnings"
+    assert judge(odd, LINUX).verdict == "warnings"
     no_flags = msgspec.structs.replace(LINUX, cpu=Cpu())
-    assert selection.fit(BY_NAME["zendnn"], no_flags).verdict == "warnings"
+    assert judge(BY_NAME["zendnn"], no_flags).verdict == "warnings"
 
 
 def test_only_what_cannot_exist_here_is_impossible() -> None:
     mac = Host(
         os="macos", machine="arm64", platform="macos/arm64", os_version="14.5", rosetta=False
     )
-    assert selection.fit(BY_NAME["mps"], LINUX, building=True).impossible
-    assert selection.fit(BY_NAME["cuda"], mac, backend="venv", building=True).impossible
-    assert not selection.fit(BY_NAME["cuda"], mac, backend="docker", building=True).impossible
+    assert judge(BY_NAME["mps"], LINUX, building=True).impossible
+    assert judge(BY_NAME["cuda"], mac, backend="venv", building=True).impossible
+    assert not judge(BY_NAME["cuda"], mac, backend="docker", building=True).impossible
     # amd64 only: an image can be built on another platform, but nothing promises that it runs.
-    image = selection.fit(BY_NAME["zendnn"], mac, backend="docker")
+    image = judge(BY_NAME["zendnn"], mac, backend="docker")
     assert (image.verdict, image.impossible) == ("no", False)
-    assert selection.fit(BY_NAME["zendnn"], mac, backend="docker", building=True).verdict == (
-        "warnings"
-    )
+    assert judge(BY_NAME["zendnn"], mac, backend="docker", building=True).verdict == ("warnings")
     other = Host(os="other", machine="x86_64")
-    assert selection.fit(BY_NAME["cpu"], other, backend="venv").impossible
+    assert judge(BY_NAME["cpu"], other, backend="venv").impossible
 
 
 def test_building_asks_for_no_gpu() -> None:
-    found = selection.require(BY_NAME["cuda"], LINUX, building=True)
+    found = judge(BY_NAME["cuda"], LINUX, building=True)
     assert found.verdict == "warnings"
     assert found.reasons == ("no NVIDIA GPU was found",)
 
 
 def test_a_backend_that_the_profile_lacks_is_no() -> None:
-    assert selection.fit(BY_NAME["xpu"], LINUX, backend="conda").verdict == "no"
+    assert judge(BY_NAME["xpu"], LINUX, backend="conda").verdict == "no"
 
 
 def test_xpu_in_a_venv_needs_level_zero(tmp_path: Path) -> None:
     host = host_trees.probed(tmp_path, "arc-b580")
     xpu = BY_NAME["xpu"]
-    assert selection.fit(xpu, host, backend="venv").verdict == "fits"
+    assert judge(xpu, host, backend="venv").verdict == "fits"
     for value, verdict in ((False, "no"), (None, "warnings")):
         without = msgspec.structs.replace(host, level_zero=value)
-        assert selection.fit(xpu, without, backend="venv").verdict == verdict
-        assert selection.fit(xpu, without, backend="docker").verdict == "fits"
+        assert judge(xpu, without, backend="venv").verdict == verdict
+        assert judge(xpu, without, backend="docker").verdict == "fits"
 
 
 def test_an_unreadable_node_keeps_a_venv_from_it_but_not_docker(tmp_path: Path) -> None:
     host = host_trees.probed(tmp_path, "arc-b580-unreadable")
-    venv = selection.fit(BY_NAME["xpu"], host, backend="venv")
+    venv = judge(BY_NAME["xpu"], host, backend="venv")
     assert venv.verdict == "no"
     assert "usermod -aG render $USER" in venv.reasons[0]
-    assert selection.fit(BY_NAME["xpu"], host, backend="docker").verdict == "warnings"
+    assert judge(BY_NAME["xpu"], host, backend="docker").verdict == "warnings"
 
 
 def test_iris_xe_is_named(tmp_path: Path) -> None:
     host = host_trees.probed(tmp_path, "iris-xe")
-    found = selection.fit(BY_NAME["xpu"], host)
+    found = judge(BY_NAME["xpu"], host)
     assert found.reasons == ("Intel Iris Xe (9A49) is not supported by torch.xpu",)
 
 
 def test_require_names_all_reasons_and_what_would_fit() -> None:
     host = with_gpu(changed(ADA, name="Tesla P100", sm="6.0", driver_version="535.183"))
-    with pytest.raises(HostError) as error:
-        selection.require(BY_NAME["cuda"], host, others=PROFILES)
-    assert error.value.exit_code == 3
-    assert "535.183 is older than 580" in error.value.message
-    assert "is SM 6.0" in error.value.message
-    assert error.value.hint.startswith("`--profile cuda-legacy` fits")
+    cuda = BY_NAME["cuda"]
+    error = refusal(judge(cuda, host), cuda, host, PROFILES)
+    assert error.exit_code == 3
+    assert "535.183 is older than 580" in error.message
+    assert "is SM 6.0" in error.message
+    assert error.hint.startswith("`--profile cuda-legacy` fits")
 
 
 def test_require_without_anything_that_fits() -> None:
-    with pytest.raises(HostError, match="cannot run on this host") as error:
-        selection.require(BY_NAME["mps"], LINUX)
-    assert "envbuilder detect" in error.value.hint
+    mps = BY_NAME["mps"]
+    error = refusal(judge(mps, LINUX), mps, LINUX)
+    assert "cannot run on this host" in error.message
+    assert "envbuilder detect" in error.hint
 
 
 def test_the_reason_says_what_may_work_too(tmp_path: Path) -> None:
-    unlisted = selection.choose(PROFILES, host_trees.probed(tmp_path / "a", "nvidia-unlisted"))
+    unlisted = choose_best(PROFILES, host_trees.probed(tmp_path / "a", "nvidia-unlisted"))
     assert "cuda may run too" in unlisted.reason
-    vm = selection.choose(PROFILES, host_trees.probed(tmp_path / "b", "epyc-vm"))
+    vm = choose_best(PROFILES, host_trees.probed(tmp_path / "b", "epyc-vm"))
     assert vm.reason == (
         "no accelerator fits this host; zendnn fits too, which speeds up inference, not training"
     )
@@ -304,16 +304,16 @@ def test_opt_in_profiles_and_the_order_of_a_users_own() -> None:
     opt_in = [msgspec.structs.replace(p, opt_in=True) for p in PROFILES if p.name == "cuda"]
     own = [profile("cuda", name=n) for n in ("b-gpu", "a-gpu")]
     rest = [p for p in PROFILES if p.name != "cuda"]
-    assert selection.choose([*own, *PROFILES], host).profile == "cuda"
-    assert selection.choose([*own, *opt_in, *rest], host).profile == "cuda-legacy"
+    assert choose_best([*own, *PROFILES], host).profile == "cuda"
+    assert choose_best([*own, *opt_in, *rest], host).profile == "cuda-legacy"
     rest = [p for p in rest if p.name != "cuda-legacy"]
-    assert selection.choose([*own, *opt_in, *rest], host).profile == "a-gpu"
-    assert selection.choose([profile("cpu", name="a-cpu"), *PROFILES], LINUX).profile == "cpu"
+    assert choose_best([*own, *opt_in, *rest], host).profile == "a-gpu"
+    assert choose_best([profile("cpu", name="a-cpu"), *PROFILES], LINUX).profile == "cpu"
 
 
 def test_nothing_to_choose() -> None:
     other = Host(os="other", machine="riscv64")
-    choice = selection.choose(PROFILES, other)
+    choice = choose_best(PROFILES, other)
     assert choice.profile is None
     assert all(f.verdict == "no" for f in choice.fits)
 
@@ -339,7 +339,7 @@ def test_profiles_of_other_frameworks_are_judged_by_their_own_wheels(
     candidates = SHIPPED.candidates(framework)
     gpu = changed(ADA, sm=sm, driver_version=driver)
     host = with_gpu(gpu, cpu=Cpu(flags=("avx", "avx2")), libc="glibc 2.36")
-    choice = selection.choose(candidates, host, locks=SHIPPED.locks(candidates))
+    choice = choose_best(candidates, host, locks=SHIPPED.locks(candidates))
     assert choice.profile == chosen
     assert {f.profile: f.verdict for f in choice.fits}[f"{framework}-cuda"] == verdict
 
@@ -348,7 +348,7 @@ def test_profiles_of_other_frameworks_are_judged_by_their_own_wheels(
 def test_a_cpu_without_avx_has_no_other_framework(framework: types.Framework) -> None:
     candidates = SHIPPED.candidates(framework)
     host = msgspec.structs.replace(LINUX, cpu=Cpu(flags=("sse2", "sse4_1")))
-    choice = selection.choose(candidates, host, locks=SHIPPED.locks(candidates))
+    choice = choose_best(candidates, host, locks=SHIPPED.locks(candidates))
     assert choice.profile is None
     fits = {f.profile: f for f in choice.fits}
     assert "no avx (avx missing)" in fits[f"{framework}-cpu"].reasons[0]
@@ -357,7 +357,6 @@ def test_a_cpu_without_avx_has_no_other_framework(framework: types.Framework) ->
 @pytest.mark.parametrize("name", ["jax-cuda", "tensorflow-cuda", "jax-xpu"])
 def test_without_the_gpu_a_profile_of_another_framework_cannot_run(name: str) -> None:
     profile = SHIPPED.profile(name)
-    others = SHIPPED.candidates(profile.framework)
     with pytest.raises(HostError, match=r"cannot run on this host: no \w+ GPU was found") as raised:
-        selection.require(profile, LINUX, locks=SHIPPED.locks(others), others=others)
+        require_host(profile, LINUX, SHIPPED, backend=None, building=False)
     assert f"`--profile {profile.framework}-cpu`" in raised.value.hint

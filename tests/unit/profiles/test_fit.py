@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from envbuilder.host.model import Containers, Cpu, Engine, Host
-from envbuilder.profiles import fitting
-from envbuilder.profiles.lock import Lock, Target
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles import fit
+from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import Expects, Profile, Requires
 from tests.support.host_trees import profile
 from tests.support.tools import tools
@@ -39,7 +38,7 @@ def a_profile(**changes: Any) -> Profile:
 
 
 def said(profile: Profile, host: Host, backend: str, lock: Lock | None = None) -> Said:
-    found = fitting.findings(profile, host, backend, lock)
+    found = fit.findings(profile, host, backend, lock)
     return [(finding.level, finding.code, finding.text) for finding in found]
 
 
@@ -288,7 +287,7 @@ def test_an_extension_is_told_which_flag_it_uses() -> None:
 def test_why_no_engine_runs_images() -> None:
     def found(*engines: Engine) -> Said:
         host = changed(LINUX, containers=Containers(engines=engines))
-        return [(f.level, f.code, f.text) for f in fitting.engine(host)]
+        return [(f.level, f.code, f.text) for f in fit.missing_engine(host)]
 
     refused = Engine(name="docker", socket="/run/a", state="present", detail="refused.")
     silent = Engine(name="podman", socket="/run/b", state="unknown", detail="silent")
@@ -309,4 +308,4 @@ def test_why_no_engine_runs_images() -> None:
     ],
 )
 def test_the_platform_of_containers(host: Host, expected: str | None) -> None:
-    assert fitting.docker_platform(host) == expected
+    assert fit.docker_platform(host) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.profiles import builders
+from envbuilder.profiles import backends
 
 ALL = {"cuda@linux/arm64": "both", "cuda": "profile", "linux/arm64": "platform"}
 
@@ -24,7 +24,7 @@ def test_the_narrower_assignment_goes_first(
     left_out: tuple[str, ...], profile: str, platform: str, instance: str
 ) -> None:
     assignments = {key: value for key, value in ALL.items() if key not in left_out}
-    assert builders.assigned(assignments, profile, platform) == instance
+    assert backends.assigned(assignments, profile, platform) == instance
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_the_narrower_assignment_goes_first(
     ],
 )
 def test_a_key_names_a_profile_a_platform_or_both(key: str, wrong: str | None) -> None:
-    problem = builders.problem(key, ("cpu", "cuda"))
+    problem = backends.problem(key, ("cpu", "cuda"))
     assert (problem[0] if problem else None) == wrong
 
 
 def test_any_valid_name_may_be_a_profile_of_another_project() -> None:
-    assert builders.problem("mine@linux/amd64", None) is None
-    assert builders.problem("Mine", None) == ("Mine", ())
+    assert backends.problem("mine@linux/amd64", None) is None
+    assert backends.problem("Mine", None) == ("Mine", ())

@@ -6,7 +6,7 @@ import pytest
 
 from envbuilder.core import resources
 from envbuilder.profiles import profile
-from envbuilder.profiles.suggestions import suggestion
+from envbuilder.profiles.profile import suggestion
 
 SHIPPED = profile.names([resources.profiles_dir()])
 

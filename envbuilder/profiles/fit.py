@@ -1,0 +1,352 @@
+"""Decide whether a profile fits a host, with which backend, and why.
+
+Pure: data in, sentences with the facts out. All commands ask here, so that they agree. Nothing
+unknown counts as working: a driver that could not be read, a GPU that no table lists or a device
+node with unknown permissions is at best a warning. So is an image if no container engine responds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from envbuilder.core import types
+from envbuilder.host import tables
+from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS
+from envbuilder.host.text import version
+from envbuilder.profiles import accelerators, backends
+from envbuilder.profiles.accelerators import needs
+from envbuilder.profiles.backends import makes_image
+from envbuilder.profiles.needs import LEVELS, Finding, hidden_gpus, worst
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.host.model import Host
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.needs import Level, Needs
+    from envbuilder.profiles.profile import Profile
+
+Verdict = Literal["fits", "warnings", "no"]
+_DECISIVE: dict[Verdict, tuple[Level, ...]] = {
+    "fits": ("note",),
+    "warnings": ("no", "warning"),
+    "no": ("no",),
+}
+_WORKS: tuple[Level, ...] = ("note", "warning")
+
+
+class BackendFit(Struct, frozen=True, kw_only=True):
+    """The findings for and against a profile with one backend."""
+
+    backend: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def level(self) -> Level:
+        """The most severe level, which decides."""
+        return worst(self.findings)
+
+    @property
+    def works(self) -> bool:
+        """Return whether no known obstacle remains once an engine responds."""
+        return self.level in _WORKS
+
+    @property
+    def lacks_engine(self) -> bool:
+        """Return whether it needs a container engine and none responds."""
+        return any(finding.code == "engine" for finding in self.findings)
+
+    @property
+    def lacks_more(self) -> bool:
+        """Return whether anything except the engine is an obstacle or could not be confirmed."""
+        return any(f.level != "note" and f.code != "engine" for f in self.findings)
+
+    @property
+    def decisive(self) -> list[Finding]:
+        """Return the findings that decide: if it is impossible, nothing else matters."""
+        return [finding for finding in self.findings if finding.level == self.level]
+
+
+class Fit(Struct, frozen=True, kw_only=True):
+    """Whether a profile fits a host, with the reasons for that verdict, one sentence each.
+
+    `warnings`: no obstacle is known, but something could not be confirmed, or the engine that its
+    images need does not respond. `impossible`: the result cannot exist on this host, so it cannot
+    be built here, either.
+    """
+
+    profile: str
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+    impossible: bool = False
+    backend: str | None = None
+    """The backend that this is about: the requested one, or the one that works best here."""
+    lacks_engine: bool = False
+    """Whether all that is missing is a container engine that responds."""
+    environment: dict[str, str] = {}
+    """Variables that hide GPUs which do not work with it; commands that run it here set them."""
+    workaround: str = field(default="", name="way_out")
+    """How it works here if it does not do so natively; one or two sentences."""
+
+
+def judge_backends(
+    profile: Profile, host: Host, lock: Lock | None = None
+) -> tuple[BackendFit, ...]:
+    """Return the fit of the backends that are used without being requested, the best first.
+
+    conda is among them only if the profile has no other: it needs a lock of its own.
+    """
+    fits = []
+    for name in backends.automatic(profile.backends):
+        engine = missing_engine(host) if makes_image(name) else ()
+        fits.append(
+            BackendFit(backend=name, findings=(*findings(profile, host, name, lock), *engine))
+        )
+    return tuple(sorted(fits, key=_rank))
+
+
+def judge(
+    profile: Profile,
+    host: Host,
+    *,
+    lock: Lock | None = None,
+    backend: str | None = None,
+    building: bool = False,
+    judged: Sequence[BackendFit] = (),
+) -> Fit:
+    """Return how a profile and its locked files fit a host, with one backend or with the best.
+
+    `building` checks only whether the result can exist here: what keeps it from running becomes a
+    warning. `judged`: what `judge_backends` returned, if that is known.
+    """
+    every = tuple(judged) or judge_backends(profile, host, lock)
+    chosen = every[0]
+    if backend is not None:
+        chosen = _requested(every, backend) or BackendFit(
+            backend=backend, findings=findings(profile, host, backend, lock)
+        )
+    # Not every image builder needs an engine; those that do check for it themselves.
+    relevant = [f for f in chosen.findings if not (building and f.code == "engine")]
+    level = worst(relevant)
+    impossible = level == "impossible"
+    if level == "note":
+        verdict: Verdict = "fits"
+    elif level == "warning" or (building and not impossible):
+        verdict = "warnings"
+    else:
+        verdict = "no"
+    only = only_image(every) if makes_image(chosen.backend) and verdict != "no" else ""
+    unknown = [f for f in relevant if f.gpu is not None and f.gpu.vendor == "unknown"]
+    if unknown and verdict == "warnings":
+        # Whether there is a GPU at all comes before what it would need.
+        only, relevant = "", unknown
+    sentences = _sentences(relevant, ("impossible",) if impossible else _DECISIVE[verdict])
+    return Fit(
+        profile=profile.name,
+        verdict=verdict,
+        reasons=(*((f"image only: {only}",) if only else ()), *sentences),
+        impossible=impossible,
+        backend=chosen.backend,
+        lacks_engine=verdict == "warnings" and chosen.lacks_engine and not chosen.lacks_more,
+        environment={} if verdict == "no" else hidden_gpus(chosen.findings),
+        workaround=_workaround(profile, host, every),
+    )
+
+
+def _requested(every: Sequence[BackendFit], backend: str) -> BackendFit | None:
+    """Return the fit of a backend but for its engine, which is queried later if it is requested."""
+    for fit in every:
+        if fit.backend == backend:
+            return replace(fit, findings=tuple(f for f in fit.findings if f.code != "engine"))
+    return None
+
+
+def _rank(fit: BackendFit) -> tuple[int, bool]:
+    return LEVELS.index(fit.level), fit.level == "warning" and fit.lacks_engine
+
+
+def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[str, ...]:
+    texts = [f.text for level in levels for f in findings if f.level == level]
+    hidden = [f.text for f in findings if f.variables and "warning" in levels]
+    return tuple(dict.fromkeys([*texts, *hidden]))
+
+
+def only_image(every: tuple[BackendFit, ...]) -> str:
+    """Return why the profile works here in an image only, to follow "image only: "; else empty."""
+    image, native = _image_and_native(every)
+    if image is None or native is None or not image.works or native.works:
+        return ""
+    return "; ".join(dict.fromkeys(_short(f) for f in native.decisive))
+
+
+def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> str:
+    """Return how a profile that does not work natively works here, in one or two sentences.
+
+    Empty if it works natively, or not at all.
+    """
+    image, native = _image_and_native(every)
+    if image is None or native is None or not image.works or native.works:
+        return ""
+    verb = "may work" if image.lacks_more else "works"
+    text = f"{profile.name} {verb} here in a Docker image"
+    if image.lacks_engine:
+        text += " once a container engine runs"
+    against = native.decisive
+    if {finding.code for finding in against} == {"level-zero"}:
+        from envbuilder.host import drivers
+
+        text += f", or natively {drivers.level_zero_natively(host)}."
+    else:
+        text += f"; natively not: {'; '.join(dict.fromkeys(f.text for f in against))}."
+    return f"{text} See: envbuilder doctor"
+
+
+def _image_and_native(every: tuple[BackendFit, ...]) -> tuple[BackendFit | None, BackendFit | None]:
+    image = next((fit for fit in every if backends.makes_image(fit.backend)), None)
+    return image, native_fit(every)
+
+
+def native_fit(every: Sequence[BackendFit]) -> BackendFit | None:
+    """Return the fit of the best native backend, if there is one."""
+    return next((fit for fit in every if not backends.makes_image(fit.backend)), None)
+
+
+def _short(finding: Finding) -> str:
+    return "Level Zero is missing" if finding.code == "level-zero" else finding.text
+
+
+def findings(
+    profile: Profile, host: Host, backend: str, lock: Lock | None = None
+) -> tuple[Finding, ...]:
+    """Return all findings about a profile on a host with one backend."""
+    image = makes_image(backend)
+    platform = docker_platform(host) if image else host.platform
+    required = needs(profile, lock, platform or profile.platforms[0], wsl=host.wsl)
+    return (
+        *_platform(profile, host, backend),
+        *(() if image else _system(required, host)),
+        *_translation(host, backend),
+        *_cpu_flags(profile, host),
+        *accelerators.findings(profile, host, required, native=not image),
+    )
+
+
+def missing_engine(host: Host) -> list[Finding]:
+    """Return what keeps images from running on a host; empty if a container engine responds."""
+    engines = host.containers.engines
+    if any(engine.state == "usable" for engine in engines):
+        return []
+    text = "no container engine answers"
+    if engines:
+        text += f" ({engines[0].socket}: {engines[0].detail.rstrip('.')})"
+    return [Finding("warning", text, "engine")]
+
+
+def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
+    if backend not in profile.backends:
+        return [Finding("impossible", f"it has no backend {backend}", "backend")]
+    native = not makes_image(backend)
+    platforms = [p for p in profile.platforms if native or p.startswith("linux/")]
+    platform = host.platform if native else docker_platform(host)
+    named = f"{host.os} on {host.machine}"
+    level: Level = "impossible" if native or not platforms else "no"
+    possible = [p for p in platforms if not native or p.startswith(host.os)]
+    if possible and host.os != "other" and host.machine == "unknown":
+        return [Finding("warning", "this machine's architecture could not be read", "unread")]
+    if platform not in platforms:
+        needed = " and ".join(platforms or profile.platforms)
+        # On a Mac they are Linux's.
+        subject = "this host is" if platform in {None, host.platform} else "containers here are"
+        text = f"it is for {needed}; {subject} {platform or named}"
+        return [Finding(level, text, "platform")]
+    return []
+
+
+def docker_platform(host: Host) -> types.Platform | None:
+    """Return the platform of containers here: even on macOS, engines run Linux on the same CPU."""
+    if host.os == "other":
+        return None
+    return types.container_platform(host.machine)
+
+
+def _system(required: Needs, host: Host) -> list[Finding]:
+    """Check what a native environment needs from the operating system."""
+    if host.os == "macos":
+        return _at_least("macOS", host.os_version, required.macos)
+    if host.os != "linux" or not required.glibc:
+        return []
+    name, _, number = (host.libc or "glibc").partition(" ")
+    if name != "glibc":
+        text = f"the C library is {name}, and the wheels need glibc: use --backend docker"
+        return [Finding("impossible", text, "libc-other")]
+    number = number or tables.distribution_glibc(host.os_version) or ""
+    return [f for f in _at_least("glibc", number, required.glibc) if f.level != "note"]
+
+
+def _at_least(name: str, actual: str | None, minimum: str) -> list[Finding]:
+    lowest, current = version(minimum), version(actual)
+    if lowest is None:
+        return []
+    if current is None:
+        return [Finding("warning", f"the version of {name} could not be read", "system-unread")]
+    if current < lowest:
+        text = f"{name} {actual} is older than {minimum}, which the wheels need"
+        return [Finding("impossible", text, "system-old")]
+    return [Finding("note", f"{name} {actual}")]
+
+
+def _translation(host: Host, backend: str) -> list[Finding]:
+    if host.os == "linux" and host.rosetta:
+        text = "this is x86_64 Linux translated by Rosetta, which is slow"
+        return [Finding("warning", text, "rosetta-linux")]
+    if host.os != "macos" or makes_image(backend):
+        return []
+    if host.rosetta:
+        text = "Python is x86_64 under Rosetta; run envbuilder with an arm64 Python"
+        return [Finding("no", text, "rosetta")]
+    if host.rosetta is None:
+        text = "whether Python runs under Rosetta could not be read"
+        return [Finding("warning", text, "unread")]
+    return []
+
+
+def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
+    requires = profile.requires
+    missing = _missing_flags(profile, host, requires.cpu_flags, "no")
+    desirable = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")
+    # A desirable flag that could not be read is no reason to doubt the rest.
+    return missing or [f for f in desirable if f.code == "cpu-flags"]
+
+
+def _missing_flags(
+    profile: Profile, host: Host, named: Sequence[str], level: Level
+) -> list[Finding]:
+    # x86 flags do not apply to other processors, which a profile may also support.
+    needed = [flag for flag in named if flag not in X86_FLAGS or host.machine == "x86_64"]
+    if not needed:
+        return []
+    if host.cpu.flags is None:
+        return [Finding("warning", "the CPU's flags could not be read", "unread")]
+    result = []
+    has = tables.with_implied_flags(host.cpu.flags)
+    # Every 64-bit x86 has SSE2: a host without it was recorded before such flags were tracked.
+    recorded = TRACKED_FLAGS if "sse2" in has else TRACKED_FLAGS - {"sse2", "sse4_1"}
+    has &= TRACKED_FLAGS
+    unrecorded = [flag for flag in needed if flag not in recorded and flag not in has]
+    if unrecorded:
+        text = f"whether the CPU has {', '.join(unrecorded)} is not recorded"
+        result.append(Finding("warning", text, "unread"))
+    missing = [flag for flag in needed if flag in recorded and flag not in has]
+    name = host.cpu.generation or host.cpu.model_name or "the CPU"
+    if missing:
+        first = missing[0].replace("sse4_", "SSE4.")
+        lacks = "no AVX-512" if "avx512f" in missing else f"no {first}"
+        then = profile.requires.without_cpu_flags
+        text = f"{name} has {lacks} ({', '.join(missing)} missing){then and f': {then}'}"
+        result.append(Finding(level, text, "cpu-flags"))
+    elif not unrecorded and profile.expects.extension:
+        result.append(Finding("note", f"{name} has {needed[-1]}"))
+    return result

@@ -1,1 +1,0 @@
-"""Whether the GPUs of one vendor can do what a profile needs; one module per vendor."""
