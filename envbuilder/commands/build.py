@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder.build import workflow
+from envbuilder.build import pipeline
 from envbuilder.build.request import Request
 from envbuilder.commands.options import (
     builder_option,
@@ -94,9 +94,9 @@ def command(
 
         return builds.build(profiles, request, settings, as_json=as_json)
     progress = console.progress()
-    product = workflow.prepare_to_build(request, settings, progress).product
-    require_image(product.plan.backend)
-    if output and not makes_image(product.plan.backend):
+    planned = pipeline.prepare(request, settings, progress, running=False)
+    require_image(planned.backend)
+    if output and not makes_image(planned.backend):
         raise InvalidError("--output is for images", "Add --backend docker, or leave --output out.")
     if tag and push and not output:
         raise InvalidError(
@@ -104,9 +104,9 @@ def command(
             f"For a second name in the registry, push again: --push {tag}. No layer is sent twice.",
         )
     if dry_run:
-        console.data(product.plan, indent=1)
+        console.data(planned.plan, indent=1)
         return 0
-    result = workflow.build(product, request, settings, progress)
+    result = pipeline.finish(planned).result
     if as_json:
         console.data(result)
         return 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.build import many
+from envbuilder.build import batch
 from envbuilder.commands.options import require_image
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
@@ -15,9 +15,8 @@ from envbuilder.core.text import clipped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.build.many import Outcome
-    from envbuilder.build.plan import Plan
-    from envbuilder.build.request import Request
+    from envbuilder.build.batch import Outcome
+    from envbuilder.build.request import Build, Request
     from envbuilder.core.settings import Settings
 
 _LONGEST = 200
@@ -28,12 +27,12 @@ def build(profiles: Sequence[str], request: Request, settings: Settings, *, as_j
     """Build profiles, print what came of each, and return the exit code."""
     _require_no_place(request, profiles[0])
     progress = console.progress()
-    outcomes = many.prepare(profiles, request, settings, progress, _require_image)
+    outcomes = batch.prepare(profiles, request, settings, progress, _require_image)
     if request.dry_run:
-        plans = [outcome.product.plan for outcome in outcomes if outcome.product]
+        plans = [outcome.build.plan for outcome in outcomes if outcome.build]
         console.data({"schema": 1, "plans": plans}, indent=1)
     else:
-        outcomes = many.build(outcomes, request, settings, progress)
+        outcomes = batch.finish(outcomes, settings, progress)
     for outcome in outcomes:
         if outcome.error:
             console.error(f"{outcome.profile}: {outcome.error.message}", outcome.error.hint)
@@ -41,7 +40,7 @@ def build(profiles: Sequence[str], request: Request, settings: Settings, *, as_j
         console.data({"schema": 1, "builds": [_as_data(outcome) for outcome in outcomes]})
     elif not request.dry_run:
         _print(outcomes)
-    return many.exit_code(outcomes)
+    return batch.exit_code(outcomes)
 
 
 def _require_no_place(request: Request, first: str) -> None:
@@ -56,8 +55,8 @@ def _require_no_place(request: Request, first: str) -> None:
             )
 
 
-def _require_image(plan: Plan) -> None:
-    require_image(plan.backend)
+def _require_image(build: Build) -> None:
+    require_image(build.backend)
 
 
 def _as_data(outcome: Outcome) -> dict[str, Any]:
@@ -69,7 +68,7 @@ def _as_data(outcome: Outcome) -> dict[str, Any]:
         "schema": 1,
         "status": "failed",
         "profile": outcome.profile,
-        **({"backend": outcome.product.plan.backend} if outcome.product else {}),
+        **({"backend": outcome.build.backend} if outcome.build else {}),
         "error": {
             "message": outcome.error.message,
             "hint": outcome.error.hint,
@@ -89,7 +88,7 @@ def _print(outcomes: Sequence[Outcome]) -> None:
     table.add_column("result", overflow="fold")
     for outcome in outcomes:
         result = outcome.result
-        backend = outcome.product.plan.backend if outcome.product else ""
+        backend = outcome.build.backend if outcome.build else ""
         if result:
             shown = (result.status, backend, f"{result.seconds:.1f}", result.artifact.ref)
         else:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 import click
 from msgspec.structs import replace
 
-from envbuilder.build import stated_access, workflow
-from envbuilder.build.request import Request
+from envbuilder.build import pipeline, stated_access
+from envbuilder.build.request import Build, Request
 from envbuilder.commands import project_change
 from envbuilder.commands.options import environment_options, load_settings, require_image
 from envbuilder.core import console, process, types
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from envbuilder.build.backends.container import DockerEnvironment
-    from envbuilder.build.backends.environment import Environment
+    from envbuilder.build.request import Environment
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
@@ -93,8 +93,8 @@ def command(
     if remove_kernel:
         return _remove(choice)
     progress = console.progress()
-    host, environment, settings = _prepared(request, settings, progress)
-    workflow.build(environment, request, settings, progress)
+    build = pipeline.finish(_prepared(request, settings, progress))
+    host, environment, settings = build.host, build.environment, build.settings
     if not makes_image(environment.plan.backend):
         choice = replace(choice, request=replace(request, base_image=None))
     if install_kernel:
@@ -104,25 +104,23 @@ def command(
     )
 
 
-def _prepared(
-    request: Request, settings: Settings, progress: Progress
-) -> tuple[Host, Environment, Settings]:
-    """Return the planned environment; its lock gets what a kernel needs, if that is missing."""
+def _prepared(request: Request, settings: Settings, progress: Progress) -> Build:
+    """Return the planned build; the lock gets what a kernel needs, if that is missing."""
     assert settings.project is not None, "the caller read its file"
     locks = (settings.project / LOCKS).glob(f"{settings.environment}.*.json")
     if settings.definition is not None and not any(locks):
         settings = _add_package(settings, progress)
-    prepared, environment = workflow.prepare_to_run(request, settings, progress)
-    if not _version(environment):
+    build = pipeline.prepare(request, settings, progress, running=True)
+    if not _version(build.environment):
         settings = _add_package(settings, progress)
-        prepared, environment = workflow.prepare_to_run(request, settings, progress)
-    if not _version(environment):
+        build = pipeline.prepare(request, settings, progress, running=True)
+    if not _version(build.environment):
         raise InvalidError(
-            f"the lock of '{environment.plan.profile}' has no {PACKAGE}, which kernels need",
+            f"the lock of '{build.profile.name}' has no {PACKAGE}, which kernels need",
             f"Run: envbuilder add {PACKAGE}, or choose another backend with --backend.",
         )
-    require_image(environment.plan.backend)
-    return prepared.host, environment, settings
+    require_image(build.backend)
+    return build
 
 
 def _version(environment: Environment) -> str:
@@ -157,7 +155,7 @@ def _serve(
     from envbuilder.notebooks import lab, server
 
     plan = environment.plan
-    prefix = lab.build(host, settings, progress)
+    prefix = lab.prefix(host, settings, progress)
     # What was built and said above, even if the host changes while the server runs.
     decided = replace(choice.request, profile=plan.profile, backend=plan.backend)
     choice = replace(choice, request=decided)
@@ -200,8 +198,8 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
     with contextlib.chdir(project):
         settings = load_settings()
     progress = console.progress()
-    _, environment = workflow.prepare_to_run(request, settings, progress)
-    workflow.build(environment, request, settings, progress)
+    build = pipeline.prepare(request, settings, progress, running=True)
+    environment = pipeline.finish(build).environment
     # Its ports are for commands: of several kernels, only one could have them.
     stated = replace(stated_access.of(settings), ports=())
     if makes_image(environment.plan.backend):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from envbuilder.build import shadowing, stated_access, workflow
+from envbuilder.build import pipeline, shadowing, stated_access
 from envbuilder.build.access import combined
 from envbuilder.build.backends import foreign_programs
 from envbuilder.build.request import Request
@@ -113,13 +113,13 @@ def enter(
     stated = stated_access.of(settings)
     progress = _Brief(console.progress())
     try:
-        prepared, environment = workflow.prepare_to_run(request, settings, progress)
-        require_image(environment.plan.backend)
-        name = prepared.profile.name
+        build = pipeline.prepare(request, settings, progress, running=True)
+        require_image(build.backend)
+        name = build.profile.name
         in_project = settings.definition is not None
         words = argv(f"{settings.environment}.{name}" if in_project else name)
         foreign_programs.require_unchanged(words, name, of_project=in_project)
-        workflow.build(environment, request, settings, progress)
+        environment = pipeline.finish(build).environment
     except BaseException:
         progress.release()
         raise

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.build import workflow
+from envbuilder.build import pipeline
 from envbuilder.build.backends import venv
-from envbuilder.build.request import Request
+from envbuilder.build.request import Build, Request
 from envbuilder.core import resources
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.profiles.library import Library
@@ -31,12 +31,23 @@ def library() -> Library:
     return Library((shipped / "tools", shipped))
 
 
-def build(host: Host, settings: Settings, progress: Progress) -> Path:
+def prefix(host: Host, settings: Settings, progress: Progress) -> Path:
     """Build the environment if it is missing, and return its folder."""
-    tools, request = library(), Request()
+    tools = library()
     profile = tools.profile(NAME)
     # It is of no project, whose link to its own environment it must not take over.
     settings = replace(settings, project=None, definition=None, environment=DEFAULT)
-    lock = tools.usable_lock(profile)
-    product = venv.prepare(profile, lock, host, request, settings)
-    return Path(workflow.build(product, request, settings, progress).artifact.ref)
+    build = Build(
+        request=Request(),
+        settings=settings,
+        progress=progress,
+        library=tools,
+        host=host,
+        running=True,
+        profile=profile,
+        backend="venv",
+        lock=tools.usable_lock(profile),
+    )
+    product = venv.prepare(build)
+    done = pipeline.finish(replace(build, product=product, plan=product.plan))
+    return Path(done.result.artifact.ref)

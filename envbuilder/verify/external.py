@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.build import isolation, workflow
+from envbuilder.build import decide, isolation
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.core import process
 from envbuilder.host import probe
@@ -45,10 +45,10 @@ def prepare(
     provide the framework through them.
     """
     library = catalog.library(settings)
-    profile = workflow.requested(request, library)
+    profile = library.profile(request.profile) if request.profile is not None else None
     host = probe.host()
     if profile is None:
-        profile = workflow.choose_profile(library, settings, host, progress)
+        profile = decide.choose_profile(library, settings, host, progress).profile
     if not request.force:
         # The interpreter does not use the locked wheels, so their contents do not matter.
         choice.require_host(profile, host, library, backend=EXTERNAL, building=False, locked=False)

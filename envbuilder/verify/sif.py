@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.build import conventions, isolation, workflow
+from envbuilder.build import conventions, decide, isolation
 from envbuilder.build.backends import devices
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS, payload_pyz
 from envbuilder.containers import apptainer
@@ -51,11 +51,11 @@ def prepare(
     Apptainer is missing.
     """
     library = catalog.library(settings)
-    profile = workflow.requested(request, library)
+    profile = library.profile(request.profile) if request.profile is not None else None
     host = probe.host()
     if profile is None:
-        profile = workflow.choose_profile(library, settings, host, progress, IMAGE)
-    workflow.require_offered(profile, replace(request, backend=IMAGE))
+        profile = decide.choose_profile(library, settings, host, progress, IMAGE).profile
+    decide.require_offered(profile, replace(request, backend=IMAGE))
     hiding = dict[str, str]()
     if not request.force:
         fit = choice.require_host(profile, host, library, backend=IMAGE, building=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.build import workflow
+from envbuilder.build import pipeline
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles.frameworks import FRAMEWORKS
 
@@ -72,19 +72,18 @@ def _built(
     progress: Progress,
     require: Callable[[str, str, Expected], None],
 ) -> Started:
-    prepared, environment = workflow.prepare_to_run(request, settings, progress)
-    profile = prepared.profile
-    expected = profile.expected(environment.plan.python)
-    require(profile.name, environment.plan.backend, expected)
-    artifact = environment.plan.artifact
+    build = pipeline.prepare(request, settings, progress, running=True)
+    profile, environment, artifact = build.profile, build.environment, build.plan.artifact
+    expected = profile.expected(build.plan.python)
+    require(profile.name, build.backend, expected)
     if not environment.changed():  # else starting the payload fails, and the report states why
-        artifact = workflow.build(environment, request, settings, progress).artifact
+        artifact = pipeline.finish(build).result.artifact
     facts = {
         "profile": profile.name,
-        "backend": environment.plan.backend,
+        "backend": build.backend,
         "artifact": msgspec.to_builtins(artifact),
-        "fingerprint": environment.plan.fingerprint,
-        "host": msgspec.to_builtins(prepared.host),
+        "fingerprint": build.plan.fingerprint,
+        "host": msgspec.to_builtins(build.host),
     }
     return expected, facts, environment.run_payload
 

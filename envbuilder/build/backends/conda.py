@@ -40,15 +40,13 @@ from envbuilder.packages.conda import prefix as prefix_records
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import Target, lock_digest, select
-from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.build.request import Request
+    from envbuilder.build.request import Build
     from envbuilder.core.settings import Settings
-    from envbuilder.host.model import Host
     from envbuilder.packages.conda.lock import Package
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
@@ -278,17 +276,16 @@ def _bash() -> str:
     return path
 
 
-def prepare(
-    profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
-) -> CondaEnvironment:
+def prepare(build: Build) -> CondaEnvironment:
     """Read the conda lock, check the host and plan.
 
     Raises `InvalidError` (exit 2) without a usable lock, `HostError` (3) if the host lacks what the
     lock assumes, `ToolError` (4) if py-rattler, bash or a compiler is missing.
     """
-    stored, signed = conda_locks.find_signed(profile.name, catalog.library(settings))
+    profile, lock, request, settings = build.profile, build.lock, build.request, build.settings
+    stored, signed = conda_locks.find_signed(profile.name, build.library)
     conda_lock = conda_locks.require_usable(profile, stored)
-    platform, python = str(host.platform), request.python or profile.python.default
+    platform, python = str(build.host.platform), request.python or profile.python.default
     conda = conda_locks.select(conda_lock, platform, python)
     target = (
         select(lock, platform, python)
@@ -296,7 +293,7 @@ def prepare(
         else Target(platform=conda.platform, python=conda.python, base=None, files=())
     )
     _check_folder(settings.envs_dir)
-    _check_host(conda, host, request)
+    _check_host(conda, build)
     rattler = records.require_rattler()
     _bash()
     if not any(p.name.startswith(_COMPILERS) for p in conda.packages):
@@ -313,7 +310,7 @@ def prepare(
         channels=channels,
         settings=settings,
     )
-    return CondaEnvironment(profile, target, replace(planned, signatures=signed))
+    return CondaEnvironment(build, target, replace(planned, signatures=signed))
 
 
 def _check_folder(folder: Path) -> None:
@@ -328,11 +325,11 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _check_host(conda: conda_locks.Target, host: Host, request: Request) -> None:
+def _check_host(conda: conda_locks.Target, build: Build) -> None:
     """Raise `HostError` if the lock cannot work on the host; note all other findings."""
-    for finding in virtual_packages.findings(conda, host):
-        decides = finding.level == "impossible" or (finding.level == "no" and request.to_run)
-        if decides and not request.force:
+    for finding in virtual_packages.findings(conda, build.host):
+        decides = finding.level == "impossible" or (finding.level == "no" and build.running)
+        if decides and not build.request.force:
             raise HostError(
                 f"the conda lock does not fit this host: {finding.text}",
                 "The profile's conda.virtual_packages state what it was locked for. To see this"

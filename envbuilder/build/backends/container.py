@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,11 +30,10 @@ if TYPE_CHECKING:
     from envbuilder.build.access import Access
     from envbuilder.build.backends.project_mount import ProjectMount
     from envbuilder.build.plan import Artifact, Plan
+    from envbuilder.build.request import Build
     from envbuilder.containers.engine.container import Devices
     from envbuilder.containers.engine.interface import Engine, Image
-    from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
-    from envbuilder.profiles.profile import Profile
 
 _SCRATCH = "/tmp"  # noqa: S108 (a volume of the container, removed with it)
 
@@ -43,23 +41,12 @@ _SCRATCH = "/tmp"  # noqa: S108 (a volume of the container, removed with it)
 class DockerEnvironment:
     """A planned image in a container engine."""
 
-    device_variables: Mapping[str, str] = MappingProxyType({})
-    """Variables that choose the GPUs of this machine; set by the workflow."""
-
-    def __init__(
-        self,
-        profile: Profile,
-        target: Target,
-        plan: Plan,
-        engine: Engine,
-        settings: Settings,
-        *,
-        force: bool,
-    ) -> None:
-        self.profile, self.target, self.plan = profile, target, plan
-        self._engine, self._force = engine, force
-        self._records = settings.records_dir / plan.fingerprint
-        self._project = settings.project
+    def __init__(self, build: Build, target: Target, plan: Plan, engine: Engine) -> None:
+        self.profile, self.target, self.plan = build.profile, target, plan
+        self.device_variables = build.device_variables
+        self._engine, self._force = engine, build.request.force
+        self._records = build.settings.records_dir / plan.fingerprint
+        self._project = build.settings.project
         self._existing: tuple[Image, records.ImageRecord] | None = None
 
     def existing(self) -> Artifact | None:

@@ -13,11 +13,8 @@ from envbuilder.containers.oci import image_names
 from envbuilder.core.errors import InvalidError, ToolError
 
 if TYPE_CHECKING:
-    from envbuilder.build.backends.environment import Product
-    from envbuilder.build.request import Request
+    from envbuilder.build.request import Build, Product, Request
     from envbuilder.core.settings import Settings
-    from envbuilder.host.model import Host
-    from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
 
@@ -57,35 +54,33 @@ def _base_unavailable() -> str:
     return ""
 
 
-def prepare(
-    profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
-) -> Product:
+def prepare(build: Build) -> Product:
     """Choose the builder and plan with it; `ToolError` (exit 4) if something is missing."""
-    target = image_base.target(profile, lock, host, request)
-    if name := instance.assigned(profile, target, request, settings):
-        return instance.prepare(name, profile, lock, target, request, settings)
+    profile, request = build.profile, build.request
+    target = image_base.target(profile, build.lock, build.host, request)
+    if name := instance.assigned(profile, target, request, build.settings):
+        return instance.prepare(name, build, target)
     if needs_layers(request):
-        return layers.prepare(profile, lock, target, request, settings)
+        return layers.prepare(build, target)
     engine = connection.connect()
-    build = engine.build_command
     reason = ""
     if request.builder is None:
-        reason = layers.unsuitable(build, profile, target)
+        reason = layers.unsuitable(engine.build_command, profile, target)
         if not reason:
-            product = layers.prepare(profile, lock, target, request, settings, engine)
-            return _noted(product, request, _FASTER)
+            return _noted(layers.prepare(build, target, engine), build, _FASTER)
     from envbuilder.build.backends import dockerfile
 
-    product = dockerfile.prepare(profile, lock, target, request, settings, engine)
-    return _noted(product, request, f"builder {build.builder}: {reason}") if reason else product
+    product = dockerfile.prepare(build, target, engine)
+    note = f"builder {engine.build_command.builder}: {reason}"
+    return _noted(product, build, note) if reason else product
 
 
-def _noted(product: Product, request: Request, note: str) -> Product:
+def _noted(product: Product, build: Build, note: str) -> Product:
     """Return the product, whose plan says why it has this builder.
 
     What runs a command mostly builds nothing, and has its own line to print.
     """
-    if not request.to_run:
+    if not build.running:
         product.plan = replace(product.plan, notes=(*product.plan.notes, note))
     return product
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from envbuilder.build.backends.container import DockerEnvironment
     from envbuilder.build.plan import MakeBase
     from envbuilder.build.project_layer import ProjectLayer
-    from envbuilder.build.request import Request
+    from envbuilder.build.request import Build, Request
     from envbuilder.containers.engine.interface import BuildCommand, Engine
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Lock, Target
@@ -240,18 +240,12 @@ def _digest(identity: str) -> str:
     return f"sha256:{match[1]}" if match else ""
 
 
-def prepare(
-    profile: Profile,
-    lock: Lock,
-    target: Target,
-    request: Request,
-    settings: Settings,
-    engine: Engine,
-) -> DockerEnvironment:
+def prepare(build: Build, target: Target, engine: Engine) -> DockerEnvironment:
     """Find the base image and plan; `ToolError` (exit 4) if the engine's builder is missing."""
     from envbuilder.build.backends.container import DockerEnvironment
     from envbuilder.build.image import debian_base
 
+    profile, lock, request, settings = build.profile, build.lock, build.request, build.settings
     assert target.base is not None, "a target with a base"
     engine.require_builder()
     ref = image_base.base_ref(target.base, request, settings)
@@ -271,7 +265,8 @@ def prepare(
         base = (ref, ref)
         if not request.dry_run:
             base = image_base.identified(engine, ref, target.platform)
-    build = engine.build_command
     project = project_layer.planned(settings) if request.with_project else None
-    planned = plan(profile, lock, target, base, build, request, settings, make_base, project)
-    return DockerEnvironment(profile, target, planned, engine, settings, force=request.force)
+    planned = plan(
+        *(profile, lock, target, base, engine.build_command, request, settings, make_base, project)
+    )
+    return DockerEnvironment(build, target, planned, engine)

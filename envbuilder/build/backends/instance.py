@@ -25,12 +25,11 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import backends
 
 if TYPE_CHECKING:
-    from envbuilder.build.backends.environment import Product
     from envbuilder.build.plan import Plan
-    from envbuilder.build.request import Request
+    from envbuilder.build.request import Build, Product, Request
     from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.lock import Target
     from envbuilder.profiles.profile import Profile
 
 BUILDER = "buildkit"
@@ -57,13 +56,12 @@ def command(instance: str) -> BuildCommand:
     )
 
 
-def prepare(
-    name: str, profile: Profile, lock: Lock, target: Target, request: Request, settings: Settings
-) -> Product:
+def prepare(name: str, build: Build, target: Target) -> Product:
     """Find the base and plan; `ToolError` (exit 4) if there is no such instance, or no buildx.
 
     An image that exists is used without asking the instance, which may be out of reach.
     """
+    profile, lock, request, settings = build.profile, build.lock, build.request, build.settings
     assert target.base is not None, "a target with a base"
     aside = request.output or request.push
     engine = None if aside else connection.connect()
@@ -86,25 +84,19 @@ def prepare(
         )
 
     if engine is not None and not request.rebuild:
-        product = _in_engine(planned(), profile, target, engine, request, settings)
+        product = _in_engine(planned(), build, target, engine)
         if product.existing():
             return product
     instance = replace(instance, made_by=records.versions(buildx.describe(name)))
     if engine is None:
         return Output(target, planned(), settings, instance.made_by)
-    return _in_engine(planned(), profile, target, engine, request, settings)
+    return _in_engine(planned(), build, target, engine)
 
 
-def _in_engine(
-    plan: Plan,
-    profile: Profile,
-    target: Target,
-    engine: Engine,
-    request: Request,
-    settings: Settings,
-) -> Product:
+def _in_engine(plan: Plan, build: Build, target: Target, engine: Engine) -> Product:
     from envbuilder.build.backends.container import DockerEnvironment
 
-    room = layers.room(target.of_kind("wheel"), request, settings, engine.build_command)
+    wheels = target.of_kind("wheel")
+    room = layers.room(wheels, build.request, build.settings, engine.build_command)
     plan = replace(plan, room=room)
-    return DockerEnvironment(profile, target, plan, engine, settings, force=request.force)
+    return DockerEnvironment(build, target, plan, engine)

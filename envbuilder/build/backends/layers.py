@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.build.backends.environment import Product
     from envbuilder.build.project_layer import ProjectLayer
-    from envbuilder.build.request import Request
+    from envbuilder.build.request import Build, Product, Request
     from envbuilder.containers.engine.interface import BuildCommand, Engine
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import File, Lock, Target
@@ -311,14 +310,7 @@ def _runs_scripts(profile: Profile, target: Target) -> bool:
     return bool(target.of_kind("deb")) and not unpacks
 
 
-def prepare(
-    profile: Profile,
-    lock: Lock,
-    target: Target,
-    request: Request,
-    settings: Settings,
-    engine: Engine | None = None,
-) -> Product:
+def prepare(build: Build, target: Target, engine: Engine | None = None) -> Product:
     """Find the base and plan.
 
     An engine is queried only if it gets the image, has the base or runs scripts. `engine` is that
@@ -326,6 +318,7 @@ def prepare(
     """
     from envbuilder.build.backends.container import DockerEnvironment
 
+    profile, lock, request, settings = build.profile, build.lock, build.request, build.settings
     machine = own_platform()
     lock.tool(machine)  # fails before an engine is queried
     scripts = _runs_scripts(profile, target)
@@ -335,9 +328,9 @@ def prepare(
     if engine and scripts:
         engine.require_builder()
     base = image_base.find(target, engine, request, settings, scripts=scripts)
-    build = engine.build_command if engine else None
+    command = engine.build_command if engine else None
     project = project_layer.planned(settings) if request.with_project else None
-    planned = plan(profile, lock, target, base, request, settings, machine, build, project)
+    planned = plan(profile, lock, target, base, request, settings, machine, command, project)
     if aside or engine is None:
         return Output(target, planned, settings)
-    return DockerEnvironment(profile, target, planned, engine, settings, force=request.force)
+    return DockerEnvironment(build, target, planned, engine)

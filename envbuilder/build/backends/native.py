@@ -13,7 +13,6 @@ import tempfile
 import weakref
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from envbuilder.build.access import Access
     from envbuilder.build.backends.tree_digest import Entry
     from envbuilder.build.plan import Artifact, Plan
+    from envbuilder.build.request import Build
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import File, Lock, Target
@@ -218,11 +218,9 @@ def machine_variables(environ: Mapping[str, str]) -> dict[str, str]:
 class NativeEnvironment:
     """A planned environment in a folder of this machine."""
 
-    device_variables: Mapping[str, str] = MappingProxyType({})
-    """Variables that choose the GPUs of this machine; set by the workflow."""
-
-    def __init__(self, profile: Profile, target: Target, plan: Plan) -> None:
-        self.profile, self.target, self.plan = profile, target, plan
+    def __init__(self, build: Build, target: Target, plan: Plan) -> None:
+        self.profile, self.target, self.plan = build.profile, target, plan
+        self.device_variables = build.device_variables
         self.prefix = Path(plan.artifact.ref)
 
     @property

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.build.request import Request
+    from envbuilder.build.request import Build
     from envbuilder.core.settings import Settings
     from envbuilder.host.interpreters import Interpreter
-    from envbuilder.host.model import Host
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
 
@@ -106,9 +105,7 @@ def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> d
     return variables
 
 
-def prepare(
-    profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
-) -> VenvEnvironment:
+def prepare(build: Build) -> VenvEnvironment:
     """Find an interpreter and plan; `ToolError` (exit 4) if it or a compiler is missing.
 
     An interpreter that an earlier command ran is not run again to find an environment that exists.
@@ -117,17 +114,19 @@ def prepare(
     from envbuilder.host import interpreters
     from envbuilder.host.interpreter_answers import Answers
 
+    profile, lock, host, request = build.profile, build.lock, build.host, build.request
     platform = host.platform
     locked = pythons(lock, platform, profile.python.default)
     if not locked or (request.python and request.python not in locked):
         select(lock, str(platform), request.python or profile.python.default)
     check_tools(profile)
-    answers = Answers(settings.interpreters_dir)
+    answers = Answers(build.settings.interpreters_dir)
 
     def planned() -> VenvEnvironment:
         interpreter = interpreters.find(request.python, locked, host.machine, answers=answers)
         target = select(lock, str(platform), ".".join(interpreter.version.split(".")[:2]))
-        return VenvEnvironment(profile, target, plan(profile, lock, target, interpreter, settings))
+        planned = plan(profile, lock, target, interpreter, build.settings)
+        return VenvEnvironment(build, target, planned)
 
     product = planned()
     if answers.used and (request.rebuild or product.existing() is None):

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from envbuilder.build import workflow
-from envbuilder.build.backends.environment import Product
+from envbuilder.build import pipeline
 from envbuilder.build.plan import BuildResult, MakeBase
 from envbuilder.build.reproduce import contents, differences, project_copies
+from envbuilder.build.request import Product
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.http import full_or_broken
@@ -95,8 +95,8 @@ def _build(
     """Build under a name of its own, as `build` does; `first`: the plan of the build before."""
     name = f"envbuilder-reproduce:{secrets.token_hex(6)}"
     only = replace(request, rebuild=True, only_tag=name, with_project=True)
-    product = workflow.prepare_to_build(only, settings, progress).product
-    plan = product.plan
+    build = pipeline.prepare(only, settings, progress, running=False)
+    plan = build.plan
     if request.builder and not makes_image(plan.backend):
         raise InvalidError("--builder is for images", "Add --backend docker, or leave it out.")
     if plan.artifact.kind == "image":
@@ -108,8 +108,8 @@ def _build(
         stack.callback(_forget, name, progress)
     if first is not None:
         folder = settings.data_dir.with_name("project")
-        product.plan = project_copies.reading(first, plan, folder)
-    return Trial(product, workflow.build(product, only, settings, progress))
+        build = replace(build, plan=project_copies.reading(first, plan, folder))
+    return Trial(build.product, pipeline.finish(build).result)
 
 
 def _forget(name: str, progress: Progress) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build import conventions, workflow
+from envbuilder.build import conventions, pipeline
 from envbuilder.build.backends.container import DockerEnvironment
 from envbuilder.build.request import Request
 from envbuilder.core import console
@@ -45,8 +45,8 @@ class Bench:
         """In a container as `verify` starts it, but for the program."""
         request = Request(profile="tiny", backend="docker", base_image=self.base)
         settings = configuration.load(os.environ)
-        _, environment = workflow.prepare_to_run(request, settings, QUIET)
-        workflow.build(environment, request, settings, QUIET)
+        build = pipeline.prepare(request, settings, QUIET, running=True)
+        environment = pipeline.finish(build).environment
         assert isinstance(environment, DockerEnvironment)
         engine = environment._engine
         run, program = engine.run, (f"{conventions.PREFIX}/bin/python", "-I", "-c", PROBE)

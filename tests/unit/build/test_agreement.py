@@ -6,12 +6,14 @@ the same sentence everywhere.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from envbuilder.build.backends import environment
+from envbuilder.build import decide
+from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
 from envbuilder.core import resources
@@ -26,7 +28,6 @@ from envbuilder.profiles.library import Library
 from envbuilder.project import catalog
 from tests.support import host_trees
 from tests.support.engines import FakeEngine
-from tests.support.workflow import prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,10 +51,10 @@ def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read twice, and the engine is what the host says."""
     monkeypatch.setattr(catalog, "library", lambda settings: LIBRARY)
 
-    def prepare(backend: str) -> Any:
-        raise Planned(backend)
+    def planned(module: str) -> Any:
+        raise Planned(module.rpartition(".")[2])
 
-    monkeypatch.setattr(environment, "prepare", prepare)
+    monkeypatch.setattr(decide, "import_module", planned)
 
 
 def on(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
@@ -172,15 +173,11 @@ def test_without_the_engine_the_way_out_is_the_hint(
     here = host_trees.recorded("lunar-lake")
     on(monkeypatch, here)
 
-    def prepare(backend: str) -> Any:
-        assert backend == "docker"
+    def module(name: str) -> Any:
+        assert name.endswith(".docker")
+        return SimpleNamespace(prepare=lambda build: connection.connect())
 
-        def plan(*arguments: Any) -> Any:
-            connection.connect()
-
-        return plan
-
-    monkeypatch.setattr(environment, "prepare", prepare)
+    monkeypatch.setattr(decide, "import_module", module)
     for running in (True, False):
         error = outcome(found, profile="xpu", running=running)
         assert isinstance(error, ToolError)

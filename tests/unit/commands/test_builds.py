@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import cli
-from envbuilder.build import many
-from envbuilder.build.many import Outcome
+from envbuilder.build import batch
+from envbuilder.build.batch import Outcome
 from envbuilder.build.plan import Artifact, BuildResult
 from envbuilder.core.errors import BuildError, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PLAN: Any = SimpleNamespace(plan=SimpleNamespace(backend="docker"))
 LONG = "/home/somebody/.local/share/envbuilder/envs/" + "zendnn-" * 20
 
 
@@ -33,10 +32,16 @@ def result(profile: str, status: str = "built", ref: str = "envbuilder/x:1") -> 
     )
 
 
+def build(finished: BuildResult | None = None) -> Any:
+    return SimpleNamespace(
+        backend="docker", plan=SimpleNamespace(backend="docker"), result=finished
+    )
+
+
 OUTCOMES = (
-    Outcome("cpu", PLAN, result("cpu", "reused")),
-    Outcome("zendnn-tensorflow", PLAN, result("zendnn-tensorflow", ref=LONG)),
-    Outcome("rocm", PLAN, error=BuildError("wrong hash\nof a\x1b[31m wheel", "Run it again.")),
+    Outcome("cpu", build(result("cpu", "reused"))),
+    Outcome("zendnn-tensorflow", build(result("zendnn-tensorflow", ref=LONG))),
+    Outcome("rocm", build(), error=BuildError("wrong hash\nof a\x1b[31m wheel", "Run it again.")),
     Outcome("cuda", error=HostError("no GPU: " + "x" * 500)),
 )
 
@@ -46,8 +51,8 @@ def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Run the command line, whose builds have the outcomes above."""
-    monkeypatch.setattr(many, "prepare", lambda *args: OUTCOMES)
-    monkeypatch.setattr(many, "build", lambda *args: OUTCOMES)
+    monkeypatch.setattr(batch, "prepare", lambda *args: OUTCOMES)
+    monkeypatch.setattr(batch, "finish", lambda *args: OUTCOMES)
 
     def command(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from envbuilder import cli
-from envbuilder.build import workflow
+from envbuilder.build import pipeline
 from envbuilder.core import console, stopping
 from envbuilder.core.errors import (
     BuildError,
@@ -107,8 +107,7 @@ def test_each_error_has_its_code(
     def fail(*args: Any, **options: Any) -> None:
         raise error("what happened", "what to do next")
 
-    monkeypatch.setattr(workflow, "prepare_to_build", fail)
-    monkeypatch.setattr(workflow, "prepare_to_run", fail)
+    monkeypatch.setattr(pipeline, "prepare", fail)
     assert run("build", "--profile", "cpu") == code
     assert capsys.readouterr().err == "error: what happened\nwhat to do next\n"
     assert run("run", "--profile", "cpu", "--", "true") == 125
@@ -120,7 +119,7 @@ def test_interrupted_is_130(
     def interrupt(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workflow, "prepare_to_build", interrupt)
+    monkeypatch.setattr(pipeline, "prepare", interrupt)
     assert run("build", "--profile", "cpu") == 130
     assert "interrupted" in capsys.readouterr().err
 
@@ -131,7 +130,7 @@ def test_a_defect_has_no_traceback_without_debug(
     def defect(*args: Any, **options: Any) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(workflow, "prepare_to_build", defect)
+    monkeypatch.setattr(pipeline, "prepare", defect)
     assert run("build", "--profile", "cpu") == 1
     shown = capsys.readouterr().err
     assert "ZeroDivisionError: oops" in shown
@@ -146,7 +145,7 @@ def test_no_gpu_is_3_before_anything_is_built(
     def built(*args: Any, **options: Any) -> None:
         raise AssertionError("must not be reached")
 
-    monkeypatch.setattr(workflow, "build", built)
+    monkeypatch.setattr(pipeline, "finish", built)
     assert run("verify", "--profile", "cuda") == 3
     assert "NVIDIA" in capsys.readouterr().err
     assert run("run", "--profile", "cuda", "--", "true") == 125
@@ -311,8 +310,7 @@ def test_debug_is_taken_after_the_command_and_not_from_a_program(
     def defect(*args: Any, **options: Any) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(workflow, "prepare_to_build", defect)
-    monkeypatch.setattr(workflow, "prepare_to_run", defect)
+    monkeypatch.setattr(pipeline, "prepare", defect)
     with pytest.raises(ZeroDivisionError):
         cli.main(["build", "--profile", "cpu", "--debug"])
     assert run("run", "--profile", "cpu", "--", "python", "x.py", "--debug") == 125
@@ -336,7 +334,7 @@ def test_how_much_is_reported(
         arguments[2].note("a note")
         raise BuildError("it failed", "Do this.")
 
-    monkeypatch.setattr(workflow, "prepare_to_build", prepare)
+    monkeypatch.setattr(pipeline, "prepare", prepare)
     given = [option] if option else []
     command = ["build", "--profile", "cpu"]
     assert run(*(given + command if before else command + given)) == 1
@@ -396,7 +394,7 @@ def test_a_base_image_from_a_variable_is_for_images_only(
     def prepare(*arguments: Any, **options: Any) -> None:
         raise BuildError("reached")
 
-    monkeypatch.setattr(workflow, "prepare_to_build", prepare)
+    monkeypatch.setattr(pipeline, "prepare", prepare)
     monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", "python:3.11")
     assert run("build", "--backend", "venv") == 1
     assert "reached" in capsys.readouterr().err

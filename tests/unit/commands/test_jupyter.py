@@ -8,15 +8,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder import cli
-from envbuilder.build import workflow
+from envbuilder.build import pipeline
 from envbuilder.commands import jupyter
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks import resolve
 from envbuilder.notebooks import container_kernel, lab
 from envbuilder.profiles import lock as profile_lock
+from tests.support.pipeline import a_build
 from tests.unit.commands.test_add import PROFILE, locked
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "envbuilder.yaml").write_text(TEXT)
     (folder / "profiles" / "small.yaml").write_text(f"name: small\n{PROFILE}")
     monkeypatch.setattr(resolve, "resolve", lambda profile, *_, **__: locked(profile))
-    monkeypatch.setattr(workflow, "build", lambda *_: None)
+    monkeypatch.setattr(pipeline, "finish", lambda build: build)
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     monkeypatch.chdir(folder)
     return folder
@@ -73,12 +75,14 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[FakeEnvironment]:
     """The environments that were planned."""
     environments: list[FakeEnvironment] = []
 
-    def prepare(request: Any, settings: Settings, progress: Any) -> Any:
-        del progress
+    def prepare(request: Any, settings: Settings, progress: Any, running: bool) -> Any:
+        assert running
         environments.append(FakeEnvironment(settings, request.backend or "venv"))
-        return SimpleNamespace(host=None), environments[-1]
+        build = a_build(settings, SimpleNamespace(name="small"), progress=progress)
+        product: Any = environments[-1]
+        return replace(build, backend=product.plan.backend, product=product, plan=product.plan)
 
-    monkeypatch.setattr(workflow, "prepare_to_run", prepare)
+    monkeypatch.setattr(pipeline, "prepare", prepare)
     return environments
 
 
@@ -147,7 +151,7 @@ def test_the_server_gets_what_was_decided(
     project: Path, planned: list[FakeEnvironment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(lab, "build", lambda *_: Path("/lab"))
+    monkeypatch.setattr(lab, "prefix", lambda *_: Path("/lab"))
     monkeypatch.setattr(process, "replace", lambda argv, env: seen.append(argv))
     monkeypatch.setenv("DISPLAY", ":0")
     run("--port", "9000", "--", "--ServerApp.base_url=/x/")

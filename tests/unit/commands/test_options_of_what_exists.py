@@ -34,8 +34,8 @@ from envbuilder.profiles import profile as profiles
 from envbuilder.project import catalog
 from tests.support import images, signing
 from tests.support.engines import FakeEngine
+from tests.support.pipeline import PLAIN, PYTHON
 from tests.support.projects import FOLDERS, LOCK
-from tests.support.workflow import PLAIN, PYTHON
 
 if TYPE_CHECKING:
     from envbuilder.build.plan import Assemble, Plan

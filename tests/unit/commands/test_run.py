@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import cli
-from envbuilder.build import workflow
+from envbuilder.build import pipeline
 from envbuilder.build.backends import integrity
 from envbuilder.build.request import Request
 from envbuilder.commands.run import _Brief, _is_free
@@ -120,7 +120,7 @@ def run(
         monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(tmp_path / name.lower()))
     request = Request(profile="cpu", backend="venv", dry_run=True)
     progress = PlainProgress(lambda line: None)
-    _, product = workflow.prepare_to_run(request, configuration.load(), progress)
+    product = pipeline.prepare(request, configuration.load(), progress, running=True).product
     asked.clear()
     prefix = Path(product.plan.artifact.ref)
     prefix.mkdir(parents=True)
@@ -152,7 +152,7 @@ def test_nothing_is_built_from_what_is_only_remembered(
     settings, progress = configuration.load(), PlainProgress(lambda line: None)
     for rebuild in (False, True):
         request = Request(profile="cpu", backend="venv", rebuild=rebuild)
-        workflow.prepare_to_run(request, settings, progress)
+        pipeline.prepare(request, settings, progress, running=True)
     assert asked == ["python3.11"] * 3
 
 
@@ -163,7 +163,7 @@ def test_an_installer_in_a_project_is_refused_before_anything_is_built(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lay_locked(tmp_path, monkeypatch)
-    monkeypatch.setattr(workflow, "build", lambda *_: pytest.fail("built"))
+    monkeypatch.setattr(pipeline, "finish", lambda *_: pytest.fail("built"))
     for project, words in ((True, "envbuilder add scipy"), (False, "add_requirements")):
         if not project:
             (tmp_path / "envbuilder.yaml").unlink()

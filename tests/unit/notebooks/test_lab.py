@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from envbuilder.build import workflow
+from envbuilder.build import pipeline
 from envbuilder.build.backends import venv
 from envbuilder.core import types
 from envbuilder.core.console import PlainProgress
@@ -60,12 +60,18 @@ def test_it_is_built_apart_from_the_project(
 ) -> None:
     seen: list[Any] = []
 
-    def build(product: Any, request: Any, settings: Settings, progress: Any) -> Any:
-        seen.append(settings)
-        return SimpleNamespace(artifact=SimpleNamespace(ref="/envs/jupyter"))
+    def prepare(build: Any) -> Any:
+        seen.append(build.profile.name)
+        return SimpleNamespace(plan=None)
 
-    monkeypatch.setattr(venv, "prepare", lambda profile, *_: seen.append(profile.name))
-    monkeypatch.setattr(workflow, "build", build)
+    def finish(build: Any) -> Any:
+        seen.append(build.settings)
+        return SimpleNamespace(
+            result=SimpleNamespace(artifact=SimpleNamespace(ref="/envs/jupyter"))
+        )
+
+    monkeypatch.setattr(venv, "prepare", prepare)
+    monkeypatch.setattr(pipeline, "finish", finish)
     # Locks that the user signs are the user's: this one comes with envbuilder, as its code does.
     signed = replace(
         found, configuration=Configuration(signatures=Signatures(locks=("/team.pub",)))
@@ -74,7 +80,7 @@ def test_it_is_built_apart_from_the_project(
         signed, project=Path("/project"), definition=Definition(), environment="notebooks"
     )
     host: Any = None
-    prefix = lab.build(host, settings, PlainProgress(seen.append))
+    prefix = lab.prefix(host, settings, PlainProgress(seen.append))
     assert prefix == Path("/envs/jupyter")
     name, used = seen
     assert (name, used) == (lab.NAME, signed)

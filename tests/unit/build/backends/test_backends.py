@@ -27,6 +27,7 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
+from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -211,7 +212,7 @@ def built_image(
     profile, lock = shipped("cpu")
     target = lockfile.select(lock, "linux/amd64", "3.11")
     engine = FakeEngine("trial:1")
-    return container.DockerEnvironment(profile, target, made, engine, found, force=False), engine
+    return container.DockerEnvironment(a_build(found, profile), target, made, engine), engine
 
 
 HERE = "sha256:trial:1"
@@ -252,7 +253,7 @@ def test_an_image_that_exists_gets_the_names_that_it_lacks(found: Settings) -> N
 
     def environment(**options: Any) -> container.DockerEnvironment:
         made = docker_plan("cpu", found, **options)
-        return container.DockerEnvironment(profile, target, made, engine, found, force=False)
+        return container.DockerEnvironment(a_build(found, profile), target, made, engine)
 
     usual = environment()
     record = records.ImageRecord(
@@ -364,7 +365,8 @@ def test_nvidias_gpus_come_by_the_runtime_or_cdi_and_force_leaves_out_what_neith
     engine.described = frozenset(described)
     target = lockfile.select(lock, "linux/amd64", "3.11")
     made = docker_plan("cuda", found, only_tag="trial:1")
-    environment = container.DockerEnvironment(profile, target, made, engine, found, force=force)
+    build = a_build(found, profile, request=Request(force=force))
+    environment = container.DockerEnvironment(build, target, made, engine)
     environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
     (started,) = engine.containers
     assert started.devices is not None
@@ -394,7 +396,8 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
     profile, lock = shipped("cpu")
     made = venv_plan("cpu", found)
     target = lockfile.select(lock, "linux/amd64", "3.11")
-    environment: venv.VenvEnvironment | None = venv.VenvEnvironment(profile, target, made)
+    build = a_build(found, profile)
+    environment: venv.VenvEnvironment | None = venv.VenvEnvironment(build, target, made)
     assert environment is not None
     (environment.prefix / resources.OWN).mkdir(parents=True)
     (environment.prefix / resources.OWN / "payload.pyz").write_bytes(pack.payload_pyz())
@@ -435,7 +438,7 @@ def test_a_python_that_the_lock_does_not_have_is_2(found: Settings) -> None:
     profile, lock = shipped("cpu")
     host = Host(os="linux", machine="x86_64", platform="linux/amd64")
     with pytest.raises(InvalidError, match=r"Python 3\.9"):
-        venv.prepare(profile, lock, host, Request(python="3.9"), found)
+        venv.prepare(a_build(found, profile, lock, host=host, request=Request(python="3.9")))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build import execute, plan, workflow
+from envbuilder.build import execute, pipeline, plan
 from envbuilder.build.backends import base_python, dockerfile, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.outputs import Output
@@ -22,6 +22,7 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import BASE, image
+from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +65,9 @@ def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def build(found: Settings, made: plan.Plan, target: Target) -> None:
-    workflow.build(Output(target, made, found), Request(), found, QUIET)
+    cpu = profiles.load("cpu", FOLDERS)
+    build = a_build(found, cpu, product=Output(target, made, found), plan=made, progress=QUIET)
+    pipeline.finish(build)
 
 
 # --- in a layout

@@ -26,6 +26,7 @@ from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.conda import prefix as prefix_records
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
+from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,7 +210,9 @@ def test_torch_from_conda_takes_nothing_from_the_index(found: Settings) -> None:
     assert commands(made) == []
     assert step(made, steps.WriteActivation).venv == ""
     assert (made.lock, bool(made.conda_lock)) == ("", True)
-    environment = conda.CondaEnvironment(profile, lockfile.first(WHEELS, "linux/amd64"), made)
+    target = lockfile.first(WHEELS, "linux/amd64")
+    assert target
+    environment = conda.CondaEnvironment(a_build(found, profile), target, made)
     assert environment.python == "bin/python"
     assert "uv" not in environment.made_by()
 
@@ -249,7 +252,9 @@ def prepared(
         place = found.config_dir / "profiles" / "locks" / "cpu.conda.json"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(conda_lockfile.dump(lock))
-    return conda.prepare(CPU, WHEELS, host, Request(**asked), found)
+    running = asked.pop("running", False)
+    build = a_build(found, CPU, WHEELS, host=host, running=running, request=Request(**asked))
+    return conda.prepare(build)
 
 
 def test_a_prepared_environment_runs_in_an_activated_bash(found: Settings) -> None:
@@ -373,8 +378,8 @@ def test_a_host_is_held_against_what_the_solver_was_told(
         ({"__glibc": "99.0"}, {}, True),
         ({"__glibc": "99.0"}, {"force": True}, False),
         ({"__cuda": "12.4"}, {}, False),
-        ({"__cuda": "12.4"}, {"to_run": True}, True),
-        ({"__archspec": "1=zen4"}, {"to_run": True}, False),
+        ({"__cuda": "12.4"}, {"running": True}, True),
+        ({"__archspec": "1=zen4"}, {"running": True}, False),
     ],
 )
 def test_what_cannot_run_may_be_built_and_what_is_unknown_is_noted(

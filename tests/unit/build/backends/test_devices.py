@@ -9,10 +9,12 @@ import msgspec
 import pytest
 
 from envbuilder.build.backends import container, devices
+from envbuilder.build.request import Request
 from envbuilder.containers.engine.container import Devices
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.profile import Run
 from tests.support.engines import FakeEngine
+from tests.support.pipeline import a_build
 from tests.unit.build.backends.test_backends import docker_plan, shipped
 
 if TYPE_CHECKING:
@@ -126,8 +128,9 @@ def test_a_container_gets_what_its_engine_describes_and_its_host_has(
     engine.described = frozenset({"amd.com/gpu=all"})
     target = lockfile.select(lock, "linux/amd64", "3.11")
     planned = docker_plan("cpu", found, only_tag="trial:1")
-    environment = container.DockerEnvironment(ROCM, target, planned, engine, found, force=force)
-    environment.device_variables = HIP
+    request = Request(force=force)
+    build = a_build(found, ROCM, request=request, device_variables=HIP)
+    environment = container.DockerEnvironment(build, target, planned, engine)
     environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
     (started,) = engine.containers
     assert started.devices == expected

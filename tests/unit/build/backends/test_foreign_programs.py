@@ -259,7 +259,7 @@ class Native(NativeEnvironment):
         from envbuilder.core import resources
         from envbuilder.profiles import profile as profiles
 
-        self.prefix = prefix
+        self.prefix, self.device_variables = prefix, {}
         self.profile = profiles.load("cpu", (resources.profiles_dir(),))
 
     def inside(self, argv: Any, environ: Any) -> tuple[list[str], dict[str, str]]:

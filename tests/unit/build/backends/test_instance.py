@@ -20,7 +20,7 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from tests.support.engines import FakeEngine
-from tests.support.workflow import PLAIN
+from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,8 @@ def prepared(found: Settings, name: str = "cpu", /, **options: Any) -> plan.Plan
     settings = replace(found, configuration=Configuration(builders=builders))
     profile = profiles.load(name, FOLDERS)
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
-    return docker.prepare(profile, lock, PLAIN, Request(profile=name, **options), settings).plan
+    request = Request(profile=name, **options)
+    return docker.prepare(a_build(settings, profile, lock, request=request)).plan
 
 
 def step(planned: plan.Plan, kind: type[Any]) -> Any:

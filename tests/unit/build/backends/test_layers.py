@@ -25,6 +25,7 @@ from envbuilder.profiles import profile as profiles
 from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import image
+from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -195,8 +196,9 @@ def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(
     profile = profiles.load("cpu", FOLDERS)
     lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
     here = Host(os="darwin", machine="x86_64", platform=None)
+    request = Request(profile="cpu", builder="layers")
     with pytest.raises(ToolError, match="this machine is none of these") as caught:
-        docker.prepare(profile, lock, here, Request(profile="cpu", builder="layers"), found)
+        docker.prepare(a_build(found, profile, lock, host=here, request=request))
     assert caught.value.exit_code == 4
     assert "--builder buildkit" in caught.value.hint
     assert why_not() == "no uv is locked for this machine"

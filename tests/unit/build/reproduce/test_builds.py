@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
-from envbuilder.build import workflow
+from envbuilder.build import pipeline
 from envbuilder.build.plan import Artifact, BuildResult, MakeBase
 from envbuilder.build.reproduce import builds as trials
 from envbuilder.build.reproduce import contents
@@ -28,6 +29,7 @@ from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
 from tests.support.engines import FakeEngine
+from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -45,6 +47,11 @@ WHEEL = File(
     by="test",
 )
 Write = Callable[[Path, int], object]
+
+
+def product(plan: Any) -> Any:
+    """A product with a plan, of which nothing exists."""
+    return SimpleNamespace(plan=plan, target=None)
 
 
 class Seen:
@@ -93,17 +100,17 @@ def builds(found: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Seen]
             files=(WHEEL,),
             steps=(base,),
         )
-        return SimpleNamespace(product=SimpleNamespace(plan=plan, target=None))
+        return replace(a_build(own, request=request), plan=plan, product=product(plan))
 
-    def build(environment: Any, request: Request, own: Settings, *args: Any) -> BuildResult:
-        seen.append(Seen(own, request))
-        prefix = Path(environment.plan.artifact.ref)
+    def finish(build: Any) -> Any:
+        seen.append(Seen(build.settings, build.request))
+        prefix = Path(build.plan.artifact.ref)
         prefix.mkdir(parents=True)
         for write in writes:
             write(prefix, len(seen))
         files = sorted(p for p in prefix.iterdir() if p.is_file())
         digest = hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()
-        return BuildResult(
+        result = BuildResult(
             status="built",
             profile="x",
             backend="venv",
@@ -113,9 +120,10 @@ def builds(found: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Seen]
             seconds=1.5,
             made_by={"uv": "1"},
         )
+        return replace(build, result=result)
 
-    monkeypatch.setattr(workflow, "prepare_to_build", prepare)
-    monkeypatch.setattr(workflow, "build", build)
+    monkeypatch.setattr(pipeline, "prepare", prepare)
+    monkeypatch.setattr(pipeline, "finish", finish)
     monkeypatch.setattr(configuration, "load", lambda **_: found)
     return seen, writes
 
@@ -209,16 +217,16 @@ def test_an_image_of_a_trial_is_removed_whatever_happens(
             files=(),
             steps=(),
         )
-        return SimpleNamespace(product=SimpleNamespace(plan=plan, target=None))
+        return replace(a_build(own, request=request), plan=plan, product=product(plan))
 
-    def build(environment: Any, request: Request, *args: Any) -> Any:
+    def finish(build: Any) -> Any:
         if there:
             raise BuildError("the second fails")
-        there.add(str(request.only_tag))
-        return SimpleNamespace()
+        there.add(str(build.request.only_tag))
+        return build
 
-    monkeypatch.setattr(workflow, "prepare_to_build", prepare)
-    monkeypatch.setattr(workflow, "build", build)
+    monkeypatch.setattr(pipeline, "prepare", prepare)
+    monkeypatch.setattr(pipeline, "finish", finish)
     engine = FakeEngine().serve(monkeypatch)
     monkeypatch.setattr(engine, "forget", removed.append)
     with pytest.raises(BuildError, match="the second fails"):
@@ -242,10 +250,7 @@ def test_podman_is_refused_before_anything_is_built(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = SimpleNamespace(artifact=Artifact(kind="image", ref="x"), builder="buildah", files=())
-    environment = SimpleNamespace(plan=plan)
-    monkeypatch.setattr(
-        workflow, "prepare_to_build", lambda *a: SimpleNamespace(product=environment)
-    )
+    monkeypatch.setattr(pipeline, "prepare", lambda *_, **__: SimpleNamespace(plan=plan))
     with pytest.raises(InvalidError, match="Buildah"):
         trials.run(Request(profile="x"), found, PlainProgress(lambda line: None))
 

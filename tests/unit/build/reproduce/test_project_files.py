@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import project_layer, workflow
+from envbuilder.build import pipeline, project_layer
 from envbuilder.build.image import project_record, records
 from envbuilder.build.plan import Artifact, BuildResult, CopyProject, Plan, project_of
 from envbuilder.build.reproduce import builds
-from envbuilder.build.request import Request
+from envbuilder.build.request import Build, Request
 from envbuilder.commands import reproduce as command
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.packages import configuration
 from tests.support.engines import FakeEngine
+from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,7 @@ class Bench:
         self.meanwhile: Callable[[], object] = lambda: None
         """What happens after the first build."""
 
-    def prepare(self, request: Request, settings: Settings, *args: Any) -> Any:
+    def prepare(self, request: Request, settings: Settings, *args: Any, **options: Any) -> Any:
         layer = project_layer.planned(settings) if request.with_project else None
         steps = (CopyProject(what="copy", project=layer, folder="files"),) if layer else ()
         plan = Plan(
@@ -60,35 +61,37 @@ class Bench:
             files=(),
             steps=steps,
         )
-        return SimpleNamespace(product=SimpleNamespace(plan=plan, target=None))
+        product: Any = SimpleNamespace(plan=plan, target=None)
+        return replace(a_build(settings, request=request), plan=plan, product=product)
 
-    def build(self, product: Any, request: Request, settings: Settings, *args: Any) -> BuildResult:
-        layer = project_of(product.plan)
+    def finish(self, build: Build) -> Build:
+        layer = project_of(build.plan)
         assert layer, "the image lacks the project's files"
-        target = settings.data_dir / "image"
+        target = build.settings.data_dir / "image"
         shutil.rmtree(target, ignore_errors=True)
         project_layer.copy(layer, target)
         content = b"".join((target / file.path).read_bytes() for file in layer.files)
         self.read_from.append(Path(layer.folder))
         self.meanwhile()
-        return BuildResult(
+        result = BuildResult(
             status="built",
             profile="x",
             backend="docker",
             builder="layers",
-            artifact=product.plan.artifact.identified(
+            artifact=build.plan.artifact.identified(
                 f"sha256:{hashlib.sha256(content).hexdigest()}", None
             ),
-            fingerprint=product.plan.fingerprint,
+            fingerprint=build.plan.fingerprint,
             seconds=1.0,
         )
+        return replace(build, result=result)
 
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     laid = Bench(tmp_path)
-    monkeypatch.setattr(workflow, "prepare_to_build", laid.prepare)
-    monkeypatch.setattr(workflow, "build", laid.build)
+    monkeypatch.setattr(pipeline, "prepare", laid.prepare)
+    monkeypatch.setattr(pipeline, "finish", laid.finish)
     FakeEngine().serve(monkeypatch)
     return laid
 
@@ -96,8 +99,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 def built(bench: Bench, **changes: Any) -> None:
     """An image of the project as it is now, which `build` has recorded."""
     request = Request(profile="x", with_project=True)
-    product = bench.prepare(request, bench.settings).product
-    result = replace(bench.build(product, request, bench.settings), **changes)
+    build = bench.finish(bench.prepare(request, bench.settings))
+    result = replace(build.result, **changes)
     digest = result.artifact.digest
     assert digest is not None
     record = records.ImageRecord(
@@ -110,7 +113,7 @@ def built(bench: Bench, **changes: Any) -> None:
         made_by={},
     )
     records.keep(bench.settings.records_dir / result.fingerprint, record)
-    project_record.keep(product.plan, result.artifact, bench.settings)
+    project_record.keep(build.plan, result.artifact, bench.settings)
     bench.read_from.clear()
 
 

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
-from envbuilder.build import many, workflow
-from envbuilder.build.many import Outcome
+from envbuilder.build import batch, pipeline
+from envbuilder.build.batch import Outcome
 from envbuilder.build.plan import Artifact, BuildResult
 from envbuilder.build.request import Request
 from envbuilder.core.errors import (
@@ -22,7 +23,7 @@ from envbuilder.core.errors import (
 )
 from envbuilder.packages import space
 from envbuilder.packages.space import Room
-from tests.support.workflow import Said
+from tests.support.pipeline import Said, a_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,7 @@ class Products:
         self.files: dict[str, tuple[Any, ...]] = {}
         self.existing = set[str]()
 
-    def prepare(self, request: Request, settings: Settings, progress: Any) -> Any:
+    def prepare(self, request: Request, settings: Settings, progress: Any, running: bool) -> Any:
         name = str(request.profile)
         progress.note("is planned")
         if error := self.prepared.get(name):
@@ -59,16 +60,15 @@ class Products:
             room=(Room(folder=str(self.folder), bytes=sum(f.room for f in files)),),
         )
         existing = object() if name in self.existing else None
-        return SimpleNamespace(product=SimpleNamespace(plan=plan, existing=lambda: existing))
+        product: Any = SimpleNamespace(existing=lambda: existing)
+        return replace(a_build(settings, request=request), product=product, plan=plan)
 
-    def build(
-        self, product: Any, request: Request, settings: Settings, progress: Any, sharing: Any
-    ) -> BuildResult:
-        name = str(request.profile)
+    def finish(self, build: Any, sharing: Any) -> Any:
+        name = str(build.request.profile)
         self.built.append(name)
-        with sharing.turn(name), progress.task("install"):
-            self.jobs.get(name, lambda progress: None)(progress)
-        return BuildResult(
+        with sharing.turn(name), build.progress.task("install"):
+            self.jobs.get(name, lambda progress: None)(build.progress)
+        result = BuildResult(
             status="built",
             profile=name,
             backend="venv",
@@ -77,20 +77,21 @@ class Products:
             fingerprint="0" * 64,
             seconds=1.0,
         )
+        return replace(build, result=result)
 
 
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Products:
     stand_in = Products(tmp_path)
-    monkeypatch.setattr(workflow, "prepare_to_build", stand_in.prepare)
-    monkeypatch.setattr(workflow, "build", stand_in.build)
+    monkeypatch.setattr(pipeline, "prepare", stand_in.prepare)
+    monkeypatch.setattr(pipeline, "finish", stand_in.finish)
     return stand_in
 
 
 def run(found: Settings, *names: str, said: Said | None = None) -> tuple[Outcome, ...]:
     progress = said or Said()
-    planned = many.prepare(names, REQUEST, found, progress)
-    return many.build(planned, REQUEST, found, progress)
+    planned = batch.prepare(names, REQUEST, found, progress)
+    return batch.finish(planned, found, progress)
 
 
 def failing(error: Exception) -> Callable[[Any], None]:
@@ -111,7 +112,7 @@ def test_a_profile_that_fails_does_not_stop_the_others(found: Settings, products
         *("", "no GPU", "wrong hash", "unexpected ZeroDivisionError: of ours")
     ]
     assert outcomes[0].result is not None
-    assert many.exit_code(outcomes) == 3, "the host is checked before anything is built"
+    assert batch.exit_code(outcomes) == 3, "the host is checked before anything is built"
     assert "--profile rocm --debug" in outcomes[3].error.hint if outcomes[3].error else False
     assert {"cpu: is planned", "cuda: is planned", "cpu: · install"} <= set(said.lines)
 
@@ -130,7 +131,7 @@ def test_the_exit_code_is_that_of_the_earliest_check(
     kinds: tuple[type[EnvbuilderError], ...], code: int
 ) -> None:
     outcomes = [Outcome("ok"), *(Outcome("x", error=kind("no")) for kind in kinds)]
-    assert many.exit_code(outcomes) == code
+    assert batch.exit_code(outcomes) == code
 
 
 def test_an_unknown_profile_is_refused_before_anything_is_planned(
@@ -166,8 +167,8 @@ def test_the_disks_must_have_room_for_all_builds_together(
     products.files = {"cpu": (common, one), "zendnn": (common, other)}
     products.existing = {"xpu", existing}
     request = Request(backend=backend)
-    planned = many.prepare(("cpu", "xpu", "zendnn"), request, found, Said())
-    outcomes = many.build(planned, request, found, Said())
+    planned = batch.prepare(("cpu", "xpu", "zendnn"), request, found, Said())
+    outcomes = batch.finish(planned, found, Said())
     assert sorted(products.built) == built
     errors = {o.profile: o.error.message for o in outcomes if o.error}
     assert errors.keys() == {"cpu", "xpu", "zendnn"} - {*built}
@@ -184,7 +185,7 @@ def test_an_interruption_reaches_every_build_and_leaves_no_working_folder(
     found: Settings, products: Products, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One build works, one waits for its turn, and one for something that never answers."""
-    monkeypatch.setattr(many, "_CLEANUP_SECONDS", 0.5)
+    monkeypatch.setattr(batch, "_CLEANUP_SECONDS", 0.5)
     hangs, ended, started = threading.Event(), list[str](), threading.Barrier(3, timeout=60)
 
     def works(progress: Any) -> None:
@@ -210,7 +211,7 @@ def test_an_interruption_reaches_every_build_and_leaves_no_working_folder(
         started.wait()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(many.futures, "as_completed", interrupt)
+    monkeypatch.setattr(batch.futures, "as_completed", interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
             run(found, "cpu", "rocm", "zendnn")
@@ -222,7 +223,7 @@ def test_an_interruption_reaches_every_build_and_leaves_no_working_folder(
 
 def test_whatever_a_build_reports_after_an_interruption_ends_it() -> None:
     said, stopping = Said(), threading.Event()
-    lines = many._Lines("cpu", said.note, stopping)
+    lines = batch._Lines("cpu", said.note, stopping)
     with lines.task("fetch", 10, "bytes") as task:
         task.advance(1)
         stopping.set()

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build import execute, plan, workflow
+from envbuilder.build import execute, make, pipeline, plan
 from envbuilder.build.backends import docker, integrity
+from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
 from envbuilder.core.errors import BuildError
 from envbuilder.core.project_file import Definition
 from envbuilder.host import model as host
-from tests.support.workflow import FITS, PLAIN, SHIPPED, Said, add, go, prepare
+from tests.support.pipeline import FITS, PLAIN, SHIPPED, Said, add, go
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,7 @@ def test_what_is_missing_is_built_and_what_exists_is_reused(
         return True
 
     clock = iter([100.0, 112.34567])  # from before the fetch until after the attestations
-    monkeypatch.setattr(workflow, "time", SimpleNamespace(monotonic=lambda: next(clock, 0.0)))
+    monkeypatch.setattr(make, "time", SimpleNamespace(monotonic=lambda: next(clock, 0.0)))
     monkeypatch.setattr(execute, "execute", performed)
     first = go(found, profile="cpu", backend="venv")
     assert doings == ["fetch", "execute"]
@@ -110,8 +111,7 @@ def test_what_is_missing_is_built_and_what_exists_is_reused(
 
 
 def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> None:
-    request = Request(profile="cpu", backend="venv")
-    environment = prepare(request, found, Said(), running=False).product
+    build = prepare(Request(profile="cpu", backend="venv"), found, Said(), running=False)
     folder = found.cache_dir / "bases" / "debian"
     folder.mkdir(parents=True)
     (folder / "made-by.json").write_text('{"mmdebstrap": "1.3.5"}')
@@ -119,10 +119,10 @@ def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> 
         what="make", identity="0" * 64, ref="debian", suite="bookworm", platform="linux/amd64",
         files=(), epoch=0, unpacked=False, layout=str(folder),
     )  # fmt: skip
-    finish(environment.plan)
-    environment.plan = msgspec.structs.replace(environment.plan, steps=(base,))
-    result = workflow.build(environment, request, found, Said())
-    assert result.made_by == environment.made_by() | {"mmdebstrap": "1.3.5"}
+    finish(build.plan)
+    build = msgspec.structs.replace(build, plan=msgspec.structs.replace(build.plan, steps=(base,)))
+    result = pipeline.finish(build).result
+    assert result.made_by == build.product.made_by() | {"mmdebstrap": "1.3.5"}
     told = json.loads(Path(result.documents["provenance"]).read_text())
     assert told["predicate"]["runDetails"]["builder"]["version"]["mmdebstrap"] == "1.3.5"
 
@@ -142,14 +142,13 @@ def test_rebuild_builds_although_it_exists(found: Settings, doings: list[str]) -
 def test_what_is_reused_gets_its_names_whoever_built_it(
     found: Settings, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
 ) -> None:
-    request = Request(profile="cpu", backend="venv")
-    product = prepare(request, found, Said(), running=False).product
+    build = prepare(Request(profile="cpu", backend="venv"), found, Said(), running=False)
     named = list[str]()
-    monkeypatch.setattr(product, "restore_names", lambda: named.append("named"))
+    monkeypatch.setattr(build.product, "restore_names", lambda: named.append("named"))
     monkeypatch.setattr(execute, "execute", lambda made, *rest: finish(made))
     if not meanwhile:
-        finish(product.plan)
-    assert workflow.build(product, request, found, Said()).status == "reused"
+        finish(build.plan)
+    assert pipeline.finish(build).result.status == "reused"
     assert named == ["named"]
 
 
@@ -157,13 +156,15 @@ def test_a_build_that_is_removed_again_leaves_the_projects_link_alone(
     found: Settings, doings: list[str], tmp_path: Path
 ) -> None:
     request = Request(profile="cpu", backend="venv")
-    product = prepare(request, found, Said(), running=False).product
-    finish(product.plan)
+    build = prepare(request, found, Said(), running=False)
+    finish(build.plan)
     project = msgspec.structs.replace(found, project=tmp_path, definition=Definition())
-    workflow.build(product, msgspec.structs.replace(request, only_tag="x"), project, Said())
+    build = msgspec.structs.replace(build, settings=project)
+    removed = msgspec.structs.replace(request, only_tag="x")
+    pipeline.finish(msgspec.structs.replace(build, request=removed))
     assert not (tmp_path / ".envbuilder").exists()
-    workflow.build(product, request, project, Said())
-    assert (tmp_path / ".envbuilder" / "default").readlink() == Path(product.plan.artifact.ref)
+    pipeline.finish(build)
+    assert (tmp_path / ".envbuilder" / "default").readlink() == Path(build.plan.artifact.ref)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +258,6 @@ def test_gpus_that_do_not_work_are_hidden_from_what_runs(
     if own:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
     request = Request(profile="cuda", backend="venv", python="3.11")
-    _, environment = workflow.prepare_to_run(request, found, said)
+    environment = prepare(request, found, said, running=True).environment
     assert environment.device_variables == expected
     assert not note or note in said

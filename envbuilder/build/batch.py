@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from envbuilder.build import workflow
+from envbuilder.build import pipeline
 from envbuilder.build.sharing import Sharing
 from envbuilder.core import console, parallel, process
 from envbuilder.core.errors import (
@@ -33,9 +33,8 @@ from envbuilder.project import catalog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from envbuilder.build.backends.environment import Product
-    from envbuilder.build.plan import BuildResult, Plan
-    from envbuilder.build.request import Request
+    from envbuilder.build.plan import BuildResult
+    from envbuilder.build.request import Build, Request
     from envbuilder.core.console import Progress, Task
     from envbuilder.core.settings import Settings
     from envbuilder.packages.space import Room
@@ -49,12 +48,16 @@ _CLEANUP_SECONDS = 1.2
 
 
 class Outcome(NamedTuple):
-    """What came of a profile so far: a product, once it is planned, then a result; or an error."""
+    """What came of a profile so far: a build, once it is planned, finished or not; or an error."""
 
     profile: str
-    product: Product | None = None
-    result: BuildResult | None = None
+    build: Build | None = None
     error: EnvbuilderError | None = None
+
+    @property
+    def result(self) -> BuildResult | None:
+        """The result of a finished build."""
+        return self.build.result if self.build and not self.error else None
 
 
 def prepare(
@@ -62,9 +65,9 @@ def prepare(
     request: Request,
     settings: Settings,
     progress: Progress,
-    check: Callable[[Plan], None] = lambda plan: None,
+    check: Callable[[Build], None] = lambda build: None,
 ) -> tuple[Outcome, ...]:
-    """Plan the build of each profile; `check` raises an error for a plan that cannot be used.
+    """Plan the build of each profile; `check` raises an error for one that cannot be used.
 
     Raises `InvalidError` if a profile is unknown or wrong; other errors are of one profile.
     """
@@ -75,28 +78,28 @@ def prepare(
     for name in names:
         named, lines = replace(request, profile=name), _Lines(name, progress.note)
         try:
-            product = workflow.prepare_to_build(named, settings, lines).product
-            check(product.plan)
+            build = pipeline.prepare(named, settings, lines, running=False)
+            check(build)
         except EnvbuilderError as error:
             outcomes.append(Outcome(name, error=error))
         else:
-            outcomes.append(Outcome(name, product))
+            outcomes.append(Outcome(name, build))
     return tuple(outcomes)
 
 
-def build(
-    planned: Sequence[Outcome], request: Request, settings: Settings, progress: Progress
+def finish(
+    planned: Sequence[Outcome], settings: Settings, progress: Progress
 ) -> tuple[Outcome, ...]:
     """Build what was planned, side by side; one that fails does not stop the others."""
-    planned = _with_space(planned, request, settings)
-    products = {o.profile: o.product for o in planned if o.product and not o.error}
-    if not products:
+    planned = _with_space(planned, settings)
+    builds = {o.profile: o.build for o in planned if o.build and not o.error}
+    if not builds:
         return tuple(planned)
-    plans = [product.plan for product in products.values()]
+    plans = [build.plan for build in builds.values()]
     sharing = Sharing({plan.profile: plan.instance for plan in plans if plan.instance})
     stopping = threading.Event()
     threads = set[int]()
-    unfinished = {product.plan.workdir for product in products.values()}
+    unfinished = {plan.workdir for plan in plans}
 
     def stop() -> None:
         # In this order: what is interrupted and cleans up must not be interrupted again.
@@ -104,21 +107,20 @@ def build(
         stopping.set()
         process.kill(process.running())
 
-    def run(name: str, product: Product) -> Outcome:
+    def run(name: str, build: Build) -> Outcome:
         lines = _Lines(name, progress.note, stopping)
         try:
             with parallel.working(threads):
-                named = replace(request, profile=name)
-                return _built(name, product, named, settings, lines, sharing)
+                return _finished(name, replace(build, progress=lines), sharing)
         finally:
-            unfinished.discard(product.plan.workdir)
+            unfinished.discard(build.plan.workdir)
 
     try:
         with (
-            progress.task(f"build {', '.join(products)}", len(products)) as task,
-            parallel.pool(len(products), stop, _CLEANUP_SECONDS) as pool,
+            progress.task(f"build {', '.join(builds)}", len(builds)) as task,
+            parallel.pool(len(builds), stop, _CLEANUP_SECONDS) as pool,
         ):
-            jobs = {name: pool.submit(run, name, product) for name, product in products.items()}
+            jobs = {name: pool.submit(run, name, build) for name, build in builds.items()}
             for job in futures.as_completed(jobs.values()):
                 job.result()
                 task.advance(1)
@@ -130,17 +132,15 @@ def build(
     return tuple(jobs[o.profile].result() if o.profile in jobs else o for o in planned)
 
 
-def _with_space(
-    planned: Sequence[Outcome], request: Request, settings: Settings
-) -> tuple[Outcome, ...]:
+def _with_space(planned: Sequence[Outcome], settings: Settings) -> tuple[Outcome, ...]:
     """Return the outcomes: if the disks lack space for all that is missing, none of it is built.
 
     What two images have in common is downloaded and stored once; venvs do not share.
     """
     missing = {
-        profile: product.plan
-        for profile, product, *_ in planned
-        if product and (request.rebuild or product.existing() is None)
+        name: build.plan
+        for name, build, _ in planned
+        if build and (build.request.rebuild or build.product.existing() is None)
     }
     files: dict[str, File] = {}
     rooms: list[Room] = []
@@ -156,23 +156,15 @@ def _with_space(
     return tuple(planned)
 
 
-def _built(
-    name: str,
-    product: Product,
-    request: Request,
-    settings: Settings,
-    progress: Progress,
-    sharing: Sharing,
-) -> Outcome:
+def _finished(name: str, build: Build, sharing: Sharing) -> Outcome:
     try:
-        result = workflow.build(product, request, settings, progress, sharing)
+        return Outcome(name, pipeline.finish(build, sharing))
     except EnvbuilderError as error:
-        return Outcome(name, product, error=error)
+        return Outcome(name, build, error)
     except Exception as error:  # noqa: BLE001 (a defect in one build must not end the others)
         message = f"unexpected {type(error).__name__}: {error}"
         hint = f"To see where it happened, build it alone: --profile {name} --debug"
-        return Outcome(name, product, error=BuildError(message, hint))
-    return Outcome(name, product, result)
+        return Outcome(name, build, BuildError(message, hint))
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build import workflow
-from envbuilder.build.request import Request
+from envbuilder.build import pipeline
+from envbuilder.build.request import Build, Request
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError
@@ -17,10 +17,9 @@ from envbuilder.host import interpreters
 from envbuilder.host import model as host
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
+from envbuilder.project import catalog
 
 if TYPE_CHECKING:
-    from envbuilder.build.workflow import Prepared
-    from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 
 SHIPPED = (resources.profiles_dir(),)
@@ -54,11 +53,19 @@ class Said:
         return any(text in line for line in self.lines)
 
 
-def prepare(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Prepared:
-    """Prepare for running on this host, or for building alone."""
-    if running:
-        return workflow.prepare_to_run(request, settings, progress)[0]
-    return workflow.prepare_to_build(request, settings, progress)
+def a_build(settings: Settings, profile: Any = None, lock: Any = None, **fields: Any) -> Build:
+    """A build of a profile as the stages before the plan leave it."""
+    return Build(
+        request=fields.pop("request", Request()),
+        settings=settings,
+        progress=fields.pop("progress", Said()),
+        library=catalog.library(settings),
+        host=fields.pop("host", PLAIN),
+        running=fields.pop("running", False),
+        profile=profile,
+        lock=lock,
+        **fields,
+    )
 
 
 def add(found: Settings, text: str, lock: str | None = "fresh", name: str = "mine") -> None:
@@ -83,9 +90,8 @@ def add(found: Settings, text: str, lock: str | None = "fresh", name: str = "min
 
 def go(found: Settings, running: bool = True, said: Said | None = None, **asked: Any) -> Any:
     """Prepare and build, as the commands do."""
-    request, progress = Request(**asked), said or Said()
-    environment = prepare(request, found, progress, running=running).product
-    return workflow.build(environment, request, found, progress)
+    build = pipeline.prepare(Request(**asked), found, said or Said(), running=running)
+    return pipeline.finish(build).result
 
 
 def fails(found: Settings, kind: type[EnvbuilderError], running: bool = True, **asked: Any) -> str:

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build import workflow
+from envbuilder.build import decide
 from envbuilder.build.backends import docker
+from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
 from envbuilder.core.errors import HostError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration
 from envbuilder.profiles import profile as profiles
 from tests.support.engines import FakeEngine
-from tests.support.workflow import FITS, PLAIN, RISCV, SHIPPED, ZEN5, Said, add, fails, prepare
+from tests.support.pipeline import FITS, PLAIN, RISCV, SHIPPED, ZEN5, Said, add, fails
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +86,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
 
 def chosen(found: Settings, profile: profiles.Profile = CPU, **asked: Any) -> tuple[str, str]:
-    return workflow.choose_backend(profile, Request(**asked), found)
+    return decide.choose_backend(profile, Request(**asked), found)
 
 
 def test_without_an_engine_it_is_venv(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

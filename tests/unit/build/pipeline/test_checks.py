@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build import plan, workflow
+from envbuilder.build import plan
 from envbuilder.build.attestation import documents
 from envbuilder.build.backends.venv import VenvEnvironment
+from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
@@ -24,7 +25,7 @@ from envbuilder.signatures import beside
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.refusals import UnsignedError
 from tests.support import signing
-from tests.support.workflow import FITS, PLAIN, Said, add, fails, go, prepare
+from tests.support.pipeline import FITS, PLAIN, Said, add, fails, go
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -237,7 +238,7 @@ def test_assumed_gpus_count_for_builds_only(
 
 
 def test_what_speaks_against_a_build_is_said_before_it(found: Settings, said: Said) -> None:
-    workflow.prepare_to_build(Request(profile="cuda", backend="venv"), found, said)
+    prepare(Request(profile="cuda", backend="venv"), found, said, running=False)
     assert "warning: no NVIDIA GPU was found" in said
 
 

@@ -13,7 +13,7 @@ from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.host import interpreters, probe
 from envbuilder.host import model as host
 from envbuilder.packages import fetch
-from tests.support.workflow import PLAIN, PYTHON, Said
+from tests.support.pipeline import PLAIN, PYTHON, Said
 
 if TYPE_CHECKING:
     from collections.abc import Callable

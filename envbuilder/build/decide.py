@@ -1,0 +1,187 @@
+"""The stages that decide: which profile and backend, whether they fit, what is locked, the plan."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from envbuilder.build.backends import devices
+from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
+from envbuilder.core.settings import require_own
+from envbuilder.host import probe
+from envbuilder.profiles import backends, choice, fit
+from envbuilder.profiles.profile import Profile, require_backend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.build.request import Build, Request
+    from envbuilder.core import types
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+    from envbuilder.host.model import Host
+    from envbuilder.profiles.choice import Chosen
+    from envbuilder.profiles.fit import BackendFit
+    from envbuilder.profiles.library import Library
+
+
+def choose(build: Build) -> Build:
+    """Choose the profile, unless it is named, and note why."""
+    request = build.request
+    if request.profile is None:
+        # A native backend is not passed on: it would hide an accelerator that works in an image.
+        image = backends.makes_image(request.backend or "") or bool(request.image_option)
+        backend = backends.IMAGE if image else None
+        chosen = choose_profile(build.library, build.settings, build.host, build.progress, backend)
+        build = replace(build, profile=chosen.profile, judged=chosen.judged)
+    require_offered(build.profile, request)
+    return build
+
+
+def choose_profile(
+    library: Library,
+    settings: Settings,
+    host: Host,
+    progress: Progress,
+    backend: str | None = None,
+) -> Chosen:
+    """Return the profile that fits the host best, and note why."""
+    chosen = choice.choose(library, settings, host, backend=backend)
+    progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
+    return chosen
+
+
+def require_offered(profile: Profile, request: Request) -> None:
+    """Raise `InvalidError` if the profile lacks the requested backend or Python."""
+    if request.backend is not None:
+        require_backend(profile, request.backend)
+    if request.python is not None and request.python not in profile.python.supported:
+        raise InvalidError(
+            f"profile '{profile.name}' has no Python {request.python}",
+            f"It has: {', '.join(profile.python.supported)}.",
+        )
+
+
+def judge(build: Build) -> Build:
+    """Choose the backend, unless it is named, and require that the profile fits the host with it.
+
+    With --force the host is not judged.
+    """
+    profile, host, request = build.profile, build.host, build.request
+    judged, backend = build.judged, request.backend
+    if not judged and not request.force:
+        judged = fit.judge_backends(profile, host, build.library.lock(profile.name))
+    if backend is None:
+        backend, reason = choose_backend(
+            profile, request, build.settings, () if request.force else judged
+        )
+        build.progress.note(f"backend {backend}: {reason}")
+    build = replace(build, backend=backend, judged=judged)
+    hiding = dict[str, str]()
+    if not request.force:
+        locked = profile.framework_from_wheels(backend)
+        verdict = choice.require_host(
+            profile,
+            host,
+            build.library,
+            backend=backend,
+            building=not build.running,
+            locked=locked,
+            judged=judged if locked else (),
+        )
+        for reason in verdict.reasons if verdict.verdict == "warnings" else ():
+            build.progress.note(f"warning: {reason}")
+        hiding = verdict.environment
+        build = replace(build, workaround=verdict.workaround)
+    if build.assumed and not backends.makes_image(backend):
+        _require_platform(host.platform, probe.host().platform)
+    variables, note = devices.visible(profile.accelerator, hiding, os.environ)
+    return replace(build, device_variables=variables, device_note=note)
+
+
+def choose_backend(
+    profile: Profile, request: Request, settings: Settings, judged: Sequence[BackendFit] = ()
+) -> tuple[types.Backend, str]:
+    """Return the backend that works on the host, and why.
+
+    If several work: the preferred one whose means are at hand (for an image an engine that answers
+    and has the base image), else the last one.
+    """
+    usable = backends.automatic(profile.backends)
+    if len(usable) == 1:
+        return usable[0], f"the only one that '{profile.name}' has"
+    if backends.IMAGE in usable and request.image_option:
+        return backends.IMAGE, "an image was requested"
+    best = {each.backend for each in judged if each.works or each.level == judged[0].level}
+    possible = [name for name in usable if name in best]
+    if len(possible) == 1:
+        (name,) = possible
+        only = fit.only_image(tuple(judged))
+        return name, f"image only: {only}" if only else f"only {name} is possible on this host"
+    from envbuilder.build.backends import docker
+
+    reason = docker.unavailable(profile, request, settings)
+    if reason:
+        return next(name for name in usable if not backends.makes_image(name)), reason
+    return backends.IMAGE, "an engine answers and has the base image"
+
+
+def lock(build: Build) -> Build:
+    """Read the profile's lock, which must be usable with the backend."""
+    usable = build.library.usable_lock(build.profile, build.backend)
+    for note in (*build.profile.warnings, *build.library.notes):
+        build.progress.note(f"note: {note}")
+    return replace(build, lock=usable)
+
+
+def plan(build: Build) -> Build:
+    """Plan with the backend, which checks its tools; note which hashes are claims."""
+    is_image = backends.makes_image(build.backend)
+    require_own(build.settings)
+    try:
+        product = import_module(f"envbuilder.build.backends.{build.backend}").prepare(build)
+    except ToolError as error:
+        if not is_image or not build.workaround or not fit.missing_engine(build.host):
+            raise
+        # The original hint may suggest another backend, which does not help here.
+        raise ToolError(error.message, build.workaround) from error
+    except BuildError as error:  # the base image cannot be obtained
+        suggest_packages(error, build, build.request.python or build.profile.image_python)
+        raise
+    progress = build.progress
+    signed = (*build.library.signed, *product.plan.signatures)
+    for note in product.plan.notes:
+        progress.note(note)
+    for signature in signed:
+        progress.note(f"signed by key {signature.keyid}: {signature.name}")
+    claimed = [f for f in product.plan.files if f.provenance != "read"]
+    if claimed:
+        names = ", ".join(f"{f.name} {f.version} ({f.by})" for f in claimed)
+        progress.note(f"note: hashes claimed by others, which the download confirms: {names}")
+    if build.device_note and build.running:
+        progress.note(build.device_note)
+    return replace(build, product=product, plan=replace(product.plan, signatures=signed))
+
+
+def suggest_packages(error: BuildError, build: Build, python: str) -> None:
+    """Add to an error about a base image the profile whose base needs no registry, if any."""
+    if build.request.base_image:
+        return
+    if variant := build.library.on_packages(build.profile.name, python):
+        error.hint += (
+            f"\nWithout a registry: --profile {variant} makes its base from locked Debian packages"
+            f" (Python {python})."
+        )
+
+
+def _require_platform(platform: str | None, this_platform: str | None) -> None:
+    """Raise `HostError` unless a native environment is built on the platform it is for."""
+    if platform != this_platform:
+        raise HostError(
+            f"a native environment for {platform or 'an unknown platform'} cannot be made on"
+            f" {this_platform or 'this system'}",
+            "Run the build on that machine, or use --backend docker.",
+        )

@@ -1,0 +1,65 @@
+"""A build from beginning to end. Start reading here.
+
+    choose → judge → lock → plan → fetch → execute → attest → deliver
+
+Each stage takes a `Build` and returns it with what it decided or made. `prepare` decides and
+downloads nothing; `finish` makes what was planned, unless exactly that exists. The order of the
+checks and their exit codes are a contract: arguments and profile (2), host (3), lock (2), engine
+and tools (4), fetching and building (1). Verifying (5) is up to the caller.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from envbuilder.build.decide import choose, judge, lock, plan
+from envbuilder.build.request import Build
+from envbuilder.host import assumed, probe
+from envbuilder.project import catalog
+
+if TYPE_CHECKING:
+    from envbuilder.build.request import Request
+    from envbuilder.build.sharing import Sharing
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+
+
+def prepare(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:
+    """Return a planned build, after all checks that precede a download.
+
+    With `running`, commands will run in the result at once, so this host must fit. Otherwise the
+    result may be used elsewhere: what cannot exist here is refused, and the rest is noted. A named
+    target host must fit in any case.
+    """
+    library = catalog.library(settings)
+    profile = library.profile(request.profile) if request.profile is not None else None
+    elsewhere = assumed.is_assumed(request.target_host) and not running
+    build = Build(
+        request=request,
+        settings=settings,
+        progress=progress,
+        library=library,
+        host=assumed.find(request.target_host) if elsewhere else probe.host(),
+        assumed=elsewhere,
+        running=running or elsewhere,
+    )
+    if profile:
+        build = replace(build, profile=profile)
+    if elsewhere:
+        progress.note(f"note: {build.host.notes[0]}")
+    return plan(lock(judge(choose(build))))
+
+
+def finish(build: Build, sharing: Sharing | None = None) -> Build:
+    """Return the build with its result: what an earlier build made, else what this one makes.
+
+    `sharing`: what it shares with the builds beside it.
+    """
+    from envbuilder.build.make import attest, deliver, execute, fetch, reuse
+
+    build = reuse(build)
+    if build.artifact is None:
+        build = execute(fetch(build, sharing), sharing)
+    return deliver(attest(build))
