@@ -1,4 +1,4 @@
-"""What a rendered Job states of its node or nodes, read back from its file or from the cluster."""
+"""What a rendered Job states of its node or nodes, read back from its file."""
 
 from __future__ import annotations
 
@@ -65,12 +65,6 @@ class JobManifest(Struct, frozen=True):
 
     metadata: _Metadata
     spec: _Spec
-
-
-class JobManifests(Struct, frozen=True):
-    """What `kubectl get jobs -o json` prints of such jobs."""
-
-    items: tuple[JobManifest, ...]
 
 
 class Stated(Struct, frozen=True, kw_only=True):

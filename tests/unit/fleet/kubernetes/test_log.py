@@ -15,8 +15,8 @@ def event(run_id: str = "run", **report: object) -> str:
 
 
 def test_a_real_log_has_its_report_between_other_lines() -> None:
-    result = log.read(log_of("right"))
-    assert result.run_id == f"{RUN}/right/{pod_name('right')}"
+    result = log.read(log_of("gpu-1"))
+    assert result.run_id == f"{RUN}/gpu-1/{pod_name('gpu-1')}"
     assert result.report is not None
     assert result.report["status"] == "passed"
     assert "profiler_stop" in result.last
