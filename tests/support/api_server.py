@@ -1,6 +1,6 @@
 """As much of Kubernetes' API as `kubectl` needs to create Jobs and read logs; it runs nothing.
 
-Every Job that was created has one pod, whose log is what `log_of` returns of the pod's node.
+Every Job that was created has one pod, whose log is what `log_of` returns of run, node and pod.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _PODS, _JOBS = "/api/v1/namespaces/ml/pods", "/apis/batch/v1/namespaces/ml/jobs"
 
 class _Handler(BaseHTTPRequestHandler):
     created: list[dict[str, Any]]
-    log_of: Callable[[str, str], str]
+    log_of: Callable[[str, str, str], str]
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        jobs = {each["metadata"]["name"]: each for each in self.created if each["kind"] == "Job"}
+        jobs = {each["metadata"]["name"]: _job(each) for each in self.created if _is_job(each)}
         pods = {f"{name}-x7k2p": _pod(job) for name, job in jobs.items()}
         folder, _, name = path.removesuffix("/log").rpartition("/")
         if path in _DISCOVERY:
@@ -65,7 +65,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif folder == _JOBS and name in jobs:
             self._answer(jobs[name])
         elif folder == _PODS and name in pods and path.endswith("/log"):
-            text = type(self).log_of(pods[name]["spec"]["nodeName"], name)
+            run = pods[name]["metadata"]["labels"]["envbuilder/run"]
+            text = self.log_of(run, pods[name]["spec"]["nodeName"], name)
             self._send(200, text.encode(), "text/plain")
         elif folder == _PODS and name in pods:
             self._answer(pods[name])
@@ -91,21 +92,33 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+def _is_job(created: dict[str, Any]) -> bool:
+    return bool(created["kind"] == "Job")
+
+
+def _job(created: dict[str, Any]) -> dict[str, Any]:
+    """Return a Job with the selector of its pods, which a cluster adds."""
+    selector = {"matchLabels": {"job-name": created["metadata"]["name"]}}
+    return {**created, "spec": {**created["spec"], "selector": selector}}
+
+
 def _pod(job: dict[str, Any]) -> dict[str, Any]:
     name, notes = job["metadata"]["name"], job["metadata"]["annotations"]
     return {
         "kind": "Pod",
         "apiVersion": "v1",
-        "metadata": {"name": f"{name}-x7k2p", "namespace": "ml", "labels": {"job-name": name}},
+        "metadata": {
+            "name": f"{name}-x7k2p",
+            "namespace": "ml",
+            "labels": {**job["metadata"]["labels"], "job-name": name},
+        },
         "spec": {"nodeName": notes["envbuilder/node"], "containers": [{"name": "verify"}]},
         "status": {"phase": "Succeeded"},
     }
 
 
 @contextmanager
-def serving(
-    log_of: Callable[[str, str], str] = lambda node, pod: f"{node} {pod}",
-) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def serving(log_of: Callable[[str, str, str], str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Serve on this machine alone; yield the URL and the objects that were created."""
     created: list[dict[str, Any]] = []
     handler = type("Handler", (_Handler,), {"created": created, "log_of": staticmethod(log_of)})

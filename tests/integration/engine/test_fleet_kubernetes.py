@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from envbuilder.fleet.kubernetes import log
+from envbuilder.payload.report import UNREPEATED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def job(cli: Cli, base_image: str, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_the_container_of_a_job_proves_its_node(
-    docker_client: Any, job: dict[str, Any], tmp_path: Path
+    cli: Cli, docker_client: Any, job: dict[str, Any], tmp_path: Path
 ) -> None:
     del docker_client
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -68,7 +68,12 @@ def test_the_container_of_a_job_proves_its_node(
         timeout=280,
     )
     assert done.returncode == 0, done.stdout
-    printed = log.read(done.stdout)
-    assert printed.report is not None
-    isolation = next(c for c in printed.report["checks"] if c["name"] == "isolation")
-    assert isolation["status"] == "passed"
+    (tmp_path / "out" / "results").mkdir()
+    path = tmp_path / "out" / "results" / f"{job['metadata']['name']}.json"
+    path.write_text(done.stdout)
+    shown = cli("fleet", "show", "out", "--json")
+    assert shown.returncode == 5, shown.stderr
+    (entry,) = json.loads(shown.stdout)["summary"]["entries"]
+    assert (entry["outcome"], entry["detail"]) == ("unproven", UNREPEATED)
+    assert (entry["node"], entry["profile"], entry["accelerator"]) == (NODE, "cpu", "cpu")
+    assert entry["pod"] == variables["ENVBUILDER_POD"]
