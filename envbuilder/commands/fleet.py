@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from envbuilder.commands import (
-    fleet_collect,
     fleet_join,
     fleet_node,
     fleet_render,
@@ -23,10 +22,9 @@ def command() -> None:
       envbuilder fleet verify --dry-run
       envbuilder fleet verify --quick --html fleet.html
       envbuilder fleet render -o manifests && kubectl create -f manifests
-      envbuilder fleet collect manifests
       envbuilder fleet show fleet-20261123t091500z-4f1a2b
     """
 
 
-for _module in (fleet_verify, fleet_render, fleet_collect, fleet_show, fleet_node, fleet_join):
+for _module in (fleet_verify, fleet_render, fleet_show, fleet_node, fleet_join):
     command.add_command(_module.command)

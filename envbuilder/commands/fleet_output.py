@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from envbuilder.commands.options import json_option
+from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
 from envbuilder.fleet.model import Summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.payload.training import dataset
 
 
 class Outputs(Struct, frozen=True, kw_only=True):
@@ -55,10 +58,8 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
         as_json: bool,
         **options: Any,
     ) -> Any:
-        from envbuilder.fleet import summaries
-
         # Read first: nobody wants to learn after an hour that there is nothing to compare with.
-        earlier = summaries.read(against) if against is not None else None
+        earlier = read_run(against) if against is not None else None
         outputs = Outputs(as_json=as_json, html=html, earlier=earlier)
         return function(*arguments, outputs=outputs, **options)
 
@@ -80,6 +81,42 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         decorated = option(decorated)
     return decorated
+
+
+def read_run(path: Path, data: Path | None = None) -> Summary:
+    """Return a run's summary from its file, its folder, or the logs in a folder of rendered Jobs.
+
+    Such logs are compared with the images that the pods had: those in the folder `data`, if these
+    were all of MNIST, or else fetched.
+    """
+    from envbuilder.fleet import summaries
+
+    if not path.is_dir() or (path / summaries.NAME).exists():
+        return summaries.read(path)
+    from envbuilder.fleet.kubernetes import results
+    from envbuilder.project import catalog
+
+    if not results.is_rendered(path):
+        return summaries.read(path)
+    jobs, settings = results.read_jobs(path), load_settings()
+    images = _images(data, settings, subset=jobs[0].subset) if len(jobs[0].nodes) == 1 else None
+    return results.judge_run(path, jobs, catalog.library(settings).profile, images)
+
+
+def _images(folder: Path | None, settings: Settings, *, subset: bool) -> dataset.Dataset:
+    """Return what the pods trained on; raise `InvalidError` if it is not here."""
+    from envbuilder.fleet.kubernetes.jobs import ALL, SUBSET
+    from envbuilder.packages import mnist
+    from envbuilder.payload.training import dataset
+
+    files = mnist.local(None if subset else folder, quick=subset)
+    files = files or mnist.obtain(settings, console.progress())
+    if files.subset != subset:
+        raise InvalidError(
+            "the reports cannot be checked without the files of MNIST",
+            "Name a folder that has them with --data.",
+        )
+    return dataset.load(files.folder, SUBSET if subset else ALL)
 
 
 def report(summary: Summary, outputs: Outputs) -> int:

@@ -55,8 +55,9 @@ def command(
     """Write one Kubernetes Job for each node, which verifies it in an image.
 
     Nothing is sent to a cluster: review the files, and create them with `kubectl create -f FOLDER`.
-    Each pod prints its report; `envbuilder fleet collect FOLDER` reads them. Only files that carry
-    the mark of a generated file are overwritten.
+    Each pod prints its report; README.md has the commands that save them in FOLDER, for
+    `envbuilder fleet show FOLDER`. Only files that carry the mark of a generated file are
+    overwritten.
 
     \b
     fleet.yaml:

@@ -1,4 +1,4 @@
-"""Options that were removed, and what to do instead."""
+"""Commands and options that were removed, and what to do instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ INSTEAD = {
         "--fix": "each problem is printed with its commands, ready to copy",
         "--yes": "nothing is changed, so nothing is asked",
     },
-    "fleet collect": _METRICS,
     "fleet show": _METRICS,
     "fleet verify": _METRICS,
     "lock": {
@@ -42,12 +41,21 @@ INSTEAD = {
     },
 }
 """Command → removed option → the end of the sentence that refuses it."""
+COMMANDS = {
+    "fleet collect": "save the log of each Job as FOLDER/results/NAME.json, by the commands in the"
+    " README.md that `envbuilder fleet render` wrote. Then run: envbuilder fleet show FOLDER",
+}
+"""Removed command → the end of the sentence that refuses it."""
 
 
 def refusal(error: click.ClickException) -> str:
-    """Return the sentence that refuses a removed option; empty for every other error."""
-    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+    """Return the sentence that refuses what was removed; empty for every other error."""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
         return ""
     name = error.ctx.command_path.partition(" ")[2]
-    instead = INSTEAD.get(name, {}).get(error.option_name)
-    return f"`{name} {error.option_name}` was removed: {instead}" if instead else ""
+    if isinstance(error, click.NoSuchOption):
+        removed, instead = error.option_name, INSTEAD.get(name, {}).get(error.option_name)
+    else:
+        removed = error.message.removeprefix("No such command '").removesuffix("'.")
+        instead = COMMANDS.get(f"{name} {removed}")
+    return f"`{name} {removed}` was removed: {instead}" if instead else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -126,8 +126,17 @@ def unexamined(members: Members, outcome: Outcome, detail: str, job: str | None 
 def examined(members: Members, run: str, job: str, content: bytes) -> Group:
     """Return what became of a group from what its first node sent, which may be anything."""
     try:
-        result = decoding.convert(strict_json.loads(content), across.Result)
-        _require_identity(result, members, across.attempt(run, job))
+        sent = strict_json.loads(content)
+    except ValueError as error:
+        return unexamined(members, "mixed-up", f"the result of the group: {error}", job)
+    return of_result(members, across.attempt(run, job), job, sent)
+
+
+def of_result(members: Members, attempt: str, job: str, sent: Any) -> Group:
+    """Return what became of a group from its result as data, which may be anything."""
+    try:
+        result = decoding.convert(sent, across.Result)
+        _require_identity(result, members, attempt)
         if result.status == "failed":
             reason = result.reasons[0] if result.reasons else "no reason is given"
             return unexamined(members, "failed", reason, job)

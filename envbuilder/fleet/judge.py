@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from envbuilder.fleet.model import Detected, Promise
-    from envbuilder.fleet.result import Result
     from envbuilder.verify.report.model import Report
 
 LEAST_EQUALS = 3
@@ -58,7 +57,11 @@ def examined(promise: Promise, job: str, content: bytes, run: str, where: str) -
     if promise.profile is not None and profile != promise.profile:
         detail = f"its report is of the profile {profile or 'none'}, expected {promise.profile}"
         return unexamined(promise, "mixed-up", detail, job)
-    return _judged(promise, job, result, report)
+    judged = of_report(promise, job, report, result.gpus)
+    if result.exit_code is None:
+        detail = f"stopped after {amount(result.seconds)} s"
+        return replace(judged, entry=replace(judged.entry, outcome="timed-out", detail=detail))
+    return judged
 
 
 def against_equals(judged: Sequence[Judged]) -> tuple[Entry, ...]:
@@ -137,14 +140,16 @@ def _seen(detected: Detected) -> str:
     return printable(f"{names or 'nothing known'}{fits}", _LONGEST_NAME)
 
 
-def _judged(promise: Promise, job: str, result: Result, report: Report) -> Judged:
+def of_report(promise: Promise, job: str, report: Report, given: int | None = None) -> Judged:
+    """Return the entry of a node from its checked report.
+
+    `given` is how many GPUs the scheduler says, in the job, that it gave; None if it says nothing.
+    """
     first, warm = epoch_seconds(report)
     outcome, detail = _of_report(report)
-    if result.exit_code is None:
-        outcome, detail = "timed-out", f"stopped after {amount(result.seconds)} s"
     covered = _gpus(report)
     if outcome in PROVEN:
-        outcome, detail = _miscounted(promise, result.gpus, covered) or (outcome, detail)
+        outcome, detail = _miscounted(promise, given, covered) or (outcome, detail)
     last = report.epochs[-1] if report.epochs else None
     used = report.device.used or "unknown"
     name = printable(report.device.name or "", _LONGEST_NAME)
@@ -180,10 +185,7 @@ def _gpus(report: Report) -> int:
 
 
 def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outcome, str] | None:
-    """Return the outcome of a node that passed with another number of GPUs; None if it is right.
-
-    `given` is how many the scheduler says, in the job, that it gave; None if it says nothing.
-    """
+    """Return the outcome of a node that passed with another number of GPUs; None if it is right."""
     if not promise.gpus_to_prove:
         return None
     listed = counted(promise.gpus, "GPU")

@@ -158,6 +158,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     """How many GPUs passed; None without a passing report, or if an earlier envbuilder wrote it."""
     gpus_given: Annotated[int, Meta(ge=0)] | None = None
     """How many the scheduler gives out there; None likewise, and where it does not say."""
+    pod: str = ""
+    """The pod that the node's log names; empty on Slurm."""
 
     @property
     def partial(self) -> bool:
@@ -186,6 +188,8 @@ class Group(Struct, frozen=True, kw_only=True):
     """Of all ranks together."""
     efficiency: float | None = None
     """`images_per_second` divided by the sum of what the devices reached alone."""
+    pod: str = ""
+    """The pod that the log of the group's first node names; empty on Slurm."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -206,6 +210,9 @@ class Summary(Struct, frozen=True, kw_only=True):
     across: bool = False
     """Whether nodes were to train together, too."""
     groups: tuple[Group, ...] = ()
+    attested: bool = True
+    """Whether jobs that envbuilder started wrote the results; otherwise, they are logs that anybody
+    may have saved, and node, pod and run are those that they name."""
     schema: Literal[1] = 1
 
     @property

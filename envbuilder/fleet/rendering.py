@@ -9,7 +9,9 @@ from msgspec import Struct
 from envbuilder.build.render import RenderedFile
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
+from envbuilder.core.templates import filled
 from envbuilder.fleet.kubernetes import jobs, manifests, together
+from envbuilder.fleet.kubernetes.results import RESULTS
 from envbuilder.fleet.model import Entry, Node, Promise
 from envbuilder.fleet.planning import promised
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from envbuilder.fleet.settings import FleetSettings
     from envbuilder.profiles.profile import Profile
 
-DATA_FILE = "data.yaml"
+DATA_FILE, README = "data.yaml", "README.md"
 
 
 class Selection(Struct, frozen=True, kw_only=True):
@@ -100,6 +102,9 @@ def files(
         comment = f"{MARK}: the small subset of MNIST, for the pods of the run {run}."
         content = manifests.text(manifests.data(run, subset, settings), (comment,))
         yield RenderedFile(name=DATA_FILE, content=content.encode())
+    facts = {"mark": MARK, "run": run, "namespace": settings.namespace, "ddp": ddp}
+    readme = filled("fleet/kubernetes.md.j2", {**facts, "results": RESULTS})
+    yield RenderedFile(name=README, content=readme.encode())
     if ddp:
         for group in groups:
             yield from _together(run, group, settings)

@@ -23,6 +23,7 @@ _COLOURS = {
     "drained": "dim",
 }
 _COLOURS |= {"unmapped": "dim", "pending": "yellow", "interrupted": "yellow"}
+NOT_ATTESTED = "Not attested: node, pod and run are those that the saved logs name."
 MOST_ROWS = 60
 """Up to so many nodes, all of them have a row; of more, only those that were not proven."""
 
@@ -62,6 +63,8 @@ def show(summary: Summary, terminal: Any) -> None:
         terminal.print(Text(counts(entries), style="bold"))
     if summary.across:
         _show_groups(summary, terminal)
+    if not summary.attested:
+        terminal.print(Text(NOT_ATTESTED))
 
 
 def _show_groups(summary: Summary, terminal: Any) -> None:

@@ -1,4 +1,7 @@
-"""As much of Kubernetes' API as `kubectl` needs to create, list and read logs; it runs nothing."""
+"""As much of Kubernetes' API as `kubectl` needs to create Jobs and read logs; it runs nothing.
+
+Every Job that was created has one pod, whose log is what `log_of` returns of run, node and pod.
+"""
 
 from __future__ import annotations
 
@@ -6,97 +9,74 @@ import json
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
 from tests.support import http_server
-from tests.support.kubernetes import DATA, log_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_VERBS = ["create", "get", "list"]
+    from collections.abc import Callable, Iterator
 
 
-def _resource(kind: str) -> dict[str, Any]:
-    name = kind.lower()
-    names = {"name": f"{name}s", "singularName": name, "kind": kind}
-    return {**names, "namespaced": True, "verbs": _VERBS}
+def _resources(group: str, *kinds: str) -> dict[str, Any]:
+    resources = [
+        {
+            "name": f"{kind.lower()}s",
+            "singularName": kind.lower(),
+            "kind": kind,
+            "namespaced": True,
+            "verbs": ["create", "get", "list"],
+        }
+        for kind in kinds
+    ]
+    return {"kind": "APIResourceList", "groupVersion": group, "resources": resources}
 
 
+_BATCH = {"groupVersion": "batch/v1", "version": "v1"}
 _DISCOVERY: dict[str, Any] = {
     "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.1"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
     "/apis": {
         "kind": "APIGroupList",
         "apiVersion": "v1",
-        "groups": [
-            {
-                "name": "batch",
-                "versions": [{"groupVersion": "batch/v1", "version": "v1"}],
-                "preferredVersion": {"groupVersion": "batch/v1", "version": "v1"},
-            }
-        ],
+        "groups": [{"name": "batch", "versions": [_BATCH], "preferredVersion": _BATCH}],
     },
-    "/api/v1": {
-        "kind": "APIResourceList",
-        "groupVersion": "v1",
-        "resources": [
-            _resource("Pod"),
-            _resource("ConfigMap"),
-        ],
-    },
-    "/apis/batch/v1": {
-        "kind": "APIResourceList",
-        "groupVersion": "batch/v1",
-        "resources": [_resource("Job")],
-    },
+    "/api/v1": _resources("v1", "Pod", "ConfigMap", "Service"),
+    "/apis/batch/v1": _resources("batch/v1", "Job"),
 }
 _PODS, _JOBS = "/api/v1/namespaces/ml/pods", "/apis/batch/v1/namespaces/ml/jobs"
 
 
-class Requests(list[tuple[str, str, dict[str, list[str]]]]):
-    """Method, path and query of each request; the objects that were created."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.created: list[dict[str, Any]] = []
-
-
 class _Handler(BaseHTTPRequestHandler):
-    requests: Requests
+    created: list[dict[str, Any]]
+    log_of: Callable[[str, str, str], str]
 
     def do_GET(self) -> None:
-        path, query = self._noted()
-        recorded = {_PODS: "pods.json", _JOBS: "jobs.json"}
+        path, _, query = self.path.partition("?")
+        jobs = {each["metadata"]["name"]: _job(each) for each in self.created if _is_job(each)}
+        pods = {f"{name}-x7k2p": _pod(job) for name, job in jobs.items()}
+        folder, _, name = path.removesuffix("/log").rpartition("/")
         if path in _DISCOVERY:
             self._answer(_DISCOVERY[path])
-        elif path in recorded:
-            items = json.loads((DATA / "run" / recorded[path]).read_text())
-            kind = {"kind": f"{'Pod' if path == _PODS else 'Job'}List"}
-            self._answer({**items, **kind, "apiVersion": "v1" if path == _PODS else "batch/v1"})
-        elif path.startswith(f"{_PODS}/") and path.endswith("/log"):
-            name = path.removeprefix(f"{_PODS}/").removesuffix("/log")
-            node = name.removeprefix("envbuilder-4f1a2b-").removesuffix("-x7k2p")
-            content = log_of(node).encode()[: int(query["limitBytes"][0])]
-            self._send(200, content, "text/plain")
-        elif path.startswith(f"{_PODS}/"):
-            pods = json.loads((DATA / "run" / "pods.json").read_text())["items"]
-            (pod,) = [p for p in pods if path == f"{_PODS}/{p['metadata']['name']}"]
-            self._answer(pod)
+        elif path == _JOBS:
+            items = [*jobs.values()]
+            self._answer({"kind": "JobList", "apiVersion": "batch/v1", "items": items})
+        elif path == _PODS:
+            items = [pod for pod in pods.values() if pod["metadata"]["labels"]["job-name"] in query]
+            self._answer({"kind": "PodList", "apiVersion": "v1", "items": items})
+        elif folder == _JOBS and name in jobs:
+            self._answer(jobs[name])
+        elif folder == _PODS and name in pods and path.endswith("/log"):
+            run = pods[name]["metadata"]["labels"]["envbuilder/run"]
+            text = self.log_of(run, pods[name]["spec"]["nodeName"], name)
+            self._send(200, text.encode(), "text/plain")
+        elif folder == _PODS and name in pods:
+            self._answer(pods[name])
         else:
             self._answer({"kind": "Status", "status": "Failure", "code": 404}, 404)
 
     def do_POST(self) -> None:
-        self._noted()
         sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.requests.created.append(sent)
+        self.created.append(sent)
         self._answer(sent, 201)
-
-    def _noted(self) -> tuple[str, dict[str, list[str]]]:
-        parts = urlsplit(self.path)
-        query = parse_qs(parts.query)
-        self.requests.append((self.command, parts.path, query))
-        return parts.path, query
 
     def _answer(self, value: Any, status: int = 200) -> None:
         self._send(status, json.dumps(value).encode(), "application/json")
@@ -112,11 +92,36 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+def _is_job(created: dict[str, Any]) -> bool:
+    return bool(created["kind"] == "Job")
+
+
+def _job(created: dict[str, Any]) -> dict[str, Any]:
+    """Return a Job with the selector of its pods, which a cluster adds."""
+    selector = {"matchLabels": {"job-name": created["metadata"]["name"]}}
+    return {**created, "spec": {**created["spec"], "selector": selector}}
+
+
+def _pod(job: dict[str, Any]) -> dict[str, Any]:
+    name, notes = job["metadata"]["name"], job["metadata"]["annotations"]
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": f"{name}-x7k2p",
+            "namespace": "ml",
+            "labels": {**job["metadata"]["labels"], "job-name": name},
+        },
+        "spec": {"nodeName": notes["envbuilder/node"], "containers": [{"name": "verify"}]},
+        "status": {"phase": "Succeeded"},
+    }
+
+
 @contextmanager
-def serving() -> Iterator[tuple[str, Requests]]:
-    """Serve on this machine alone; yield the URL and the requests."""
-    requests = Requests()
-    handler = type("Handler", (_Handler,), {"requests": requests})
+def serving(log_of: Callable[[str, str, str], str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Serve on this machine alone; yield the URL and the objects that were created."""
+    created: list[dict[str, Any]] = []
+    handler = type("Handler", (_Handler,), {"created": created, "log_of": staticmethod(log_of)})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     with http_server.serving(server):
-        yield f"http://127.0.0.1:{server.server_address[1]}", requests
+        yield f"http://127.0.0.1:{server.server_address[1]}", created

@@ -21,10 +21,7 @@ Manifest = dict[str, Any]
 CONTAINER = "verify"
 WHY, IMAGES = "envbuilder/why", "envbuilder/images"
 """Keys of annotations: what promises the profile, and whether all images of MNIST are used."""
-USE = (
-    "Create the jobs of a run:  kubectl create -f FOLDER",
-    "Then collect the results:  envbuilder fleet collect FOLDER",
-)
+USE = ("How to create it and to show its result: README.md",)
 """Comments of each Job's file."""
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _VOLUME = "mnist"

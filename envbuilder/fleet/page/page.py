@@ -93,16 +93,23 @@ def verdict(summary: Summary, legend: dict[Outcome, Mark]) -> Verdict:
         sentence += f" {counted(left_out, 'node')} {'was' if left_out == 1 else 'were'} left out."
     if summary.across:
         sentence = f"{sentence} {table.together(summary)}".strip()
+    if not summary.attested:
+        sentence = f"{sentence} {table.NOT_ATTESTED}"
     unproven = [mark for mark in legend.values() if mark.tone in {"bad", "caution"}]
     unproven.sort(key=lambda mark: marks.TONES.index(mark.tone))
     started, finished = stamps.parse(summary.started), stamps.parse(summary.finished)
-    took = duration(max((finished - started).total_seconds(), 0))
-    when = stamps.readable(summary.started)
+    took = f"took {duration(max((finished - started).total_seconds(), 0))}"
+    parts = (
+        summary.scheduler.title(),
+        f"run {summary.run}",
+        stamps.readable(summary.started),
+        took if summary.attested else "not attested",
+    )
     return Verdict(
         passed=summary.passed,
         sentence=sentence,
         reasons=tuple((mark, _names(summary, mark.outcome)) for mark in unproven),
-        subject=f"{summary.scheduler.title()} · run {summary.run} · {when} · took {took}",
+        subject=" · ".join(parts),
     )
 
 
@@ -134,28 +141,33 @@ def _group_figures(groups: Sequence[Group]) -> Iterator[tuple[str, str, str]]:
 
 
 def _row(entry: Entry, number: int) -> Row:
-    job = f"job {entry.job}" if entry.job and entry.outcome not in PROVEN else ""
     return Row(
         entry=entry,
         number=number,
         epoch="" if entry.epoch_seconds is None else f"{amount(entry.epoch_seconds)} s",
         share="" if entry.share is None else times(entry.share),
-        detail=" · ".join(filter(None, (entry.detail, job))),
+        detail=_detail(entry, job=entry.outcome not in PROVEN),
     )
+
+
+def _detail(entry: Entry | Group, *, job: bool) -> str:
+    """Return the reason of an outcome, and which job and pod it is of."""
+    of_job = f"job {entry.job}" if entry.job and job else ""
+    pod = f"pod {entry.pod}, not attested" if entry.pod else ""
+    return " · ".join(filter(None, (entry.detail, of_job, pod)))
 
 
 def _group(group: Group) -> dict[str, object]:
     """Return what the page says about nodes that were to train together."""
     speed = group.images_per_second
     notes = (group.profile, group.device, f"{speed:,.0f} images/s" if speed else "")
-    job = f"job {group.job}" if group.job else ""
     return {
         "nodes": group.nodes[:MOST_NAMED],
         "unnamed": len(group.nodes[MOST_NAMED:]),
         "outcome": group.outcome,
         "value": f"{percent(group.efficiency, 0)} efficiency" if group.efficiency else "",
         "note": " · ".join(filter(None, notes)),
-        "detail": " · ".join(filter(None, (group.detail, job))),
+        "detail": _detail(group, job=True),
     }
 
 

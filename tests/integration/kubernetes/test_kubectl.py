@@ -1,21 +1,18 @@
-"""Collecting through the real `kubectl`, from a server that answers what was recorded.
-
-No cluster: the server runs nothing, and knows a few requests only (tests/support/api_server.py).
-"""
+"""What the real `kubectl` sends of a rendered folder, to a server of the tests; no cluster."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from tests.conftest import missing
 from tests.support.api_server import serving
-from tests.support.kubernetes import OUTCOMES, RUN
+from tests.support.kubernetes import log_of
 from tests.support.manifests import LEAST
 
 if TYPE_CHECKING:
@@ -23,61 +20,68 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.integration.conftest import Cli
-    from tests.support.api_server import Requests
+
+
+def saved_log(run: str, node: str, pod: str) -> str:
+    return log_of(node, run_id=f"{run}/{node}/{pod}")
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
-    """A server that the context `lab` of kubectl's configuration leads to."""
+def created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What a server holds to which kubectl's configuration leads."""
     if shutil.which("kubectl") is None:
         missing("kubectl", "it is not installed")
-    with serving() as (url, requests):
+    with serving(saved_log) as (url, created):
         configuration = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "lab", "cluster": {"server": url}}],
             "users": [{"name": "me", "user": {}}],
             "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "me"}}],
+            "current-context": "lab",
         }
         (tmp_path / "kubeconfig").write_text(yaml.safe_dump(configuration))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
         # For its cache of what the server offers.
         monkeypatch.setenv("HOME", str(tmp_path))
-        yield requests
+        yield created
 
 
-def test_a_run_is_collected(cli: Cli, server: Requests) -> None:
-    done = cli("fleet", "collect", "--run", RUN, "--context", "lab", "--namespace", "ml", "--json")
-    assert done.returncode == 5, done.stderr
-    outcomes = {e["node"]: e["outcome"] for e in json.loads(done.stdout)["summary"]["entries"]}
-    # Whose job is gone is not known without the folder.
-    assert outcomes == {n: o for n, o in OUTCOMES.items() if n != "vanished"}
-    lists = [query for _, path, query in server if path.endswith(("/jobs", "/pods"))]
-    assert {query["labelSelector"][0] for query in lists} == {f"envbuilder/run={RUN}"}
-    assert {method for method, _, _ in server} == {"GET"}, "it only reads"
-    logs = [query for _, path, query in server if path.endswith("/log")]
-    assert logs
-    assert {query["container"][0] for query in logs} == {"verify"}
-
-
-def test_the_files_can_be_created(cli: Cli, server: Requests, tmp_path: Path) -> None:
-    (tmp_path / "fleet.yaml").write_text(
-        yaml.safe_dump({"kubernetes": {**LEAST, "namespace": "ml"}})
-    )
+def test_the_commands_of_the_readme_create_save_and_show(
+    cli: Cli, created: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    settings = {**LEAST, "namespace": "ml", "nodes": {"cpu-1": "cpu", "cpu-2": "cpu"}}
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({"kubernetes": settings}))
     assert cli("fleet", "render", "-o", "out").returncode == 0
+    folder = tmp_path / "out"
+    create, save, _ = (folder / "README.md").read_text().split("\n```\n")[1::2]
+    # The server has no schema to validate with.
+    create = create.replace("kubectl create", "kubectl create --validate=false")
+    # What is there already must not be sent.
+    (folder / "results").mkdir()
+    (folder / "results" / "old.json").write_text("{}")
+    shell(folder, create)
+    sent = {f"{each['kind']} {each['metadata']['name']}": each for each in created}
+    files = [yaml.safe_load(path.read_text()) for path in folder.glob("*.yaml")]
+    assert sent == {f"{each['kind']} {each['metadata']['name']}": each for each in files}
+    assert len(created) == 3
+    shell(folder, save.replace("envbuilder fleet show .", ""))
+    done = cli("fleet", "show", "out", "--json")
+    assert done.returncode == 5, done.stderr
+    summary = json.loads(done.stdout)["summary"]
+    assert [(e["node"], e["outcome"]) for e in summary["entries"]] == [
+        ("cpu-1", "unproven"),
+        ("cpu-2", "unproven"),
+    ]
+    assert summary["attested"] is False
+
+
+def shell(folder: Path, script: str) -> None:
     done = subprocess.run(
-        ["kubectl", "--context", "lab", "create", "--validate=false", "-f", "out"],
-        cwd=tmp_path,
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert [each["kind"] for each in server.created] == ["ConfigMap", "Job", "Job"]
-    for sent in server.created:
-        kind = (
-            "data"
-            if sent["kind"] == "ConfigMap"
-            else f"job-{sent['metadata']['labels']['envbuilder/node']}"
-        )
-        assert sent == yaml.safe_load((tmp_path / "out" / f"{kind}.yaml").read_text())

@@ -1,25 +1,21 @@
-"""`fleet render` and `fleet collect`: files, options, exit codes; with a recorded client."""
+"""`fleet render`, and `fleet show` of its folder: files, options and exit codes."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
+import yaml
 
 from envbuilder import cli
-from envbuilder.fleet import summaries
-from envbuilder.fleet.kubernetes import cluster
+from envbuilder.fleet.table import NOT_ATTESTED
 from envbuilder.packages import mnist
-from tests.support import fleet_runs, kubernetes, kubernetes_groups
-from tests.support.kubernetes import DATA, OUTCOMES, RUN, Recorded
-from tests.support.kubernetes_groups import RecordedGroups
+from envbuilder.payload.report import UNREPEATED
+from tests.support.kubernetes import DATA, log_of
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from envbuilder.fleet.kubernetes.stated import Stated, StatedGroup
 
 SETTINGS = """
 profiles:
@@ -53,6 +49,7 @@ def test_files_are_written_and_what_is_left_out_is_named(
     assert code == 0, err
     assert out.splitlines() == [
         "out/data.yaml",
+        "out/README.md",
         "out/job-gpu-a.yaml",
         "out/job-epyc-1.example.internal.yaml",
     ]
@@ -130,152 +127,73 @@ def test_settings_that_say_too_little_are_refused(
     assert not (folder / "out").exists()
 
 
-class Client(Recorded):
-    """Takes the place of `Cluster`, and knows the recorded nodes."""
-
-    nodes: tuple[str, ...] = tuple(OUTCOMES)
-
-    def __init__(self, context: str | None, namespace: str | None) -> None:
-        super().__init__()
-        assert (context, namespace) == ("lab", "ml")
-
-    def stated(self, run: str) -> tuple[Stated, ...]:
-        return tuple(map(kubernetes.stated, self.nodes)) if run == RUN else ()
-
-
 @pytest.fixture
-def collect(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Any:
-    del folder
-    monkeypatch.setattr(cluster, "Cluster", Client)
-    access = ("--context", "lab", "--namespace", "ml")
-    return lambda *arguments: run(capsys, "collect", *access, *arguments)
+def logs(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A folder of rendered Jobs, and in it the log of one of two nodes."""
+    settings = {"images": {"cpu": "r.example/cpu:1"}, "nodes": {"n1": "cpu", "n2": "cpu"}}
+    (folder / "fleet.yaml").write_text(json.dumps({"kubernetes": settings}))
+    assert run(capsys, "render", "-o", "out")[0] == 0
+    save(folder / "out", "n1")
+    return folder
 
 
-def test_the_table_is_json_on_request_and_kept_in_a_folder(collect: Any, folder: Path) -> None:
-    code, out, err = collect("--run", RUN, "--json", "-o", "results")
+def save(folder: Path, node: str) -> None:
+    manifest = yaml.safe_load((folder / f"job-{node}.yaml").read_text())["metadata"]
+    run_id = f"{manifest['labels']['envbuilder/run']}/{node}/{manifest['name']}-x7k2p"
+    (folder / "results").mkdir(exist_ok=True)
+    (folder / "results" / f"{manifest['name']}.json").write_text(log_of(node, run_id=run_id))
+
+
+def test_saved_logs_are_shown_and_marked(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, table, err = run(capsys, "show", "out", "--html", "page.html")
     assert code == 5, err
-    summary = json.loads(out)["summary"]
-    assert {e["node"]: e["outcome"] for e in summary["entries"]} == OUTCOMES
-    assert summary["scheduler"] == "kubernetes"
-    assert summary["quick"] is True
-    assert summary["started"] == "20261123T091500Z"
-    assert json.loads((folder / "results" / "summary.json").read_text()) == summary
-    results = {path.name.partition(".")[0] for path in (folder / "results" / "results").iterdir()}
-    assert "right" in results
-    assert "oom" not in results
+    assert "2 nodes: 1 unproven, 1 lost" in table
+    assert f"n1: unproven: {UNREPEATED}" in " ".join(table.split())
+    assert "there is no results/envbuilder-" in table
+    assert NOT_ATTESTED in table
+    assert max(map(len, table.splitlines())) <= 80
+    page = (logs / "page.html").read_text()
+    assert NOT_ATTESTED in page
+    assert "-n1-x7k2p, not attested" in page
+    assert "NOT VERIFIED: 2 nodes" in page
+    summary = json.loads(run(capsys, "show", "out", "--json")[1])["summary"]
+    assert (summary["scheduler"], summary["attested"]) == ("kubernetes", False)
+    assert summary["entries"][0]["pod"].endswith("-n1-x7k2p")
+    # The next run compares with these files, too.
+    assert run(capsys, "render", "-o", "later")[0] == 0
+    save(logs / "later", "n2")
+    code, table, _ = run(capsys, "show", "later", "--against", "out")
+    assert code == 5
+    assert "n1: worse" not in table
+    assert "n2: changed: was lost, is unproven" in " ".join(table.split())
+    assert run(capsys, "show", "out", "--against", "out")[0] == 2
 
 
-def test_what_is_kept_can_be_shown(
-    collect: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_logs_of_all_images_need_them(
+    logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del folder
-    table = collect("--run", RUN, "-o", "results")[1]
-    assert "out of memory" in " ".join(table.split())
-    assert run(capsys, "show", "results")[1] == table
-
-
-def test_a_run_that_does_not_compare_is_refused_before_a_log_is_read(
-    collect: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "slurm.json").write_bytes(summaries.encode(fleet_runs.earlier(quick=True)))
-    monkeypatch.setattr(Client, "log", lambda self, pod: pytest.fail(f"{pod} was read"))
-    code, out, err = collect("--run", RUN, "--against", "slurm.json")
-    assert (code, out) == (2, "")
-    assert "was on Slurm" in err
-
-
-def test_the_page_shows_every_node(collect: Any, folder: Path) -> None:
-    collect("--run", RUN, "--html", "fleet.html")
-    page = (folder / "fleet.html").read_text()
-    assert all(node in page for node in OUTCOMES)
-
-
-def test_proven_nodes_alone_are_a_success(collect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Client, "nodes", ("right",))
-    assert collect("--run", RUN)[0] == 0
-
-
-class Together(RecordedGroups):
-    """Takes the place of `Cluster`, and knows the recorded groups."""
-
-    groups: tuple[str, ...] = tuple(kubernetes_groups.OUTCOMES)
-
-    def __init__(self, context: str | None, namespace: str | None) -> None:
-        super().__init__()
-        assert (context, namespace) == ("lab", "ml")
-
-    def stated(self, run: str) -> tuple[StatedGroup, ...]:
-        return tuple(map(kubernetes_groups.stated, self.groups)) if run == RUN else ()
-
-
-@pytest.fixture
-def collect_together(collect: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(cluster, "Cluster", Together)
-    # Nothing that was trained is compared with the data.
-    monkeypatch.setattr(mnist, "local", lambda *_, **__: pytest.fail("MNIST was read"))
-    return collect
-
-
-def test_nodes_that_trained_together_have_a_table_a_page_and_json(
-    collect_together: Any, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = ("-o", "results", "--html", "fleet.html")
-    code, out, err = collect_together("--run", RUN, *files)
-    assert code == 5, err
-    lines = out.splitlines()
-    assert lines[0].split() == ["together", "profile", "images/s", "efficiency", "verdict"]
-    assert any(line.split()[-4:] == ["1,131", "105", "%", "verified"] for line in lines)
-    assert "oom-1, oom-2: killed: out of memory (OOMKilled)" in out
-    assert lines[-1] == "1 of 12 groups of nodes trained together."
-    assert max(map(len, lines)) <= 80
-    page = (folder / "fleet.html").read_text()
-    assert "NOT VERIFIED: 24 nodes" in page
-    assert "apart-1" in page
-    assert "No node was examined" not in page
-    assert run(capsys, "show", "results")[1] == out
-    summary = json.loads(run(capsys, "show", "results", "--json")[1])["summary"]
-    assert (summary["across"], summary["entries"]) == (True, [])
-    results = {path.name.partition(".")[2] for path in (folder / "results" / "results").iterdir()}
-    assert {"envbuilder-4f1a2b-in-step.json", "envbuilder-4f1a2b-apart.json"} <= results
-
-
-def test_groups_in_step_are_a_success(
-    collect_together: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Together, "groups", ("in-step",))
-    assert collect_together("--run", RUN)[0] == 0
-
-
-def test_reports_on_all_images_need_them(collect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Client, "nodes", ("right",))
-    stated = kubernetes.stated
-    monkeypatch.setattr(kubernetes, "stated", lambda node: replace(stated(node), subset=False))
+    settings = json.loads((logs / "fleet.yaml").read_text())
+    settings["kubernetes"]["data"] = {"claim": "mnist"}
+    (logs / "fleet.yaml").write_text(json.dumps(settings))
+    assert run(capsys, "render", "-o", "all")[0] == 0
     monkeypatch.setattr(mnist, "obtain", lambda *arguments: mnist.subset())
-    code, _, err = collect("--run", RUN)
+    code, _, err = run(capsys, "show", "all")
     assert code == 2
     assert "cannot be checked without the files of MNIST" in err
-    code, _, err = collect("--run", RUN, "--data", ".")
+    code, _, err = run(capsys, "show", "all", "--data", ".")
     assert code == 2
     assert "no train-images-idx3-ubyte" in err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "name either"),
-        (("--run", RUN, "."), "name either"),
-        (("--run", "../../x"), "is not the ID of a run"),
-        (("--run", "20261123t091500z-000000"), "no job of the run"),
-        (("out",), "does not exist"),
-        (("nothing",), "no job-"),
-    ],
-)
-def test_a_run_that_is_not_named_is_refused(
-    collect: Any, folder: Path, arguments: tuple[str, ...], words: str
+def test_nodes_that_train_together_need_no_images(
+    logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "nothing").mkdir()
-    code, _, err = collect(*arguments)
-    assert code == 2
-    assert words in " ".join(err.split())
+    settings = json.loads((logs / "fleet.yaml").read_text())
+    settings["kubernetes"] |= {"shared": {"claim": "scratch"}, "data": {"claim": "mnist"}}
+    (logs / "fleet.yaml").write_text(json.dumps(settings))
+    assert run(capsys, "render", "--ddp", "-o", "together")[0] == 0
+    monkeypatch.setattr(mnist, "local", lambda *_, **__: pytest.fail("MNIST was read"))
+    code, table, err = run(capsys, "show", "together")
+    assert code == 5, err
+    assert table.startswith("together  profile  images/s  efficiency  verdict")
+    assert NOT_ATTESTED in table

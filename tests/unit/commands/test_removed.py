@@ -1,4 +1,4 @@
-"""Options that were removed: refused with 2, and with what to do instead."""
+"""Commands and options that were removed: refused with 2, and with what to do instead."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ import pytest
 from envbuilder import cli
 from envbuilder.commands import removed
 
-ROWS = [(name, option) for name, options in removed.INSTEAD.items() for option in options]
+ROWS = {
+    **{
+        f"{name} {option}": why
+        for name, of in removed.INSTEAD.items()
+        for option, why in of.items()
+    },
+    **removed.COMMANDS,
+}
 
 
-@pytest.mark.parametrize(("name", "option"), ROWS)
-def test_a_removed_option_is_2_and_says_what_to_do_instead(
-    name: str, option: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("words", "instead"), ROWS.items())
+@pytest.mark.parametrize("arguments", [[], ["manifests", "--json"]])
+def test_what_was_removed_is_2_and_says_what_to_do_instead(
+    words: str, instead: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main([*name.split(), option])
+        cli.main([*words.split(), *arguments])
     captured = capsys.readouterr()
     assert caught.value.code == 2
     assert captured.out == ""
-    assert f"`{name} {option}` was removed: {removed.INSTEAD[name][option]}" in captured.err
+    assert f"`{words}` was removed: {instead}" in captured.err

@@ -12,9 +12,7 @@ import yaml
 from envbuilder.core import resources, schema
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import rendering
-from envbuilder.fleet.kubernetes import stated
 from envbuilder.fleet.kubernetes.names import LONGEST, job_name, label_value
-from envbuilder.fleet.kubernetes.settings import KubernetesSettings
 from envbuilder.fleet.settings import FleetSettings
 from envbuilder.payload import arguments
 from envbuilder.profiles import profile as profiles
@@ -34,6 +32,7 @@ def rendered(stated_settings: Any) -> dict[str, dict[str, Any]]:
     return {
         file.name: yaml.safe_load(file.content)
         for file in rendering.files(RUN, selection, settings.kubernetes, shipped, subset)
+        if file.name.endswith(".yaml")
     }
 
 
@@ -179,35 +178,6 @@ def test_kueue_starts_what_has_a_queue() -> None:
     assert with_queue["spec"]["suspend"] is True
     assert "suspend" not in without["spec"]
     assert not any("kueue" in key for key in without["metadata"]["labels"])
-
-
-def test_what_is_rendered_is_what_is_collected(tmp_path: Path) -> None:
-    settings = schema.decode({"kubernetes": FULL}, FleetSettings, "fleet.yaml")
-    assert settings.kubernetes is not None
-    selection = rendering.selected(settings, None, None)
-    for file in rendering.files(RUN, selection, settings.kubernetes, shipped, {}):
-        (tmp_path / file.name).write_bytes(file.content)
-    read = [job for job in stated.read(tmp_path) if isinstance(job, stated.Stated)]
-    jobs = {job.promise.node: job for job in read}
-    assert {node: job.profile for node, job in jobs.items()} == FULL["nodes"]
-    assert jobs[LONG].job == job_name(RUN, LONG)
-    assert jobs["gpu-1"].image == FULL["images"]["cuda"]  # type: ignore[index]
-    assert {(job.run, job.namespace, job.subset) for job in jobs.values()} == {(RUN, "ml", False)}
-
-
-def test_folders_without_jobs_or_with_those_of_two_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="no job-"):
-        stated.read(tmp_path)
-    settings = KubernetesSettings(images={"cpu": "r.example/cpu:1"}, nodes={"a": "cpu", "b": "cpu"})
-    selection = rendering.selected(FleetSettings(kubernetes=settings), None, None)
-    for run, name in ((RUN, "job-a.yaml"), (f"{RUN[:-1]}0", "job-b.yaml")):
-        files = {f.name: f for f in rendering.files(run, selection, settings, shipped, {})}
-        (tmp_path / name).write_bytes(files[name].content)
-    with pytest.raises(InvalidError, match="several runs"):
-        stated.read(tmp_path)
-    (tmp_path / "job-b.yaml").write_text("kind: Job\n")
-    with pytest.raises(InvalidError, match="not made by envbuilder"):
-        stated.read(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,7 @@ import yaml
 from envbuilder.core import resources, schema
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import rendering
-from envbuilder.fleet.groups import Members
-from envbuilder.fleet.kubernetes import stated
 from envbuilder.fleet.kubernetes.names import LONGEST, together_name
-from envbuilder.fleet.kubernetes.stated import StatedGroup
 from envbuilder.fleet.settings import FleetSettings
 from envbuilder.payload import arguments
 from envbuilder.profiles import profile as profiles
@@ -53,7 +50,11 @@ def pair() -> tuple[Any, Any]:
 
 def test_rendered_files_are_the_golden_ones(repository: Path, rewrite_golden: bool) -> None:
     folder = repository / "tests" / "golden" / "fleet" / "kubernetes-ddp"
-    files = {name: content for name, content in rendered().items() if "ddp0" in name}
+    files = {
+        name: content
+        for name, content in rendered().items()
+        if "ddp0" in name or name == "README.md"
+    }
     if rewrite_golden:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -63,7 +64,7 @@ def test_rendered_files_are_the_golden_ones(repository: Path, rewrite_golden: bo
 
 def test_there_is_one_job_for_each_profile_and_none_for_a_node() -> None:
     assert list(rendered()) == [
-        "data.yaml",
+        *("data.yaml", "README.md"),
         *("ddp0-cuda.yaml", "service-ddp0-cuda.yaml"),
         *("ddp1-cpu.yaml", "service-ddp1-cpu.yaml"),
     ]
@@ -116,28 +117,6 @@ def test_the_payload_understands_its_arguments(pair: tuple[Any, Any]) -> None:
     assert (options.command, options.nodes, options.node_rank) == ("parallel-node", 2, 1)
     assert options.start.as_found is False
     assert options.limit < job["spec"]["template"]["spec"]["activeDeadlineSeconds"]
-
-
-def test_jobs_state_what_collect_needs(tmp_path: Path) -> None:
-    for name, content in rendered(namespace="ml").items():
-        (tmp_path / name).write_bytes(content)
-    cuda, cpu = stated.read(tmp_path)
-    assert isinstance(cuda, StatedGroup)
-    assert isinstance(cpu, StatedGroup)
-    assert cuda.members == Members(nodes=("gpu-1", "gpu-2"), profile="cuda")
-    assert cpu.members.nodes == ("cpu-1", "cpu-2", "cpu-3")
-    assert (cuda.run, cuda.job) == (RUN, together_name(RUN, 0, "cuda"))
-    assert (cuda.subset, cuda.namespace) == (True, "ml")
-
-
-@pytest.mark.parametrize("nodes", ["gpu-1", "", "a,a", "a,<b>", "a, b", ",".join("n" * 65)])
-def test_a_job_of_odd_nodes_is_refused(nodes: str, tmp_path: Path) -> None:
-    text = rendered()["ddp0-cuda.yaml"].decode()
-    changed = text.replace("envbuilder/nodes: gpu-1,gpu-2", f"envbuilder/nodes: '{nodes}'")
-    assert changed != text
-    (tmp_path / "ddp0-cuda.yaml").write_text(changed)
-    with pytest.raises(InvalidError, match="expected 2 to 64 nodes"):
-        stated.read(tmp_path)
 
 
 def test_the_folder_that_they_share_can_be_written(pair: tuple[Any, Any]) -> None:

@@ -1,0 +1,340 @@
+"""Judge the logs of rendered Jobs that the user saved.
+
+A log is a file that anybody may have saved or changed. Node, pod and run are those that it names,
+nothing attests them, and no outcome is better than `unproven`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from envbuilder.build import isolation
+from envbuilder.core import bounded, decoding, schema, stamps, strict_json, types
+from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.core.resources import MARK
+from envbuilder.core.text import printable
+from envbuilder.fleet import groups, judge
+from envbuilder.fleet.groups import Members
+from envbuilder.fleet.kubernetes.jobs import pod_job
+from envbuilder.fleet.kubernetes.manifests import IMAGES, WHY
+from envbuilder.fleet.kubernetes.names import NODE, NODES, PROFILE, RUN
+from envbuilder.fleet.model import (
+    LONGEST_REASON,
+    PROVEN,
+    JobId,
+    NodeName,
+    Promise,
+    RunId,
+    Summary,
+    epochs,
+    natural,
+    started,
+)
+from envbuilder.payload.parallel.shares import MOST_RANKS
+from envbuilder.payload.report import UNREPEATED
+from envbuilder.verify import across
+from envbuilder.verify.report import consistency, model, speed
+from envbuilder.verify.run import as_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from envbuilder.fleet.model import Entry, Group, Outcome
+    from envbuilder.payload.training.dataset import Dataset
+    from envbuilder.profiles.profile import Profile
+
+RESULTS = "results"
+"""The folder for the logs, in that of the manifests."""
+_FILES = ("job-*.yaml", "ddp*.yaml")
+_LARGEST_LOG = 16 << 20
+"""Bytes. Kubelets keep 10 MiB of a log; a verification writes 0.1 to 0.3 MB."""
+_LAST_LINES, _LONGEST_LINE = 12, 500
+_EVENT = '{"event":'
+
+
+class _Labels(Struct, frozen=True):
+    run: RunId = msgspec.field(name=RUN)
+
+
+class _Annotations(Struct, frozen=True):
+    profile: types.Name = msgspec.field(name=PROFILE)
+    images: Literal["all", "subset"] = msgspec.field(name=IMAGES)
+    node: NodeName | None = msgspec.field(name=NODE, default=None)
+    nodes: str = msgspec.field(name=NODES, default="")
+    why: str = msgspec.field(name=WHY, default="")
+
+
+class _Metadata(Struct, frozen=True):
+    name: JobId
+    labels: _Labels
+    annotations: _Annotations
+
+
+class _PodSpec(Struct, frozen=True):
+    activeDeadlineSeconds: int  # noqa: N815 (the API's name)
+
+
+class _Template(Struct, frozen=True):
+    spec: _PodSpec
+
+
+class _Spec(Struct, frozen=True):
+    template: _Template
+
+
+class _Manifest(Struct, frozen=True):
+    metadata: _Metadata
+    spec: _Spec
+
+
+class RenderedJob(Struct, frozen=True, kw_only=True):
+    """A Job that `fleet render` wrote: for one node, or for several that train together."""
+
+    run: str
+    name: str
+    nodes: Annotated[tuple[NodeName, ...], Meta(min_length=1, max_length=MOST_RANKS)]
+    profile: str
+    why: str
+    """What promises the profile of its only node."""
+    subset: bool
+    """Whether it trains on the small subset of MNIST."""
+    seconds: int
+    """How long its pod may live."""
+
+
+class Log(Struct, frozen=True, kw_only=True):
+    """What a pod printed."""
+
+    report: dict[str, Any] | None
+    run_id: str
+    """The run, node and pod that the report names; empty without a report."""
+    failed: bool
+    """Whether the payload printed an error of its own."""
+    last: str
+    """That error, or else the last lines that are no events."""
+
+
+def is_rendered(folder: Path) -> bool:
+    """Return whether a folder holds manifests of Jobs."""
+    return any(next(folder.glob(pattern), None) for pattern in _FILES)
+
+
+def read_jobs(folder: Path) -> tuple[RenderedJob, ...]:
+    """Return the Jobs of a folder that `fleet render` wrote.
+
+    Raises `InvalidError` if one is malformed, or if they are of several runs.
+    """
+    jobs = tuple(_read_job(path) for pattern in _FILES for path in sorted(folder.glob(pattern)))
+    runs = sorted({job.run for job in jobs})
+    if len(runs) != 1:
+        raise InvalidError(
+            f"{folder}: expected the Jobs of one run, it has {', '.join(runs) or 'none'}",
+            "Keep those of one run, as `envbuilder fleet render` wrote them.",
+        )
+    return jobs
+
+
+def _read_job(path: Path) -> RenderedJob:
+    where, text = str(path), schema.read_text(path)
+    if MARK not in text.partition("\n")[0]:
+        raise InvalidError(f"{where}: not made by envbuilder", "Move it away.")
+    manifest = schema.decode(schema.parse_yaml(text, where), _Manifest, where, text)
+    metadata, notes = manifest.metadata, manifest.metadata.annotations
+    nodes = [notes.node] if notes.node else notes.nodes.split(",")
+    facts = {
+        "run": metadata.labels.run,
+        "name": metadata.name,
+        "nodes": nodes,
+        "profile": notes.profile,
+        "why": printable(notes.why, LONGEST_REASON),
+        "subset": notes.images == "subset",
+        "seconds": manifest.spec.template.spec.activeDeadlineSeconds,
+    }
+    try:
+        job = decoding.convert(facts, RenderedJob)
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"{where}: {NODES}: {error}", "Render the run again.") from error
+    if len(set(nodes)) < len(nodes):
+        raise InvalidError(f"{where}: {NODES}: a node is named twice", "Render the run again.")
+    return job
+
+
+def judge_run(
+    folder: Path,
+    jobs: Sequence[RenderedJob],
+    profile_of: Callable[[str], Profile],
+    data: Dataset | None,
+) -> Summary:
+    """Return the summary of a run from the logs in its folder.
+
+    `data` are the images that pods were to train on; it is not used for nodes that train together.
+    """
+    entries: list[Entry] = []
+    together: list[Group] = []
+    for job in jobs:
+        log = _read_log(folder, job)
+        if len(job.nodes) > 1:
+            together.append(_judge_group(job, log))
+        else:
+            assert data is not None
+            entries.append(_judge_node(job, log, profile_of(job.profile), data))
+    run, subset = jobs[0].run, jobs[0].subset
+    return Summary(
+        run=run,
+        scheduler="kubernetes",
+        started=started(run),
+        finished=stamps.now(),
+        quick=subset,
+        epochs=epochs(None, quick=subset),
+        entries=tuple(sorted(entries, key=lambda entry: natural(entry.node))),
+        across=bool(together),
+        groups=tuple(together),
+        attested=False,
+    )
+
+
+def _read_log(folder: Path, job: RenderedJob) -> Log | str:
+    """Return the log of a Job, or why there is none."""
+    path = folder / RESULTS / f"{job.name}.json"
+    try:
+        content = bounded.read(path, _LARGEST_LOG)
+    except FileNotFoundError:
+        return f"there is no {RESULTS}/{path.name}: save its log, as README.md says"
+    except OSError as error:
+        return f"{RESULTS}/{path.name}: cannot be read: {error.strerror or error}"
+    return parse_log(content.decode(errors="replace"))
+
+
+def parse_log(text: str) -> Log:
+    """Return what is in a log, where stdout and stderr are mixed; the last report counts."""
+    lines = text.splitlines()
+    report, run_name, errors = None, "", []
+    for event in _events(lines):
+        kind, content, message = event.get("event"), event.get("report"), event.get("message")
+        if kind == "report" and isinstance(content, dict):
+            report, run_name = content, str(event.get("run_id"))
+        elif kind == "error" and isinstance(message, str):
+            errors.append(message)
+    plain = [line for line in lines if line.strip() and not line.startswith(_EVENT)]
+    last = errors[-1:] or plain[-_LAST_LINES:]
+    return Log(
+        report=report,
+        run_id=run_name,
+        failed=bool(errors),
+        last="\n".join(printable(line, _LONGEST_LINE) for line in last),
+    )
+
+
+def _events(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the events that may matter: progress and phases are most of the lines."""
+    for line in lines:
+        start = line[: len(_EVENT) + 12]
+        if not line.startswith(_EVENT) or not ('"report"' in start or '"error"' in start):
+            continue
+        try:
+            event = strict_json.loads(line.encode())
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def _without_report(job: RenderedJob, log: Log | str) -> tuple[Outcome, str] | None:
+    """Return the outcome of a Job whose log holds no report, or another one's; else None."""
+    if isinstance(log, str):
+        return "lost", log
+    if log.report is None and log.failed:
+        return "broken", log.last
+    if log.report is None:
+        last = log.last.splitlines()[-1:] or ["it is empty"]
+        return "lost", f"the log holds no report; save it again when the pod has ended: {last[0]}"
+    run, node, pod = _named(log)
+    if run != job.run or node not in job.nodes or not pod:
+        return "mixed-up", f"the report in its log is of {printable(log.run_id, LONGEST_REASON)}"
+    return None
+
+
+def _named(log: Log) -> tuple[str, str, str]:
+    """Return the run, node and pod that a log names."""
+    run, _, rest = log.run_id.partition("/")
+    node, _, pod = rest.partition("/")
+    return run, node, pod
+
+
+def _judge_node(job: RenderedJob, log: Log | str, profile: Profile, data: Dataset) -> Entry:
+    promise = Promise(node=job.nodes[0], profile=job.profile, why=job.why)
+    if ended := _without_report(job, log):
+        return judge.unexamined(promise, *ended, job.name).entry
+    assert isinstance(log, Log)
+    assert log.report is not None
+    try:
+        report = model.check(_checked(job, log.report, profile, data))
+    except VerifyError as error:
+        entry = judge.unexamined(promise, "failed", error.message, job.name).entry
+    else:
+        entry = judge.of_report(promise, job.name, report).entry
+    entry = replace(entry, pod=printable(_named(log)[2], LONGEST_REASON))
+    return replace(entry, outcome="unproven", detail=UNREPEATED) if _is_proof(entry) else entry
+
+
+def _is_proof(judged: Entry | Group) -> bool:
+    return judged.outcome in {*PROVEN, "slow"}
+
+
+def _checked(
+    job: RenderedJob, sent: dict[str, Any], profile: Profile, data: Dataset
+) -> dict[str, Any]:
+    """Return the whole report; raise `VerifyError` if it contradicts the request or itself.
+
+    As in a verification on this machine, except for the blind test, the arrival of events and the
+    repeated steps: a log is read after the end.
+    """
+    artifact = {"kind": "image"}
+    facts = {
+        "profile": profile.name,
+        "backend": "docker",
+        "artifact": artifact,
+        "host": {"container": True},
+    }
+    sent = as_stored(sent, "")
+    measured = model.check(sent)
+    if measured.status != "failed":
+        pod = pod_job(profile, subset=job.subset)
+        request = consistency.request_for(pod.expects, data, epochs=pod.epochs, quick=pod.quick)
+        problems = consistency.contradictions(request, measured, job.seconds)
+        problems += filter(None, [isolation.differences(sent, artifact, as_found=False)])
+        if problems:
+            raise VerifyError(f"the report is not to be trusted: {'; '.join(problems)}")
+    return speed.with_speed(model.assemble(sent, facts))
+
+
+def _judge_group(job: RenderedJob, log: Log | str) -> Group:
+    members = Members(nodes=job.nodes, profile=job.profile)
+    if ended := _without_report(job, log):
+        return groups.unexamined(members, *ended, job.name)
+    assert isinstance(log, Log)
+    assert log.report is not None
+    attempt = across.attempt(job.run, job.name)
+    try:
+        report = as_stored(log.report, "")
+    except VerifyError as error:
+        return groups.unexamined(members, "mixed-up", error.message, job.name)
+    sent = {
+        "schema": 1,
+        "attempt": attempt,
+        "nodes": len(job.nodes),
+        "status": report.get("status"),
+        "reasons": report.get("reasons"),
+        "profile": job.profile,
+        "backend": "docker",
+        "fingerprint": None,
+        "scaling": {key: value for key, value in report.items() if key != "schema"},
+    }
+    group = groups.of_result(members, attempt, job.name, sent)
+    group = replace(group, pod=printable(_named(log)[2], LONGEST_REASON))
+    return replace(group, outcome="unproven") if _is_proof(group) else group

@@ -1,0 +1,287 @@
+"""The saved logs of rendered Jobs, in which anything may stand."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.core import resources
+from envbuilder.core.errors import InvalidError
+from envbuilder.fleet import rendering
+from envbuilder.fleet.kubernetes import results
+from envbuilder.fleet.kubernetes.jobs import SUBSET
+from envbuilder.fleet.kubernetes.settings import Claim, KubernetesSettings
+from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Group
+from envbuilder.fleet.settings import FleetSettings
+from envbuilder.payload.report import UNREPEATED
+from envbuilder.payload.training.dataset import load
+from envbuilder.profiles import profile as profiles
+from tests.support.kubernetes import DATA, RUN, group_log, job_name, log_of, pod_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.fleet.model import Summary
+
+POD = "envbuilder-4f1a2b-ddp0-cpu-0-x7k2p"
+
+
+def shipped(name: str) -> profiles.Profile:
+    return profiles.load(name, (resources.profiles_dir(),))
+
+
+def render(folder: Path, *nodes: str, run: str = RUN, ddp: bool = False) -> None:
+    settings = KubernetesSettings(
+        images={"cpu": "r.example/cpu:1"},
+        nodes=dict.fromkeys(nodes, "cpu"),
+        shared=Claim(claim="scratch"),
+    )
+    selection = rendering.selected(FleetSettings(kubernetes=settings), None, None)
+    for file in rendering.files(run, selection, settings, shipped, {}, ddp=ddp):
+        (folder / file.name).write_bytes(file.content)
+    (folder / "results").mkdir(exist_ok=True)
+
+
+def shown(folder: Path) -> Summary:
+    data = load(resources.mnist_subset_dir(), SUBSET)
+    return results.judge_run(folder, results.read_jobs(folder), shipped, data)
+
+
+def entry(folder: Path, log: str) -> Entry:
+    """The row of the node `n1` with this log."""
+    render(folder, "n1")
+    (folder / "results" / f"{job_name('n1')}.json").write_text(log)
+    (each,) = shown(folder).entries
+    assert len(each.detail) <= LONGEST_REASON
+    return each
+
+
+def group(folder: Path, log: str) -> Group:
+    """The row of the nodes `n1` and `n2`, which train together, with this log."""
+    render(folder, "n1", "n2", ddp=True)
+    (folder / "results" / "envbuilder-4f1a2b-ddp0-cpu.json").write_text(log)
+    (each,) = shown(folder).groups
+    assert len(each.detail) <= LONGEST_REASON
+    return each
+
+
+@pytest.mark.parametrize("status", ["unproven", "passed"])
+def test_what_a_real_container_printed_is_unproven_and_not_attested(
+    status: str, tmp_path: Path
+) -> None:
+    """Payloads said `passed` until steps were repeated outside; such an image may still run."""
+    each = entry(tmp_path, log_of("n1", status=status, reasons=[UNREPEATED]))
+    assert (each.outcome, each.detail) == ("unproven", UNREPEATED)
+    assert (each.node, each.job, each.pod) == ("n1", job_name("n1"), pod_name("n1"))
+    assert (each.profile, each.backend, each.accelerator) == ("cpu", "docker", "cpu")
+    assert (each.framework, each.promised) == ("torch 2.13.0+cpu", "cpu")
+    assert each.accuracy is not None
+    assert each.accuracy > 0.9
+    summary = shown(tmp_path)
+    assert (summary.attested, summary.passed, summary.quick) == (False, False, True)
+    assert (summary.run, summary.scheduler) == (RUN, "kubernetes")
+    assert summary.started == "20261123T091500Z"
+
+
+OTHERS_POD = f"{RUN}/other/{pod_name('other')}"
+ERROR = json.dumps({"event": "error", "message": "/data/train-images-idx3-ubyte: is missing"})
+
+
+@pytest.mark.parametrize(
+    ("log", "outcome", "words"),
+    [
+        ("", "lost", "the log holds no report; save it again when the pod has ended: it is empty"),
+        ("Traceback\nKilled\n", "lost", "when the pod has ended: Killed"),
+        (f"warning\n{ERROR}\nwarning\n", "broken", "/data/train-images-idx3-ubyte: is missing"),
+        (log_of("n1", run_id=OTHERS_POD), "mixed-up", f"is of {OTHERS_POD}"),
+        (log_of("n1", run_id=f"{RUN[:-1]}0/n1/pod"), "mixed-up", "0/n1/pod"),
+        (log_of("n1", run_id=f"{RUN}/n1/"), "mixed-up", f"is of {RUN}/n1/"),
+        (log_of("n1", run_id="\x1b[2J"), "mixed-up", "is of ?[2J"),
+        (log_of("n1", status="failed", reasons=["gradients: 3.1 apart"]), "failed", "3.1 apart"),
+    ],
+)
+def test_a_node_without_a_report_of_its_own_is_not_proven(
+    log: str, outcome: str, words: str, tmp_path: Path
+) -> None:
+    each = entry(tmp_path, log)
+    assert each.outcome == outcome
+    assert words in each.detail
+
+
+def test_a_node_that_trained_elsewhere_is_wrong(tmp_path: Path) -> None:
+    log = json.loads(log_of("n1").splitlines()[-1])
+    log["report"] |= {"status": "failed", "reasons": ["device used: no GPU"]}
+    log["report"]["device"] |= {"requested": "cuda", "used": "cpu"}
+    assert entry(tmp_path, json.dumps(log)).outcome == "wrong"
+
+
+@pytest.mark.parametrize("status", ["unproven", "passed"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "perfect"},
+        {"schema": 1},
+        {"checks": []},
+        {"quick": False},
+        {"origins": None},
+        {"framework": {"name": "torch", "version": "2.12.0"}},
+        {"speedup": 1e300},
+        {"speedup": 10**30},
+        {"baseline": {"seconds": 2000.0}},
+    ],
+    ids=str,
+)
+def test_a_report_that_contradicts_the_request_or_itself_has_failed(
+    changes: dict[str, Any], status: str, tmp_path: Path
+) -> None:
+    each = entry(tmp_path, log_of("n1", **{"status": status, "reasons": ["x"], **changes}))
+    assert each.outcome == "failed", each.detail
+    assert each.outcome not in PROVEN
+
+
+def test_a_log_that_is_missing_unreadable_or_too_large_is_one_nodes_loss(tmp_path: Path) -> None:
+    render(tmp_path, "n1", "n2", "n10", "n3")
+    path = tmp_path / "results" / f"{job_name('n2')}.json"
+    path.mkdir()
+    with (tmp_path / "results" / f"{job_name('n3')}.json").open("wb") as stream:
+        stream.truncate((16 << 20) + 1)
+    (tmp_path / "results" / f"{job_name('n10')}.json").write_text(log_of("n10"))
+    rows = {each.node: (each.outcome, each.detail) for each in shown(tmp_path).entries}
+    assert list(rows) == ["n1", "n2", "n3", "n10"]
+    assert {node: outcome for node, (outcome, _) in rows.items()} == {
+        **dict.fromkeys(("n1", "n2", "n3"), "lost"),
+        "n10": "unproven",
+    }
+    assert f"there is no results/{job_name('n1')}.json: save its log" in rows["n1"][1]
+    assert "cannot be read" in rows["n2"][1]
+    assert "larger than 16 MiB" in rows["n3"][1]
+
+
+def test_nodes_in_step_are_unproven_too(tmp_path: Path) -> None:
+    each = group(tmp_path, group_log(POD))
+    assert (each.outcome, each.detail, each.ranks) == ("unproven", "2 ranks in step", 2)
+    assert (each.nodes, each.job, each.pod) == (("n1", "n2"), "envbuilder-4f1a2b-ddp0-cpu", POD)
+    assert each.images_per_second == pytest.approx(1131.26, abs=0.01)
+    assert each.efficiency == pytest.approx(1.049, abs=0.001)
+    assert (each.profile, each.device) == ("cpu", "Intel(R) Xeon(R) Processor")
+    summary = shown(tmp_path)
+    assert (summary.attested, summary.passed, summary.across) == (False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("log", "outcome", "words"),
+    [
+        ("", "lost", "it is empty"),
+        ("no Service\n", "lost", "no Service"),
+        (group_log(POD, run_id=OTHERS_POD), "mixed-up", f"is of {OTHERS_POD}"),
+        (group_log(POD, status="failed", reasons=["weights: 3.1 apart"]), "failed", "3.1 apart"),
+        *(
+            (group_log(POD, **changes), "mixed-up", "")
+            for changes in (
+                {"status": "perfect"},
+                {"status": "failed", "reasons": "none"},
+                {"devices": []},
+                {"ranks": 3},
+                {"efficiency": None},
+                {"gradients_equal": False},
+                {"samples_per_second": -1},
+                {"samples_per_second": 10**30},
+                {"status": "x" * (1 << 20)},
+            )
+        ),
+    ],
+    ids=lambda value: value[-40:],
+)
+def test_nodes_that_were_not_in_step_are_not_proven(
+    log: str, outcome: str, words: str, tmp_path: Path
+) -> None:
+    each = group(tmp_path, log)
+    assert each.outcome == outcome
+    assert words in each.detail
+
+
+def test_only_the_files_of_one_run_are_read(tmp_path: Path) -> None:
+    assert not results.is_rendered(tmp_path)
+    with pytest.raises(InvalidError, match="it has none"):
+        results.read_jobs(tmp_path)
+    render(tmp_path, "n1", "n2")
+    assert results.is_rendered(tmp_path)
+    jobs = results.read_jobs(tmp_path)
+    assert [(job.nodes, job.profile, job.subset, job.seconds) for job in jobs] == [
+        ((node,), "cpu", True, 1800) for node in ("n1", "n2")
+    ]
+    render(tmp_path, "n2", run=f"{RUN[:-1]}0")
+    with pytest.raises(InvalidError, match=f"one run, it has {RUN[:-1]}0, {RUN}"):
+        results.read_jobs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("Generated by envbuilder", "", "not made by envbuilder"),
+        ("envbuilder/run: ", "other: ", "envbuilder/run"),
+        ("envbuilder/nodes: n1,n2", "envbuilder/nodes: n1,n1", "a node is named twice"),
+        ("envbuilder/nodes: n1,n2", "envbuilder/nodes: n1,-n2", "envbuilder/nodes: "),
+        ("envbuilder/nodes: n1,n2", f"envbuilder/nodes: {','.join('abc' * 30)}", "<= 64"),
+        ("envbuilder/nodes: n1,n2", "other: x", "envbuilder/nodes: "),
+        ("name: envbuilder-4f1a2b-ddp0-cpu", "name: ../x", "name"),
+    ],
+)
+def test_a_manifest_that_was_damaged_is_refused(
+    old: str, new: str, words: str, tmp_path: Path
+) -> None:
+    render(tmp_path, "n1", "n2", ddp=True)
+    path = tmp_path / "ddp0-cpu.yaml"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(InvalidError) as caught:
+        results.read_jobs(tmp_path)
+    assert str(path) in caught.value.message
+    assert words in caught.value.message
+
+
+def event(run_id: str = "run", **report: object) -> str:
+    return json.dumps({"event": "report", "run_id": run_id, "report": report})
+
+
+def test_a_real_log_has_its_report_between_other_lines() -> None:
+    log = results.parse_log((DATA / "verified.log").read_text())
+    assert log.run_id == "RUN_ID"
+    assert log.report is not None
+    assert log.report["status"] == "passed"
+    assert "profiler_stop" in log.last
+    assert "event" not in log.last
+
+
+def test_the_last_report_counts_and_other_lines_are_few_and_short() -> None:
+    lines = "".join(f"{n} {'x' * 9000}\n" for n in range(1000))
+    log = results.parse_log(f"{event('first', a=1)}\n{lines}{event('second', a=2)}\n")
+    assert (log.run_id, log.report) == ("second", {"a": 2})
+    assert log.last.startswith("988 x")
+    assert len(log.last) < 7000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        '{"event": "report"',
+        '{"event": "report", "report": []}',
+        '{"event": "report", "report": {"a": 1, "a": 2}}',
+        '{"event": "report", "report": {"a": NaN}}',
+        '{"event": "phase", "name": "report"}',
+        event(a=1)[:-3],
+        f" {event(a=1)}",
+        '{"event": "report", "report": ' + "[" * 100_000,
+    ],
+)
+def test_what_is_no_report_is_none(text: str) -> None:
+    assert results.parse_log(text).report is None
+
+
+@given(st.text() | st.text().map(lambda text: '{"event": "report", ' + text))
+def test_whatever_is_printed_is_read(text: str) -> None:
+    assert results.parse_log(text).report is None
