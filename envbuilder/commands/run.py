@@ -48,8 +48,9 @@ def command(
 
     Without a command it runs the one that envbuilder.yaml states (command:).
     The environment is built first if it is missing. The command's own exit code is passed through;
-    125 means that envbuilder itself failed, or refused to run pip or another Python tool that is on
-    PATH but not in the environment. Add packages in a profile; a program named by its path is run.
+    125 means that envbuilder itself failed, or refused to run an installer (pip, conda), another
+    Python, or a tool such as jupyter that is on PATH but not in the environment. Add packages in a
+    profile; a program named by its path is run.
 
     In an image the command runs as you (for root: as the folder's owner), without any capability.
     It can write the project, volumes and /tmp, and gets the network and its device.

@@ -149,5 +149,14 @@ class FakeEngine(Engine):
         self.done.append(f"remove {ref}")
         self.images.pop(ref, None)
 
+    def _home_options(self, container: Container) -> str:
+        return "mode=0700"
+
+    def _isolated_run(self, folder: str) -> tuple[tuple[str, ...], dict[str, str]]:
+        raise NotImplementedError
+
+    def _not_started(self, words: str) -> Any:
+        raise NotImplementedError
+
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
         return ("--gpus", gpus) if gpus else ()

@@ -180,7 +180,7 @@ class DockerEnvironment:
     def _container(self, argv: Sequence[str], access: Access) -> tuple[Container, str]:
         """Return a command's container, and why the project is not at its own path in it."""
         wheels = {file.name for file in self.target.of_kind("wheel")}
-        foreign_programs.in_image(argv, wheels, self.profile.name)
+        foreign_programs.require_lasting(argv, wheels, self.profile.name)
         cwd, socket = Path.cwd(), self._engine.socket
         folder = project_mount.root(self._project, cwd)
         project_mount.require_project(folder, socket)

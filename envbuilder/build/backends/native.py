@@ -103,7 +103,7 @@ def last_steps(
             what="add stubs for programs of other environments",
             folder=str(env / foreign_programs.FOLDER),
             names=foreign_programs.REFUSED,
-            text=foreign_programs.script(profile.name),
+            text=foreign_programs.stub(profile.name),
         ),
         Seal(
             what="write the integrity manifest",
@@ -205,7 +205,7 @@ def preload_paths(profile: Profile, prefix: Path) -> tuple[str, ...]:
 
 def refused_programs(profile: Profile) -> list[Any]:
     """Return what decides the stubs of refused programs, for fingerprints."""
-    return [foreign_programs.REFUSED, foreign_programs.script(profile.name)]
+    return [foreign_programs.REFUSED, foreign_programs.stub(profile.name)]
 
 
 def machine_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -333,12 +333,10 @@ class NativeEnvironment:
 
         Raises `ToolError` if it is not found or belongs to another Python.
         """
-        folders = (str(self.prefix / name) for name in self.bin_folders)
-        path = os.pathsep.join((*folders, environ.get("PATH", "")))
+        folders = [self.prefix / name for name in self.bin_folders]
+        path = os.pathsep.join((*map(str, folders), environ.get("PATH", "")))
         program = shutil.which(argv[0], path=path)
-        foreign_programs.require_own(
-            argv, program, self.prefix, self.bin_folders, self.profile.name
-        )
+        foreign_programs.require_own(argv, program, folders, self.profile.name)
         if program is None:
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
         before = self.profile.environment.get("PYTHONPATH", environ.get("PYTHONPATH"))

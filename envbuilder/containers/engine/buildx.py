@@ -16,8 +16,7 @@ _CLIENT_HINT = (
 
 def require_plugin() -> None:
     """Raise `ToolError` (exit 4) if the docker client or a recent enough buildx is missing."""
-    if process.which("docker") is None:
-        raise ToolError("the docker client is not on PATH", _CLIENT_HINT)
+    require_client()
     done = process.run(["docker", "buildx", "version"], timeout=_SECONDS)
     if done.returncode != 0:
         raise ToolError("the docker client has no buildx plugin", _CLIENT_HINT)
@@ -27,6 +26,12 @@ def require_plugin() -> None:
         raise ToolError(
             f"buildx {text or '(unknown)'} is too old: 0.10 or newer is needed", _CLIENT_HINT
         )
+
+
+def require_client() -> None:
+    """Raise `ToolError` (exit 4) if the docker client is missing."""
+    if process.which("docker") is None:
+        raise ToolError("the docker client is not on PATH", _CLIENT_HINT)
 
 
 def describe(instance: str) -> str:

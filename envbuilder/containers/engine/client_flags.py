@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from envbuilder.containers.engine.container import bound, mount
@@ -18,12 +17,18 @@ NO_LABELS = ("--security-opt", "label=disable")
 
 
 def flags(
-    container: Container, *, user: Sequence[str], gpus: Sequence[str], keep_groups: bool
+    container: Container,
+    *,
+    user: Sequence[str],
+    home_options: str,
+    gpus: Sequence[str],
+    keep_groups: bool,
 ) -> tuple[str, ...]:
     """Return the flags for a container.
 
-    `user` and `gpus` are the engine's own flags for them. `keep_groups`: the host's groups do not
-    exist inside, and this user's are kept instead.
+    `user` and `gpus` are the engine's own flags, `home_options` its options for a file system in
+    memory that belongs to the user. `keep_groups`: the host's groups do not exist inside, and this
+    user's are kept instead.
     """
     devices = container.devices
     groups: list[str] = [str(g) for g in (*container.groups, *(devices.groups if devices else ()))]
@@ -37,11 +42,11 @@ def flags(
         *_limit_flags(container.limits),
         *(NO_LABELS if container.shares_files else ()),
         *user,
-        *_folder_flags(container),
+        *_folder_flags(container, home_options),
         *(f"--publish={port.address}:{port.inside}" for port in container.ports),
         *(f"--env={name}={value}" for name, value in container.variables.items()),
         *(f"--env={name}" for name in container.passed),
-        *(("--entrypoint", json.dumps(container.entrypoint)) if container.entrypoint else ()),
+        *(("--entrypoint", container.entrypoint[0]) if container.entrypoint else ()),
         *(("--shm-size", devices.shm_size) if devices else ()),
         *gpus,
         *(word for name in _given(devices) for word in ("--device", name)),
@@ -61,12 +66,11 @@ def _limit_flags(limits: Limits) -> tuple[str, ...]:
     )
 
 
-def _folder_flags(container: Container) -> tuple[str, ...]:
+def _folder_flags(container: Container, home_options: str) -> tuple[str, ...]:
     """Return the flags for folders of the host, files in memory and the working folder."""
     words: list[str] = []
     if container.home:
-        # runc keeps the folder's mode in the image, whatever is given here: so it is the user's.
-        words += ["--tmpfs", "/tmp:exec", "--tmpfs", f"{container.home}:mode=1777,U"]  # noqa: S108
+        words += ["--tmpfs", "/tmp:exec", "--tmpfs", f"{container.home}:{home_options}"]  # noqa: S108
         words += ["--workdir", container.home]
     if container.project:
         words += ["--mount", bound(*container.project, writable=True), "--volume", "/tmp"]  # noqa: S108

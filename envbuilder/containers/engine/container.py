@@ -109,6 +109,11 @@ class Container(Struct, frozen=True, kw_only=True):
     devices: Devices | None = None
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The image, its command and the arguments: what a client's `run` ends with."""
+        return (self.image, *self.entrypoint[1:], *self.arguments)
+
+    @property
     def shares_files(self) -> bool:
         """Whether files or devices of the host are visible inside."""
         folders = any(volume.is_folder for volume in self.volumes)

@@ -1,4 +1,4 @@
-"""Docker through its SDK; its own client pulls, builds and replaces this process."""
+"""Docker: its SDK reads, moves and removes images and volumes, its client does everything else."""
 
 from __future__ import annotations
 
@@ -10,29 +10,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docker.errors import APIError, NotFound
-from docker.types import DeviceRequest, Mount, Ulimit
 from docker.utils import parse_repository_tag
 from requests import RequestException
 
-from envbuilder.containers.engine import buildx, cdi, docker_run, docker_volumes
-from envbuilder.containers.engine.client_flags import NO_LABELS
+from envbuilder.containers.engine import buildx, cdi, docker_volumes
 from envbuilder.containers.engine.container import limits
 from envbuilder.containers.engine.interface import BuildCommand, Engine, short
 from envbuilder.containers.engine.versions import parsed
 from envbuilder.containers.oci import archive
-from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.core.tars import Tar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from docker import DockerClient
 
-    from envbuilder.containers.engine.container import Container, Devices, Limits
+    from envbuilder.containers.engine.container import Container, Limits
     from envbuilder.containers.engine.endpoint import Endpoint
     from envbuilder.containers.engine.interface import Image, StoredVolume
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core import process, types
+    from envbuilder.core import types
 
 _EXPORTS_LAYOUTS = (25, 0)
 """Docker saves images as OCI layouts from this version on."""
@@ -41,11 +39,20 @@ _LOAD_SECONDS = 1800
 """Generous, as the engine unpacks a whole image before it answers."""
 _REMOVAL_SECONDS = 600
 """Docker's containerd store waits for running builds and cleans up before it answers."""
+_DAEMON = "Error response from daemon: "
+_DEVICE_FAILURES = (
+    "could not select device driver",
+    "gathering device information",
+    "nvidia-container-cli",
+    "CDI device injection failed",
+)
 _LIST = "the engine cannot list its images"
 
 
 class DockerEngine(Engine):
-    """Docker, through a client of its SDK that is closed with the engine."""
+    """Docker: its SDK for images and volumes, its client for builds and containers."""
+
+    removal = ("rm", "--force")
 
     def __init__(self, client: DockerClient, version: str, endpoint: Endpoint) -> None:
         self._client, self._version, self._endpoint = client, version, endpoint
@@ -250,12 +257,6 @@ class DockerEngine(Engine):
                 userns=mapped.get("--userns"),
             )
 
-    def run(
-        self, container: Container, on_stdout: Callable[[str], None], timeout: float
-    ) -> process.Completed:
-        """Run a container to its end."""
-        return docker_run.run(self._client, _options(container), on_stdout, timeout)
-
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's runtime is configured."""
         return "nvidia" in (self._info.get("Runtimes") or {})
@@ -290,6 +291,28 @@ class DockerEngine(Engine):
             info: dict[str, Any] = self._client.info()
         return info
 
+    def _home_options(self, container: Container) -> str:
+        uid, _, gid = container.user.partition(":")
+        return f"uid={uid},gid={gid}"
+
+    def _isolated_run(self, folder: str) -> tuple[tuple[str, ...], dict[str, str]]:
+        buildx.require_client()
+        # The configuration may hold proxies for containers; the endpoint comes as flags instead.
+        variables = {"DOCKER_CONFIG": folder, "DOCKER_TLS": "", "DOCKER_TLS_VERIFY": ""}
+        return ("docker", *self._endpoint.explicit_flags, "run"), variables
+
+    def _not_started(self, words: str) -> VerifyError | ToolError:
+        text = words.rpartition("docker: ")[2].removeprefix(_DAEMON).partition("\n\n")[0].strip()
+        if any(failure in text for failure in _DEVICE_FAILURES):
+            return ToolError(
+                f"the engine cannot give the container its device: {text}",
+                "Install the GPU's driver or its container toolkit, which describes the GPUs, or"
+                " use --force to leave the device flags out.",
+            )
+        if "error waiting for container" in text:
+            return VerifyError(f"the connection to the engine was lost: {text}")
+        return VerifyError(f"the container cannot be started: {text}")
+
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
         return ("--gpus", gpus) if gpus else ()
 
@@ -301,61 +324,3 @@ def _reported(failure: str) -> Iterator[None]:
         yield
     except (APIError, RequestException) as error:
         raise ToolError(f"{failure}: {short(error)}") from error
-
-
-def _options(container: Container) -> dict[str, Any]:
-    """Return a container as options of the SDK."""
-    options: dict[str, Any] = {
-        "image": container.image,
-        "entrypoint": list(container.entrypoint),
-        "command": list(container.arguments),
-        "environment": dict(container.variables),
-        "use_config_proxy": False,
-        "network_mode": "none",
-        "read_only": True,
-        "user": container.user,
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-        "ipc_mode": "private",
-        "ulimits": [Ulimit(name="core", soft=0, hard=0)],
-    }
-    if container.shares_files:
-        options["security_opt"] += [NO_LABELS[1]]
-    if container.limits.memory:
-        options |= {"mem_limit": container.limits.memory, "memswap_limit": -1}
-    if container.limits.processes:
-        options["pids_limit"] = container.limits.processes
-    if container.is_held:
-        options["stdin_open"] = True
-    if container.platform:
-        options["platform"] = container.platform
-    if container.home:
-        uid, _, gid = container.user.partition(":")
-        options["working_dir"] = container.home
-        options["tmpfs"] = {"/tmp": "exec", container.home: f"uid={uid},gid={gid}"}  # noqa: S108
-    mounts, devices = dict(container.mounts), container.devices
-    if devices:
-        mounts |= {v: v for v in devices.volumes}
-        options |= _device_options(devices)
-    # Mounts, not volumes: a missing source of a volume would be created on the host, as root.
-    options["mounts"] = [
-        Mount(target, source, type="bind", read_only=source not in container.writable)
-        for source, target in (mounts | dict(container.writable)).items()
-    ]
-    return options
-
-
-def _device_options(devices: Devices) -> dict[str, Any]:
-    options: dict[str, Any] = {"shm_size": devices.shm_size}
-    requests = []
-    if devices.gpus:
-        requests.append(DeviceRequest(count=-1, capabilities=[["gpu"]]))
-    if devices.cdi:
-        requests.append(DeviceRequest(driver="cdi", device_ids=list(devices.cdi)))
-    if requests:
-        options["device_requests"] = requests
-    if devices.nodes:
-        options["devices"] = [f"{node}:{node}:rwm" for node in devices.nodes]
-    if devices.groups:
-        options["group_add"] = [str(group) for group in devices.groups]
-    return options

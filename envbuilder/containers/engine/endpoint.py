@@ -31,6 +31,17 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         path = (self.url or "").removeprefix("unix://")
         return Path(path) if path.startswith("/") else None
 
+    @property
+    def explicit_flags(self) -> tuple[str, ...]:
+        """Flags that lead the docker client here whatever its configuration and variables say."""
+        words = ["--host", self.url or ""]
+        if self.tls:
+            words.append("--tlsverify" if self.tls.verify else "--tls")
+            certificate, key = self.tls.cert or ("", "")
+            files = (("cacert", self.tls.ca_cert), ("cert", certificate), ("key", key))
+            words += [word for n, file in files if file for word in (f"--tls{n}", str(file))]
+        return tuple(words)
+
     def may_be_opened(self) -> bool:
         """Return whether this user may open the endpoint; only Unix sockets are checked."""
         path = (self.url or "").removeprefix("unix://")

@@ -6,6 +6,9 @@ Failures of an engine become a `ToolError`, `BuildError` or `VerifyError` that s
 from __future__ import annotations
 
 import abc
+import secrets
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct
@@ -16,15 +19,18 @@ from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
 
     from envbuilder.containers.engine.container import Container, Limits
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core import types
+    from envbuilder.core.errors import ToolError, VerifyError
 
 LABEL = "io.envbuilder."
 VOLUME_LABEL = f"{LABEL}volume"
 _NO_NAME = "<none>:<none>"
+_SECONDS = 60.0
+_CLIENT_FAILURES = frozenset({125, 126, 127})
+"""Exit codes of the clients themselves; others are the container's."""
 
 
 class Image(Struct, frozen=True, kw_only=True):
@@ -77,6 +83,8 @@ class Engine(abc.ABC):
     """Whether containers' users are mapped: root inside is this user."""
     receives_layers: bool = True
     """Whether `load` sends layers, so that it helps to know which of them the engine has."""
+    removal: tuple[str, ...]
+    """The client's command that removes a container, even while it runs."""
     socket: Path | None = None
     """The socket through which the engine is reached; None if it has none on this machine."""
 
@@ -209,7 +217,6 @@ class Engine(abc.ABC):
 
     # --- containers
 
-    @abc.abstractmethod
     def run(
         self, container: Container, on_stdout: Callable[[str], None], timeout: float
     ) -> process.Completed:
@@ -218,6 +225,28 @@ class Engine(abc.ABC):
         Raise `VerifyError` if it cannot be started or the engine goes away, `ToolError` if the
         engine cannot provide its device.
         """
+        name = f"envbuilder-{secrets.token_hex(6)}"
+        # podman leaves a file `oom` in its working folder when memory runs out.
+        with tempfile.TemporaryDirectory() as folder:
+            command, variables = self._isolated_run(folder)
+            started = (*command, "--rm", "--pull=never", "--name", name)
+            if container.is_held:
+                started += ("--interactive",)
+            try:
+                done = process.run(
+                    [*started, *self._flags(container), *container.words],
+                    env=variables,
+                    cwd=Path(folder),
+                    timeout=timeout,
+                    on_stdout=on_stdout,
+                    holds_stdin=container.is_held,
+                )
+            finally:
+                # Killing the waiting client does not stop the container.
+                process.run([*self.command, *self.removal, name], timeout=_SECONDS)
+        if done.returncode in _CLIENT_FAILURES and not done.timed_out:
+            raise self._not_started(done.last_words)
+        return done
 
     @abc.abstractmethod
     def knows_gpus(self) -> bool:
@@ -233,7 +262,7 @@ class Engine(abc.ABC):
             *(*self.command, "run", "--rm", "--pull=never", "--interactive"),
             *(("--tty",) if terminal else ()),
             *self._flags(container),
-            *(container.image, *container.arguments),
+            *container.words,
         )
 
     def _flags(self, container: Container) -> tuple[str, ...]:
@@ -241,6 +270,7 @@ class Engine(abc.ABC):
         return client_flags.flags(
             container,
             user=self._user_flags(container),
+            home_options=self._home_options(container),
             gpus=self._gpu_flags(container.devices.gpus) if container.devices else (),
             keep_groups=self.rootless,
         )
@@ -253,6 +283,21 @@ class Engine(abc.ABC):
     def _user_flags(self, container: Container) -> tuple[str, ...]:
         """Return the flags of `run` for a container's user; with a project, one of the host."""
         return ("--user", container.user)
+
+    @abc.abstractmethod
+    def _isolated_run(self, folder: str) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the client's `run` and variables for it, without the user's client settings.
+
+        Those may add variables and proxies to containers. `folder` is an empty folder.
+        """
+
+    @abc.abstractmethod
+    def _not_started(self, words: str) -> VerifyError | ToolError:
+        """Return the error for a container that could not be run; `words` are the client's."""
+
+    @abc.abstractmethod
+    def _home_options(self, container: Container) -> str:
+        """Return the options of `--tmpfs` for a folder that belongs to a container's user."""
 
     @abc.abstractmethod
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:

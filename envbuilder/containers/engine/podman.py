@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from envbuilder.containers.engine import cdi, podman_run
+from envbuilder.containers.engine import cdi
 from envbuilder.containers.engine.client_flags import NO_LABELS
 from envbuilder.containers.engine.container import Limits, limits
 from envbuilder.containers.engine.endpoint import Endpoint
@@ -29,10 +29,10 @@ from envbuilder.containers.oci.descriptor import INDEX, Index
 from envbuilder.containers.oci.layout import MARK, Layout
 from envbuilder.containers.oci.reference import qualified
 from envbuilder.core import process
-from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.errors import BuildError, ToolError, VerifyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from envbuilder.containers.engine.container import Container
     from envbuilder.containers.engine.interface import Image
@@ -54,6 +54,7 @@ _HINT = f"Install podman {OLDEST[0]}.{OLDEST[1]} or newer, use Docker, or use --
 class PodmanEngine(Engine):
     """podman, through its client."""
 
+    removal = ("rm", "--force", "--time", "0", "--ignore")
     receives_layers = False  # it reads those that it lacks from the layout itself
 
     def __init__(
@@ -182,20 +183,6 @@ class PodmanEngine(Engine):
         if done.returncode != 0:
             raise ToolError(f"podman cannot make the volume {name}: {done.last_words}")
 
-    def run(
-        self, container: Container, on_stdout: Callable[[str], None], timeout: float
-    ) -> process.Completed:
-        """Run a container to its end."""
-        # Podman's own settings could add the host's variables and proxies; a remote client has no
-        # such option for variables.
-        flags = [*self._flags(container), "--http-proxy=false"]
-        flags += ["--interactive"] if container.is_held else []
-        if not self._remote:
-            flags.append("--env-host=false")
-        return podman_run.run(
-            self.command, flags, container.image, container.arguments, on_stdout, timeout
-        )
-
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's toolkit has described the GPUs to podman."""
         return any(_GPU.encode() in text for text in cdi.specifications(cdi.FOLDERS))
@@ -213,6 +200,30 @@ class PodmanEngine(Engine):
         # Else root inside would be this user, and any other user inside a stranger to the host.
         mapping = ("--userns", "keep-id") if self.rootless and container.project else ()
         return (*super()._user_flags(container), *mapping)
+
+    def _home_options(self, container: Container) -> str:
+        # runc keeps the folder's mode in the image, whatever is given here: so it is the user's.
+        return "mode=1777,U"
+
+    def _isolated_run(self, folder: str) -> tuple[tuple[str, ...], dict[str, str]]:
+        # A remote client cannot pass on variables, and has no option against that.
+        variables = () if self._remote else ("--env-host=false",)
+        return (*self.command, "run", "--http-proxy=false", *variables), {}
+
+    def _not_started(self, words: str) -> VerifyError | ToolError:
+        if "CDI devices" in words:
+            return ToolError(
+                f"podman does not know the device: {words}",
+                "Install the container toolkit of the GPU's vendor and describe the GPUs with"
+                " `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` or `amd-ctk cdi generate"
+                " --output=/etc/cdi/amd.json`, or use --force to leave the flag out.",
+            )
+        if "no such file or directory" in words and "/dev/" in words:
+            return ToolError(
+                f"podman cannot give the container its device: {words}",
+                "Install the GPU's driver, or use --force to leave the device flags out.",
+            )
+        return VerifyError(f"the container cannot be started: {words}")
 
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
         return ("--device", f"{_GPU}={gpus}") if gpus else ()

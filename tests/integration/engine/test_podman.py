@@ -10,15 +10,12 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.containers.engine import podman_run
-from envbuilder.core.errors import ToolError, VerifyError
 from tests.integration.engine.conftest import PODMAN_BASE as BASE
 from tests.integration.engine.conftest import run_podman as call
 
@@ -29,21 +26,6 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Cli
 
 TINY = ("--profile", "tiny", "--backend", "docker", "--base-image")
-CHILD = """\
-import sys
-from envbuilder.containers.engine import podman_run
-from envbuilder.core import stopping
-stopping.install(owns_process=False)
-try:
-    argv = ["python3", "-u", "-c", CODE]
-    podman_run.run(["podman"], sys.argv[2:], sys.argv[1], argv, print, 600)
-except stopping.TerminatedError as stopped:
-    sys.exit(stopping.exit_code(*stopped.args))
-"""
-IGNORES = (
-    "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)];"
-    " print('up', flush=True); time.sleep(600)"
-)
 
 
 @pytest.fixture
@@ -260,60 +242,3 @@ def test_a_podman_that_does_not_do_its_work_is_told(
     program.symlink_to(real)
     assert built(cli, alone, BASE)["status"] == "built"
     cli("clean", "--profile", "tiny", environment=alone)
-
-
-def left(label: str) -> str:
-    return call("ps", "--all", "--quiet", "--filter", f"label={label}").stdout
-
-
-@pytest.fixture
-def label() -> str:
-    return f"envbuilder-test={secrets.token_hex(6)}"
-
-
-def test_containers_end_and_are_told(
-    engine_of_podman: PodmanEngine, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    def run(code: str, *flags: str, timeout: float = 60) -> Any:
-        every = ["--network", "none", "--label", label, *flags]
-        argv = ["python3", "-u", "-c", code]
-        return podman_run.run(command, every, BASE, argv, seen.append, timeout)
-
-    seen, command = list[str](), engine_of_podman.command
-    done = run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
-    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
-    assert seen == ["out"]
-    assert run("x = bytearray(10**9)", "--memory", "64m").returncode == 137
-    assert list(tmp_path.iterdir()) == []
-    late = run(IGNORES, timeout=3)
-    assert late.timed_out
-    assert late.stdout == "up\n"
-    with pytest.raises(ToolError, match=r"nvidia\.com/gpu=nothing"):
-        run("", "--device", "nvidia.com/gpu=nothing")
-    with pytest.raises(VerifyError, match="image not known"):
-        podman_run.run(command, [], f"nowhere/none:{secrets.token_hex(4)}", [], seen.append, 60)
-    assert left(label) == ""
-
-
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
-def test_an_interrupted_run_leaves_no_container(
-    number: signal.Signals, code: int, engine_of_podman: PodmanEngine, label: str
-) -> None:
-    program = CHILD.replace("CODE", repr("import time; print('up', flush=True); time.sleep(600)"))
-    child = subprocess.Popen(
-        [sys.executable, "-uc", program, BASE, "--network", "none", "--label", label],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "up\n"
-    assert left(label) != ""
-    child.send_signal(number)
-    _, said = child.communicate(timeout=60)
-    assert child.returncode == code, said
-    assert left(label) == ""

@@ -86,7 +86,7 @@ def test_no_command_reaches_another_environments_installer(
     trace = tmp_path / "trace"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    for name in ("pip", "pip3.11", "conda", "jupyter", "some-tool"):
+    for name in ("pip", "pip3.11", "conda", "jupyter"):
         program = elsewhere / name
         program.write_text(f"#!{sys.executable}\nopen({str(trace)!r}, 'w')\n")
         program.chmod(0o755)
@@ -94,7 +94,7 @@ def test_no_command_reaches_another_environments_installer(
     tiny_here = ("--profile", "tiny", "--backend", "venv", "--")
     # What would change the environment is refused before that is built.
     changing = "pip install would change the environment"
-    for command in (["pip", "install", "x"], ["pip3.11", "list"], ["conda"], ["some-tool"]):
+    for command in (["pip", "install", "x"], ["pip3.11", "list"], ["conda"], ["jupyter"]):
         done = cli("run", *tiny_here, *command, environment=path)
         assert done.returncode == 125
         missing = f"{command[0]} is not in this environment"
@@ -106,7 +106,7 @@ def test_no_command_reaches_another_environments_installer(
         assert done.returncode == 125, done.stderr
         assert f"{inner.split()[0]} is not in this environment" in done.stderr
     assert not trace.exists()
-    done = cli("run", *tiny_here, str(elsewhere / "some-tool"), environment=path)
+    done = cli("run", *tiny_here, str(elsewhere / "jupyter"), environment=path)
     assert done.returncode == 0, done.stderr
     assert trace.exists(), "what is named by its path is meant"
     done = cli("run", *tiny_here, "git", "--version", environment=path)

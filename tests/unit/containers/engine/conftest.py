@@ -31,3 +31,19 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, str, str]]
     monkeypatch.setattr(process, "which", which)
     monkeypatch.setattr(process, "run", run)
     return known
+
+
+def started(
+    monkeypatch: pytest.MonkeyPatch, returncode: int = 0, stderr: str = "", *, late: bool = False
+) -> list[tuple[Sequence[str], dict[str, Any]]]:
+    """The command lines and options of the programs that are run, which all end this way."""
+    calls: list[tuple[Sequence[str], dict[str, Any]]] = []
+
+    def run(argv: Sequence[str], **options: Any) -> process.Completed:
+        calls.append((argv, options))
+        return process.Completed(
+            argv=(), returncode=returncode, stdout="", stderr=stderr, seconds=1, timed_out=late
+        )
+
+    monkeypatch.setattr(process, "run", run)
+    return calls

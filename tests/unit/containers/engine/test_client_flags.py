@@ -18,7 +18,11 @@ LIMITS = Limits(memory=6 << 30, processes=4096)
 
 def flags(container: Container, *, keep_groups: bool = False) -> tuple[str, ...]:
     return client_flags.flags(
-        container, user=("--user", container.user), gpus=(), keep_groups=keep_groups
+        container,
+        user=("--user", container.user),
+        home_options="mode=0700",
+        gpus=(),
+        keep_groups=keep_groups,
     )
 
 
@@ -42,10 +46,11 @@ def test_a_verifications_container() -> None:
         *("--platform", "linux/arm64", "--network", "none", *CONFINED),
         *("--memory", "6442450944", "--memory-swap", "-1", "--pids-limit", "4096"),
         *("--security-opt", "label=disable", "--user", "1000:1000"),
-        *("--tmpfs", "/tmp:exec", "--tmpfs", "/home/env:mode=1777,U", "--workdir", "/home/env"),
+        *("--tmpfs", "/tmp:exec", "--tmpfs", "/home/env:mode=0700", "--workdir", "/home/env"),
         *("--mount", "type=bind,source=/d,target=/data,readonly"),
-        *("--env=A=1", "--entrypoint", '["python", "-I"]'),
+        *("--env=A=1", "--entrypoint", "python"),
     )
+    assert made.words == ("x", "-I")
 
 
 def test_a_users_command_may_write_its_project_and_scratch_files() -> None:

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from docker.errors import APIError, ImageNotFound, NotFound
-from msgspec.structs import replace
+from docker.tls import TLSConfig
 from requests import ReadTimeout
 
-from envbuilder.containers.engine import docker
 from envbuilder.containers.engine.container import Container, Devices, Limits
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.endpoint import Endpoint
 from envbuilder.containers.engine.interface import Image
+from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from tests.unit.containers.engine.conftest import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,32 +194,9 @@ def test_limits_are_those_that_docker_can_set(info: dict[str, Any], limits: Limi
     assert engine(info=lambda: info).limits == limits
 
 
-def test_the_sdk_gets_the_same_devices() -> None:
-    made = Container(
-        image="x:1", user="1:1", limits=Limits(), mounts={"/d,e": "/data"}, devices=XPU
-    )
-    xpu = docker._options(made)
-    assert xpu["devices"] == ["/dev/dri:/dev/dri:rwm"]
-    assert xpu["group_add"] == ["992"]
-    assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in xpu["mounts"]] == [
-        ("/d,e", "/data", True),
-        ("/dev/dri/by-path", "/dev/dri/by-path", True),
-    ]
-    assert xpu["security_opt"] == ["no-new-privileges", "label=disable"]
-    cuda = docker._options(Container(image="x:1", user="1:1", limits=Limits(), devices=CUDA))
-    assert cuda["device_requests"][0]["Count"] == -1
-
-
 def test_devices_by_cdi() -> None:
     devices = Devices(cdi=("amd.com/gpu=all",), groups=(110, 992), shm_size="1g")
     amd = Container(image="x:1", user="1:1", limits=Limits(), devices=devices)
-    options = docker._options(amd)
-    (request,) = options["device_requests"]
-    assert (request["Driver"], request["DeviceIDs"]) == ("cdi", ["amd.com/gpu=all"])
-    assert options["group_add"] == ["110", "992"]
-    assert "devices" not in options
-    assert options["ipc_mode"] == "private"
-    assert not any("unconfined" in option for option in options["security_opt"])
     argv = engine().run_command(amd, terminal=False)
     assert argv[-7:] == (
         *("--device", "amd.com/gpu=all", "--group-add", "110", "--group-add", "992"),
@@ -256,35 +234,40 @@ def test_earlier_versions_of_docker_only_name_their_folders(tmp_path: Path) -> N
     assert remote.cdi_devices() == set(), "its files are on another machine"
 
 
-def test_the_sdk_gets_everything_that_confines_a_container() -> None:
-    container = Container(image="sha256:1", user="1000:1000", limits=Limits())
-    bare = docker._options(container)
-    assert docker._options(replace(container, is_held=True)) == {**bare, "stdin_open": True}
-    assert bare == {
-        "image": "sha256:1",
-        "user": "1000:1000",
-        "entrypoint": [],
-        "command": [],
-        "environment": {},
-        "use_config_proxy": False,
-        "network_mode": "none",
-        "read_only": True,
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-        "ipc_mode": "private",
-        "ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
-        "mounts": [],
-    }
-
-
-def test_a_container_has_only_the_memory_it_is_given() -> None:
-    limits = Limits(memory=6 << 30, processes=4096)
-    home = docker._options(
-        Container(image="x:1", user="1000:1001", limits=limits, home="/home/env")
-    )
-    assert home["working_dir"] == "/home/env"
-    assert home["tmpfs"] == {"/tmp": "exec", "/home/env": "uid=1000,gid=1001"}
-    assert (home["mem_limit"], home["memswap_limit"], home["pids_limit"]) == (6 << 30, -1, 4096)
+def test_the_client_adds_nothing_of_its_own_settings_to_a_verification(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its configuration may hold proxies, and lead it elsewhere."""
+    monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
+    calls = started(monkeypatch)
+    home = Container(image="x:1", user="1000:1001", limits=Limits(), home="/home/env")
+    tls = TLSConfig(client_cert=(__file__, __file__), ca_cert=__file__, verify=True)
+    sdk: Any = SimpleNamespace(api=None, close=lambda: None)
+    there = DockerEngine(sdk, "26.1.5", Endpoint(url="tcp://there:2376", tls=tls, builder="a"))
+    for used, flags in (
+        (engine(), ["--host", "unix:///x", "run"]),
+        (
+            there,
+            [
+                *("--host", "tcp://there:2376", "--tlsverify", "--tlscacert", __file__),
+                *("--tlscert", __file__, "--tlskey", __file__, "run"),
+            ],
+        ),
+    ):
+        used.run(home, print, 60)
+        (argv, options), (removal, _) = calls
+        calls.clear()
+        assert list(argv[1 : 1 + len(flags)]) == flags
+        assert "/home/env:uid=1000,gid=1001" in argv
+        assert options["env"] == {
+            "DOCKER_CONFIG": str(options["cwd"]),
+            "DOCKER_TLS": "",
+            "DOCKER_TLS_VERIFY": "",
+        }
+        assert removal[:3] == ["docker", "rm", "--force"]
+    monkeypatch.setattr(process, "which", lambda program: None)
+    with pytest.raises(ToolError, match="the docker client is not on PATH"):
+        engine().run(home, print, 60)
 
 
 class Api:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
+from envbuilder.containers.engine.container import Container, Limits
+from envbuilder.containers.engine.docker import DockerEngine
+from envbuilder.containers.engine.endpoint import Endpoint
 from envbuilder.containers.engine.interface import short
-from envbuilder.core.errors import BuildError
+from envbuilder.containers.engine.podman import PodmanEngine
+from envbuilder.core import process
+from envbuilder.core.errors import BuildError, EnvbuilderError
 from tests.support.engines import FakeEngine
+from tests.unit.containers.engine.conftest import started
+
+if TYPE_CHECKING:
+    from envbuilder.containers.engine.interface import Engine
 
 
 def test_a_tag_is_forgotten_if_the_engine_has_it() -> None:
@@ -30,6 +42,73 @@ def test_an_engine_is_closed_with_its_scope() -> None:
     with FakeEngine() as engine:
         assert not engine.closed
     assert engine.closed
+
+
+DAEMON = "docker: Error response from daemon: "
+HELP = "\n\nRun 'docker run --help' for more information"
+NO_DEVICE = "Error: stat /dev/kfd: no such file or directory"
+ENDS = {
+    "docker": [
+        (125, f'{DAEMON}could not select device driver "" with capabilities: [[gpu]]{HELP}', 4),
+        (125, f"{DAEMON}CDI device injection failed: unresolvable CDI devices amd.com/gpu", 4),
+        (125, f"{DAEMON}error gathering device information of /dev/kfd", 4),
+        (127, f"{DAEMON}nvidia-container-cli: initialization error: nvml error", 4),
+        (125, f"{DAEMON}no such image", 5),
+        (127, f'{DAEMON}exec: "python": executable file not found in $PATH', 5),
+        (126, f"{DAEMON}exec: permission denied: unknown{HELP}", 5),
+        (125, "error waiting for container: unexpected EOF", 5),
+    ],
+    "podman": [
+        (125, "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all", 4),
+        (126, NO_DEVICE, 4),
+        (127, NO_DEVICE, 4),
+        (125, "Error: x: image not known", 5),
+        (126, "Error: exec: permission denied", 5),
+        (127, "", 5),
+    ],
+}
+BY_ITSELF = (0, 1, 5, 128, 130, 134, 137, 139, 143, 255, -9, -15)
+"""Exit codes of a payload or of a killed client: a report is compared with them."""
+
+
+@pytest.mark.parametrize(
+    ("client", "code", "words", "exit_code"),
+    [
+        *((client, *end) for client, ends in ENDS.items() for end in ends),
+        *((client, code, "killed", None) for client in ENDS for code in BY_ITSELF),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_every_end_of_a_client(
+    client: str,
+    code: int,
+    words: str,
+    exit_code: int | None,
+    late: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = started(monkeypatch, code, words, late=late)
+    monkeypatch.setattr(process, "which", lambda program: program)
+    sdk: Any = SimpleNamespace(api=None, close=lambda: None)
+    engine: Engine = (
+        DockerEngine(sdk, "26.1.5", Endpoint(url="unix:///x"))
+        if client == "docker"
+        else PodmanEngine(["podman"], rootless=False)
+    )
+    container = Container(image="x:1", user="1:1", limits=Limits(), arguments=("verify",))
+    if exit_code is None or late:
+        assert engine.run(container, print, 9.0).returncode == code
+    else:
+        with pytest.raises(EnvbuilderError) as failed:
+            engine.run(container, print, 9.0)
+        assert failed.value.exit_code == exit_code
+        reason = words.removeprefix(DAEMON).removesuffix(HELP)
+        assert failed.value.message.endswith(f": {reason}")
+    # Whatever it was, no container is left.
+    (argv, _), (removal, _) = calls
+    assert argv[-2:] == ["x:1", "verify"]
+    assert removal[1] == "rm"
+    assert removal[-1] == argv[argv.index("--name") + 1]
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
-from envbuilder.containers.engine import cdi, podman, podman_run
+from envbuilder.containers.engine import cdi, podman
 from envbuilder.containers.engine.container import Container, Devices, Limits, Volume
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core.errors import BuildError, ToolError
+from tests.unit.containers.engine.conftest import started
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,37 +101,17 @@ def test_a_projects_user_is_the_hosts(engine: PodmanEngine) -> None:
 
 
 def test_a_container_becomes_flags_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Any] = []
-    monkeypatch.setattr(podman_run, "run", lambda *arguments: started.append(arguments))
-    made = Container(
-        image="x:1",
-        user="1:1",
-        limits=Limits(),
-        entrypoint=("python", "-I"),
-        arguments=("payload",),
-        variables={"A": "1"},
-    )
-    PODMAN.run(made, print, 60)
-    ((command, flags, image, arguments, *_),) = started
-    assert (command, image, arguments) == (("podman",), "x:1", ("payload",))
-    assert ("--entrypoint", json.dumps(["python", "-I"])) in itertools.pairwise(flags)
-    assert {"--env=A=1", "--env-host=false", "--http-proxy=false"} <= set(flags)
-    assert "--interactive" not in flags
-    PODMAN.run(replace(made, is_held=True), print, 60)
-    assert {*started[-1][1]} - {*flags} == {"--interactive"}
-
-
-@pytest.mark.parametrize("remote", [False, True])
-def test_a_remote_client_gets_only_the_flags_that_it_has(
-    remote: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
     """Tried with 5.4.2: with `--url` it refuses --env-host, and can pass no such variables."""
-    started: list[Any] = []
-    monkeypatch.setattr(podman_run, "run", lambda command, flags, *rest: started.extend(flags))
-    engine = PodmanEngine(["podman", "--url", "unix:///x"], rootless=False, remote=remote)
-    engine.run(Container(image="x:1", user="1:1", limits=Limits()), print, 60)
-    assert ("--env-host=false" in started) is not remote
-    assert "--http-proxy=false" in started
+    calls = started(monkeypatch)
+    made = Container(image="x:1", user="1:1", limits=Limits(), home="/home/env", is_held=True)
+    for remote in (False, True):
+        PodmanEngine(["podman"], rootless=False, remote=remote).run(made, print, 60)
+        argv, options = calls[-2]
+        assert {"--http-proxy=false", "/home/env:mode=1777,U", "--interactive"} <= {*argv}
+        assert ("--env-host=false" in argv) is not remote
+        assert options["holds_stdin"]
+        removal = calls[-1][0]
+        assert removal[1:-1] == ["rm", "--force", "--time", "0", "--ignore"]
 
 
 def test_it_is_asked_for_full_names(programs: dict[str, tuple[int, str, str]]) -> None:
