@@ -21,8 +21,7 @@ from .training import blind_test, train
 from .training.dataset import SIDE
 
 if TYPE_CHECKING:
-    from .evidence import Observation
-    from .interface import Framework, Job
+    from .interface import Framework, Job, Observation
     from .run import Run
     from .training.dataset import Dataset
 

@@ -13,8 +13,7 @@ from .training import train
 
 if TYPE_CHECKING:
     from .events import Events
-    from .evidence import Observation
-    from .interface import Framework, Job, Tensors
+    from .interface import Framework, Job, Observation, Tensors
     from .options import Options
     from .training.dataset import Dataset
     from .training.record import Recorder

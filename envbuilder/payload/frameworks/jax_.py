@@ -1,25 +1,60 @@
-"""JAX, judged through a training step that is compiled as a whole, as its users write it."""
+"""JAX, judged through a training step that is compiled as a whole, as its users write it.
+
+What runs is read from its profiler's events, by the names of what XLA compiled. On a GPU, the
+profiler records the kernels of each stream with their times, through CUPTI. On the CPU it records
+the instructions of the compiled step as XLA executes them. An instruction is counted only if the
+executable has it, so that events of Python and of the runtime are none; one that merges others
+carries the names of the convolutions and products in it. This proves that XLA executed these
+instructions of this executable there. It does not prove which library computed them.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
-from ..interface import Measurement, Split, Step, Tensors
+from ..interface import Kernel, Observation, Step, Traffic
 from ..machine import hardware, importing, memory
 from ..machine import threads as thread_counts
-from ..numerics.numerics import Step as Gradients
+from ..numerics import arithmetic
 from ..numerics.precision import LOWERING_VARIABLES
+from ..numerics.reference import Step as Gradients
 from ..report import CheckError
-from ..training.dataset import SIDE
-from . import jax_bandwidth, jax_profiling
-from .jax_device import PLATFORMS, JaxDevice, type_of
-from .jax_job import Job
-from .jax_operators import JaxOperators
-from .jax_programs import Programs
+from ..speed.measure import COPY, array_bytes
+from .jax_job import Job, Programs
 from .numpy_ import NumpyFramework
+
+
+@dataclass(frozen=True)
+class Platform:
+    """How JAX calls an accelerator, and what makes it drive one."""
+
+    name: str
+    device_type: str = "gpu"
+    """What most versions call its devices."""
+    plugins: Dict[str, str] = field(default_factory=dict)
+    """Distribution → the build that it makes of JAX, whose own wheels are the same everywhere."""
+    extra: str = ""
+    """The extra of JAX that installs them."""
+
+
+PLATFORMS = {
+    "cpu": Platform("cpu", device_type="cpu"),
+    "cuda": Platform(
+        "cuda",
+        plugins={"jax-cuda13-plugin": "cu13", "jax-cuda12-plugin": "cu12"},
+        extra="cuda13",
+    ),
+    "xpu": Platform("oneapi", plugins={"jax-oneapi-plugin": "xpu"}, extra="oneapi"),
+}
+"""Accelerator → its platform; JAX has more, which are not judged."""
 
 RUNTIMES = {"cu13": "nvidia-cuda-runtime", "cu12": "nvidia-cuda-runtime-cu12"}
 
@@ -40,6 +75,18 @@ NOTED = ("JAX_DEFAULT_MATMUL_PRECISION", "JAX_ENABLE_X64", "XLA_FLAGS")
 """Variables that the report records with those that lower the precision."""
 
 PROFILED_STEPS = 3
+
+HOST, DEVICE, STREAM = "/host:CPU", "/device:", "Stream"
+"""Names of the profiler's planes, or how they begin; lines of a device that hold kernels."""
+
+HEAVY = ("convolution", "dot", "custom-call")
+
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.-]+) = (.*)")
+_OPERATION = re.compile(r"(?:^|\s)([a-z][a-z0-9-]*)\(")
+_CALLS = re.compile(r"\bcalls=%?([\w.-]+)")
+_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.-]+) .*\{$")
+_FLOAT = re.compile(r"\b(bf16|f16|f32|f64|f8\w*)\[")
+_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
 
 
 def load(accelerator: str, threads: Optional[int]) -> Jax:
@@ -72,14 +119,19 @@ class Jax(NumpyFramework):
     """An imported JAX that is to use one accelerator; ``hidden`` is a setting that excludes it."""
 
     name = "jax"
+    label_type = "int32"
     deterministic = "XLA_FLAGS=--xla_gpu_deterministic_ops=true"
 
     def __init__(self, jax: Any, accelerator: str, hidden: str = "") -> None:
         self.jax, self.accelerator, self._hidden = jax, accelerator, hidden
         self.numpy = importing.limited("numpy")
         self.version = str(jax.__version__)
-        self._place = JaxDevice(jax, self.numpy, accelerator)
         self._programs = Programs(jax)
+
+    @property
+    def device(self) -> Any:
+        """JAX's own object; this raises what JAX raises if there is none."""
+        return self.jax.devices(PLATFORMS[self.accelerator].name)[0]
 
     def on_cpu(self) -> Jax:
         """Return JAX for the CPU."""
@@ -121,7 +173,7 @@ class Jax(NumpyFramework):
             raise CheckError(f"JAX_PLATFORMS={self._hidden} hides {self.accelerator}; unset it")
         size, numpy = 1 << 20, self.numpy
         try:
-            device = self._place.device
+            device = self.device
             if type_of(device) != self.device_type():
                 raise CheckError(f"JAX gives {device.platform} as a device of {self.accelerator}")
             values = self.put(numpy.arange(size, dtype=numpy.float32))
@@ -141,9 +193,9 @@ class Jax(NumpyFramework):
             size = hardware.physical_memory()
             name = hardware.cpu_name()
             return {"name": name, "memory_bytes": size, "driver": None, "capability": None}
-        capability = getattr(self._place.device, "compute_capability", None)
+        capability = getattr(self.device, "compute_capability", None)
         return {
-            "name": str(self._place.device.device_kind),
+            "name": str(self.device.device_kind),
             # JAX knows its own limit only, a fraction of the memory.
             "memory_bytes": None,
             "driver": hardware.nvidia_driver() if self.accelerator == "cuda" else None,
@@ -156,16 +208,22 @@ class Jax(NumpyFramework):
 
     def allocated(self) -> Optional[int]:
         """Return the bytes in use on the device; JAX does not count them on the CPU."""
-        return self._place.counted("bytes_in_use")
+        return self._counted("bytes_in_use")
 
     def peak(self) -> Optional[int]:
         """Return their maximum; on the CPU, the peak size of the process."""
         cpu = self.accelerator == "cpu"
-        return memory.process_peak() if cpu else self._place.counted("peak_bytes_in_use")
+        return memory.process_peak() if cpu else self._counted("peak_bytes_in_use")
+
+    def _counted(self, name: str) -> Optional[int]:
+        """Return one of the device's memory counters; None on the CPU, which has none."""
+        counted: Optional[int] = (self.device.memory_stats() or {}).get(name)
+        return counted
 
     def wait(self, result: Any = None) -> None:
         """Wait for a result, or for all arrays that there are."""
-        self._place.wait(result)
+        pending = self.jax.live_arrays(self.device.platform) if result is None else result
+        self.jax.block_until_ready(pending)
 
     def state_precision(self, stated: str) -> None:
         """Demand float32 products: by default, JAX computes them in TF32 on a GPU."""
@@ -194,22 +252,12 @@ class Jax(NumpyFramework):
 
     def put(self, value: Any) -> Any:
         """Copy an array, or several, to the device."""
-        return self._place.put(value)
+        # Never a view of numpy's memory: training steps reuse that of their arguments.
+        return self.jax.device_put(value, self.device, may_alias=False)
 
     def fetch(self, array: Any) -> Any:
         """Return numpy's view or copy of an array."""
-        return self._place.fetch(array)
-
-    def hold(self, split: Split) -> Tensors:
-        """Copy a split to the device: images as unsigned bytes, labels as int32."""
-        labels = self.numpy.frombuffer(split.labels, self.numpy.uint8)[: split.count]
-        images = self.images(split.images[: split.count * SIDE * SIDE])
-        return Tensors(images, self.put(labels.astype(self.numpy.int32)))
-
-    def images(self, content: bytes) -> Any:
-        """Copy images to the device."""
-        pixels = self.numpy.frombuffer(content, self.numpy.uint8)
-        return self.put(pixels.reshape(-1, SIDE, SIDE))
+        return self.numpy.asarray(array)
 
     def normalise(self, images: Any) -> Any:
         """Convert bytes to float32 with MNIST's mean and deviation."""
@@ -217,7 +265,7 @@ class Jax(NumpyFramework):
 
     def job(self, seed: int) -> Job:
         """Prepare a new network and optimizer."""
-        return Job(self._place, self._programs, seed)
+        return Job(self, self._programs, seed)
 
     def observe(self, job: Any, batch: Any) -> Step:
         """Look at a step's arrays, then train with the profiler and read what was compiled.
@@ -231,14 +279,24 @@ class Jax(NumpyFramework):
         arrays = self.jax.tree.leaves([*job.state[:3], loss, activations, gradients])
         devices = {type_of(device) for array in arrays for device in array.devices()}
         executable = job.executable(batch).as_text()
-        dtypes = {str(array.dtype) for array in arrays} | jax_profiling.float_types(executable)
+        dtypes = {str(array.dtype) for array in arrays} | float_types(executable)
         steps = partial(_train, job, batch)
-        observation = jax_profiling.observe(self.jax, executable, steps)
+        observation = profile(self.jax, executable, steps)
         return Step(tuple(sorted(devices)), tuple(sorted(dtypes)), observation)
 
-    def operators(self) -> JaxOperators:
-        """Return JAX's operators."""
-        return JaxOperators(self._place, self._programs)
+    def compute(self, function: Callable[..., Any], inputs: List[Any], dtype: str) -> Any:
+        """Run a case, compiled as a whole, with the convolution and the loss of the network."""
+        numpy, programs = self.jax.numpy, self._programs
+
+        def loss(scores: Any, labels: List[int]) -> Any:
+            return programs.likelihood(self.jax.nn.log_softmax(scores), numpy.array(labels))
+
+        operators = arithmetic.like_numpy(
+            numpy, convolve=programs.convolve, pool=programs.pool, loss=loss
+        )
+        # Converted by numpy: the device would compile that for every shape.
+        typed = [self.put(values.astype(numpy.dtype(dtype))) for values in inputs]
+        return self.fetch(self.jax.jit(partial(function, operators))(*typed))
 
     def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Gradients:
         """Run a training step without dropout."""
@@ -265,9 +323,31 @@ class Jax(NumpyFramework):
         add = self.jax.jit(lambda number: number + 1)
         return partial(add, self.put(self.numpy.float32(0)))
 
-    def bandwidths(self, budget: float) -> Dict[str, Measurement]:
-        """Return the paths of memory and what measures each."""
-        return jax_bandwidth.measurements(self._place, budget)
+    def traffic(self, path: str) -> Optional[Traffic]:
+        """Return what moves bytes along a path; JAX has no page-locked memory of the user's."""
+        if path == "device":
+            size = array_bytes(self.accelerator, *self._room())
+            first, second = self.put((self._ones(size), self._ones(size)))
+            return 3 * size, partial(
+                self.jax.jit(lambda left, right: left + 3 * right), first, second
+            )
+        if self.accelerator == "cpu" or path not in ("host_to_device", "device_to_host"):
+            return None
+        host = self._ones(COPY)
+        if path == "host_to_device":
+            return COPY, partial(self.put, host)
+        # To an array of JAX on the CPU: numpy's copy of an array is kept after the first time.
+        return COPY, partial(self.jax.device_put, self.put(host), self.jax.devices("cpu")[0])
+
+    def _ones(self, size: int) -> Any:
+        return self.numpy.ones(size // 4, self.numpy.float32)
+
+    def _room(self) -> Tuple[Optional[int], Optional[int]]:
+        """Return the bytes that can still be allocated, and those of the CPU's caches."""
+        if self.accelerator == "cpu":
+            return memory.available_bytes(), memory.cache_bytes()
+        limit, used = self._counted("bytes_limit"), self._counted("bytes_in_use")
+        return None if limit is None or used is None else limit - used, None
 
 
 def _train(job: Job, batch: Any) -> None:
@@ -281,3 +361,66 @@ def _installed(distribution: str) -> Optional[str]:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def type_of(device: Any) -> str:
+    """Return the type of one of JAX's devices; some versions give a platform's name instead."""
+    types = {row.name: row.device_type for row in PLATFORMS.values()}
+    return types.get(device.platform, str(device.platform))
+
+
+def profile(jax: Any, executable: str, work: Callable[[], None]) -> Observation:
+    """Run ``work`` under the profiler; ``executable`` is the text of what it executes."""
+    names = instructions(executable)
+    spent: Dict[Tuple[str, bool], float] = defaultdict(float)
+    with tempfile.TemporaryDirectory(prefix="envbuilder-") as folder:
+        with jax.profiler.trace(folder):
+            work()
+        for file in Path(folder).rglob("*.xplane.pb"):
+            data = jax.profiler.ProfileData.from_file(str(file))
+            for name, on_device, nanoseconds in _events(data, names):
+                spent[name, on_device] += nanoseconds / 1000
+    kernels = [Kernel(name, time, on_device) for (name, on_device), time in spent.items()]
+    return Observation(tuple(kernels))
+
+
+def _events(data: Any, names: Dict[str, str]) -> Iterator[Tuple[str, bool, float]]:
+    """Yield name, side and duration of each kernel and each instruction of the executable."""
+    for plane in data.planes:
+        on_device = plane.name.startswith(DEVICE)
+        if not on_device and plane.name != HOST:
+            continue
+        for line in plane.lines:
+            if on_device and not line.name.startswith(STREAM):
+                continue
+            for event in line.events:
+                if on_device or event.name in names:
+                    yield names.get(event.name, event.name), on_device, event.duration_ns
+
+
+def instructions(executable: str) -> Dict[str, str]:
+    """Return instruction → its name with the convolutions and products that it merges."""
+    called: Dict[str, str] = {}
+    contains: Dict[str, Set[str]] = defaultdict(set)
+    computation = ""
+    for line in executable.splitlines():
+        if not line.startswith(" "):
+            header = _COMPUTATION.match(line)
+            computation = header.group(1) if header else computation
+            continue
+        instruction = _INSTRUCTION.match(line)
+        operation = _OPERATION.search(instruction.group(2)) if instruction else None
+        if instruction and operation:
+            contains[computation].add(operation.group(1))
+            calls = _CALLS.search(instruction.group(2))
+            called[instruction.group(1)] = calls.group(1) if calls else ""
+    result = {}
+    for name, callee in called.items():
+        heavy = [operation for operation in HEAVY if operation in contains[callee]]
+        result[name] = f"{name} ({', '.join(heavy)})" if callee and heavy else name
+    return result
+
+
+def float_types(executable: str) -> Set[str]:
+    """Return the types of floating-point numbers that an executable computes with."""
+    return {_DTYPES.get(name, name) for name in _FLOAT.findall(executable)}

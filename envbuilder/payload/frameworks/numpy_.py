@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
 
 from .. import interface
-from ..numerics import plain_arithmetic, reference
+from ..interface import Tensors
+from ..numerics import arithmetic, reference
+from ..training.dataset import SIDE
 from ..training.train import first_batches
 
 if TYPE_CHECKING:
-    from ..evidence import Comparison, Errors
-    from ..interface import Tensors
-    from ..numerics.numerics import Step
-    from ..numerics.plain_arithmetic import Device
+    from ..interface import Comparison, Errors, Split
+    from ..numerics.reference import Step
 
 
 class NumpyFramework(interface.Framework):
     """A framework judged by numpy, which it has brought along."""
 
     numpy: Any
+    label_type: str
 
     @abstractmethod
     def put(self, value: Any) -> Any:
@@ -34,12 +36,26 @@ class NumpyFramework(interface.Framework):
         """Convert bytes (N, 28, 28) to float32 (N, 28, 28, 1), as the training does."""
 
     @abstractmethod
-    def operators(self) -> Device:
-        """Return the framework's operators."""
+    def compute(self, function: Callable[..., Any], inputs: List[Any], dtype: str) -> Any:
+        """Call a function with the framework's ``arithmetic.Operators`` and numpy's inputs.
+
+        They are converted to ``dtype`` and copied to the device; the result is numpy's.
+        """
 
     @abstractmethod
     def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Step:
         """Run a training step without dropout; all arguments and results are numpy's."""
+
+    def hold(self, split: Split) -> Tensors:
+        """Copy a split to the device: images as bytes (N, 28, 28), labels as integers (N)."""
+        labels = self.numpy.frombuffer(split.labels, self.numpy.uint8)[: split.count]
+        images = self.images(split.images[: split.count * SIDE * SIDE])
+        return Tensors(images, self.put(labels.astype(self.label_type)))
+
+    def images(self, content: bytes) -> Any:
+        """Copy images to the device."""
+        pixels = self.numpy.frombuffer(content, self.numpy.uint8)
+        return self.put(pixels.reshape(-1, SIDE, SIDE))
 
     def content(self, array: Any) -> bytes:
         """Return an array's integers as unsigned bytes, copied back from the device."""
@@ -66,12 +82,12 @@ class NumpyFramework(interface.Framework):
         return float(abs(array).max())
 
     def arithmetic(self, dtype: str, stated: str) -> Errors:
-        """Run every case of ``plain_cases``."""
-        return plain_arithmetic.errors(self.numpy, self.operators(), dtype, stated)
+        """Compare results of small computations with numpy's float64."""
+        return arithmetic.plain_errors(self.numpy, self.compute, dtype, stated)
 
     def gradients(self, data: Tensors, count: int) -> Comparison:
         """Compare training steps of the network with numpy's float64."""
         batches = [tuple(map(self.fetch, batch)) for batch in self.batches(data, count)]
         trials = reference.trials(self.numpy, batches)
         steps = [self.backward(trial.weights, trial.images, trial.labels) for trial in trials]
-        return reference.compare(self.numpy, steps, trials)
+        return reference.compare(steps, trials, partial(reference.relative_error, self.numpy))

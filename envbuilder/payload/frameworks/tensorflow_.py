@@ -1,30 +1,68 @@
-"""TensorFlow, judged through steps that are traced once and run as graphs."""
+"""TensorFlow, judged through steps that are traced once and run as graphs.
+
+What ran, and where, is read from its profiler, which writes one *plane* for the host and one for
+each GPU. On the host, TensorFlow's executor names each operation together with the kernel that it
+called: the kernel that really ran, after all rewriting of the graph, so that oneDNN's are visible
+by their names (``_MklNativeConv2D``), and so are those of a plug-in. On a GPU, events come from the
+driver's own records (CUPTI), and tell that the GPU itself ran something. An operation that only
+launches a kernel on a GPU is on the host's plane, too; a tensor's device is not recorded there.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Callable, DefaultDict, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ..interface import Measurement, Step, Tensors
-from ..machine import importing, memory
+from ..interface import Kernel, Observation, Step, Tensors, Traffic
+from ..machine import hardware, importing, memory
 from ..machine import threads as thread_counts
-from ..numerics import precision
-from ..numerics.numerics import Step as Differentiated
-from ..training.dataset import SIDE
-from . import tensorflow_bandwidth, tensorflow_device, tensorflow_job, tensorflow_profiling
+from ..machine.accelerators import ACCELERATORS
+from ..machine.device import NO_KERNEL, first_line, require_undisguised
+from ..numerics import arithmetic, precision
+from ..numerics.reference import Geometry
+from ..numerics.reference import Step as Gradients
+from ..report import CheckError
+from ..speed.measure import COPY, array_bytes
+from . import tensorflow_job
 from .numpy_ import NumpyFramework
 from .tensorflow_job import Batch, Differentiation, Job
-from .tensorflow_operators import TensorFlowOperators
 
-if TYPE_CHECKING:
-    from ..interface import Split
+
+@dataclass(frozen=True)
+class Row:
+    """What TensorFlow calls an accelerator, and what drives it."""
+
+    device: str
+    """Its type of device."""
+    flag: str = ""
+    """Entry of the build's description that says that the build drives it; the CPU needs none."""
+    install: str = ""
+    """The build to install for it, in words."""
+    driver: Callable[[], Optional[str]] = lambda: None
+    """The version of the kernel driver; None if none is loaded."""
+
+
+ROWS = {
+    "cpu": Row("CPU"),
+    "cuda": Row("GPU", "is_cuda_build", "tensorflow[and-cuda]", hardware.nvidia_driver),
+    "rocm": Row("GPU", "is_rocm_build", "a ROCm build from AMD", hardware.amdgpu_driver),
+}
+"""No version of TensorFlow that is still maintained drives the others (tensorflow#84167, #91)."""
 
 PROFILED_STEPS = 3
+SIZE = 1 << 20
 MOST_SEEDS = 1 << 30
 
 AUTOCAST = "auto_mixed_precision"
 """Beginning of the names of graph rewriters that lower the precision of operations."""
+
+DEVICE = "/device:"
+"""Beginning of the names of the profiler's planes, but of the host's and its own."""
 
 QUIET = "2"
 """Errors are logged, but no warnings: TensorFlow logs dozens of lines that need no action."""
@@ -57,13 +95,14 @@ class TensorFlow(NumpyFramework):
     """An imported TensorFlow that is to use one accelerator."""
 
     name = "tensorflow"
+    label_type = "int64"
     deterministic = "tf.config.experimental.enable_op_determinism()"
 
     def __init__(self, tensorflow: Any, accelerator: str) -> None:
         self.tensorflow, self.accelerator = tensorflow, accelerator
         self.numpy = importing.limited("numpy")
         self.version = str(tensorflow.__version__)
-        self.place = tensorflow_device.place(accelerator)
+        self.place = f"/device:{self.device_type()}:0"
         self._compared: Optional[Differentiation] = None
         """A network that is compared with numpy's: it is traced once, and used for each step."""
 
@@ -71,9 +110,25 @@ class TensorFlow(NumpyFramework):
         """Return TensorFlow for the CPU."""
         return TensorFlow(self.tensorflow, "cpu")
 
+    @property
+    def build(self) -> Mapping[str, Any]:
+        """How TensorFlow was built; libraries and versions stand there for GPU builds only."""
+        built: Mapping[str, Any] = self.tensorflow.sysconfig.get_build_info()
+        return built
+
     def facts(self) -> Dict[str, Optional[str]]:
-        """Return version, build and the version of the build's runtime."""
-        return tensorflow_device.facts(self.tensorflow)
+        """Return version, build ("cpu", "cu125", "rocm6.2") and the version of its runtime."""
+        runtime = self.build.get("cuda_version") or self.build.get("rocm_version")
+        build, parts = "cpu", str(runtime or "").split(".")
+        if self.build.get("is_rocm_build"):
+            build = "rocm" + ".".join(parts[:2])
+        elif self.build.get("is_cuda_build"):
+            build = "cu" + "".join(parts[:2])
+        return {
+            "version": self.version,
+            "build": build,
+            "runtime": str(runtime) if runtime else None,
+        }
 
     def threads(self) -> Dict[str, Optional[int]]:
         """Return the threads of an operator and across operators; None if TensorFlow decides."""
@@ -85,37 +140,114 @@ class TensorFlow(NumpyFramework):
 
     def require_build(self) -> str:
         """Return a sentence on the build; raise CheckError if it cannot drive the accelerator."""
-        return tensorflow_device.require_build(self.tensorflow, self.accelerator)
+        accelerator, built = self.accelerator, self.build
+        name = f"tensorflow {self.version} is a {self.facts()['build']} build"
+        row = ROWS.get(accelerator)
+        if row is None:
+            raise CheckError(
+                f"{name}; no maintained build of TensorFlow drives {accelerator}: use another"
+                " framework"
+            )
+        if not row.flag or built.get(row.flag):
+            return f"{name}, which can drive {accelerator}"
+        driven = [each for each, other in ROWS.items() if not other.flag or built.get(other.flag)]
+        raise CheckError(
+            f"{name} and cannot use {accelerator}; "
+            f"install {row.install}, or verify with --device {driven[-1]}"
+        )
 
     def require_usable(self) -> str:
         """Compute on the device and compare; raise CheckError with the reason if this fails."""
-        return tensorflow_device.require_usable(self.tensorflow, self.accelerator)
+        tensorflow, numpy, accelerator = self.tensorflow, self.numpy, self.accelerator
+        require_undisguised(accelerator, os.environ)
+        if not tensorflow.config.list_physical_devices(self.device_type()):
+            raise CheckError(f"no {accelerator} device can be used: {self._why_none()}")
+        numbers = numpy.arange(SIZE, dtype=numpy.float32)
+        try:
+            with tensorflow.device(self.place):
+                # float32 is exact for integers below 2**24: the result must be equal, not close.
+                returned = (tensorflow.constant(numbers) * 2 + 1).numpy()
+        except (RuntimeError, ValueError, tensorflow.errors.OpError) as error:
+            raise CheckError(f"{accelerator} cannot compute: {first_line(error)}") from error
+        if not numpy.array_equal(returned, numbers * 2 + 1):
+            raise CheckError(f"{accelerator} returned wrong numbers for x * 2 + 1 of whole numbers")
+        text = f"{self.describe()['name']}: allocated, computed and read back"
+        return "; ".join(filter(None, (text, self._runtime())))
+
+    def _runtime(self) -> str:
+        built, driver = self.build, ROWS[self.accelerator].driver() or "unknown"
+        if self.accelerator == "cuda":
+            libraries = f"CUDA {built.get('cuda_version')}, cuDNN {built.get('cudnn_version')}"
+            kernels = " ".join(built.get("cuda_compute_capabilities", ())) or "unknown GPUs"
+            return f"built with {libraries} for {kernels}, driver {driver}"
+        return f"driver {driver}" if self.accelerator == "rocm" else ""
+
+    def _why_none(self) -> str:
+        """Return what is known: TensorFlow itself logs the reason, and raises nothing."""
+        accelerator, row = self.accelerator, ROWS[self.accelerator]
+        driver = row.driver()
+        if driver is None:
+            return "no kernel driver is loaded"
+        loaded = f"driver {driver} is loaded"
+        hidden = [ACCELERATORS[accelerator].visible, *ACCELERATORS[accelerator].also_visible]
+        for name in hidden:
+            if name in os.environ:
+                return f"{loaded}, and {name}={os.environ[name]} chooses the devices"
+        libraries = Path(self.tensorflow.__file__).parent.parent / "nvidia" / "cudnn"
+        if accelerator == "cuda" and not libraries.is_dir():
+            return (
+                f"{loaded}, but the environment has no cuDNN (package nvidia-cudnn);"
+                f" install {row.install}"
+            )
+        return f"{loaded}, and TensorFlow lists no GPU; its log says why"
 
     def describe(self) -> Dict[str, Any]:
-        """Return the device's name, memory, driver and architecture."""
-        return tensorflow_device.describe(self.tensorflow, self.accelerator)
+        """Return the device's name, memory, driver and architecture; None where it is unknown."""
+        if self.accelerator == "cpu":
+            return {
+                "name": hardware.cpu_name(),
+                "memory_bytes": hardware.physical_memory(),
+                "driver": None,
+                "capability": None,
+            }
+        config = self.tensorflow.config
+        device = config.list_physical_devices(self.device_type())[0]
+        details = config.experimental.get_device_details(device)
+        capability = details.get("compute_capability")
+        return {
+            "name": details.get("device_name"),
+            "memory_bytes": None,
+            "driver": ROWS[self.accelerator].driver(),
+            "capability": "sm_" + "".join(map(str, capability)) if capability else None,
+        }
 
     def device_type(self) -> str:
-        """Return "CPU" or "GPU"."""
-        return tensorflow_device.device_type(self.accelerator)
+        """Return "CPU" or "GPU"; the accelerator's id if TensorFlow has no name for it."""
+        return ROWS[self.accelerator].device if self.accelerator in ROWS else self.accelerator
 
     def why_not(self, error: BaseException) -> str:
         """Return a sentence on an error that says that the build lacks a kernel; else empty."""
-        return tensorflow_device.lacks_kernel(error)
+        text = str(error).lower().replace("_", " ")
+        if not any(phrase in text for phrase in NO_KERNEL):
+            return ""
+        return f"a part of this build has no kernel for the GPU: {first_line(error)}"
 
     def allocated(self) -> Optional[int]:
-        """Return the bytes that TensorFlow holds on a GPU."""
-        return tensorflow_device.counted(self.tensorflow, self.accelerator, "current")
+        """Return the bytes that TensorFlow holds on a GPU; on the CPU it counts none."""
+        return None if self.accelerator == "cpu" else self._counted("current")
 
     def peak(self) -> Optional[int]:
         """Return their maximum; on the CPU, the peak size of the process."""
-        if self.accelerator == "cpu":
-            return memory.process_peak()
-        return tensorflow_device.counted(self.tensorflow, self.accelerator, "peak")
+        return memory.process_peak() if self.accelerator == "cpu" else self._counted("peak")
+
+    def _counted(self, name: str) -> int:
+        device = f"{self.device_type()}:0"
+        return int(self.tensorflow.config.experimental.get_memory_info(device)[name])
 
     def wait(self, result: Any = None) -> None:
         """Wait until all devices have finished."""
-        tensorflow_device.waiter(self.tensorflow)(result)
+        del result
+        self.tensorflow.test.experimental.sync_devices()
 
     def state_precision(self, stated: str) -> None:
         """Switch TF32 off, which TensorFlow uses by default, unless it is stated."""
@@ -134,17 +266,6 @@ class TensorFlow(NumpyFramework):
             "cuda_tf32": self.accelerator == "cuda" and bool(lowered),
             "environment": precision.lowering(os.environ),
         }
-
-    def hold(self, split: Split) -> Tensors:
-        """Copy a split to the device: images as bytes (N, 28, 28), labels as int64 (N)."""
-        labels = self.numpy.frombuffer(split.labels, self.numpy.uint8)[: split.count]
-        images = self.images(split.images[: split.count * SIDE * SIDE])
-        return Tensors(images, self.put(labels.astype(self.numpy.int64)))
-
-    def images(self, content: bytes) -> Any:
-        """Copy images to the device."""
-        pixels = self.numpy.frombuffer(content, self.numpy.uint8)
-        return self.put(pixels.reshape(-1, SIDE, SIDE))
 
     def put(self, value: Any) -> Any:
         """Copy numpy's array to the device."""
@@ -175,9 +296,7 @@ class TensorFlow(NumpyFramework):
     def observe(self, job: Any, batch: Any) -> Step:
         """Train operator by operator and look at the tensors, then as a graph, profiled."""
         census = job.census(batch)
-        observation = tensorflow_profiling.observe(
-            self.tensorflow, partial(self._train, job, batch)
-        )
+        observation = profile(self.tensorflow, partial(self._train, job, batch))
         return Step(tuple(sorted(census.devices)), tuple(sorted(census.dtypes)), observation)
 
     def _train(self, job: Job, batch: Batch) -> None:
@@ -185,16 +304,39 @@ class TensorFlow(NumpyFramework):
             job.train(batch)
         self.wait()
 
-    def operators(self) -> TensorFlowOperators:
-        """Return the operators, which run one by one."""
-        return TensorFlowOperators(self.tensorflow, self.place)
+    def compute(self, function: Callable[..., Any], inputs: List[Any], dtype: str) -> Any:
+        """Run a case, operator by operator, with the loss of the network."""
+        tensorflow = self.tensorflow
+        operators = arithmetic.Operators(
+            transpose=tensorflow.transpose,
+            broadcast=tensorflow.broadcast_to,
+            tanh=tensorflow.tanh,
+            sum=tensorflow.reduce_sum,
+            mean=tensorflow.reduce_mean,
+            variance=tensorflow.math.reduce_variance,
+            norm=tensorflow.norm,
+            maximum=tensorflow.reduce_max,
+            convolve=self._convolve,
+            pool=lambda images: tensorflow.nn.max_pool2d(images, 2, 2, "VALID"),
+            loss=partial(tensorflow_job.loss_of, tensorflow),
+        )
+        with tensorflow.device(self.place):
+            tensors = [tensorflow.cast(tensorflow.constant(values), dtype) for values in inputs]
+            return function(operators, *tensors).numpy()
 
-    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Differentiated:
+    def _convolve(self, images: Any, weight: Any, geometry: Geometry) -> Any:
+        """Return a convolution without a bias; TensorFlow sees the groups by the shapes."""
+        border, stride = [geometry.padding] * 2, geometry.stride
+        padding = [[0, 0], border, border, [0, 0]] if geometry.padding else "VALID"
+        conv2d = self.tensorflow.nn.conv2d
+        return conv2d(images, weight, stride, padding, dilations=geometry.dilation)
+
+    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Gradients:
         """Run a step of the traced network without dropout; weights are assigned in place."""
         if self._compared is None:
             self._compared = Differentiation(self.tensorflow, self.place)
         loss, gradients = self._compared(weights, images, labels)
-        return Differentiated(loss, gradients)
+        return Gradients(loss, gradients)
 
     def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
         """Try TensorFlow's dropout, with a seed and without one."""
@@ -217,6 +359,67 @@ class TensorFlow(NumpyFramework):
         add = self.tensorflow.raw_ops.AssignAddVariableOp
         return partial(self.on_device, partial(add, resource=number.handle, value=step))
 
-    def bandwidths(self, budget: float) -> Dict[str, Measurement]:
-        """Return the paths of memory and what measures each."""
-        return tensorflow_bandwidth.measurements(self.tensorflow, self.accelerator, budget)
+    def traffic(self, path: str) -> Optional[Traffic]:
+        """Return what moves bytes along a path; TensorFlow has no page-locked arrays for its users.
+
+        On the device it is a step of gradient descent, a = a - s·b. As in a triad, two arrays are
+        read and one is written, without a new array.
+        """
+        tensorflow, on_device = self.tensorflow, self.on_device
+        cpu = self.accelerator == "cpu"
+        if path == "device":
+            limits = (memory.available_bytes(), memory.cache_bytes()) if cpu else (None, None)
+            size = array_bytes(self.accelerator, *limits)
+            ones, rate = (
+                on_device(tensorflow.ones, [size // 4]),
+                on_device(tensorflow.constant, 1e-9),
+            )
+            array = on_device(tensorflow.Variable, ones)
+            descend = tensorflow.raw_ops.ResourceApplyGradientDescent
+            descend = partial(descend, var=array.handle, alpha=rate, delta=ones)
+            return 3 * size, partial(on_device, descend)
+        if cpu or path not in ("host_to_device", "device_to_host"):
+            return None
+        places = ["/device:CPU:0", self.place]
+        source, target = places if path == "host_to_device" else reversed(places)
+        with tensorflow.device(source):
+            array = tensorflow.ones([COPY // 4])
+
+        def copy() -> Any:
+            with tensorflow.device(target):
+                return tensorflow.identity(array)
+
+        return COPY, copy
+
+
+def profile(tensorflow: Any, work: Callable[[], Any]) -> Observation:
+    """Run ``work``, which waits for the device, under the profiler."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    profiler = tensorflow.profiler.experimental
+    with TemporaryDirectory() as folder:
+        profiler.start(folder)
+        try:
+            work()
+        finally:
+            profiler.stop()
+        space = xplane_pb2.XSpace()
+        for file in Path(folder).rglob("*.xplane.pb"):
+            space.MergeFromString(file.read_bytes())
+    return Observation(tuple(kernels(space)))
+
+
+def kernels(space: Any) -> Iterator[Kernel]:
+    """Yield the operations of the host and everything that ran on a device, each name once."""
+    times: DefaultDict[Tuple[str, bool], float] = defaultdict(float)
+    for plane in space.planes:
+        on_device = plane.name.startswith(DEVICE)
+        for line in plane.lines:
+            for event in line.events:
+                named = plane.event_metadata[event.metadata_id]
+                # Of the host's events, only operations have a second name: the kernel's.
+                name = named.name if on_device else named.display_name
+                if name:
+                    times[name, on_device] += event.duration_ps / 1e6
+    for (name, on_device), microseconds in times.items():
+        yield Kernel(name, microseconds, on_device)

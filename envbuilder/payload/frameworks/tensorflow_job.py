@@ -26,7 +26,6 @@ from ..machine import importing
 from ..training import layers
 from ..training.dataset import SIDE
 from ..training.train import DEVIATION, EPSILON, GAMMA, LEARNING_RATE, MEAN, RHO, TEST_BATCH
-from . import tensorflow_device
 
 if TYPE_CHECKING:
     from ..interface import Tensors
@@ -191,7 +190,8 @@ class Job(interface.Job):
 
     def wait(self, result: Any = None) -> None:
         """Wait until all devices have finished."""
-        tensorflow_device.waiter(self._tensorflow)(result)
+        del result
+        self._tensorflow.test.experimental.sync_devices()
 
     def shuffle(self, data: Tensors) -> None:
         """Begin an epoch."""

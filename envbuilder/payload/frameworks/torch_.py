@@ -6,16 +6,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .. import interface
-from ..interface import Measurement, Step, Tensors
+from ..interface import Step, Tensors, Traffic
 from ..machine import device, facts, importing, memory
 from ..machine.accelerators import ACCELERATORS, device_of
-from ..numerics import arithmetic, extensions, numerics, precision, profiling
-from ..speed import bandwidth, captured
+from ..numerics import arithmetic, extensions, numerics, precision, profiling, reference
+from ..speed import captured
+from ..speed.measure import COPY, array_bytes
 from ..training import eager, model
 
 if TYPE_CHECKING:
-    from ..evidence import Comparison, Errors
-    from ..numerics.numerics import Trial
+    from ..interface import Comparison, Errors
+    from ..numerics.reference import Trial
 
 PROFILED_STEPS = 3
 
@@ -168,7 +169,7 @@ class Torch(interface.Framework):
             steps = [
                 extensions.ipex_step(torch, self.ipex, accelerator, trial) for trial in self.trials
             ]
-            return numerics.compare(steps, self.trials)
+            return reference.compare(steps, self.trials, arithmetic.relative_error)
         net = numerics.network(torch, self.form).to(device_of(accelerator))
         return numerics.check(torch, self.form, net, net, self.trials)
 
@@ -204,9 +205,46 @@ class Torch(interface.Framework):
             return None
         return captured.measure(self.torch, self.accelerator, data, seed)
 
-    def bandwidths(self, budget: float) -> Dict[str, Measurement]:
-        """Return the paths of memory and what measures each."""
-        return bandwidth.measurements(self.torch, self.accelerator, budget)
+    def traffic(self, path: str) -> Optional[Traffic]:
+        """Return what moves bytes along a path of memory."""
+        torch, row, place = self.torch, self.row, device_of(self.accelerator)
+        if path == "device":
+            size = array_bytes(self.accelerator, *self._room())
+            first, second, result = (torch.ones(size // 4, device=place) for _ in range(3))
+            return 3 * size, partial(torch.add, first, second, alpha=3, out=result)
+        if self.accelerator == "cpu":
+            return None
+        if path == "device_to_device":
+            several = row.collective and row.count(torch) > 1
+            return (COPY, self._between()) if several else None
+        pinned = path.endswith("_pinned")
+        if pinned and not row.pinned:
+            return None
+        host = torch.ones(COPY // 4, pin_memory=pinned)
+        remote = torch.ones(COPY // 4, device=place)
+        target, source = (remote, host) if path.startswith("host") else (host, remote)
+        # non_blocking has no effect without pinned memory; with it, the copies need not wait.
+        return COPY, partial(target.copy_, source, non_blocking=pinned)
+
+    def _room(self) -> Tuple[Optional[int], Optional[int]]:
+        """Return the bytes that can still be allocated, and those of the CPU's caches."""
+        if self.row.free:
+            return int(getattr(self.row.module(self.torch), self.row.free)()[0]), None
+        # MPS and integrated GPUs use the system's memory.
+        return memory.available_bytes(), memory.cache_bytes() if self.accelerator == "cpu" else None
+
+    def _between(self) -> Callable[[], None]:
+        """Return a function that copies from the first device to the second."""
+        source, target = (
+            self.torch.ones(COPY // 4, device=f"{self.row.device}:{number}") for number in range(2)
+        )
+
+        def work() -> None:
+            target.copy_(source)
+            # The timer synchronizes the first device only.
+            self.row.module(self.torch).synchronize(1)
+
+        return work
 
 
 def _train(job: eager.Job, batches: Sequence[eager.Batch]) -> None:

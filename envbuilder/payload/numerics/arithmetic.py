@@ -1,18 +1,25 @@
-"""Correctness of the arithmetic: every case on the device against float64 on the CPU, by dtype.
+"""Correctness of the arithmetic: small computations on the device against float64, by dtype.
 
 All errors are relative and norm-wise: the norm of the difference over the norm of the reference.
 Both sides start from equal numbers, rounded to the device's dtype. In float32 each case must run;
 half precision is checked if the device supports it, and unsupported cases are listed.
+
+torch has float64 of its own on the CPU, so gradients of each case are compared, too. Results of
+other frameworks are compared with numpy's; their gradients are those of the network (``gradients``)
+and of the repeated steps.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Callable, Dict, List, Tuple
 
-from ..evidence import Errors
+from ..interface import Errors
 from ..machine.accelerators import device_of
-from .cases import CASES, Case, Outputs
+from . import reference
+from .reference import PLAIN, Geometry
 
 SEED = 1
 SCALE = 0.25
@@ -26,42 +33,30 @@ differs by 0.1 to 1."""
 
 HALVES = ("bfloat16", "float16")
 
-LACKING = ("not implemented", "not supported", "unsupported", "arch mismatch", "no kernel image")
-"""Phrases with which torch and its libraries report that a device lacks an operator for a dtype."""
+LACKING = (
+    *("not implemented", "not supported", "unsupported", "arch mismatch", "no kernel image"),
+    # JAX's and TensorFlow's.
+    *("unimplemented", "not yet support", "could not find device for node"),
+)
+"""Phrases, in lower case, with which frameworks report that a device lacks an operator."""
+
+MANY_CHANNELS = (1 << 16) + 1
+LONG = 100_003
+LONG_IN_FLOAT16 = 50_003
+"""Within float16, in which TensorFlow counts the elements of a mean (tensorflow#115732)."""
 
 
-def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Errors:
-    """Run every case in ``dtype``; the tolerance for float32 is that of the stated precision."""
-    result = Errors(dtype, TOLERANCE[stated if dtype == "float32" else dtype])
-    for name, case in CASES.items():
-        error = _case_error(torch, accelerator, case, dtype)
-        if error is None:
-            result.lacking.append(name)
-        else:
-            result.by_case[name] = error
-    return result
+@dataclass(frozen=True)
+class Case:
+    """A computation, and the shapes of its inputs.
 
+    ``compute`` receives torch, or ``Operators``, and the inputs.
+    """
 
-def _case_error(torch: Any, accelerator: str, case: Case, dtype: str) -> Optional[float]:
-    try:
-        ours = _run(torch, case, device_of(accelerator), dtype, dtype)
-    except (RuntimeError, TypeError) as error:
-        if dtype in HALVES and says_lacking(error):
-            return None
-        raise
-    exact = _run(torch, case, "cpu", dtype, "float64")
-    return max(relative_error(ours[number], exact[number]) for number in range(len(exact)))
-
-
-def _run(torch: Any, case: Case, place: str, rounded: str, dtype: str) -> Outputs:
-    generator = torch.Generator().manual_seed(SEED)
-
-    def make(*shape: int) -> Any:
-        values = torch.randn(*shape, generator=generator, dtype=torch.float32) * SCALE
-        values = values.to(getattr(torch, rounded))
-        return values.to(place, getattr(torch, dtype)).requires_grad_()
-
-    return case(torch, make)
+    shapes: Tuple[Tuple[int, ...], ...]
+    compute: Callable[..., Any]
+    differentiated: bool = True
+    """Whether torch's gradients of the inputs are compared, too."""
 
 
 def says_lacking(error: BaseException) -> bool:
@@ -70,8 +65,351 @@ def says_lacking(error: BaseException) -> bool:
     return any(words in text for words in LACKING)
 
 
+def _errors(
+    cases: Dict[str, Case],
+    error_of: Callable[[Case], float],
+    dtype: str,
+    stated: str,
+) -> Errors:
+    """Run every case in ``dtype``; the tolerance for float32 is that of the stated precision."""
+    result = Errors(dtype, TOLERANCE[stated if dtype == "float32" else dtype])
+    for name, case in cases.items():
+        try:
+            result.by_case[name] = error_of(case)
+        except Exception as error:
+            if dtype not in HALVES or not says_lacking(error):
+                raise
+            result.lacking.append(name)
+    return result
+
+
+# ---- PyTorch
+
+
+def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Errors:
+    """Run each of torch's cases in ``dtype``."""
+    error_of = partial(_case_error, torch, accelerator, dtype)
+    return _errors(CASES, error_of, dtype, stated)
+
+
+def _case_error(torch: Any, accelerator: str, dtype: str, case: Case) -> float:
+    ours = _run(torch, case, device_of(accelerator), dtype, dtype)
+    exact = _run(torch, case, "cpu", dtype, "float64")
+    return max(relative_error(ours[number], exact[number]) for number in range(len(exact)))
+
+
+def _run(torch: Any, case: Case, place: str, rounded: str, dtype: str) -> List[Any]:
+    """Return the result of a case and the gradients of its inputs."""
+    generator, inputs = torch.Generator().manual_seed(SEED), []
+    for shape in case.shapes:
+        values = torch.randn(*shape, generator=generator, dtype=torch.float32) * SCALE
+        values = values.to(getattr(torch, rounded)).to(place, getattr(torch, dtype))
+        inputs.append(values.requires_grad_(case.differentiated))
+    result = case.compute(torch, *inputs)
+    if not case.differentiated:
+        return [result]
+    # With the result as its own cotangent, the gradients depend on each of its elements.
+    return [result, *torch.autograd.grad(result, inputs, result.detach())]
+
+
 def relative_error(ours: Any, exact: Any) -> float:
     """Return the difference's norm over that of ``exact``; infinite if anything is not finite."""
     difference = (ours.detach().to("cpu").double() - exact.detach()).norm()
     error = float(difference / exact.detach().norm())
     return error if math.isfinite(error) else math.inf
+
+
+def _matmul_chunks(torch: Any, whole: Any) -> Any:
+    first, second, third = whole.chunk(3, dim=1)
+    return second @ third.t() @ first
+
+
+def _elementwise(torch: Any, whole: Any) -> Any:
+    first, second, third = whole.chunk(3, dim=1)
+    return first * second + torch.tanh(third)
+
+
+def _in_place(torch: Any, target: Any, left: Any, right: Any) -> Any:
+    view = target.t()
+    view.mul_(0.9).addcmul_(left, right, value=0.5).addcdiv_(left, right.abs() + 1, value=0.5)
+    return target
+
+
+def _loss(torch: Any, logits: Any) -> Any:
+    labels = torch.arange(64, device=logits.device) % 10
+    log_probabilities = torch.nn.functional.log_softmax(logits.t(), dim=1)
+    return torch.nn.functional.nll_loss(log_probabilities, labels).reshape(1)
+
+
+def _channels_last(torch: Any, array: Any) -> Any:
+    return array.contiguous(memory_format=torch.channels_last)
+
+
+def _convolution(
+    *shapes: Tuple[int, ...],
+    images: Callable[..., Any] = lambda torch, array: array,
+    weight: Callable[..., Any] = lambda torch, array: array,
+    **options: int,
+) -> Case:
+    """Return a convolution of what two functions make of images and weight."""
+
+    def compute(torch: Any, first: Any, second: Any, *bias: Any) -> Any:
+        arrays = images(torch, first), weight(torch, second), *bias
+        return torch.nn.functional.conv2d(*arrays, **options)
+
+    return Case(shapes, compute)
+
+
+CASES: Dict[str, Case] = {
+    "matmul": Case(((257, 129), (129, 65)), lambda torch, left, right: left @ right),
+    "matmul of strided views": Case(
+        ((129, 257), (258, 65)), lambda torch, left, right: left.t()[1:, :] @ right[::2, :]
+    ),
+    # Views from chunk: pytorch#169342.
+    "matmul of chunks": Case(((64, 96),), _matmul_chunks),
+    "matmul of an expanded batch": Case(
+        ((1, 33, 65), (7, 65, 17)), lambda torch, left, right: left.expand(7, 33, 65) @ right
+    ),
+    "linear of a slice": Case(
+        ((64, 134), (10, 129), (10,)),
+        lambda torch, values, *rest: torch.nn.functional.linear(values[:, 5:], *rest),
+    ),
+    # Views from chunk: pytorch#169342.
+    "elementwise on chunks": Case(((33, 96),), _elementwise),
+    # In-place updates as in optimizers, of a non-contiguous view: pytorch#118115.
+    "in place into a strided view": Case(
+        ((33, 65), (65, 33), (65, 33)), _in_place, differentiated=False
+    ),
+    "conv2d": _convolution((8, 16, 20, 20), (24, 16, 3, 3), (24,)),
+    "conv2d of one channel": _convolution((8, 1, 28, 28), (32, 1, 3, 3)),
+    "conv2d channels_last": _convolution(
+        *((8, 16, 20, 20), (24, 16, 3, 3)), images=_channels_last, weight=_channels_last
+    ),
+    # A channel slice of a channels_last tensor: pytorch#180984.
+    "conv2d of a channel slice": _convolution(
+        *((8, 20, 20, 20), (24, 16, 3, 3)),
+        images=lambda torch, array: _channels_last(torch, array)[:, 2:18],
+    ),
+    # A non-contiguous weight: pytorch#192212.
+    "conv2d with a strided weight": _convolution(
+        *((8, 16, 20, 20), (16, 24, 3, 3)),
+        weight=lambda torch, array: array.transpose(0, 1),
+        stride=2,
+        padding=1,
+    ),
+    # Views from chunk: pytorch#169342.
+    "conv2d of a chunk": _convolution(
+        *((8, 32, 12, 12), (24, 16, 3, 3)), images=lambda torch, array: array.chunk(2, dim=1)[1]
+    ),
+    # Groups, with more than one image: pytorch#188335.
+    "conv2d in groups": _convolution((8, 16, 20, 20), (24, 4, 3, 3), groups=4),
+    "conv2d of an expanded image": _convolution(
+        *((1, 16, 12, 12), (24, 16, 3, 3)),
+        images=lambda torch, array: array.expand(8, 16, 12, 12),
+        dilation=2,
+    ),
+    # More than 65,536 channels: pytorch#129207.
+    "conv2d of 65,537 channels": _convolution((1, MANY_CHANNELS, 1, 2), (2, MANY_CHANNELS, 1, 1)),
+    # pytorch#197114.
+    "conv3d": Case(
+        ((2, 4, 8, 8, 8), (6, 4, 3, 3, 3)),
+        lambda torch, images, weight: torch.nn.functional.conv3d(images, weight),
+    ),
+    # If two of a window are equal, the gradient may go to either.
+    "max_pool2d channels_last": Case(
+        ((8, 16, 20, 20),),
+        lambda torch, images: torch.nn.functional.max_pool2d(_channels_last(torch, images), 2),
+        differentiated=False,
+    ),
+    "sum of rows": Case(((129, 257),), lambda torch, values: values.sum(dim=0)),
+    "sum of columns": Case(((129, 257),), lambda torch, values: values.sum(dim=1)),
+    "sum of a strided view": Case(
+        ((129, 257),), lambda torch, values: values.t()[3:, ::2].sum(dim=0)
+    ),
+    "sum of an expanded tensor": Case(
+        ((129, 1),), lambda torch, values: values.expand(129, 65).sum(dim=0)
+    ),
+    # Long enough that accumulation in half precision would stall.
+    "mean of 100,003 numbers": Case(
+        ((LONG,),), lambda torch, values: (values + 1).mean().reshape(1), differentiated=False
+    ),
+    "variance": Case(((65, 129),), lambda torch, values: values.t().var(dim=0)),
+    "norm": Case(((65, 129),), lambda torch, values: torch.linalg.vector_norm(values.t(), dim=1)),
+    "maximum": Case(((65, 129),), lambda torch, values: values.t()[1:].amax(dim=0)),
+    "log_softmax and loss": Case(((10, 64),), _loss),
+}
+"""Computations on contiguous and on awkwardly strided tensors.
+
+A case that names a PyTorch issue reproduces the fault reported there: wrong numbers without an
+error, most of them on MPS.
+"""
+
+
+# ---- frameworks whose arrays numpy reads
+
+
+@dataclass(frozen=True)
+class Operators:
+    """A framework's functions, beside slices and the signs of arithmetic, ``@`` among them.
+
+    Images are (N, rows, columns, channels), weights (rows, columns, channels, outputs). ``loss`` is
+    the mean negative log-probability of labels, as the training computes it from scores.
+    """
+
+    transpose: Callable[[Any, Tuple[int, ...]], Any]
+    broadcast: Callable[[Any, Tuple[int, ...]], Any]
+    tanh: Callable[[Any], Any]
+    sum: Callable[[Any, int], Any]
+    mean: Callable[[Any], Any]
+    variance: Callable[[Any, int], Any]
+    norm: Callable[..., Any]
+    maximum: Callable[[Any, int], Any]
+    convolve: Callable[[Any, Any, Geometry], Any]
+    pool: Callable[[Any], Any]
+    loss: Callable[[Any, List[int]], Any]
+
+
+def like_numpy(numpy: Any, **own: Callable[..., Any]) -> Operators:
+    """Return the operators of a module with numpy's names; ``own`` are those it has not."""
+    return Operators(
+        *(numpy.transpose, numpy.broadcast_to, numpy.tanh, numpy.sum, numpy.mean, numpy.var),
+        *(numpy.linalg.norm, numpy.max),
+        **own,
+    )
+
+
+def exact_operators(numpy: Any) -> Operators:
+    """Return the operators of the reference."""
+
+    def loss(scores: Any, labels: List[int]) -> Any:
+        return -reference.log_softmax(numpy, scores)[range(len(labels)), labels].mean()
+
+    return like_numpy(
+        numpy,
+        convolve=partial(reference.convolve, numpy),
+        pool=lambda images: reference.pool(numpy, images)[0],
+        loss=loss,
+    )
+
+
+def plain_errors(
+    numpy: Any,
+    compute: Callable[[Callable[..., Any], List[Any], str], Any],
+    dtype: str,
+    stated: str,
+) -> Errors:
+    """Run each of the plain cases.
+
+    ``compute`` runs a case's function on numpy's float32 arrays, converted to a dtype, and returns
+    the result as numpy's.
+    """
+
+    def error_of(case: Case) -> float:
+        generator = numpy.random.default_rng(SEED)
+        inputs = [
+            rounded(numpy, generator.standard_normal(shape, numpy.float32) * SCALE, dtype)
+            for shape in case.shapes
+        ]
+        exact = case.compute(
+            exact_operators(numpy), *(values.astype(numpy.float64) for values in inputs)
+        )
+        return reference.relative_error(numpy, compute(case.compute, inputs, dtype), exact)
+
+    return _errors(PLAIN_CASES, error_of, dtype, stated)
+
+
+def rounded(numpy: Any, values: Any, dtype: str) -> Any:
+    """Round float32 numbers to a dtype's nearest, ties to even; they remain in float32."""
+    if dtype == "float16":
+        return values.astype(numpy.float16).astype(numpy.float32)
+    if dtype == "bfloat16":
+        bits = values.view(numpy.uint32)
+        # numpy has no bfloat16; it is the upper half of float32.
+        bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+        return bits.astype(numpy.uint32).view(numpy.float32)
+    return values
+
+
+def _thirds(whole: Any) -> Tuple[Any, Any, Any]:
+    return whole[:, :32], whole[:, 32:64], whole[:, 64:]
+
+
+def _plain_matmul_chunks(operators: Operators, whole: Any) -> Any:
+    first, second, third = _thirds(whole)
+    return second @ operators.transpose(third, (1, 0)) @ first
+
+
+def _plain_elementwise(operators: Operators, whole: Any) -> Any:
+    first, second, third = _thirds(whole)
+    return first * second + operators.tanh(third)
+
+
+def _plain_convolution(*shapes: Tuple[int, ...], geometry: Geometry = PLAIN) -> Case:
+    return Case(shapes, lambda run, images, weight: run.convolve(images, weight, geometry))
+
+
+LABELS = [number % 10 for number in range(64)]
+
+PLAIN_CASES: Dict[str, Case] = {
+    "matmul": Case(((257, 129), (129, 65)), lambda run, left, right: left @ right),
+    "matmul of strided views": Case(
+        ((129, 257), (258, 65)),
+        lambda run, left, right: run.transpose(left, (1, 0))[1:, :] @ right[::2, :],
+    ),
+    "matmul of chunks": Case(((64, 96),), _plain_matmul_chunks),
+    "matmul of an expanded batch": Case(
+        ((1, 33, 65), (7, 65, 17)),
+        lambda run, left, right: run.broadcast(left, (7, 33, 65)) @ right,
+    ),
+    "linear of a slice": Case(
+        ((64, 134), (10, 129), (10,)),
+        lambda run, values, weight, bias: values[:, 5:] @ run.transpose(weight, (1, 0)) + bias,
+    ),
+    "elementwise on chunks": Case(((33, 96),), _plain_elementwise),
+    "conv2d": _plain_convolution((8, 20, 20, 16), (3, 3, 16, 24)),
+    "conv2d of one channel": _plain_convolution((8, 28, 28, 1), (3, 3, 1, 32)),
+    "conv2d of a channel slice": Case(
+        ((8, 20, 20, 20), (3, 3, 16, 24)),
+        lambda run, images, weight: run.convolve(images[:, :, :, 2:18], weight, PLAIN),
+    ),
+    "conv2d with a transposed weight": Case(
+        ((8, 20, 20, 16), (3, 3, 24, 16)),
+        lambda run, images, weight: run.convolve(
+            images, run.transpose(weight, (0, 1, 3, 2)), Geometry(stride=2, padding=1)
+        ),
+    ),
+    "conv2d in groups": _plain_convolution(
+        (8, 20, 20, 16), (3, 3, 4, 24), geometry=Geometry(groups=4)
+    ),
+    "conv2d of an expanded image": Case(
+        ((1, 12, 12, 16), (3, 3, 16, 24)),
+        lambda run, images, weight: run.convolve(
+            run.broadcast(images, (8, 12, 12, 16)), weight, Geometry(dilation=2)
+        ),
+    ),
+    "conv2d of 65,537 channels": _plain_convolution(
+        (1, 1, 2, MANY_CHANNELS), (1, 1, MANY_CHANNELS, 2)
+    ),
+    "max_pool2d": Case(((8, 20, 20, 16),), lambda run, images: run.pool(images)),
+    "sum of rows": Case(((129, 257),), lambda run, values: run.sum(values, 0)),
+    "sum of columns": Case(((129, 257),), lambda run, values: run.sum(values, 1)),
+    "sum of a strided view": Case(
+        ((129, 257),), lambda run, values: run.sum(run.transpose(values, (1, 0))[3:, ::2], 0)
+    ),
+    "sum of an expanded array": Case(
+        ((129, 1),), lambda run, values: run.sum(run.broadcast(values, (129, 65)), 0)
+    ),
+    # Long enough that accumulation in half precision would stall.
+    "mean of 50,003 numbers": Case(((LONG_IN_FLOAT16,),), lambda run, values: run.mean(values + 1)),
+    "variance": Case(
+        ((65, 129),), lambda run, values: run.variance(run.transpose(values, (1, 0)), 0)
+    ),
+    "norm": Case(((65, 129),), lambda run, values: run.norm(run.transpose(values, (1, 0)), axis=1)),
+    "maximum": Case(
+        ((65, 129),), lambda run, values: run.maximum(run.transpose(values, (1, 0))[1:], 0)
+    ),
+    "log_softmax and loss": Case(
+        ((10, 64),), lambda run, scores: run.loss(run.transpose(scores, (1, 0)), LABELS)
+    ),
+}
+"""The same for other frameworks, on contiguous and on strided arrays."""

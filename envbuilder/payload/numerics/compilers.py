@@ -21,13 +21,12 @@ from ..machine import clock, device
 from ..machine.accelerators import device_of
 from ..report import PASSED, WARNING
 from ..training import eager, model, train
-from . import arithmetic, extensions, numerics, profiling
+from . import arithmetic, extensions, numerics, profiling, reference
 
 if TYPE_CHECKING:
-    from ..evidence import Comparison, Observation
-    from ..interface import Tensors
+    from ..interface import Comparison, Observation, Tensors
     from ..training.model import Form
-    from .numerics import Trial
+    from .reference import Trial
 
 BACKENDS = ("inductor", "zentorch")
 INFERENCE_SAMPLES = 20
@@ -194,9 +193,9 @@ def _output_error(bench: Bench, net: Any, images: Any, output: Any) -> float:
 def _measure_training(bench: Bench, outcome: Outcome) -> None:
     torch = bench.torch
     torch._dynamo.reset()
-    plain = eager.prepare(torch, bench.accelerator, bench.form, numerics.SEED)
+    plain = eager.prepare(torch, bench.accelerator, bench.form, reference.SEED)
     form = bench.form.for_compilers()
-    compiled = eager.prepare(torch, bench.accelerator, form, numerics.SEED)
+    compiled = eager.prepare(torch, bench.accelerator, form, reference.SEED)
     compiled.model = _compiled(bench, outcome.backend, compiled.model)
     batches = _batches(bench)
     for job in (plain, compiled):

@@ -15,7 +15,8 @@ from ..machine.accelerators import device_of
 from ..report import CheckError
 from ..training import eager
 from ..training.model import arrange, fastest
-from .numerics import Step, Trial, load_weights, network
+from .numerics import load_weights, network
+from .reference import Step, Trial
 
 IMPORT_TIMEOUT = 300.0
 """Seconds; a cold import from a slow disk takes half a minute."""

@@ -6,48 +6,25 @@ difference over the norm of the reference.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, List
+from typing import TYPE_CHECKING, Any, List
 
-from ..evidence import Comparison
 from ..training import eager, model
 from .arithmetic import relative_error
+from .reference import LEARNING_RATE, SEED, Step, Trial, compare
 
 if TYPE_CHECKING:
-    from ..interface import Tensors
+    from ..interface import Comparison, Tensors
     from ..training.model import Form
 
-SEED = 1
 TRIALS = 3
 QUICK_TRIALS = 2
 """The fewest that expose a backend which keeps using weights of an earlier step."""
-
-LEARNING_RATE = 0.1
 
 GRADIENT_TOLERANCE = {"float32": 5e-3, "tf32": 2e-1, "bfloat16": 5e-1}
 """Measured with torch 2.13.0 on the CPU: in 250 batches eager float32 differs by 3e-6 (median) and
 by at most 2.8e-3, where rounding makes one max-pool window of half a million pick another pixel.
 With weights rounded as TF32 does, gradients differ by 1e-2 to 4e-2 (30 batches); a wrong gradient
 differs by about 1."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One training step without dropout: its loss and the gradient of each parameter."""
-
-    loss: float
-    gradients: Dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One step to repeat: a batch on the device, the weights before it, and the exact result."""
-
-    images: Any
-    labels: Any
-    weights: Dict[str, Any]
-    exact: Step
 
 
 def network(torch: Any, form: Form) -> Any:
@@ -82,7 +59,7 @@ def check(torch: Any, form: Form, net: Any, call: Any, steps: List[Trial]) -> Co
         load_weights(torch, net, trial)
         images = model.arrange(torch, trial.images, form)
         ours.append(backward(torch, net, call, images, trial.labels))
-    return compare(ours, steps)
+    return compare(ours, steps, relative_error)
 
 
 def load_weights(torch: Any, net: Any, trial: Trial) -> None:
@@ -101,20 +78,3 @@ def backward(torch: Any, net: Any, call: Any, images: Any, labels: Any) -> Step:
     # Cloned: the next backward pass may write to the same memory.
     gradients = {name: p.grad.detach().cpu().double().clone() for name, p in net.named_parameters()}
     return Step(float(loss.detach()), gradients)
-
-
-def compare(
-    ours: List[Step], steps: List[Trial], error_of: Callable[[Any, Any], float] = relative_error
-) -> Comparison:
-    """Return the largest errors of ``ours``, one step per trial.
-
-    ``error_of`` compares a gradient with the exact one: that of torch's tensors by default.
-    """
-    losses, gradients = [0.0], dict.fromkeys(steps[0].exact.gradients, 0.0)
-    for number, trial in enumerate(steps):
-        error = abs(ours[number].loss - trial.exact.loss) / abs(trial.exact.loss)
-        losses.append(error if math.isfinite(error) else math.inf)
-        for name, exact in trial.exact.gradients.items():
-            relative = error_of(ours[number].gradients[name], exact)
-            gradients[name] = max(gradients[name], relative)
-    return Comparison(max(losses), gradients)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
-from ..evidence import Kernel, Observation
+from ..interface import Kernel, Observation
 from ..machine import device
 from ..machine.accelerators import ACCELERATORS
 

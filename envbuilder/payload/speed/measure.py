@@ -3,20 +3,45 @@
 Everything is warmed up, synchronized and repeated; medians count (see ``clock``). A failed
 measurement is null in the report and named in a warning: it says nothing about whether training
 works.
+
+On a device, bandwidth is that of STREAM's triad, a = b + s·c, over arrays too large for its caches;
+as in STREAM, the bytes of all three arrays count. Copies count their bytes once.
+
+Operations of an epoch are counted from the network's layers. A multiplication and an addition count
+as two. Only convolutions and linear layers are counted; everything else in this network is below
+one per cent of them. Each has three products of the same size: the result, the weight's gradient,
+and the input's gradient. The images need no gradient, so the first layer has two.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from ..machine import clock
-from ..training import flops
+from ..training.dataset import SIDE
+from ..training.layers import WEIGHTS
 
 if TYPE_CHECKING:
     from ..interface import Framework, Job, Tensors
+
+MIB = 1 << 20
+LEAST_ARRAY, MOST_ARRAY = 64 * MIB, 512 * MIB
+COPY = 64 * MIB
+SHARE = 16
+"""One array takes at most the free memory divided by this; three are needed."""
+
+PATHS = (
+    "device",
+    "host_to_device",
+    "host_to_device_pinned",
+    "device_to_host",
+    "device_to_host_pinned",
+    "device_to_device",
+)
 
 DTYPES = ("float32", "bfloat16")
 FIRST_SIZE, LAST_SIZE = 512, 8192
@@ -86,7 +111,7 @@ def measure(
         "inference": partial(_inference, bench),
         "logging": partial(_logging, bench),
         "captured": partial(_captured, bench),
-        "epoch_flops": partial(flops.training_flops, len(bench.data.labels)),
+        "epoch_flops": partial(training_flops, len(bench.data.labels)),
     }
     result: Dict[str, Any] = {}
     for number, (name, part) in enumerate(parts.items(), 1):
@@ -126,10 +151,27 @@ def _matmul(bench: Bench, dtype: str) -> Dict[str, Any]:
 
 
 def _bandwidth(bench: Bench) -> Dict[str, Optional[float]]:
-    paths = bench.framework.bandwidths(bench.budget.bandwidth)
-    return {
-        path: bench.attempt(f"bandwidth {path}", measurement) for path, measurement in paths.items()
-    }
+    """Return path → bytes per second; None for a path that does not exist here."""
+
+    def rate(path: str) -> Optional[float]:
+        traffic = bench.framework.traffic(path)
+        if traffic is None:
+            return None
+        moved, work = traffic
+        return moved / bench.median(work, bench.budget.bandwidth)
+
+    return {path: bench.attempt(f"bandwidth {path}", partial(rate, path)) for path in PATHS}
+
+
+def array_bytes(accelerator: str, free: Optional[int], cache: Optional[int]) -> int:
+    """Return the size of one array, so that three are at least four times the CPU's caches.
+
+    It is limited by ``MOST_ARRAY`` and by a fraction of the free memory.
+    """
+    size = LEAST_ARRAY if accelerator == "cpu" else MOST_ARRAY
+    # Three arrays together are then at least four times the caches.
+    size = min(MOST_ARRAY, max(size, (cache or 0) * 4 // 3))
+    return size if free is None else max(MIB, min(size, free // SHARE))
 
 
 def _launch(bench: Bench) -> float:
@@ -184,3 +226,21 @@ def _every_step(job: Job, batches: List[Any]) -> None:
 
 def _at_end(job: Job, batches: List[Any]) -> None:
     job.fetch([job.train(batch) for batch in batches])
+
+
+def training_flops(images: int) -> int:
+    """Return the operations of one training pass over ``images`` images."""
+    layers = forward_flops()
+    return images * (3 * sum(layers) - layers[0])
+
+
+def forward_flops() -> List[int]:
+    """Return the operations for one image, by layer: a convolution repeats its own per pixel."""
+    side, counts = SIDE, []
+    for shape in WEIGHTS.values():
+        pixels = 1
+        if len(shape) > 2:
+            side -= shape[0] - 1
+            pixels = side * side
+        counts.append(2 * pixels * math.prod(shape))
+    return counts

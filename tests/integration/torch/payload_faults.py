@@ -170,6 +170,7 @@ FAULTS: dict[str, tuple[Any, str, Fault]] = {
     "flipped conv3d": (functional, "conv3d", kernels_without_two_rows),
     "max_pool2d": (functional, "max_pool2d", a_thousandth_too_large),
     "variance": (torch.Tensor, "var", a_thousandth_too_large),
+    "norm": (torch.linalg, "vector_norm", a_thousandth_too_large),
     "maximum": (torch.Tensor, "amax", a_thousandth_too_large),
     "log_softmax": (functional, "log_softmax", a_thousandth_too_large),
 }

@@ -360,8 +360,9 @@ def test_seeds_that_are_ignored_are_told(torch_python: Path, tmp_path: Path, tin
 def test_a_measurement_that_fails_is_null_and_a_warning(
     torch_python: Path, tmp_path: Path, tiny: Path
 ) -> None:
-    code = "from envbuilder.payload.speed import bandwidth, measure\n"
-    code += "bandwidth._triad = measure._inference = lambda *arguments: 1 / 0\n"
+    code = "from envbuilder.payload.frameworks.torch_ import Torch\n"
+    code += "from envbuilder.payload.speed import measure\n"
+    code += "Torch._room = measure._inference = lambda *arguments: 1 / 0\n"
     done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
     assert done.code == 0
     measurements = done.report["measurements"]

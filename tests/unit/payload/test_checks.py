@@ -10,8 +10,7 @@ import pytest
 from envbuilder.core import resources
 from envbuilder.payload import checks
 from envbuilder.payload.events import Events
-from envbuilder.payload.evidence import Kernel, Observation
-from envbuilder.payload.interface import Tensors
+from envbuilder.payload.interface import Kernel, Observation, Tensors
 from envbuilder.payload.machine import clock
 from envbuilder.payload.numerics.compilers import Outcome
 from envbuilder.payload.options import Options

@@ -10,8 +10,7 @@ import pytest
 
 from envbuilder.payload import checks
 from envbuilder.payload.events import Events
-from envbuilder.payload.evidence import Comparison, Kernel, Observation
-from envbuilder.payload.interface import Tensors
+from envbuilder.payload.interface import Comparison, Kernel, Observation, Tensors
 from envbuilder.payload.numerics.arithmetic import HALVES
 from envbuilder.payload.numerics.numerics import QUICK_TRIALS, TRIALS
 from envbuilder.payload.options import Options

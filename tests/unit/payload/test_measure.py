@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from envbuilder.payload.frameworks.torch_ import Torch
 from envbuilder.payload.interface import Tensors
-from envbuilder.payload.speed import bandwidth, measure
+from envbuilder.payload.speed import measure
 
 MIB = 1 << 20
 
@@ -29,22 +30,26 @@ MIB = 1 << 20
 def test_arrays_outgrow_the_cache_but_not_the_memory(
     accelerator: str, free: int | None, cache: int | None, expected: int
 ) -> None:
-    assert bandwidth.array_bytes(accelerator, free, cache) == expected
+    assert measure.array_bytes(accelerator, free, cache) == expected
 
 
 def paths(accelerator: str, devices: int = 1) -> set[str]:
     module = SimpleNamespace(device_count=lambda: devices)
-    torch = SimpleNamespace(cuda=module, xpu=module)
-    found = bandwidth.measurements(torch, accelerator, 0.1)
-    assert list(found) == list(bandwidth.PATHS)
-    return {name for name, work in found.items() if work is not bandwidth._none}
+    array = SimpleNamespace(copy_=print)
+    torch = SimpleNamespace(
+        cuda=module, xpu=module, ones=lambda size, **options: array, add=print, __version__="2"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Torch, "_room", lambda self: (None, None))
+        framework = Torch(torch, accelerator)
+        return {path for path in measure.PATHS if framework.traffic(path)}
 
 
 def test_paths_that_exist() -> None:
     assert paths("cpu") == {"device"}
     assert paths("mps") == {"device", "host_to_device", "device_to_host"}
-    assert paths("cuda") == set(bandwidth.PATHS) - {"device_to_device"}
-    assert paths("xpu", devices=2) == set(bandwidth.PATHS)
+    assert paths("cuda") == set(measure.PATHS) - {"device_to_device"}
+    assert paths("xpu", devices=2) == set(measure.PATHS)
 
 
 def bench() -> measure.Bench:
@@ -75,8 +80,8 @@ def test_where_everything_fails_the_rest_of_the_report_is_whole() -> None:
     assert found["peak_memory_bytes"] == 7
     assert found["matmul"] == []
     assert found["launch_seconds"] is found["inference"] is found["matmul_share"] is None
-    assert found["bandwidth"] is None
-    assert len(subject.problems) == 6
+    assert found["bandwidth"] == dict.fromkeys(measure.PATHS)
+    assert len(subject.problems) == 5 + len(measure.PATHS)
     assert steps[-1] == (7, 7)
 
 

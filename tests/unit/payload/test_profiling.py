@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.payload.evidence import TOP, Kernel, Observation
+from envbuilder.payload.interface import TOP, Kernel, Observation
 from envbuilder.payload.machine.accelerators import device_of
 from envbuilder.payload.numerics.profiling import Evidence, problems
 

@@ -9,14 +9,9 @@ from typing import Any
 import numpy
 import pytest
 
-from envbuilder.payload.evidence import Kernel
-from envbuilder.payload.frameworks import (
-    tensorflow_device,
-    tensorflow_job,
-    tensorflow_operators,
-    tensorflow_profiling,
-)
+from envbuilder.payload.frameworks import tensorflow_, tensorflow_job
 from envbuilder.payload.frameworks.tensorflow_ import TensorFlow
+from envbuilder.payload.interface import Kernel
 from envbuilder.payload.numerics import precision
 from envbuilder.payload.report import CheckError
 
@@ -43,8 +38,11 @@ def tensorflow(build: dict[str, Any], *gpus: str, **config: Any) -> Any:
 def test_a_build_is_named_by_what_it_was_built_with(
     build: dict[str, Any], name: str, runtime: str | None
 ) -> None:
-    facts = tensorflow_device.facts(tensorflow(build))
-    assert facts == {"version": "2.21.0", "build": name, "runtime": runtime}
+    assert TensorFlow(tensorflow(build), "cpu").facts() == {
+        "version": "2.21.0",
+        "build": name,
+        "runtime": runtime,
+    }
 
 
 @pytest.mark.parametrize(
@@ -54,7 +52,7 @@ def test_a_build_is_named_by_what_it_was_built_with(
 def test_a_build_drives_its_accelerator_and_the_cpu(
     build: dict[str, Any], accelerator: str
 ) -> None:
-    sentence = tensorflow_device.require_build(tensorflow(build), accelerator)
+    sentence = TensorFlow(tensorflow(build), accelerator).require_build()
     assert sentence.endswith(f"which can drive {accelerator}")
 
 
@@ -78,7 +76,7 @@ def test_a_build_that_cannot_drive_it_is_refused(
     build: dict[str, Any], accelerator: str, words: str
 ) -> None:
     with pytest.raises(CheckError) as error:
-        tensorflow_device.require_build(tensorflow(build), accelerator)
+        TensorFlow(tensorflow(build), accelerator).require_build()
     assert words in str(error.value)
 
 
@@ -96,14 +94,14 @@ def test_a_gpu_that_is_not_listed_is_explained(
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    row = tensorflow_device.Row("GPU", "is_cuda_build", "x", lambda: driver)
-    monkeypatch.setitem(tensorflow_device.ROWS, "cuda", row)
+    row = tensorflow_.Row("GPU", "is_cuda_build", "x", lambda: driver)
+    monkeypatch.setitem(tensorflow_.ROWS, "cuda", row)
     for name in ("CUDA_VISIBLE_DEVICES",):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(CheckError) as error:
-        tensorflow_device.require_usable(tensorflow(CUDA), "cuda")
+        TensorFlow(tensorflow(CUDA), "cuda").require_usable()
     assert str(error.value).startswith("no cuda device can be used: ")
     assert words in str(error.value)
 
@@ -158,7 +156,7 @@ def test_kernels_are_the_operations_of_the_host_and_all_that_a_gpu_ran() -> None
             plane("Task Environment"),
         ]
     )
-    assert list(tensorflow_profiling.kernels(space)) == [
+    assert list(tensorflow_.kernels(space)) == [
         Kernel("_MklNativeConv2D", 12.0, False),
         Kernel("ampere_sgemm_128x64_nn", 3.0, True),
     ]
@@ -179,20 +177,6 @@ def test_a_census_tells_where_memory_is_and_where_variables_are() -> None:
     census.add(SimpleNamespace(device=f"{local}GPU:0", dtype=SimpleNamespace(name="bfloat16")))
     assert census.devices == {"CPU", "GPU"}
     assert census.dtypes == {"float32", "bfloat16"}
-
-
-@pytest.mark.parametrize(
-    ("message", "lacking"),
-    [
-        ("Gradients for grouped convolutions are not supported on CPU.", True),
-        ("Current CPU implementations do not yet support dilation rates larger than 1.", True),
-        ("Could not find device for node: {{node Conv2D}} = Conv2D[T=DT_BFLOAT16", True),
-        ("input and filter must have the same depth: 16 vs 4", False),
-    ],
-)
-def test_an_operator_that_is_lacking_is_told_from_a_fault(message: str, lacking: bool) -> None:
-    operators = tensorflow_operators.TensorFlowOperators(None, "/device:CPU:0")
-    assert operators.lacks(ValueError(message)) is lacking
 
 
 class Tensor:
@@ -219,10 +203,10 @@ def test_a_gpu_is_usable_if_it_computes_exactly(error: int) -> None:
     framework.device = lambda place: nullcontext()
     framework.constant = lambda numbers: Tensor(numbers, error)
     framework.errors = SimpleNamespace(OpError=OSError)
-    assert tensorflow_device.describe(framework, "cuda")["capability"] == "sm_90"
+    assert TensorFlow(framework, "cuda").describe()["capability"] == "sm_90"
     if error:
         with pytest.raises(CheckError, match="returned wrong numbers"):
-            tensorflow_device.require_usable(framework, "cuda")
+            TensorFlow(framework, "cuda").require_usable()
     else:
-        sentence = tensorflow_device.require_usable(framework, "cuda")
+        sentence = TensorFlow(framework, "cuda").require_usable()
         assert sentence.startswith("H100: allocated, computed and read back; built with CUDA 12.5")
