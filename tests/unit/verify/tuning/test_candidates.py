@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.verify.tuning import candidates
+from envbuilder.verify import tune
 from tests.support.tuning import SURVEY, settings
 
 
@@ -79,6 +79,6 @@ def test_mps_is_kept_from_channels_last() -> None:
 def test_a_survey_from_outside_never_breaks(report: Any) -> None:
     for broken in (report, {**SURVEY, "threads": report}, {**SURVEY, "allocators": report}):
         try:
-            candidates.candidates(candidates.read(broken), "cpu")
+            tune.candidates(tune.read_survey(broken), "cpu")
         except ValueError:
             continue

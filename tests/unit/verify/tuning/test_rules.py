@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core import console
-from envbuilder.verify.tuning import candidates, results, rules
-from envbuilder.verify.tuning.profile import draft
-from envbuilder.verify.tuning.rules import Pair, Setting, Trial
+from envbuilder.verify import tune, tune_results
+from envbuilder.verify.tune import Pair, Setting, Trial
+from envbuilder.verify.tune_results import draft
 from tests.support.reports import BUSY, QUIET
 from tests.support.tuning import (
     ACTIVE,
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
     ],
 )
 def test_the_median_of_three_pairs_decides(gains: tuple[float, ...], verdict: str) -> None:
-    assert rules.judge(PLAIN, pairs(*gains), RULES, 0.0).verdict == verdict
+    assert tune.judge(PLAIN, pairs(*gains), RULES, 0.0).verdict == verdict
 
 
 def test_a_gain_within_the_machines_noise_is_none() -> None:
-    assert rules.judge(PLAIN, pairs(1.2, 1.2, 1.2), RULES, 0.25).verdict == "noise"
-    assert rules.judge(PLAIN, pairs(1.3, 1.3, 1.3), RULES, 0.25).verdict == "helps"
+    assert tune.judge(PLAIN, pairs(1.2, 1.2, 1.2), RULES, 0.25).verdict == "noise"
+    assert tune.judge(PLAIN, pairs(1.3, 1.3, 1.3), RULES, 0.25).verdict == "helps"
 
 
 def contended(*gains: float, candidate: Any = QUIET, baseline: Any = QUIET) -> list[Pair]:
     def timed(speed: float, facts: Any) -> Trial:
-        return rules.read(
+        return tune.read_trial(
             {"samples_per_second": speed, "accuracy": 0.95, "loss": 0.3, "contention": facts}
         )
 
@@ -65,11 +65,11 @@ def contended(*gains: float, candidate: Any = QUIET, baseline: Any = QUIET) -> l
 @pytest.mark.parametrize("gain", [0.5, 1.0, 1.3])
 @pytest.mark.parametrize("which", ["candidate", "baseline"])
 def test_nothing_is_decided_on_a_busy_machine(gain: float, which: str) -> None:
-    found = rules.judge(PLAIN, contended(gain, gain, gain, **{which: BUSY}), RULES, 0.0)
+    found = tune.judge(PLAIN, contended(gain, gain, gain, **{which: BUSY}), RULES, 0.0)
     assert found.verdict == "machine busy"
     assert "tasks waited for a CPU 95 % of the time; measure again" in found.detail
-    assert rules.winners([found]) == ()
-    quiet = rules.judge(PLAIN, contended(gain, gain, gain), RULES, 0.0)
+    assert tune.winners([found]) == ()
+    quiet = tune.judge(PLAIN, contended(gain, gain, gain), RULES, 0.0)
     assert quiet.verdict == ("helps" if gain > 1.05 else "no gain")
 
 
@@ -80,17 +80,17 @@ def test_wrong_results_are_wrong_on_a_busy_machine_too() -> None:
         )
         for pair in contended(1.3, 1.3, 1.3, candidate=BUSY)
     ]
-    assert rules.judge(PLAIN, disturbed, RULES, 0.0).verdict == "less accurate"
+    assert tune.judge(PLAIN, disturbed, RULES, 0.0).verdict == "less accurate"
 
 
 def test_what_was_not_judged_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = outcome_with(finding(PLAIN, 1.3, "machine busy"), finding(ONE, 0.9, "no gain"))
-    results.print_outcome(outcome, console.rich_console())
+    tune_results.print_outcome(outcome, console.rich_console())
     shown = " ".join(capsys.readouterr().out.split())
     assert "The machine was busy during 1 of the settings: nothing is decided about these." in shown
     assert "None of the settings that were judged helps" in shown
-    assert results.summary(outcome)["speed"] == "not_judged"
-    assert results.summary(outcome_with())["speed"] == "judged"
+    assert tune_results.summary(outcome)["speed"] == "not_judged"
+    assert tune_results.summary(outcome_with())["speed"] == "judged"
 
 
 def test_active_waiting_is_for_machines_that_nobody_shares(
@@ -99,54 +99,54 @@ def test_active_waiting_is_for_machines_that_nobody_shares(
     active = settings()["OMP_WAIT_POLICY=active"]
     assert "only for machines that nobody shares" in active.caution
     assert settings()["OMP_WAIT_POLICY=passive"].caution == ""
-    (line,) = results.advice([finding(active, 1.3)])
+    (line,) = tune_results.advice([finding(active, 1.3)])
     assert line.endswith(active.caution)
-    assert results._entry(finding(active, 1.3))["caution"] == active.caution
+    assert tune_results._entry(finding(active, 1.3))["caution"] == active.caution
     text = draft("cpu", [finding(active, 1.3)], "a machine", found).text
     assert f"1.30 times as fast ({active.caution})" in text
     waiting = msgspec.structs.replace(
-        outcome_with(), survey=candidates.read({**SURVEY, "wait_policy": "ACTIVE"})
+        outcome_with(), survey=tune.read_survey({**SURVEY, "wait_policy": "ACTIVE"})
     )
-    results.print_outcome(waiting, console.rich_console())
+    tune_results.print_outcome(waiting, console.rich_console())
     shown = " ".join(capsys.readouterr().out.split())
     assert f"The defaults wait actively (OMP_WAIT_POLICY=ACTIVE): {active.caution}" in shown
 
 
 def test_worse_accuracy_never_wins() -> None:
-    found = rules.judge(PLAIN, pairs(2, 2, 2, accuracy=0.93), RULES, 0.0)
+    found = tune.judge(PLAIN, pairs(2, 2, 2, accuracy=0.93), RULES, 0.0)
     assert (found.verdict, found.detail) == ("less accurate", "93.0% instead of 95.0%")
-    assert rules.judge(PLAIN, pairs(2, 2, 2, accuracy=0.945), RULES, 0.0).verdict == "helps"
-    assert rules.judge(PLAIN, pairs(2, 2, 2, accuracy=0.99), RULES, 0.0).verdict == "helps"
-    assert rules.judge(PLAIN, pairs(2, 2, 2, loss=None), RULES, 0.0).verdict == "less accurate"
+    assert tune.judge(PLAIN, pairs(2, 2, 2, accuracy=0.945), RULES, 0.0).verdict == "helps"
+    assert tune.judge(PLAIN, pairs(2, 2, 2, accuracy=0.99), RULES, 0.0).verdict == "helps"
+    assert tune.judge(PLAIN, pairs(2, 2, 2, loss=None), RULES, 0.0).verdict == "less accurate"
 
 
 def test_precision_and_batch_are_told_but_do_not_win() -> None:
     for kind, verdict in (("precision", "other precision"), ("batch", "other batch")):
         setting = Setting(name="x", group="x", kind=kind, profile={"preload": []})  # type: ignore[arg-type]
-        found = rules.judge(setting, pairs(2, 2, 2), RULES, 0.0)
+        found = tune.judge(setting, pairs(2, 2, 2), RULES, 0.0)
         assert found.verdict == verdict
-        assert rules.winners([found]) == ()
-        assert rules.to_write([found], []) == ()
+        assert tune.winners([found]) == ()
+        assert tune.to_write([found], []) == ()
 
 
 def test_noise_is_what_the_defaults_differ_by() -> None:
-    assert rules.noise([trial(s) for s in (100, 110, 100)]) == pytest.approx(0.1)
-    assert rules.noise([trial(100)]) == 0.0
-    assert rules.noise([]) == 0.0
+    assert tune.noise([trial(s) for s in (100, 110, 100)]) == pytest.approx(0.1)
+    assert tune.noise([trial(100)]) == 0.0
+    assert tune.noise([]) == 0.0
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=3))
 def test_what_is_given_up_could_not_have_won(gains: list[float]) -> None:
-    if rules.hopeless(pairs(*gains), RULES):
+    if tune.hopeless(pairs(*gains), RULES):
         best = pairs(*gains, *[100.0] * (3 - len(gains)))
-        assert rules.judge(PLAIN, best, RULES, 0.0).verdict == "no gain"
+        assert tune.judge(PLAIN, best, RULES, 0.0).verdict == "no gain"
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=3, max_size=3), st.floats(0, 1), st.floats(0, 1))
 def test_a_winner_is_always_faster_and_as_accurate(
     gains: list[float], accuracy: float, spread: float
 ) -> None:
-    found = rules.judge(PLAIN, pairs(*gains, accuracy=accuracy), RULES, spread)
+    found = tune.judge(PLAIN, pairs(*gains, accuracy=accuracy), RULES, spread)
     if found.verdict == "helps":
         assert sorted(gains)[1] >= 1.05 - 1e-9
         assert accuracy >= 0.94 - 1e-9
@@ -166,7 +166,7 @@ def test_a_winner_is_always_faster_and_as_accurate(
 )
 def test_a_report_that_is_none_is_refused(report: Any) -> None:
     with pytest.raises(ValueError, match="not a trial's report"):
-        rules.read(report)
+        tune.read_trial(report)
 
 
 def test_an_infinite_speed_gains_nothing() -> None:
@@ -177,41 +177,41 @@ def test_an_infinite_speed_gains_nothing() -> None:
 def test_of_a_group_the_best_wins_and_the_best_comes_first() -> None:
     two = Setting(name="2 threads", group="threads")
     found = [finding(ONE, 1.2), finding(two, 1.3), finding(ACTIVE, 1.4), finding(LIBC, 2, "noise")]
-    assert rules.winners(found) == (ACTIVE, two)
+    assert tune.winners(found) == (ACTIVE, two)
 
 
 def test_winners_are_combined_with_and_without_what_a_profile_cannot_hold() -> None:
-    both = rules.combinations((ACTIVE, ONE, LIBC))
-    assert [s.name for s in both] == [rules.ALL, rules.HELD]
+    both = tune.combinations((ACTIVE, ONE, LIBC))
+    assert [s.name for s in both] == [tune.ALL, tune.HELD]
     assert both[0].variables == {
         "OMP_WAIT_POLICY": "active",
         "OMP_NUM_THREADS": "1",
         "LD_PRELOAD": "",
     }
     assert "OMP_NUM_THREADS" not in both[1].variables
-    assert [s.name for s in rules.combinations((ACTIVE, LIBC))] == [rules.ALL]
-    assert rules.combinations((ACTIVE,)) == ()
+    assert [s.name for s in tune.combinations((ACTIVE, LIBC))] == [tune.ALL]
+    assert tune.combinations((ACTIVE,)) == ()
 
 
 def test_winners_that_are_no_better_together_are_not_written_together() -> None:
     alone = [finding(ACTIVE, 1.4), finding(LIBC, 1.2)]
-    joint = rules.together((ACTIVE, LIBC), rules.ALL)
-    assert rules.to_write(alone, [finding(joint, 1.5)]) == (ACTIVE, LIBC)
-    assert rules.to_write(alone, [finding(joint, 1.3)]) == (ACTIVE,)
-    assert rules.to_write(alone, [finding(joint, 1.5, "less accurate")]) == (ACTIVE,)
-    assert rules.to_write(alone, []) == (ACTIVE,)
+    joint = tune.together((ACTIVE, LIBC), tune.ALL)
+    assert tune.to_write(alone, [finding(joint, 1.5)]) == (ACTIVE, LIBC)
+    assert tune.to_write(alone, [finding(joint, 1.3)]) == (ACTIVE,)
+    assert tune.to_write(alone, [finding(joint, 1.5, "less accurate")]) == (ACTIVE,)
+    assert tune.to_write(alone, []) == (ACTIVE,)
 
 
 def test_threads_that_make_the_whole_faster_do_not_speak_for_what_is_written() -> None:
     alone = [finding(ACTIVE, 1.4), finding(LIBC, 1.2), finding(ONE, 1.1)]
-    whole = finding(rules.together((ACTIVE, LIBC, ONE), rules.ALL), 2.0)
-    held = finding(rules.together((ACTIVE, LIBC), rules.HELD), 1.0, "no gain")
-    assert rules.to_write(alone, [whole, held]) == (ACTIVE,)
+    whole = finding(tune.together((ACTIVE, LIBC, ONE), tune.ALL), 2.0)
+    held = finding(tune.together((ACTIVE, LIBC), tune.HELD), 1.0, "no gain")
+    assert tune.to_write(alone, [whole, held]) == (ACTIVE,)
 
 
 def test_profile_keys_are_merged() -> None:
     other = Setting(name="x", group="x", profile={"environment": {"X": "1"}})
-    assert rules.merged((ACTIVE, other, LIBC)) == {
+    assert tune.merged((ACTIVE, other, LIBC)) == {
         "environment": {"OMP_WAIT_POLICY": "active", "X": "1"},
         "preload": [],
     }

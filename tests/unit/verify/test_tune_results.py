@@ -12,9 +12,9 @@ from envbuilder.core import console
 from envbuilder.core.errors import BuildError
 from envbuilder.profiles.lock import inputs_digest
 from envbuilder.profiles.profile import Profile, load, search_path
-from envbuilder.verify.tuning import measure, results
-from envbuilder.verify.tuning.profile import draft
-from envbuilder.verify.tuning.rules import Finding, Setting, Trial
+from envbuilder.verify import tune, tune_results
+from envbuilder.verify.tune import Finding, Setting, Trial
+from envbuilder.verify.tune_results import draft
 from tests.support.tuning import (
     ACTIVE,
     KNOWN,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 
-def finish(outcome: measure.Outcome, found: Settings, **changes: Any) -> None:
+def finish(outcome: tune.Outcome, found: Settings, **changes: Any) -> None:
     given: dict[str, Any] = {"as_json": True, "output": None, **changes}
-    results.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, **given)
+    tune_results.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, **given)
 
 
 BETTER = outcome_with(finding(ACTIVE, 1.3), finding(LIBC, 1.2, "no gain"), finding(ONE, 1.1))
@@ -147,7 +147,7 @@ def test_the_table_fits_a_terminal_and_gives_advice(
 
 
 def test_where_nothing_helps_it_says_so() -> None:
-    assert results.advice([finding(ONE, 1.0, "no gain")]) == [
+    assert tune_results.advice([finding(ONE, 1.0, "no gain")]) == [
         "None of these settings helps on this machine: keep the defaults."
     ]
 
@@ -171,5 +171,5 @@ def test_progress_counts_every_turn() -> None:
     def timed(arguments: tuple[str, ...]) -> Trial:
         return trial(100)
 
-    measure.measure(timed, (ACTIVE, LIBC), [], RULES, Bar(), "try")
+    tune.measure(timed, (ACTIVE, LIBC), [], RULES, Bar(), "try")
     assert seen == [1, 2, 3, 4, 5, 6]

@@ -12,7 +12,7 @@ import pytest
 from envbuilder.core import process
 from envbuilder.core.errors import VerifyError
 from envbuilder.profiles.profile import Expected
-from envbuilder.verify.tuning import measure, rules
+from envbuilder.verify import tune
 from tests.support import tuning
 from tests.support.tuning import EXPECTS, Machine, run, verdicts
 
@@ -88,7 +88,7 @@ def test_winners_are_tried_together() -> None:
         **{"OMP_WAIT_POLICY=active": 1.3, "LD_PRELOAD=": 1.2, "OMP_NUM_THREADS=1": 1.1}
     )
     outcome = run(machine)
-    assert [f.setting.name for f in outcome.combined] == [rules.ALL, rules.HELD]
+    assert [f.setting.name for f in outcome.combined] == [tune.ALL, tune.HELD]
     assert [round(f.gain or 0, 2) for f in outcome.combined] == [1.72, 1.56]
     assert {f.setting.group for f in outcome.written} == {"waiting", "allocator"}
 
@@ -149,7 +149,7 @@ DATASET: Any = SimpleNamespace(folder=Path("/mnist"))
 def test_a_trial_is_the_payloads_report() -> None:
     start = payload("noise", "[]", "{", {"event": "phase"}, {"event": "report", "report": {"a": 1}})
     ipex = Expected(device="cpu", version="2.8.0", extension="ipex")
-    assert measure.asking(start, DATASET, ipex)(("--seed", "2")) == {"a": 1}
+    assert tune.asking(start, DATASET, ipex)(("--seed", "2")) == {"a": 1}
     own = ("trial", "--device", "cpu", "--data", "/data", "--extension", "ipex", "--seed", "2")
     assert lines_of == [own]
 
@@ -165,4 +165,4 @@ def test_a_trial_is_the_payloads_report() -> None:
 )
 def test_a_trial_that_fails_says_why(start: Any, why: str) -> None:
     with pytest.raises(VerifyError, match=why):
-        measure.asking(start(), DATASET, EXPECTS)(())
+        tune.asking(start(), DATASET, EXPECTS)(())
