@@ -9,13 +9,13 @@ from envbuilder.core import console
 from envbuilder.core.errors import VerifyError
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import tune
-from envbuilder.verify.tune import Finding, Pair, Rules, Setting, Trial
+from envbuilder.verify.tune import Finding, Pair, Trial
+from envbuilder.verify.tune_settings import Setting, Survey, candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-RULES = Rules()
 TCMALLOC = "/prefix/lib/envbuilder/libtcmalloc_minimal.so.4"
 SURVEY: dict[str, Any] = {
     "schema": 1,
@@ -132,13 +132,13 @@ def verdicts(outcome: tune.Outcome) -> dict[str, str]:
 
 
 def settings(device: str = "cpu", **changes: Any) -> dict[str, Setting]:
-    survey = tune.read_survey({**SURVEY, **changes})
-    return {s.name: s for s in tune.candidates(survey, device)}
+    survey = tune.read({**SURVEY, **changes}, Survey)
+    return {s.name: s for s in candidates(survey, device)}
 
 
 def outcome_with(*found: Finding, combined: tuple[Finding, ...] = ()) -> tune.Outcome:
     return tune.Outcome(
-        survey=tune.read_survey(SURVEY),
+        survey=tune.read(SURVEY, Survey),
         defaults=trial(100),
         noise=0.01,
         findings=found,
