@@ -131,9 +131,9 @@ def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None
         judged = baselines.markdown(judgements) if judgements else ""
         return "\n".join(filter(None, (comparison.markdown(rows), judged)))
     if form == "html":
-        from envbuilder.verify.page import side_by_side
+        from envbuilder.verify.page import page
 
-        return side_by_side.render(rows)
+        return page.render_comparison(rows)
     stream = io.StringIO()
     print_comparison(rows, console.rich_console(file=stream))
     shown = (*stream.getvalue().splitlines(), *baselines.lines(judgements or ()))
