@@ -1,7 +1,8 @@
-"""Compute the page's bar charts: positions in percent, and texts, from a report.
+"""Compute the page's charts from a report: bars in percent of their frame, and the loss curve.
 
-Bars are sized in percent of their frame, so that they fit a phone and a sheet of paper. Text is
-never part of a drawing, and every bar has a description for screen readers.
+Bars are sized in percent, so that they fit a phone and a sheet of paper; the curve is an SVG path
+in a frame of 100 × 100. Text is never part of a drawing, and every drawing has a description for
+screen readers.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
 MOST_RATES = 12
 MOST_BARS = 8
 """More warm epochs than this share one bar, their median; the table below lists them all."""
+FARTHEST = 1e30
+"""A loss or step beyond this is not drawn."""
+_BATCH = 64
 
 
-class Segment(Struct, frozen=True, kw_only=True):
-    """A segment of a bar: its start and width in percent; `kind` is a CSS class."""
+class Segment(Struct, frozen=True):
+    """A segment of a bar: `kind` is a CSS class; start and width are in percent."""
 
     kind: str
     start: float
@@ -51,47 +55,57 @@ def position(value: float, total: float) -> float:
     return round(min(max(100 * value / total, 0.0), 100.0), 2) if total > 0 else 0.0
 
 
-def _stacked(parts: Sequence[tuple[str, float]], total: float) -> tuple[Segment, ...]:
+def _bar(
+    label: str, value: str, note: str, parts: dict[str, float], total: float, ratio: str = ""
+) -> Bar:
+    """Return a bar of stacked parts (CSS class to size), in proportion to `total`."""
     segments, start = [], 0.0
-    for kind, value in parts:
+    for kind, size in parts.items():
         # A measured segment stays visible.
-        width = min(max(position(value, total), 0.4), 100 - start) if value > 0 else 0.0
+        width = min(max(position(size, total), 0.4), 100 - start) if size > 0 else 0.0
         if width > 0:
-            segments.append(Segment(kind=kind, start=round(start, 2), width=round(width, 2)))
+            segments.append(Segment(kind, round(start, 2), round(width, 2)))
             start += width
-    return tuple(segments)
+    spoken = ", ".join(filter(None, (f"{label}: {value}", note, ratio)))
+    return Bar(
+        label=label, value=value, note=note, ratio=ratio, segments=tuple(segments), spoken=spoken
+    )
 
 
-class Epochs(Struct, frozen=True, kw_only=True):
-    """The bars of the training passes: CPU baseline, first epoch, warm epochs."""
-
-    baseline: tuple[Bar, ...]
-    first: tuple[Bar, ...]
-    warm: tuple[Bar, ...]
+# Epochs
 
 
-def epochs(report: Report) -> Epochs | None:
-    """Return bars of each pass: data and compute time, ratio to the CPU; None without a pass."""
+def epochs(report: Report) -> dict[str, list[Bar]]:
+    """Return bars of data and compute time: CPU baseline, first epoch, warm epochs.
+
+    Empty without an epoch that has a duration.
+    """
     passes = [p for e in report.epochs if (p := _pass(e))]
     baseline = _pass(report.baseline) if report.baseline else None
     if not passes:
-        return None
-    warm = passes[1:]
-    longest = max(p[0] for p in [*passes, *([baseline] if baseline else [])])
-    cpu = baseline[0] if baseline else None
-    rows = [_epoch(f"Epoch {n}", p, longest, cpu) for n, p in enumerate(warm, 2)]
+        return {}
+    warm = [(f"Epoch {n}", p) for n, p in enumerate(passes[1:], 2)]
     if len(warm) > MOST_BARS:
-        middle = (
-            median(p[0] for p in warm),
-            median(p[1] for p in warm),
-            median(p[2] for p in warm),
+        total, data, compute = (median(p[i] for _, p in warm) for i in range(3))
+        warm = [(f"Median of epochs 2 to {len(passes)}", (total, data, compute))]
+    longest = max(p[0] for p in [*passes, *([baseline] if baseline else [])])
+
+    def bar(label: str, parts: tuple[float, float, float], kind: str = "compute") -> Bar:
+        total, data, compute = parts
+        return _bar(
+            label,
+            duration(total),
+            f"compute {duration(compute)}, data {duration(data)}",
+            {kind: compute, "data": data},
+            longest,
+            f"{times(baseline[0] / total)} the CPU" if baseline and kind != "cpu" else "",
         )
-        rows = [_epoch(f"Median of epochs 2 to {len(passes)}", middle, longest, cpu)]
-    return Epochs(
-        baseline=(_epoch("The CPU, one epoch", baseline, longest, None),) if baseline else (),
-        first=(_epoch("Epoch 1", passes[0], longest, cpu),),
-        warm=tuple(rows),
-    )
+
+    return {
+        "baseline": [bar("The CPU, one epoch", baseline, "cpu")] if baseline else [],
+        "first": [bar("Epoch 1", passes[0])],
+        "warm": [bar(label, parts) for label, parts in warm],
+    }
 
 
 def _pass(epoch: Epoch | Baseline) -> tuple[float, float, float] | None:
@@ -103,25 +117,13 @@ def _pass(epoch: Epoch | Baseline) -> tuple[float, float, float] | None:
     return total, data, total - data
 
 
-def _epoch(label: str, parts: tuple[float, float, float], longest: float, cpu: float | None) -> Bar:
-    total, data, compute = parts
-    kind = "cpu" if label.startswith("The CPU") else "compute"
-    split = f"compute {duration(compute)}, data {duration(data)}"
-    ratio = f"{times(cpu / total)} the CPU" if cpu else ""
-    return Bar(
-        label=label,
-        value=duration(total),
-        note=split,
-        ratio=ratio,
-        segments=_stacked(((kind, compute), ("data", data)), longest),
-        spoken=", ".join(filter(None, (f"{label}: {duration(total)}", split, ratio))),
-    )
-
-
 def warm_seconds(report: Report) -> tuple[float, int] | None:
     """Return the median of the passes after the first, and their number; None if there are none."""
     passes = [p for e in report.epochs if (p := _pass(e))]
     return (median(p[0] for p in passes[1:]), len(passes) - 1) if len(passes) > 1 else None
+
+
+# Accuracy
 
 
 def accuracies(report: Report) -> tuple[tuple[Bar, ...], str, str]:
@@ -136,34 +138,31 @@ def accuracies(report: Report) -> tuple[tuple[Bar, ...], str, str]:
     # The scale starts at a round value below the worst one.
     low = next((s for s in (0.95, 0.9, 0.8, 0.5) if worst >= s + (1 - s) * 0.2), 0.0)
     tests = report.dataset.test
-    bars = []
-    for n, accuracy in reached if len(reached) <= MOST_BARS else reached[-1:]:
-        wrong = f"{round((1 - accuracy) * tests):,} of {tests:,} wrong" if tests else ""
-        gate = f", at least {percent(needed)} is needed" if needed is not None else ""
-        bars.append(
-            Bar(
-                label=f"After epoch {n}",
-                value=percent(accuracy),
-                note=wrong,
-                segments=(
-                    Segment(
-                        kind="bad" if needed is not None and accuracy < needed else "good",
-                        start=position(accuracy - low, 1 - low),
-                        width=0,
-                    ),
-                ),
-                mark=None if needed is None else position(needed - low, 1 - low),
-                spoken=f"Accuracy after epoch {n}: {percent(accuracy)}{gate}",
-            )
+    gate = f", at least {percent(needed)} is needed" if needed is not None else ""
+
+    def bar(epoch: int, accuracy: float) -> Bar:
+        kind = "bad" if needed is not None and accuracy < needed else "good"
+        return Bar(
+            label=f"After epoch {epoch}",
+            value=percent(accuracy),
+            note=f"{round((1 - accuracy) * tests):,} of {tests:,} wrong" if tests else "",
+            segments=(Segment(kind, position(accuracy - low, 1 - low), 0),),
+            mark=None if needed is None else position(needed - low, 1 - low),
+            spoken=f"Accuracy after epoch {epoch}: {percent(accuracy)}{gate}",
         )
-    return tuple(bars), percent(low, 0), percent(1, 0)
+
+    shown = reached if len(reached) <= MOST_BARS else reached[-1:]
+    return tuple(bar(*each) for each in shown), percent(low, 0), percent(1, 0)
 
 
 def _share(value: float | None) -> float | None:
     return value if value is not None and 0 <= value <= 1 else None
 
 
-def matmuls(measured: Measurements | None) -> tuple[Bar, ...]:
+# Rates and memory
+
+
+def matmuls(measured: Measurements | None) -> list[Bar]:
     """Return the measured matmul rates, and the epoch's share of the float32 rate."""
     rates = ((measured.matmul if measured else None) or ())[:MOST_RATES]
     rows = [
@@ -175,10 +174,7 @@ def matmuls(measured: Measurements | None) -> tuple[Bar, ...]:
     if single and share is not None:
         note = f"{percent(share, 0)} of float32's"
         rows.append(("The last epoch's computing", note, "cpu", share * single))
-    fastest = max((row[3] for row in rows), default=0.0)
-    return tuple(
-        _rate(label, note, kind, value, fastest, "FLOP/s") for label, note, kind, value in rows
-    )
+    return _rates(rows, "FLOP/s")
 
 
 _PATHS = {
@@ -191,46 +187,34 @@ _PATHS = {
 }
 
 
-def bandwidths(measured: Measurements | None) -> tuple[Bar, ...]:
+def bandwidths(measured: Measurements | None) -> list[Bar]:
     """Return the measured memory and copy bandwidths; omit paths that do not exist."""
     paths = measured.bandwidth if measured else None
     rows = [(label, v) for key, label in _PATHS.items() if (v := getattr(paths, key, None))]
-    fastest = max((value for _, value in rows), default=0.0)
-    return tuple(_rate(label, "", "compute", value, fastest, "B/s") for label, value in rows)
+    return _rates([(label, "", "compute", value) for label, value in rows], "B/s")
 
 
-def _rate(label: str, note: str, kind: str, value: float, fastest: float, unit: str) -> Bar:
-    return Bar(
-        label=label,
-        value=rate(value, unit),
-        note=note,
-        segments=_stacked(((kind, value),), fastest),
-        spoken=f"{label}: {rate(value, unit)}{f', {note}' if note else ''}",
-    )
+def _rates(rows: Sequence[tuple[str, str, str, float]], unit: str) -> list[Bar]:
+    """Return bars of rates in one scale; a row is label, note, CSS class and value."""
+    fastest = max((value for *_, value in rows), default=0.0)
+    return [
+        _bar(label, rate(value, unit), note, {kind: value}, fastest)
+        for label, note, kind, value in rows
+    ]
 
 
-def peak_memory(report: Report) -> tuple[Bar, ...]:
+def peak_memory(report: Report) -> list[Bar]:
     """Return the peak memory use of training, relative to the device's memory."""
     peak = report.measurements.peak_memory_bytes if report.measurements else None
     if not peak:
-        return ()
+        return []
     capacity = report.device.memory_bytes
     note = f"of {memory(capacity)}, {percent(peak / capacity, 1)}" if capacity else ""
-    return (
-        Bar(
-            label="Highest use while training",
-            value=memory(peak),
-            note=note,
-            segments=_stacked((("compute", peak),), capacity or peak),
-            spoken=f"Highest use while training: {memory(peak)} {note}".strip(),
-        ),
-    )
+    label = "Highest use while training"
+    return [_bar(label, memory(peak), note, {"compute": peak}, capacity or peak)]
 
 
-FARTHEST = 1e30
-"""A loss or step beyond this is not drawn."""
-
-_BATCH = 64
+# The loss curve
 
 
 class Line(Struct, frozen=True, kw_only=True):

@@ -13,27 +13,25 @@ from tests.support.pages import Seen, changed, checked, epoch
 
 def test_epochs_share_one_scale_and_stand_apart() -> None:
     found = charts.epochs(checked())
-    assert found is not None
-    assert [b.label for b in (*found.baseline, *found.first, *found.warm)] == [
+    assert [bar.label for bars in found.values() for bar in bars] == [
         "The CPU, one epoch",
         "Epoch 1",
         "Epoch 2",
         "Epoch 3",
     ]
-    cpu, first = found.baseline[0].segments, found.first[0].segments
+    cpu, first = found["baseline"][0].segments, found["first"][0].segments
     assert [(s.kind, s.start, s.width) for s in cpu] == [("cpu", 0, 90), ("data", 90, 10)]
     assert [(s.kind, s.start, s.width) for s in first] == [("compute", 0, 9), ("data", 9, 1)]
-    assert found.first[0].ratio == "10.0× the CPU"
-    assert found.baseline[0].ratio == ""
+    assert found["first"][0].ratio == "10.0× the CPU"
+    assert found["baseline"][0].ratio == ""
 
 
 def test_many_warm_epochs_are_one_bar() -> None:
     passes = [epoch(9.0), *(epoch(float(n)) for n in range(1, 31))]
     found = charts.epochs(checked(training={"epochs": passes}, baseline=None))
-    assert found is not None
-    assert [b.label for b in found.warm] == ["Median of epochs 2 to 31"]
-    assert found.warm[0].value.startswith("15.5")
-    assert found.warm[0].ratio == ""
+    assert [b.label for b in found["warm"]] == ["Median of epochs 2 to 31"]
+    assert found["warm"][0].value.startswith("15.5")
+    assert found["warm"][0].ratio == ""
 
 
 def test_without_a_comparison_the_page_says_so() -> None:
