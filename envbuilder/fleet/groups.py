@@ -15,14 +15,14 @@ from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import counted, printable
 from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Group
 from envbuilder.payload.parallel.shares import MOST_RANKS
-from envbuilder.verify import across
+from envbuilder.verify import parallel
 from envbuilder.verify.report import model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.fleet.model import Entry, Outcome, Promise
-    from envbuilder.verify.across import Result
+    from envbuilder.verify.parallel import Result
 
 LEAST_NODES = 2
 
@@ -126,8 +126,8 @@ def unexamined(members: Members, outcome: Outcome, detail: str, job: str | None 
 def examined(members: Members, run: str, job: str, content: bytes) -> Group:
     """Return what became of a group from what its first node sent, which may be anything."""
     try:
-        result = decoding.convert(strict_json.loads(content), across.Result)
-        _require_identity(result, members, across.attempt(run, job))
+        result = decoding.convert(strict_json.loads(content), parallel.Result)
+        _require_identity(result, members, parallel.attempt(run, job))
         if result.status == "failed":
             reason = result.reasons[0] if result.reasons else "no reason is given"
             return unexamined(members, "failed", reason, job)

@@ -13,7 +13,7 @@ from envbuilder.fleet import groups, judge
 from envbuilder.fleet.kubernetes import collect, states
 from envbuilder.fleet.kubernetes import log as logs
 from envbuilder.fleet.model import Group
-from envbuilder.verify import across
+from envbuilder.verify import parallel
 from envbuilder.verify.run import as_stored
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _result(stated: StatedGroup, first: Ended, log: Log) -> bytes:
     return msgspec.json.encode(
         {
             "schema": 1,
-            "attempt": across.attempt(stated.run, stated.job),
+            "attempt": parallel.attempt(stated.run, stated.job),
             "nodes": len(stated.members.nodes),
             "status": status,
             "reasons": report.get("reasons"),
