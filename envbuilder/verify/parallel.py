@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Expected
 
 CHECK = "several devices"
+REQUIRED_ALONE = ("run", "gradients")
+REQUIRED_TOGETHER = ("ranks", "own devices", "gradients equal", "gradients", "weights equal")
+"""The checks of `payload.parallel` without which a report of each device, or of all together, did
+not pass."""
 
 
 def require(devices: str | None, accelerator: str) -> None:
@@ -74,26 +78,14 @@ def extend(
 
     def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
         """Return the arguments. `paths` maps folders to their paths as the payload sees them."""
-        options = (
-            "parallel",
-            "--device",
-            accelerator,
-            "--devices",
-            devices,
-            "--data",
-            paths["data"],
-        )
-        return (*options, "--run-id", run_id, *(["--quick"] if quick else []))
+        options = ("--device", accelerator, "--devices", devices, "--data", paths["data"])
+        return ("parallel", *options, "--run-id", run_id, *(["--quick"] if quick else []))
 
     requested = _requested_devices(accelerator, devices)
-
-    def check(report: Any) -> str:
-        checked = model.check_scaling(report)
-        _require_devices(checked, requested)
-        return checked.status
-
     scaling = measure(
-        lambda on_line: start(arguments, {"data": folder}, on_line), progress, log, run_id, check
+        lambda on_line: start(arguments, {"data": folder}, on_line),
+        *(progress, log, run_id),
+        lambda report: check_report(report, requested).status,
     )
     return add(report, scaling)
 
@@ -128,11 +120,35 @@ def measure(
     return {key: value for key, value in data.items() if key != "schema"}
 
 
-def _require_devices(scaling: model.Scaling, requested: tuple[int, ...] | None) -> None:
-    """Raise `VerifyError` if a passing report covers devices other than the requested ones."""
-    devices = tuple(device.index for device in scaling.devices)
-    if scaling.status == "passed" and requested not in (None, devices):
-        raise VerifyError(f"the report is about the devices {devices}, not {requested}")
+def check_report(report: Any, requested: tuple[int, ...] | None) -> model.Scaling:
+    """Return a report on several devices as typed data.
+
+    Raises `VerifyError` if it is not valid, or passed without a required check or on devices other
+    than `requested`.
+    """
+    scaling = model.check_scaling(report)
+    if scaling.status == "passed":
+        _require_checks(scaling, ("devices",))
+        devices = tuple(device.index for device in scaling.devices)
+        if requested not in (None, devices):
+            raise VerifyError(f"the report is about the devices {devices}, not {requested}")
+    return scaling
+
+
+def _require_checks(scaling: model.Scaling, first: tuple[str, ...] = ()) -> None:
+    """Raise `VerifyError` if a passing report lacks a check that the payload always makes."""
+    together = (*first, *(REQUIRED_TOGETHER if scaling.ranks > 1 else ()))
+    absent = _absent(together, scaling.checks)
+    for device in scaling.devices:
+        names = _absent(REQUIRED_ALONE, device.checks)
+        absent += [f"device {device.index}: {name}" for name in names]
+    if absent:
+        raise VerifyError(f"the payload reported passed without these checks: {', '.join(absent)}")
+
+
+def _absent(required: tuple[str, ...], checks: tuple[model.Check, ...]) -> list[str]:
+    done = {check.name for check in checks if check.status in {"passed", "warning"}}
+    return [name for name in required if name not in done]
 
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
@@ -306,8 +322,10 @@ def _status(report: Any, place: Place) -> str:
     if place.number == 0:
         checked = model.check_scaling(report)
         covered = len({device.node for device in checked.devices})
-        if checked.status == "passed" and covered != place.nodes:
-            raise VerifyError(f"the report is about {covered} nodes, not {place.nodes}")
+        if checked.status == "passed":
+            _require_checks(checked)
+            if covered != place.nodes:
+                raise VerifyError(f"the report is about {covered} nodes, not {place.nodes}")
         return checked.status
     try:
         return decoding.convert(report, _Part).status

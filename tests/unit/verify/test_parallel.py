@@ -35,13 +35,20 @@ HERE = Host(
 )
 
 
-def check(status: str = "passed", detail: str = "fine") -> dict[str, Any]:
-    return {"name": "run", "status": status, "seconds": 1.0, "detail": detail}
+JOINT = ("devices", "ranks", "own devices", "gradients equal", "gradients", "weights equal")
+
+
+def check(status: str = "passed", detail: str = "fine", name: str = "run") -> dict[str, Any]:
+    return {"name": name, "status": status, "seconds": 1.0, "detail": detail}
+
+
+def checks(*names: str) -> list[dict[str, Any]]:
+    return [check(name=name) for name in names]
 
 
 def device(index: int, rate: float | None = 600.0, **changes: Any) -> dict[str, Any]:
-    fixed = {"index": index, "name": "A GPU", "samples_per_second": rate, "checks": [check()]}
-    return {**fixed, **changes}
+    fixed = {"index": index, "name": "A GPU", "samples_per_second": rate}
+    return {**fixed, "checks": checks("run", "gradients"), **changes}
 
 
 def scaled(**changes: Any) -> dict[str, Any]:
@@ -55,7 +62,7 @@ def scaled(**changes: Any) -> dict[str, Any]:
         "samples_per_second": 900.0,
         "efficiency": 0.9,
         "gradients_equal": True,
-        "checks": [check()],
+        "checks": checks(*JOINT),
         "status": "passed",
         "reasons": [],
         "warnings": [],
@@ -163,6 +170,31 @@ def test_why_devices_are_not_believed(changes: dict[str, Any], reason: str) -> N
     with pytest.raises(VerifyError) as caught:
         model.check({**measured(), "scaling": scaled(**changes)})
     assert caught.value.message.endswith(f": passed, although several devices did not: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "absent"),
+    [
+        *(({"checks": checks(*(c for c in JOINT if c != name))}, name) for name in JOINT),
+        ({"checks": []}, "devices"),
+        ({"devices": [device(0), device(1, checks=checks("run"))]}, "device 1: gradients"),
+        ({"devices": [device(0, checks=[]), device(1)]}, "device 0: run"),
+        (
+            {"checks": [check("skipped", name=name) for name in JOINT]},
+            "devices",
+        ),
+    ],
+)
+def test_a_report_without_a_check_is_not_believed(changes: dict[str, Any], absent: str) -> None:
+    with pytest.raises(VerifyError, match=f"without these checks: {absent}"):
+        parallel.check_report(scaled(**changes), (0, 1))
+    assert parallel.check_report(scaled(), (0, 1)).status == "passed"
+    assert parallel.check_report({**FAILED, **changes}, (0, 1)).status == "failed"
+
+
+def test_one_device_alone_needs_no_joint_checks() -> None:
+    alone = {"devices": [device(3)], "ranks": 1, "checks": checks("devices")}
+    assert parallel.check_report(scaled(**alone), (3,)).status == "passed"
 
 
 def test_no_number_of_a_scaling_report_is_infinite() -> None:
