@@ -18,7 +18,7 @@ import msgspec
 
 from envbuilder import cli
 from envbuilder.profiles import lock, profile
-from envbuilder.verify.report import environment, measurements, model
+from envbuilder.verify.report import measurements, model
 from tools import matrix, project_page, project_schema
 from tools.struct_tables import sections
 
@@ -64,7 +64,7 @@ NaN or infinite, and a report with `status: passed` contradicts neither itself n
 
 def pages() -> dict[str, str]:
     """Return the generated files by name."""
-    about_reports = (model, environment, measurements)
+    about_reports = (model, measurements)
     return {
         "commands.md": MADE + commands(),
         "envbuilder-yaml.md": MADE + project_page.page(),

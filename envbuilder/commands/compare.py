@@ -14,9 +14,9 @@ from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.verify.report.baselines import Judgement
     from envbuilder.verify.report.comparison import Row
     from envbuilder.verify.report.history import StoredReport
+    from envbuilder.verify.report.regression import Judgement
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
 _OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
@@ -79,7 +79,7 @@ def command(
       envbuilder compare reports/ --against earlier/ --format markdown
     """
     from envbuilder.core import files
-    from envbuilder.verify.report import baselines, comparison
+    from envbuilder.verify.report import comparison, regression
     from envbuilder.verify.report.terminal import print_comparison
 
     if as_json and form not in {None, "json"}:
@@ -95,7 +95,7 @@ def command(
     code = VERIFY_FAILED if any(each.status == "failed" for each in judgements or ()) else 0
     if output is None and form in {None, "table"}:
         print_comparison(rows, console.rich_console())
-        for line in baselines.lines(judgements or ()):
+        for line in regression.lines(judgements or ()):
             console.result(line)
         return code
     text = _text(rows, form or "table", judgements)
@@ -112,14 +112,14 @@ def _judgements(
     """Return what the reports are in comparison with those in a folder; None without a folder."""
     if earlier is None:
         return None
-    from envbuilder.verify.report import baselines, history
+    from envbuilder.verify.report import history, regression
 
     before = (history.read(file) for file in _files(earlier))
-    return baselines.judged(reports, {stored.path.name: stored for stored in before})
+    return regression.judge_all(reports, {stored.path.name: stored for stored in before})
 
 
 def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None) -> str:
-    from envbuilder.verify.report import baselines, comparison
+    from envbuilder.verify.report import comparison, regression
     from envbuilder.verify.report.terminal import print_comparison
 
     if form == "json":
@@ -128,15 +128,15 @@ def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None
     if form == "csv":
         return comparison.comma_separated(rows)
     if form == "markdown":
-        judged = baselines.markdown(judgements) if judgements else ""
+        judged = regression.markdown(judgements) if judgements else ""
         return "\n".join(filter(None, (comparison.markdown(rows), judged)))
     if form == "html":
-        from envbuilder.verify.page import side_by_side
+        from envbuilder.verify.page import page
 
-        return side_by_side.render(rows)
+        return page.render_comparison(rows)
     stream = io.StringIO()
     print_comparison(rows, console.rich_console(file=stream))
-    shown = (*stream.getvalue().splitlines(), *baselines.lines(judgements or ()))
+    shown = (*stream.getvalue().splitlines(), *regression.lines(judgements or ()))
     return "".join(f"{line.rstrip()}\n" for line in shown)
 
 

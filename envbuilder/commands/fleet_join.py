@@ -17,7 +17,7 @@ from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS
 from envbuilder.profiles.backends import BACKENDS
 
 if TYPE_CHECKING:
-    from envbuilder.verify.across import Outcome, Place
+    from envbuilder.verify.parallel import NodeOutcome, Place
 
 
 class _Name(click.ParamType[str]):
@@ -122,9 +122,9 @@ def command(
         --node-rank $SLURM_PROCID --master-address n1 --master-port $PORT \\
         --limit 600 --output /shared/run/across.json'
     """
-    from envbuilder.verify import across
+    from envbuilder.verify import parallel
 
-    place = across.Place(
+    place = parallel.Place(
         nodes=nodes,
         number=node_rank,
         name=node_name,
@@ -134,8 +134,8 @@ def command(
         attempt=attempt,
         limit_seconds=limit,
     )
-    across.require(place)
-    outcome = across.join(
+    parallel.require_place(place)
+    outcome = parallel.join(
         place,
         Request(profile=profile, backend=backend),
         executable,
@@ -149,12 +149,12 @@ def command(
     return 0 if outcome.status == "passed" else VERIFY_FAILED
 
 
-def _write(path: Path, place: Place, outcome: Outcome) -> None:
+def _write(path: Path, place: Place, outcome: NodeOutcome) -> None:
     """Write node 0's result atomically: who collects it sees all of it, or nothing."""
     import msgspec
 
     from envbuilder.core import files
-    from envbuilder.verify.across import Result
+    from envbuilder.verify.parallel import Result
 
     result = Result(
         **msgspec.structs.asdict(outcome), attempt=place.attempt, nodes=place.nodes, schema=1

@@ -155,7 +155,7 @@ def command(
     from envbuilder.fleet.settings import FILE, FleetSettings, read
     from envbuilder.fleet.slurm.client import Slurm
     from envbuilder.project import catalog
-    from envbuilder.verify.across import require_network
+    from envbuilder.verify.parallel import require_network
 
     if resumed is not None:
         return _resumed(resumed.resolve(), outputs, ddp=ddp)

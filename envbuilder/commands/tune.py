@@ -50,8 +50,7 @@ def command(
       envbuilder tune --json --output tuning.json
     """
     from envbuilder.packages import mnist
-    from envbuilder.verify import start
-    from envbuilder.verify.tuning import measure, results
+    from envbuilder.verify import start, tune, tune_results
 
     settings, progress = load_settings(), console.progress()
     request = Request(
@@ -69,6 +68,6 @@ def command(
     dataset = dataset or mnist.obtain(settings, progress)
     stamp = stamps.now()
     facts = {**facts, "envbuilder": __version__, "time": stamp}
-    outcome = measure.run(measure.asking(run, dataset, expects), expects, progress, quick=quick)
-    results.finish(outcome, facts, settings, as_json=as_json, output=output)
+    outcome = tune.run(tune.asking(run, dataset, expects), expects, progress, quick=quick)
+    tune_results.finish(outcome, facts, settings, as_json=as_json, output=output)
     return 0

@@ -136,7 +136,7 @@ def command(
     """
     from envbuilder.build import isolation
     from envbuilder.packages import mnist
-    from envbuilder.verify import scaling, start
+    from envbuilder.verify import parallel, start
     from envbuilder.verify.report import model, speed
     from envbuilder.verify.run import Job, examine, unfinished
 
@@ -154,7 +154,7 @@ def command(
         require_image(backend)
         if devices is not None:
             start.require_torch("--devices", profile, expected)
-        scaling.require(devices, expected.device)
+        parallel.require(devices, expected.device)
         if yardstick is not None:
             yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
@@ -171,7 +171,7 @@ def command(
 
     errors: list[EnvbuilderError] = []
     job = Job(expects=expects, dataset=dataset, epochs=epochs, quick=quick)
-    selection = scaling.selection(devices, expects.device)
+    selection = parallel.selection(devices, expects.device)
     log = settings.logs_dir / f"{name}-payload.log"
     try:
         measured = examine(job, selection, run, settings, progress, log)
@@ -180,7 +180,7 @@ def command(
         errors.append(error)
         measured = unfinished(job, error)
     if devices is not None:
-        measured = scaling.extend(
+        measured = parallel.extend(
             measured,
             *(devices, run, dataset.folder, progress, settings.logs_dir / f"{name}-devices.log"),
             quick=quick or dataset.subset,

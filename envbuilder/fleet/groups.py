@@ -15,14 +15,14 @@ from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import counted, printable
 from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Group
 from envbuilder.payload.parallel.shares import MOST_RANKS
-from envbuilder.verify import across
+from envbuilder.verify import parallel
 from envbuilder.verify.report import model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.fleet.model import Entry, Outcome, Promise
-    from envbuilder.verify.across import Result
+    from envbuilder.verify.parallel import Result
 
 LEAST_NODES = 2
 
@@ -129,13 +129,13 @@ def examined(members: Members, run: str, job: str, content: bytes) -> Group:
         sent = strict_json.loads(content)
     except ValueError as error:
         return unexamined(members, "mixed-up", f"the result of the group: {error}", job)
-    return of_result(members, across.attempt(run, job), job, sent)
+    return of_result(members, parallel.attempt(run, job), job, sent)
 
 
 def of_result(members: Members, attempt: str, job: str, sent: Any) -> Group:
     """Return what became of a group from its result as data, which may be anything."""
     try:
-        result = decoding.convert(sent, across.Result)
+        result = decoding.convert(sent, parallel.Result)
         _require_identity(result, members, attempt)
         if result.status == "failed":
             reason = result.reasons[0] if result.reasons else "no reason is given"

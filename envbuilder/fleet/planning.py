@@ -16,7 +16,7 @@ from envbuilder.fleet.folder import Plan
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS, SCHEMA, Entry, Promise
 from envbuilder.fleet.slurm import script
 from envbuilder.fleet.slurm.script import Common
-from envbuilder.verify import across as verify_across
+from envbuilder.verify import parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -220,7 +220,7 @@ def require_possible(plan: Plan, library: Library) -> None:
         return
     for name in sorted({p.profile for p in plan.promises if p.profile is not None}):
         # Whatever the Python.
-        verify_across.require_possible(name, library.profile(name).expected(None))
+        parallel.require_possible(name, library.profile(name).expected(None))
 
 
 def without_group(plan: Plan) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.payload.training import blind_test, dataset
@@ -48,7 +47,10 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(verify, "time", SimpleNamespace(monotonic=lambda: self.now))
+        arrived = verify.Timeline.arrived
+        monkeypatch.setattr(
+            verify.Timeline, "arrived", lambda line, phase, _: arrived(line, phase, self.now)
+        )
         # Nothing is trained, so there is no step to repeat: tests/unit/verify/test_step.py does.
         monkeypatch.setattr(verify.step, "prove", lambda *_: PROVEN)
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from envbuilder.core import console
 from envbuilder.core.errors import VerifyError
 from envbuilder.profiles.profile import Expected
-from envbuilder.verify.tuning import candidates, measure
-from envbuilder.verify.tuning.rules import Finding, Pair, Rules, Setting, Trial
+from envbuilder.verify import tune
+from envbuilder.verify.tune import Finding, Pair, Trial
+from envbuilder.verify.tune_settings import Setting, Survey, candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-RULES = Rules()
 TCMALLOC = "/prefix/lib/envbuilder/libtcmalloc_minimal.so.4"
 SURVEY: dict[str, Any] = {
     "schema": 1,
@@ -123,25 +123,25 @@ EXPECTS = Expected(device="cpu", version="2.13.0+cpu")
 SILENT = console.PlainProgress(lambda line: None)
 
 
-def run(machine: Machine, *, quick: bool = True) -> measure.Outcome:
-    return measure.run(machine, EXPECTS, SILENT, quick=quick)
+def run(machine: Machine, *, quick: bool = True) -> tune.Outcome:
+    return tune.run(machine, EXPECTS, SILENT, quick=quick)
 
 
-def verdicts(outcome: measure.Outcome) -> dict[str, str]:
+def verdicts(outcome: tune.Outcome) -> dict[str, str]:
     return {f.setting.name: f.verdict for f in outcome.findings}
 
 
 def settings(device: str = "cpu", **changes: Any) -> dict[str, Setting]:
-    survey = candidates.read({**SURVEY, **changes})
-    return {s.name: s for s in candidates.candidates(survey, device)}
+    survey = tune.read({**SURVEY, **changes}, Survey)
+    return {s.name: s for s in candidates(survey, device)}
 
 
-def outcome_with(*found: Finding, combined: tuple[Finding, ...] = ()) -> measure.Outcome:
-    return measure.Outcome(
-        survey=candidates.read(SURVEY),
+def outcome_with(*found: Finding, combined: tuple[Finding, ...] = ()) -> tune.Outcome:
+    return tune.Outcome(
+        survey=tune.read(SURVEY, Survey),
         defaults=trial(100),
         noise=0.01,
         findings=found,
         combined=combined,
-        compilers=(measure.Compiler(backend="inductor", passed=False, detail="wrong"),),
+        compilers=(tune.Compiler(backend="inductor", passed=False, detail="wrong"),),
     )

@@ -36,7 +36,7 @@ from envbuilder.fleet.model import (
 )
 from envbuilder.payload.parallel.shares import MOST_RANKS
 from envbuilder.payload.report import UNREPEATED
-from envbuilder.verify import across
+from envbuilder.verify import parallel
 from envbuilder.verify.report import consistency, model, speed
 from envbuilder.verify.run import as_stored
 
@@ -319,7 +319,7 @@ def _judge_group(job: RenderedJob, log: Log | str) -> Group:
         return groups.unexamined(members, *ended, job.name)
     assert isinstance(log, Log)
     assert log.report is not None
-    attempt = across.attempt(job.run, job.name)
+    attempt = parallel.attempt(job.run, job.name)
     try:
         report = as_stored(log.report, "")
     except VerifyError as error:

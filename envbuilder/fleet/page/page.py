@@ -20,7 +20,7 @@ from envbuilder.fleet.model import LEFT_OUT, MOST_NAMED, OUTCOMES, PROVEN, Entry
 from envbuilder.fleet.page import marks
 from envbuilder.fleet.page.marks import Mark
 from envbuilder.fleet.page.strips import strips
-from envbuilder.verify.page.html import templates
+from envbuilder.verify.page.page import templates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

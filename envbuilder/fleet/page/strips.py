@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from envbuilder.core.text import amount, counted, duration, times
 from envbuilder.fleet.judge import LEAST_EQUALS
-from envbuilder.verify.page.bars import position
+from envbuilder.verify.page.charts import position
 from envbuilder.verify.report.regression import MAX_SLOWDOWN
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 
 
 class _Step(Struct, frozen=True):
-    """What one check calls for: a sentence, and the words of its command.
+    """What one check calls for: a sentence, and the words of its command, if one helps.
 
     With `external` set, it is for external interpreters only (true) or for environments that
     envbuilder built only (false).
@@ -202,133 +202,95 @@ _EXISTING = {"external": ("--python", "PYTHON"), "apptainer": ("--sif", "FILE")}
 """Backend of reports on what envbuilder did not build here → the option that names it, and what
 stands for a path that is no plain one."""
 _ALSO_OF_WARNINGS = {"dataset", "shared memory", MATMUL_RATE}
-
-
-class _About(Struct, frozen=True, kw_only=True):
-    """The context that advice depends on, in addition to the check."""
-
-    profile: str
-    framework: str
-    """Its name in sentences."""
-    device: str
-    backend: str
-    """The backend if envbuilder built the environment; "" otherwise or if unknown."""
-    external: bool
-    existing: tuple[str, ...]
-    """The option that names what was verified, if envbuilder did not build it here."""
-    failed: frozenset[str]
-    traceback: bool
-
-    def command(self, name: str, *arguments: str) -> str:
-        """Return an envbuilder command for the environment of this report."""
-        options = ["--profile", self.profile] if self.profile and name != "detect" else []
-        if self.existing and name == "verify":
-            options += self.existing
-        elif self.backend and name in {"build", "run", "verify"}:
-            options += ["--backend", self.backend]
-        return " ".join(("envbuilder", name, *options, *arguments))
-
-    def advice(self, step: _Step) -> Advice:
-        """Return the advice of a step for this report."""
-        end = " with the traceback at the end of this page" if self.traceback else ""
-        return Advice(
-            sentence=step.sentence.format(
-                framework=self.framework, device=self.device or "the device", end=end
-            ),
-            command=self.command(*step.command) if step.command else "",
-        )
+_NO_CHECK = _Step(
+    "Run the verification again; this report does not say which check failed.", ("verify",)
+)
+_AGAIN = _Step("Then verify again: only a new report counts.", ("verify",))
 
 
 def advise(report: Report) -> tuple[Advice, ...]:
-    """Return the next steps, most urgent first."""
-    passed, ref = report.status == "passed", report.artifact.ref or ""
-    option, stand_in = _EXISTING.get(report.backend or "", ("", ""))
-    about = _About(
-        profile=_name(report.profile),
-        framework=title(_name(report.framework.name)) or "the framework",
-        device=_name(report.device.requested),
-        backend=report.backend if report.backend in BACKENDS else "",
-        external=report.backend == "external",
-        existing=(option, ref if _PATH.match(ref) else stand_in) if option else (),
-        traceback=bool(report.traceback),
-        failed=frozenset(check.name for check in report.checks if check.status == "failed"),
+    """Return the next steps, most urgent first; equal ones once, with all checks that need them."""
+    checks: dict[tuple[str, str], list[str]] = {}
+    ordered = [c for s in ("failed", "warning") for c in report.checks if c.status == s]
+    failed = frozenset(c.name for c in ordered if c.status == "failed")
+    for check in ordered:
+        for step in _steps(check, failed):
+            if step.external in (None, report.backend == "external"):
+                checks.setdefault(_words(step, report), []).append(check.name)
+    if report.status == "passed":
+        more = list(_after_success(report))
+    elif not checks:
+        more = [_NO_CHECK]
+    else:
+        verified = any(command.startswith("envbuilder verify") for _, command in checks)
+        more = [] if verified else [_AGAIN]
+    for step in more:
+        checks.setdefault(_words(step, report), [])
+    return tuple(
+        Advice(sentence=sentence, command=command, checks=tuple(dict.fromkeys(names)))
+        for (sentence, command), names in checks.items()
     )
-    steps = [
-        Advice(sentence=advice.sentence, command=advice.command, checks=(check.name,))
-        for status in ("failed", "warning")
-        for check in report.checks
-        if check.status == status
-        for advice in _about_check(about, check)
-    ]
-    if passed:
-        steps += _after_success(report, about)
-    elif not steps:
-        sentence = "Run the verification again; this report does not say which check failed."
-        steps.append(Advice(sentence=sentence, command=about.command("verify")))
-    if not passed and not any(a.command.startswith("envbuilder verify") for a in steps):
-        sentence = "Then verify again: only a new report counts."
-        steps.append(Advice(sentence=sentence, command=about.command("verify")))
-    return _merged(steps)
+
+
+def _steps(check: Check, failed: frozenset[str]) -> tuple[_Step, ...]:
+    """Return what a failed check or a warning calls for."""
+    fails, (kind, _, backend) = check.status == "failed", check.name.partition(" ")
+    steps = _STEPS.get("extension" if kind == "extension" else check.name, ())
+    if fails and _MEMORY.search(check.detail):
+        steps = (_OUT_OF_MEMORY,)
+    elif fails and check.name == "run" and _CHANGED_WORDS in check.detail:
+        steps = (_CHANGED,)
+    elif kind == "compile":
+        named = f"`{backend}`" if _NAME.match(backend) else "this backend"
+        sound = not failed & {*_CAUSES, "accuracy", "learning"}
+        eager = " Without `torch.compile` the results were right." if sound else ""
+        verb = f"{'must' if fails else 'should'} not use `torch.compile` with {named}"
+        steps = (_Step(f"You {verb} in this environment.{eager}"),)
+    elif not (fails or check.name in _ALSO_OF_WARNINGS) or (
+        steps is _NOT_LEARNED and failed & _CAUSES
+    ):
+        steps = ()
+    return steps
+
+
+def _after_success(report: Report) -> Iterator[_Step]:
+    if report.quick:
+        yield _Step(
+            "This was a quick look. The full verification uses all of MNIST and compares with the"
+            " CPU.",
+            ("verify",),
+        )
+    elif len(report.epochs) == 1:
+        yield _Step(
+            "One epoch was trained. With more, warm epochs are timed separately from the first,"
+            " which includes start-up.",
+            ("verify", "--epochs", "3"),
+        )
+    if report.backend in _EXISTING:
+        thing = "interpreter" if report.backend == "external" else "image"
+        yield _Step(f"The {thing} works as it is: use it.")
+    elif _name(report.profile):
+        yield _Step("Work in this environment.", ("run", "--", "python", "train.py"))
+
+
+def _words(step: _Step, report: Report) -> tuple[str, str]:
+    """Return a step's sentence and its command for the environment of a report."""
+    sentence = step.sentence.format(
+        framework=title(_name(report.framework.name)) or "the framework",
+        device=_name(report.device.requested) or "the device",
+        end=" with the traceback at the end of this page" if report.traceback else "",
+    )
+    if not step.command:
+        return sentence, ""
+    (name, *arguments), profile, ref = step.command, _name(report.profile), report.artifact.ref
+    options = ["--profile", profile] if profile and name != "detect" else []
+    if report.backend in _EXISTING and name == "verify":
+        option, stand_in = _EXISTING[report.backend]
+        options += [option, ref if ref and _PATH.match(ref) else stand_in]
+    elif report.backend in BACKENDS and name in {"build", "run", "verify"}:
+        options += ["--backend", report.backend]
+    return sentence, " ".join(("envbuilder", name, *options, *arguments))
 
 
 def _name(value: str | None) -> str:
     return value if value and _NAME.match(value) else ""
-
-
-def _merged(steps: list[Advice]) -> tuple[Advice, ...]:
-    """Merge equal advice into one item with all the checks that call for it."""
-    by_text: dict[tuple[str, str], list[str]] = {}
-    for advice in steps:
-        by_text.setdefault((advice.sentence, advice.command), []).extend(advice.checks)
-    return tuple(
-        Advice(sentence=sentence, command=command, checks=tuple(dict.fromkeys(checks)))
-        for (sentence, command), checks in by_text.items()
-    )
-
-
-def _about_check(about: _About, check: Check) -> Iterator[Advice]:
-    failed, (kind, _, backend) = check.status == "failed", check.name.partition(" ")
-    if failed and _MEMORY.search(check.detail):
-        yield about.advice(_OUT_OF_MEMORY)
-    elif failed and check.name == "run" and _CHANGED_WORDS in check.detail:
-        yield about.advice(_CHANGED)
-    elif kind == "compile":
-        yield _compiled(about, backend, failed=failed)
-    elif failed or check.name in _ALSO_OF_WARNINGS:
-        steps = _STEPS.get("extension" if kind == "extension" else check.name, ())
-        if steps is _NOT_LEARNED and about.failed & _CAUSES:
-            return
-        yield from (about.advice(s) for s in steps if s.external in (None, about.external))
-
-
-def _compiled(about: _About, backend: str, *, failed: bool) -> Advice:
-    named = f"`{backend}`" if _NAME.match(backend) else "this backend"
-    sound = not about.failed & {*_CAUSES, "accuracy", "learning"}
-    eager = " Without `torch.compile` the results were right." if sound else ""
-    how = "must not" if failed else "should not"
-    sentence = f"You {how} use `torch.compile` with {named} in this environment.{eager}"
-    return Advice(sentence=sentence)
-
-
-def _after_success(report: Report, about: _About) -> Iterator[Advice]:
-    if report.quick:
-        yield Advice(
-            sentence="This was a quick look. The full verification uses all of MNIST and"
-            " compares with the CPU.",
-            command=about.command("verify"),
-        )
-    elif len(report.epochs) == 1:
-        yield Advice(
-            sentence="One epoch was trained. With more, warm epochs are timed separately from the"
-            " first, which includes start-up.",
-            command=about.command("verify", "--epochs", "3"),
-        )
-    if about.external:
-        yield Advice(sentence="The interpreter works as it is: use it.")
-    elif about.existing:
-        yield Advice(sentence="The image works as it is: use it.")
-    elif about.profile:
-        yield Advice(
-            sentence="Work in this environment.",
-            command=about.command("run", "--", "python", "train.py"),
-        )

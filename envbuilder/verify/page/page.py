@@ -7,87 +7,91 @@ that did not finish has its page, too.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
-from envbuilder.core import files, stamps
+from envbuilder.core import files, resources, stamps
 from envbuilder.core.errors import VerifyError
-from envbuilder.verify.page import bars, curve, devices, raw, sections
+from envbuilder.core.text import printable
+from envbuilder.verify.page import charts, sections
 from envbuilder.verify.page.advice import advise
-from envbuilder.verify.page.bounds import displayable
-from envbuilder.verify.page.html import templates
-from envbuilder.verify.report import model
+from envbuilder.verify.report import comparison, model
 from envbuilder.verify.report.terminal import as_found
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from envbuilder.verify.report.comparison import Row
     from envbuilder.verify.report.model import Report
-
-
-class Verdict(Struct, frozen=True, kw_only=True):
-    """The page's verdict, its reasons, and one sentence on what it means."""
-
-    passed: bool
-    sentence: str
-    reasons: tuple[str, ...]
-    warnings: tuple[str, ...]
-    quick: bool
 
 
 def render(data: Mapping[str, Any]) -> str:
     """Return the page of a whole report; raise `VerifyError` if it is not a valid report."""
     shown = displayable(data)
     report = model.check(shown)
-    page: str = (
-        templates()
-        .get_template("report.html.j2")
-        .render(
-            verdict=verdict(report),
-            about=_about(report),
-            figures=tuple(sections.figures(report)),
-            facts=tuple(sections.facts(report)),
-            checks=sections.checks(report),
-            epochs=bars.epochs(report),
-            passes=sections.passes(report),
-            training=tuple(sections.training(report)),
-            loss=curve.losses(report),
-            accuracy=bars.accuracies(report),
-            matmuls=bars.matmuls(report.measurements),
-            bandwidths=bars.bandwidths(report.measurements),
-            measured=tuple(sections.measured(report.measurements)),
-            memory=bars.peak_memory(report),
-            memories=tuple(sections.memories(report)),
-            compiled=sections.compiled(report),
-            devices=devices.devices(report.scaling),
-            advice=advise(report),
-            raw=tuple(raw.tables(shown)),
-            traceback=report.traceback,
-        )
+    passed = report.status == "passed"
+    failed = tuple(f"{c.name}: {c.detail}" for c in report.checks if c.status == "failed")
+    reasons = report.reasons or failed or ("the report gives no reason",)
+    return _rendered(
+        "report.html.j2",
+        verdict={
+            "passed": passed,
+            "sentence": _passed(report) if passed else _failed(report),
+            "reasons": () if passed else reasons,
+            "warnings": report.warnings,
+            "quick": report.partial,
+        },
+        about={
+            "profile": report.profile or "",
+            "backend": report.backend or "",
+            "device": report.device.name or report.device.requested,
+            "time": stamps.readable(report.time or ""),
+            "version": report.envbuilder or "",
+        },
+        figures=sections.figures(report),
+        facts=sections.facts(report),
+        checks=sections.checks(report),
+        epochs=charts.epochs(report),
+        passes=sections.passes(report),
+        training=tuple(sections.training(report)),
+        loss=charts.losses(report),
+        accuracy=charts.accuracies(report),
+        matmuls=charts.matmuls(report.measurements),
+        bandwidths=charts.bandwidths(report.measurements),
+        measured=tuple(sections.measured(report.measurements)),
+        memory=charts.peak_memory(report),
+        memories=sections.memories(report),
+        compiled=sections.compiled(report),
+        devices=sections.devices(report.scaling),
+        advice=advise(report),
+        raw=tuple(tables(shown)),
+        traceback=report.traceback,
     )
-    return page
+
+
+def render_comparison(rows: Sequence[Row]) -> str:
+    """Return the page of some rows, in their order, with the reports' texts escaped."""
+    return _rendered(
+        "comparison.html.j2",
+        columns=comparison.COLUMNS,
+        verdict=comparison.COLUMNS.index("verdict"),
+        rows=[{"cells": comparison.cells(r), "passed": r.status == "passed"} for r in rows],
+        footnotes=comparison.footnotes(rows),
+    )
+
+
+def _rendered(template: str, **contents: Any) -> str:
+    return str(templates().get_template(template).render(contents))
 
 
 def write(path: Path, page: str) -> None:
     """Write a page atomically; raise `VerifyError` if the path cannot be written."""
     hint = "The verification itself finished; choose another path with --html."
     files.save_output(path, page.encode(), VerifyError, hint, "the page")
-
-
-def verdict(report: Report) -> Verdict:
-    """Return the verdict of a report, and why."""
-    failed = tuple(f"{c.name}: {c.detail}" for c in report.checks if c.status == "failed")
-    passed = report.status == "passed"
-    reasons = report.reasons or failed or ("the report gives no reason",)
-    return Verdict(
-        passed=passed,
-        sentence=_passed(report) if passed else _failed(report),
-        reasons=() if passed else reasons,
-        warnings=report.warnings,
-        quick=report.partial,
-    )
 
 
 def _passed(report: Report) -> str:
@@ -127,12 +131,128 @@ def _failed(report: Report) -> str:
     )
 
 
-def _about(report: Report) -> dict[str, str]:
-    """Return profile, backend, device, time and version of a report; "" if unknown."""
-    return {
-        "profile": report.profile or "",
-        "backend": report.backend or "",
-        "device": report.device.name or report.device.requested,
-        "time": stamps.readable(report.time or ""),
-        "version": report.envbuilder or "",
-    }
+# The rest of a report, as tables
+
+MOST_ROWS = 600
+"""Maximum number of rows in a table; a typical host has about sixty."""
+
+MOST_NESTED = 6
+
+_SHOWN = {"host", "kernels", "traceback", "checks", "reasons", "warnings"}
+_TABLES = (("This machine", "host"), ("Kernels that the profiler saw", "kernels"))
+
+
+def tables(report: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield each table's title and rows; omit what other sections show in full.
+
+    Reads the report as stored, since a payload may write keys that envbuilder does not know.
+    """
+    for title, key in _TABLES:
+        if report.get(key):
+            yield title, list(islice(flat(report[key]), MOST_ROWS))
+    rest = {key: value for key, value in report.items() if key not in _SHOWN}
+    if training := rest.get("training"):
+        rest["training"] = {k: v for k, v in training.items() if k not in {"epochs", "losses"}}
+    yield "The rest of the report", list(islice(flat(rest), MOST_ROWS))
+
+
+def flat(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield the leaves of a nested value as (dotted name, text), in order; null is "–"."""
+    if isinstance(value, Mapping) and value and depth < MOST_NESTED:
+        for key, inner in value.items():
+            yield from flat(inner, f"{name}.{key}" if name else key, depth + 1)
+    elif isinstance(value, list) and value and depth < MOST_NESTED:
+        if any(isinstance(item, Mapping | list) for item in value):
+            for place, item in enumerate(value, 1):
+                yield from flat(item, f"{name}[{place}]", depth + 1)
+        else:
+            yield name, ", ".join(map(_leaf, value))
+    else:
+        yield name, _leaf(value)
+
+
+def _leaf(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value) if isinstance(value, int) or (value and isinstance(value, str)) else "–"
+
+
+# What is shown of a report
+
+MOST_CHARACTERS = 600
+"""Longer texts are cut; genuine sentences are below 300."""
+
+TRACEBACK = 8000
+MOST_ITEMS = 400
+MOST_DEPTH = 20
+
+
+def displayable(report: Any) -> Any:
+    """Return a report in which every text can be shown; of a traceback, only the end is kept."""
+    shown = _bounded(report, MOST_DEPTH)
+    if isinstance(report, Mapping) and isinstance(report.get("traceback"), str):
+        # The end names the error.
+        end, cut = report["traceback"][-TRACEBACK:], len(report["traceback"]) - TRACEBACK
+        before = f"… ({cut:,} characters before)\n" if cut > 0 else ""
+        shown["traceback"] = before + _text(end, TRACEBACK)
+    return shown
+
+
+def _bounded(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return _text(value, MOST_CHARACTERS)
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    if not depth:
+        return None
+    if isinstance(value, Mapping):
+        pairs = list(value.items())[:MOST_ITEMS]
+        return {_text(str(key), 80): _bounded(inner, depth - 1) for key, inner in pairs}
+    return [_bounded(item, depth - 1) for item in value[:MOST_ITEMS]]
+
+
+def _text(value: str, most: int) -> str:
+    shown = printable(value[:most], most, instead="\N{REPLACEMENT CHARACTER}", lines=True)
+    return shown if len(value) <= most else f"{shown} … ({len(value) - most:,} more characters)"
+
+
+# Templates
+
+_UNITS = re.compile(r"(?<=\d) (?=(?:[kMGTP]?(?:FLOP|B)(?:/s)?|[KMGT]iB|%|min|[mnµ]?s)(?!\w))")
+"""The space between a number and its unit."""
+
+
+@cache
+def templates() -> Any:
+    """Return the Jinja2 environment of the pages; its filter `code` marks up backquotes."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resources.templates_dir()),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+        finalize=_units_kept,
+    )
+    environment.filters["code"] = _code
+    return environment
+
+
+def _units_kept(value: Any) -> Any:
+    """Return a text in which no line ends between a number and its unit."""
+    # Markup is a subclass, and done.
+    return _UNITS.sub("\N{NO-BREAK SPACE}", value) if type(value) is str else value
+
+
+def _code(sentence: str) -> Any:
+    """Return a sentence with backquoted text as `<code>`, all text escaped."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"`([^`]*)`", sentence)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )

@@ -8,18 +8,19 @@ from msgspec import Struct
 
 from envbuilder.core.text import amount, duration, memory, percent, rate, times
 from envbuilder.payload.frameworks import title
-from envbuilder.verify.page.bars import warm_seconds
+from envbuilder.verify.page.charts import warm_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envbuilder.verify.report.measurements import Measurements
-    from envbuilder.verify.report.model import Report, Speed
+    from envbuilder.verify.report.model import Report, Scaling, Speed
 
 STATUSES = ("passed", "failed", "warning", "skipped")
+MOST_DEVICES = 64
 
 
-class Fact(Struct, frozen=True, kw_only=True):
+class Fact(Struct, frozen=True):
     """One fact: label, value, and a note next to it; `wrong` highlights it."""
 
     label: str
@@ -28,83 +29,87 @@ class Fact(Struct, frozen=True, kw_only=True):
     wrong: bool = False
 
 
-def figures(report: Report) -> Iterator[Fact]:
-    """Yield the key figures."""
-    passes, training = report.epochs, report.training
+def figures(report: Report) -> list[Fact]:
+    """Return the key figures."""
+    training = report.training
+    first, last = (report.epochs[0], report.epochs[-1]) if report.epochs else (None, None)
     doubt = "" if report.speed_counts else "speed not judged"
-    if warm := warm_seconds(report):
-        note = _listed(f"warm, median of {warm[1]}" if warm[1] > 1 else "warm", doubt)
-        yield Fact(label="An epoch", value=duration(warm[0]), note=note)
-    elif passes and passes[0].seconds > 0:
-        note = _listed("the first one", doubt)
-        yield Fact(label="An epoch", value=duration(passes[0].seconds), note=note)
+    warm = warm_seconds(report)
+    facts: list[Fact] = []
+    if warm:
+        which = f"warm, median of {warm[1]}" if warm[1] > 1 else "warm"
+        facts.append(Fact("An epoch", duration(warm[0]), _listed(which, doubt)))
+    elif first and first.seconds > 0:
+        facts.append(Fact("An epoch", duration(first.seconds), _listed("the first one", doubt)))
     if report.speedup:
-        yield Fact(label="Against the CPU", value=times(report.speedup), note="epoch 1 of each")
-    if training is None:
-        return
-    if passes and passes[-1].accuracy is not None:
+        facts.append(Fact("Against the CPU", times(report.speedup), "epoch 1 of each"))
+    if training and last and last.accuracy is not None:
         needed = training.min_accuracy
         note = f"{percent(needed)} needed" if needed is not None else ""
-        yield Fact(label="Accuracy", value=percent(passes[-1].accuracy), note=note)
-    if passes and passes[-1].samples_per_second > 0:
-        speed = amount(passes[-1].samples_per_second)
-        yield Fact(label="Training", value=speed, note="images a second")
-    if training.cold_start_seconds:
+        facts.append(Fact("Accuracy", percent(last.accuracy), note))
+    if last and last.samples_per_second > 0:
+        facts.append(Fact("Training", amount(last.samples_per_second), "images a second"))
+    if training and training.cold_start_seconds:
         cold = duration(training.cold_start_seconds)
-        yield Fact(label="Cold start", value=cold, note="process to first step")
+        facts.append(Fact("Cold start", cold, "process to first step"))
+    return facts
 
 
-def facts(report: Report) -> Iterator[Fact]:
-    """Yield the facts about the run: device, framework, precision, data, environment."""
+def facts(report: Report) -> list[Fact]:
+    """Return the facts about the run: device, framework, precision, data, environment."""
     device, host, framework = report.device, report.host, report.framework
     differs = device.used != device.requested
     did = f"{device.used} did the work" if device.used else "nothing was shown to do the work"
-    yield Fact(
-        label="Device",
-        value=device.name or device.used or device.requested,
-        note=f"{device.requested} was requested, {'but' if differs else 'and'} {did}",
-        wrong=differs,
+    driver = _listed(_named("driver", device.driver), device.capability)
+    software = _listed(
+        _named("runtime", framework.runtime),
+        _named("Python", framework.python),
+        framework.platform,
     )
-    details = _listed(_named("driver", device.driver), device.capability)
-    if device.memory_bytes:
-        yield Fact(label="Its memory", value=memory(device.memory_bytes), note=details)
-    elif details:
-        yield Fact(label="Its driver", value=details)
-    if framework.version:
-        runtime, python = _named("runtime", framework.runtime), _named("Python", framework.python)
-        note = _listed(runtime, python, framework.platform)
-        yield Fact(label=title(framework.name or ""), value=framework.version, note=note)
-    if extensions := _listed(*(_named(name, v) for name, v in framework.extensions.items())):
-        yield Fact(label="Extensions", value=extensions)
-    yield from _work(report)
-    if report.speed_reason:
-        value = "judged" if report.speed_counts else "not judged"
-        yield Fact(label="Speed", value=value, note=report.speed_reason)
-    if name := host.cpu.model_name:
-        note = _listed(host.cpu.generation, _named("cores:", host.cpu.physical))
-        yield Fact(label="Host CPU", value=name, note=note)
-    if system := host.os_version or host.os:
-        inside = "in a container" if host.container else ""
-        note = _listed(host.machine, _named("kernel", host.kernel), inside)
-        yield Fact(label="System", value=system, note=note)
-    if report.artifact.ref:
-        yield Fact(label="Environment", value=report.artifact.ref, note=report.artifact.kind or "")
+    extensions = _listed(*(_named(name, v) for name, v in framework.extensions.items()))
+    cores = _listed(host.cpu.generation, _named("cores:", host.cpu.physical))
+    inside = "in a container" if host.container else ""
+    rows = (
+        Fact(
+            "Device",
+            device.name or device.used or device.requested,
+            f"{device.requested} was requested, {'but' if differs else 'and'} {did}",
+            differs,
+        ),
+        Fact("Its memory", memory(device.memory_bytes) if device.memory_bytes else "", driver),
+        Fact("Its driver", "" if device.memory_bytes else driver),
+        Fact(title(framework.name or ""), framework.version or "", software),
+        Fact("Extensions", extensions),
+        *_work(report),
+        Fact(
+            "Speed",
+            ("judged" if report.speed_counts else "not judged") if report.speed_reason else "",
+            report.speed_reason or "",
+        ),
+        Fact("Host CPU", host.cpu.model_name or "", cores),
+        Fact(
+            "System",
+            host.os_version or host.os or "",
+            _listed(host.machine, _named("kernel", host.kernel), inside),
+        ),
+        Fact("Environment", report.artifact.ref or "", report.artifact.kind or ""),
+    )
+    return [fact for fact in rows if fact.value]
 
 
 def _work(report: Report) -> Iterator[Fact]:
-    precision, data = report.precision, report.dataset
-    if precision is not None:
+    data, training, threads = report.dataset, report.training, report.threads
+    if precision := report.precision:
         note = _listed(
             _named("matmul precision", precision.matmul),
             "autocast on" if precision.autocast else "",
             "TF32 on" if precision.cuda_tf32 else "",
         )
-        yield Fact(label="Precision", value=precision.dtype, note=note)
-    if data.name:
-        both = data.train and data.test
-        note = f"{data.train:,} images to train on, {data.test:,} to test" if both else ""
-        yield Fact(label="Data", value=data.name, note=note)
-    training, threads = report.training, report.threads
+        yield Fact("Precision", precision.dtype, note)
+    images = ""
+    if data.train and data.test:
+        images = f"{data.train:,} images to train on, {data.test:,} to test"
+    yield Fact("Data", data.name or "", images)
     if training and training.optimizer:
         note = _listed(
             _named("batch", training.batch),
@@ -114,10 +119,10 @@ def _work(report: Report) -> Iterator[Fact]:
             training.dropout,
             training.extension,
         )
-        yield Fact(label="Training", value=training.optimizer, note=note)
+        yield Fact("Training", training.optimizer, note)
     if threads.framework:
-        allocator, count = (threads.allocator or "").rpartition("/")[2], str(threads.framework)
-        yield Fact(label="Threads", value=count, note=_named("allocator", allocator))
+        allocator = (threads.allocator or "").rpartition("/")[2]
+        yield Fact("Threads", str(threads.framework), _named("allocator", allocator))
 
 
 def _named(name: str, value: str | int | None) -> str:
@@ -182,20 +187,18 @@ def training(report: Report) -> Iterator[str]:
     else:
         yield "The same epoch was not run on the CPU, so there is no speed-up to report."
     same = report.determinism
-    if same is None:
-        return
-    if same.equal:
+    if same and same.equal:
         yield (
             f"Two runs with the same seed gave the same weights over {same.steps:,} steps, bit"
             " for bit."
         )
-        return
-    apart = same.largest_difference
-    by = f" by at most {apart:.1e}" if apart is not None else ""
-    yield (
-        f"Two runs with the same seed differed over {same.steps:,} steps{by}: training is not"
-        " reproducible here."
-    )
+    elif same:
+        apart = same.largest_difference
+        by = f" by at most {apart:.1e}" if apart is not None else ""
+        yield (
+            f"Two runs with the same seed differed over {same.steps:,} steps{by}: training is not"
+            " reproducible here."
+        )
 
 
 def measured(measurements: Measurements | None) -> Iterator[Fact]:
@@ -203,41 +206,34 @@ def measured(measurements: Measurements | None) -> Iterator[Fact]:
     if measurements is None:
         return
     if launch := measurements.launch_seconds:
-        yield Fact(label="Launching an operation", value=duration(launch))
+        yield Fact("Launching an operation", duration(launch))
     if captured := measurements.captured:
-        yield Fact(
-            label="An epoch of captured steps",
-            value=duration(captured.seconds),
-            note=f"the first {duration(captured.first_seconds)}, with the capture"
-            if captured.counts
-            else "its losses differ from eager's: it does not count",
-            wrong=not captured.counts,
-        )
+        note = "its losses differ from eager's: it does not count"
+        if captured.counts:
+            note = f"the first {duration(captured.first_seconds)}, with the capture"
+        seconds = duration(captured.seconds)
+        yield Fact("An epoch of captured steps", seconds, note, not captured.counts)
     if inference := measurements.inference:
         speed = f"{amount(inference.samples_per_second)} images a second"
-        yield Fact(label="Inference", value=speed, note=f"batch {inference.batch}")
+        yield Fact("Inference", speed, f"batch {inference.batch}")
     if flops := measurements.epoch_flops:
-        yield Fact(label="Work in an epoch", value=rate(flops, "FLOP"))
+        yield Fact("Work in an epoch", rate(flops, "FLOP"))
     if logging := measurements.logging:
         every, end = logging.every_step_seconds, logging.at_end_seconds
-        yield Fact(
-            label="Reading the loss at every step",
-            value=f"{times(every / end)} the time",
-            note=f"{duration(every)} instead of {duration(end)} for {logging.steps:,} steps",
-        )
+        note = f"{duration(every)} instead of {duration(end)} for {logging.steps:,} steps"
+        yield Fact("Reading the loss at every step", f"{times(every / end)} the time", note)
 
 
-def memories(report: Report) -> Iterator[Fact]:
-    """Yield the sizes of the memories involved."""
+def memories(report: Report) -> list[Fact]:
+    """Return the sizes of the memories involved."""
     device, host = report.device, report.host
-    for label, size in (
-        ("Device memory", device.memory_bytes if device.requested != "cpu" else None),
-        ("Host memory", host.memory.total_bytes or host.memory_bytes),
-        ("Limit of the container or group", host.memory.limit_bytes),
-        ("Shared memory (/dev/shm)", host.memory.shm_bytes),
-    ):
-        if size:
-            yield Fact(label=label, value=memory(size))
+    sizes = {
+        "Device memory": device.memory_bytes if device.requested != "cpu" else None,
+        "Host memory": host.memory.total_bytes or host.memory_bytes,
+        "Limit of the container or group": host.memory.limit_bytes,
+        "Shared memory (/dev/shm)": host.memory.shm_bytes,
+    }
+    return [Fact(label, memory(size)) for label, size in sizes.items() if size]
 
 
 def compiled(report: Report) -> list[dict[str, str]]:
@@ -259,3 +255,40 @@ def _speed(speed: Speed | None) -> str:
     if speed is None or speed.speedup_over_eager is None:
         return "–"
     return times(speed.speedup_over_eager) if speed.counts else "does not count"
+
+
+def devices(scaling: Scaling | None) -> dict[str, Any] | None:
+    """Return rows of (device, images per second alone, share of the sum), and sentences.
+
+    None if no devices were requested. `wrong` says why they failed.
+    """
+    if scaling is None:
+        return None
+    each = scaling.devices[:MOST_DEVICES]
+    total = sum(device.samples_per_second or 0 for device in each)
+    rows = []
+    for device in each:
+        label = f"{device.index}: {device.name}" if device.name else f"{device.index}"
+        speed = device.samples_per_second
+        figures = (amount(speed), percent(speed / total, 0)) if speed else ("–", "–")
+        rows.append((label, *figures))
+    failed = scaling.status == "failed"
+    return {
+        "rows": rows,
+        "sentences": list(_together(scaling)),
+        "wrong": (scaling.reasons or ("They did not pass.",)) if failed else (),
+    }
+
+
+def _together(scaling: Scaling) -> Iterator[str]:
+    if scaling.ranks and scaling.samples_per_second:
+        through = f" through {scaling.backend}" if scaling.backend else ""
+        speed = f"{amount(scaling.samples_per_second)} images a second"
+        efficiency = scaling.efficiency
+        share = f", {percent(efficiency, 0)} of the sum of each alone" if efficiency else ""
+        yield f"All {scaling.ranks} together{through}: {speed}{share}."
+    if scaling.gradients_equal:
+        yield (
+            "Gradients were equal on all ranks, and those of one process over the joined batch."
+            " Each rank adds 64 images to a step."
+        )

@@ -11,23 +11,21 @@ from msgspec import Meta, Struct
 from envbuilder.core import decoding, files
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
-from envbuilder.verify.report.environment import (
-    Artifact,
-    Dataset,
-    Framework,
-    Host,
-    Origins,
-    Precision,
-    Size,
-    Threads,
-)
 from envbuilder.verify.report.measurements import (
+    Artifact,
     Contention,
     Count,
+    Dataset,
     Determinism,
+    Framework,
+    Host,
     Measurements,
+    Origins,
     Positive,
+    Precision,
     Repeated,
+    Size,
+    Threads,
 )
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import mnist
 from envbuilder.profiles import profile as profiles
-from envbuilder.verify.tuning import candidates
-from envbuilder.verify.tuning import measure as tune
-from envbuilder.verify.tuning import rules as tuning
+from envbuilder.verify import tune
+from envbuilder.verify.tune_settings import Survey, candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -51,12 +50,16 @@ def ask(torch_python: Path, pyz: Path) -> tune.Ask:
     return tune.asking(start, mnist.subset(), EXPECTS)
 
 
+def timed(ask: tune.Ask, *arguments: str) -> tune.Trial:
+    return tune.read(ask((*FEW, *arguments)), tune.Trial)
+
+
 @pytest.mark.slow
 def test_variables_take_effect_in_the_same_environment(ask: tune.Ask, torch_prefix: Path) -> None:
     preloaded = str((torch_prefix / "lib/envbuilder/libtcmalloc_minimal.so.4").resolve())
-    plain = tuning.read(ask(FEW))
+    plain = timed(ask)
     set_here = ("--set", "OMP_NUM_THREADS=2", "--set", f"LD_PRELOAD={preloaded}")
-    other = tuning.read(ask((*FEW, *set_here)))
+    other = timed(ask, *set_here)
     assert (plain.settings["threads"], plain.settings["allocator"]) == (1, "libc")
     assert (other.settings["threads"], other.settings["allocator"]) == (2, preloaded)
     assert other.accuracy == pytest.approx(plain.accuracy, abs=0.05)
@@ -65,17 +68,17 @@ def test_variables_take_effect_in_the_same_environment(ask: tune.Ask, torch_pref
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_workers_start_from_the_packed_payload(ask: tune.Ask, method: str) -> None:
-    trial = tuning.read(ask((*FEW, "--workers", "2", "--start-method", method)))
+    trial = timed(ask, "--workers", "2", "--start-method", method)
     assert trial.settings["start_method"] == method
     # The same images in the same order as from the device, so the same learning.
-    assert trial.loss == pytest.approx(tuning.read(ask(FEW)).loss, rel=1e-3)
+    assert trial.loss == pytest.approx(timed(ask).loss, rel=1e-3)
 
 
 @pytest.mark.slow
 def test_bfloat16_takes_part(ask: tune.Ask) -> None:
-    trial = tuning.read(ask((*FEW, "--bfloat16")))
+    trial = timed(ask, "--bfloat16")
     assert trial.settings["dtypes"] == ["bfloat16", "float32"]
-    assert tuning.read(ask(FEW)).settings["dtypes"] == ["float32"]
+    assert timed(ask).settings["dtypes"] == ["float32"]
 
 
 @pytest.mark.slow
@@ -86,11 +89,11 @@ def test_a_trial_that_hangs_is_given_up(ask: tune.Ask) -> None:
 
 @pytest.mark.slow
 def test_survey_and_two_settings(ask: tune.Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    survey = candidates.read(ask(("--survey",)))
+    survey = tune.read(ask(("--survey",)), Survey)
     assert survey.threads.used == 1
-    found = {s.name: s for s in candidates.candidates(survey, "cpu")}
+    found = {s.name: s for s in candidates(survey, "cpu")}
     two = (found["relu before max-pool"], found["batch 256"])
-    monkeypatch.setattr(candidates, "candidates", lambda survey, device: two)
+    monkeypatch.setattr(tune, "candidates", lambda survey, device: two)
     monkeypatch.setattr(tune, "QUICK_STEPS", 8)
     monkeypatch.setattr(tune, "QUICK_WARM_UP", 2)
     outcome = tune.run(ask, EXPECTS, console.PlainProgress(lambda line: None), quick=True)

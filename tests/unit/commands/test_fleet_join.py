@@ -14,7 +14,7 @@ from envbuilder.core import process
 from envbuilder.host import probe
 from envbuilder.packages import mnist
 from tests.support.reports import report_line
-from tests.unit.verify.test_scaling import FAILED, HERE, device, scaled
+from tests.unit.verify.test_parallel import FAILED, HERE, device, scaled
 
 if TYPE_CHECKING:
     from pathlib import Path

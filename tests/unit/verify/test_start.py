@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 import pytest
 
-from envbuilder.core.errors import InvalidError
+from envbuilder.build import conventions
+from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
+from envbuilder.build.request import Request
+from envbuilder.containers import apptainer
+from envbuilder.core import process, resources
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import HostError, InvalidError, ToolError, VerifyError
+from envbuilder.core.settings import Configuration
+from envbuilder.host import probe
+from envbuilder.host.model import Cpu, Host
+from envbuilder.payload import start as payload_start
+from envbuilder.payload.machine import threads
+from envbuilder.payload.start import AS_FOUND
+from envbuilder.profiles import lock as locks
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import lock_digest
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.profile import Profile
 
 
 def test_pytorch_is_measured() -> None:
@@ -19,3 +46,350 @@ def test_another_framework_is_refused_in_a_sentence() -> None:
         start.require_torch("`tune`", "jax-cpu", expected)
     assert raised.value.message == ("`tune` measures PyTorch alone, and profile 'jax-cpu' has JAX")
     assert raised.value.exit_code == 2
+
+
+PLAIN = Host(
+    os="linux",
+    machine="x86_64",
+    platform="linux/amd64",
+    libc="glibc 2.39",
+    cpu=Cpu(flags=("avx2",), threads=2),
+)
+PROGRAM = Path("mine/python")
+DRIVERS = "/usr/lib/wsl/lib"
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Host], None]:
+    """A plain host; `machine(other)` changes it."""
+
+    def become(other: Host) -> None:
+        monkeypatch.setattr(probe, "host", lambda *args, **options: other)
+
+    become(PLAIN)
+    return become
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+def prepare(settings: Settings, notes: list[str], *, inherit: bool = False, **asked: Any) -> Any:
+    request = Request(**asked)
+    return start._interpreter(
+        PROGRAM, request, settings, PlainProgress(notes.append), inherit=inherit
+    )
+
+
+def test_an_interpreter_of_the_user_is_taken_as_it_is(found: Settings, notes: list[str]) -> None:
+    expects, facts, _ = prepare(found, notes, profile="cpu")
+    # Its torch is not ours to demand; everything else is.
+    shipped = profiles.load("cpu", (resources.profiles_dir(),)).expects
+    assert shipped.version != ""
+    values = msgspec.structs.asdict(shipped) | {"version": ""}
+    assert expects == profiles.Expected(**values, framework="torch")
+    path = str(Path.cwd() / PROGRAM)
+    assert facts == {
+        "profile": "cpu",
+        "backend": "external",
+        "artifact": {"kind": "interpreter", "ref": path, "digest": None},
+        "fingerprint": None,
+        "host": msgspec.to_builtins(PLAIN),
+    }
+
+
+def test_an_interpreter_cannot_make_up_for_the_host(found: Settings, notes: list[str]) -> None:
+    with pytest.raises(HostError, match="NVIDIA"):
+        prepare(found, notes, profile="cuda")
+    expects, _, _ = prepare(found, notes, profile="cuda", force=True)
+    assert expects.device == "cuda"
+
+
+def test_what_the_locked_wheels_need_does_not_count(
+    found: Settings, notes: list[str], machine: Callable[[Host], None]
+) -> None:
+    machine(msgspec.structs.replace(PLAIN, libc="glibc 2.5"))
+    prepare(found, notes, profile="cpu")
+
+
+def test_a_profile_without_a_native_backend_does_not_fit(found: Settings, notes: list[str]) -> None:
+    folder = found.config_dir / "profiles"
+    folder.mkdir(parents=True)
+    (folder / "image.yaml").write_text("description: Mine\nextends: cpu\nbackends: [docker]\n")
+    with pytest.raises(HostError, match="it has no backend venv"):
+        prepare(found, notes, profile="image")
+
+
+def test_the_host_decides_for_an_interpreter_too(found: Settings, notes: list[str]) -> None:
+    _, facts, _ = prepare(found, notes)
+    assert facts["profile"] == "cpu"
+    assert any("profile cpu: no accelerator fits this host" in note for note in notes)
+    mine = msgspec.structs.replace(found, configuration=Configuration(profile="zendnn"))
+    with pytest.raises(HostError, match="avx512"):
+        prepare(mine, notes)
+    assert "profile zendnn: set in the configuration" in notes[-1]
+
+
+class Started:
+    """A pretended interpreter, and how the payload was started in it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.argv: list[str] = []
+        self.options: dict[str, Any] = {}
+        monkeypatch.setattr(process, "run", self._run)
+
+    def _run(self, argv: list[str], **options: Any) -> process.Completed:
+        self.argv, self.options = argv, options
+        self.payload = Path(argv[argv.index("--promise") - 1])
+        with zipfile.ZipFile(self.payload) as archive:
+            self.members = archive.namelist()
+        self.work = list(options["cwd"].iterdir())
+        options["on_stdout"]("a line of the payload")
+        return process.Completed(argv=tuple(argv), returncode=7, stdout="", stderr="", seconds=0.0)
+
+    @property
+    def promise(self) -> payload_start.Start:
+        return payload_start.parse(self.argv[self.argv.index("--promise") + 1])
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    monkeypatch.setenv("PYTHONPATH", "/opt/modules")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/opt/modules/lib:{DRIVERS}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "99")
+    return Started(monkeypatch)
+
+
+def begin(settings: Settings, notes: list[str], *, inherit: bool = False) -> process.Completed:
+    _, _, start = prepare(settings, notes, inherit=inherit, profile="cpu")
+    done: process.Completed = start(
+        lambda shown: ("verify", "--data", shown["data"]), {"data": Path("digits")}, notes.append
+    )
+    return done
+
+
+@pytest.mark.parametrize("inherit", [False, True])
+def test_the_payload_is_started_in_a_folder_that_goes(
+    found: Settings, notes: list[str], started: Started, inherit: bool
+) -> None:
+    done = begin(found, notes, inherit=inherit)
+    assert done.returncode == 7
+    assert notes[-1] == "a line of the payload"
+    assert started.argv[0] == str(Path.cwd() / PROGRAM)
+    assert started.argv[-3:] == ["verify", "--data", str(Path.cwd() / "digits")]
+    assert "payload/verify.py" in started.members
+    assert started.options["timeout"] == TIMEOUT_SECONDS
+    assert started.options["env"] == {"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))}
+    assert started.payload.name == "payload.pyz"
+    assert started.payload.parent.name.startswith("envbuilder-")
+    # Its working directory holds no module that could be imported, and nothing is left of it.
+    assert started.work == []
+    assert not started.payload.exists()
+    assert not started.options["cwd"].exists()
+
+
+def test_the_payload_is_isolated_and_promised_to_be(
+    found: Settings, notes: list[str], started: Started
+) -> None:
+    begin(found, notes)
+    assert notes[0] == "note: not passed to the verification: LD_LIBRARY_PATH, PYTHONPATH"
+    program, isolated, option, bytecode, payload, *_ = started.argv
+    assert (isolated, option) == ("-I", "-X")
+    folder = bytecode.removeprefix("pycache_prefix=")
+    assert Path(folder).parent == Path(payload).parent
+    base = started.options["base"]
+    assert "PYTHONPATH" not in base
+    assert base["LD_LIBRARY_PATH"] == DRIVERS
+    assert started.promise == payload_start.Start(
+        as_found=False,
+        executable=program,
+        bytecode=folder,
+        variables={"LD_LIBRARY_PATH": DRIVERS},
+    )
+
+
+def test_with_inherit_it_gets_everything_and_promises_nothing(
+    found: Settings, notes: list[str], started: Started
+) -> None:
+    begin(found, notes, inherit=True)
+    assert notes == ["a line of the payload"]
+    assert started.argv[1] == str(started.payload)
+    base = started.options["base"]
+    assert base["PYTHONPATH"] == "/opt/modules"
+    assert base["LD_LIBRARY_PATH"] == f"/opt/modules/lib:{DRIVERS}"
+    assert started.promise == AS_FOUND
+
+
+HOST = Host(
+    os="linux",
+    machine="x86_64",
+    platform="linux/amd64",
+    libc="glibc 2.17",  # too old for the wheels, which the image's glibc serves
+    cpu=Cpu(flags=("avx2",), threads=2),
+)
+FINGERPRINT = "f" * 64
+
+
+def shipped(name: str = "cpu") -> Profile:
+    return profiles.load(name, (resources.profiles_dir(),))
+
+
+def labels(**changes: str) -> dict[str, str]:
+    """The labels of an image of the shipped lock of `cpu`."""
+    lock = locks.load(resources.profiles_dir() / "locks" / "cpu.json")
+    stated = {"fingerprint": FINGERPRINT, "profile": "cpu", "lock": lock_digest(lock)}
+    return {f"io.envbuilder.{key}": text for key, text in (stated | changes).items()}
+
+
+class Apptainer:
+    """An Apptainer that answers with labels, and as whose child the payload ends in some way."""
+
+    def __init__(self) -> None:
+        self.labels = labels()
+        self.ended = (0, "")
+        self.ran: list[tuple[Sequence[str], Mapping[str, Any]]] = []
+        self.payload = b""
+
+    def run(self, argv: Sequence[str], **options: Any) -> process.Completed:
+        self.ran.append((argv, options))
+        (bind,) = (word for word in argv if word.endswith(f"target={conventions.PAYLOAD},readonly"))
+        source = bind.removeprefix("type=bind,source=").partition(",")[0]
+        self.payload = Path(source).read_bytes()
+        code, err = self.ended
+        return process.Completed(
+            argv=tuple(argv), returncode=code, stdout="", stderr=err, seconds=1
+        )
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Apptainer:
+    program = Apptainer()
+    monkeypatch.setattr(apptainer, "require", lambda: None)
+    monkeypatch.setattr(apptainer, "labels", lambda image: program.labels)
+    monkeypatch.setattr(process, "run", program.run)
+    monkeypatch.setattr(probe, "host", lambda *args, **options: HOST)
+    return program
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "cpu.sif"
+    path.write_bytes(b"an image")
+    return path
+
+
+def prepare_image(image: Path, settings: Settings, **asked: Any) -> Any:
+    return start._image(
+        image, Request(**{"profile": "cpu", **asked}), settings, PlainProgress(lambda line: None)
+    )
+
+
+def run(started: Any, folders: Mapping[str, Path]) -> process.Completed:
+    done: process.Completed = started[2](
+        lambda paths: ("verify", *sorted(paths.values())), folders, lambda line: None
+    )
+    return done
+
+
+def test_the_report_names_the_image_by_its_bytes(
+    image: Path, found: Settings, installed: Apptainer
+) -> None:
+    expects, facts, _ = prepare_image(image, found)
+    assert expects == shipped().expected("3.11")
+    assert facts["backend"] == "apptainer"
+    assert facts["fingerprint"] == FINGERPRINT
+    assert facts["artifact"] == {
+        "kind": "image",
+        "ref": str(image),
+        "digest": f"sha256:{hashlib.sha256(image.read_bytes()).hexdigest()}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"profile": "zendnn"}, "an image of the profile zendnn, not cpu"),
+        ({"profile": ""}, "not an image that envbuilder built"),
+        ({"fingerprint": ""}, "not an image that envbuilder built"),
+        ({"fingerprint": "../../x"}, "not an image that envbuilder built"),
+        ({"lock": "0" * 64}, r"built from another lock of cpu .*\(000000000000 instead of "),
+        ({"profile": "\x1b[2J"}, "an image of the profile [^\x1b]*, not cpu"),
+    ],
+)
+def test_another_image_is_refused(
+    stated: dict[str, str], message: str, image: Path, found: Settings, installed: Apptainer
+) -> None:
+    installed.labels = labels(**stated)
+    with pytest.raises(InvalidError, match=message) as raised:
+        prepare_image(image, found)
+    assert "envbuilder build --profile cpu --backend docker" in raised.value.hint
+
+
+def test_a_host_that_cannot_run_the_profile_is_refused_first(
+    image: Path, found: Settings, installed: Apptainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise ToolError("apptainer: not found")
+
+    monkeypatch.setattr(apptainer, "require", missing)
+    with pytest.raises(HostError):
+        prepare_image(image, found, profile="cuda")
+    with pytest.raises(InvalidError, match=r"no Python 3\.99"):
+        prepare_image(image, found, python="3.99")
+    with pytest.raises(ToolError):
+        prepare_image(image, found)
+
+
+def test_the_payload_is_this_envbuilders_and_started_as_promised(
+    image: Path,
+    found: Settings,
+    installed: Apptainer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    monkeypatch.setenv("APPTAINER_BIND", "/mine:/opt/env")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path))
+    assert run(prepare_image(image, found), {"data": tmp_path}).returncode == 0
+    ((argv, options),) = installed.ran
+    assert installed.payload == payload_pyz()
+    assert f"type=bind,source={tmp_path},target=/data,readonly" in argv
+    assert argv[-2:] == ("verify", "/data")
+    begin = argv.index(str(image)) + 1
+    assert argv[begin : begin + 2] == ("/opt/env/bin/python", "-I")
+    base = options["base"]
+    assert not {"PYTHONPATH", "APPTAINER_BIND"} & {*base}
+    # What Apptainer unpacks goes where the user wants it, and is removed if it cannot do that.
+    assert Path(base["APPTAINER_TMPDIR"]).parent == tmp_path
+    assert not Path(base["APPTAINER_TMPDIR"]).exists()
+    inside = {
+        k.removeprefix("APPTAINERENV_"): v for k, v in base.items() if k.startswith("APPTAINERENV_")
+    }
+    assert inside["LD_PRELOAD"] == ":".join(shipped().preload)
+    assert inside["LD_LIBRARY_PATH"] == apptainer.DRIVERS
+    assert inside["PYTHONPATH"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in inside  # it chooses nothing for the CPU
+
+
+def test_a_container_that_does_not_start_is_no_signal_of_the_payload(
+    image: Path, found: Settings, installed: Apptainer
+) -> None:
+    installed.ended = (255, "FATAL:   while extracting cpu.sif: no space left on device\n")
+    with pytest.raises(VerifyError, match="cannot be started: while extracting") as raised:
+        run(prepare_image(image, found), {})
+    assert str(image) in raised.value.hint
+
+
+@pytest.mark.parametrize("other", [{"backend": "docker"}, {}])
+def test_one_thing_is_verified(other: dict[str, str], image: Path, found: Settings) -> None:
+    executable = None if other else Path("/usr/bin/python3")
+    with pytest.raises(InvalidError, match="leave out --backend and --python"):
+        start.prepare(
+            Request(profile="cpu", **other),  # type: ignore[arg-type]
+            executable,
+            found,
+            PlainProgress(lambda line: None),
+            image=image,
+        )

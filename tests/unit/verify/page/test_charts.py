@@ -7,33 +7,31 @@ from typing import Any
 
 import pytest
 
-from envbuilder.verify.page import bars, curve, page
+from envbuilder.verify.page import charts, page
 from tests.support.pages import Seen, changed, checked, epoch
 
 
 def test_epochs_share_one_scale_and_stand_apart() -> None:
-    found = bars.epochs(checked())
-    assert found is not None
-    assert [b.label for b in (*found.baseline, *found.first, *found.warm)] == [
+    found = charts.epochs(checked())
+    assert [bar.label for bars in found.values() for bar in bars] == [
         "The CPU, one epoch",
         "Epoch 1",
         "Epoch 2",
         "Epoch 3",
     ]
-    cpu, first = found.baseline[0].segments, found.first[0].segments
+    cpu, first = found["baseline"][0].segments, found["first"][0].segments
     assert [(s.kind, s.start, s.width) for s in cpu] == [("cpu", 0, 90), ("data", 90, 10)]
     assert [(s.kind, s.start, s.width) for s in first] == [("compute", 0, 9), ("data", 9, 1)]
-    assert found.first[0].ratio == "10.0× the CPU"
-    assert found.baseline[0].ratio == ""
+    assert found["first"][0].ratio == "10.0× the CPU"
+    assert found["baseline"][0].ratio == ""
 
 
 def test_many_warm_epochs_are_one_bar() -> None:
     passes = [epoch(9.0), *(epoch(float(n)) for n in range(1, 31))]
-    found = bars.epochs(checked(training={"epochs": passes}, baseline=None))
-    assert found is not None
-    assert [b.label for b in found.warm] == ["Median of epochs 2 to 31"]
-    assert found.warm[0].value.startswith("15.5")
-    assert found.warm[0].ratio == ""
+    found = charts.epochs(checked(training={"epochs": passes}, baseline=None))
+    assert [b.label for b in found["warm"]] == ["Median of epochs 2 to 31"]
+    assert found["warm"][0].value.startswith("15.5")
+    assert found["warm"][0].ratio == ""
 
 
 def test_without_a_comparison_the_page_says_so() -> None:
@@ -43,17 +41,17 @@ def test_without_a_comparison_the_page_says_so() -> None:
 
 
 def test_accuracy_has_its_threshold_and_a_scale_that_holds_both() -> None:
-    rows, low, high = bars.accuracies(checked())
+    rows, low, high = charts.accuracies(checked())
     assert (low, high) == ("95 %", "100 %")
     assert rows[0].mark == 50
     assert (rows[0].segments[0].kind, rows[0].segments[0].start) == ("good", 68)
     bad = checked(training={"epochs": [epoch(1.0, 0.11)], "min_accuracy": 0.975})
-    rows, low, _ = bars.accuracies(bad)
+    rows, low, _ = charts.accuracies(bad)
     assert (low, rows[0].segments[0].kind) == ("0 %", "bad")
 
 
 def test_the_loss_curve_stays_in_its_frame() -> None:
-    line = curve.losses(checked())
+    line = charts.losses(checked())
     assert line is not None
     assert line.logarithmic
     assert line.raw.startswith("M0.0 0.0L")
@@ -69,7 +67,7 @@ def test_the_loss_curve_stays_in_its_frame() -> None:
 def test_a_loss_that_was_not_finite_breaks_the_curve_and_is_told() -> None:
     losses = [[1, 2.0], [2, 1.0], [3, None], [4, 1e31], [5, 0.5], [6, 0.4]]
     training = {"epochs": [epoch(1.0)], "losses": losses}
-    line = curve.losses(checked(training=training))
+    line = charts.losses(checked(training=training))
     assert line is not None
     assert line.raw.count("M") == 2
     assert line.missing == 2
@@ -78,7 +76,7 @@ def test_a_loss_that_was_not_finite_breaks_the_curve_and_is_told() -> None:
 
 @pytest.mark.parametrize("losses", [[], [[1, 2.0]], [[1, None], [2, None]]])
 def test_too_few_losses_make_no_curve(losses: Any) -> None:
-    assert curve.losses(checked(training={"epochs": [epoch(1.0)], "losses": losses})) is None
+    assert charts.losses(checked(training={"epochs": [epoch(1.0)], "losses": losses})) is None
 
 
 @pytest.mark.parametrize(
@@ -93,13 +91,13 @@ def test_too_few_losses_make_no_curve(losses: Any) -> None:
     ],
 )
 def test_flat_negative_and_tiny_losses_have_a_curve(losses: Any) -> None:
-    line = curve.losses(checked(training={"epochs": [epoch(1.0)], "losses": losses}))
+    line = charts.losses(checked(training={"epochs": [epoch(1.0)], "losses": losses}))
     assert line is not None
     assert len(line.ticks_y) <= 7
 
 
 def test_ticks_keep_their_zeros() -> None:
     losses = [[1, 0.0], [2, 100.0]]
-    line = curve.losses(checked(training={"epochs": [epoch(1.0)], "losses": losses}))
+    line = charts.losses(checked(training={"epochs": [epoch(1.0)], "losses": losses}))
     assert line is not None
     assert [label for _, label in line.ticks_y] == ["0", "20", "40", "60", "80", "100"]

@@ -16,6 +16,7 @@ from envbuilder.packages import mnist
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import run
 from envbuilder.verify.page import page
+from envbuilder.verify.page.page import templates
 from envbuilder.verify.report import model
 from tests.support.colours import contrast, scheme
 from tests.support.pages import POLICY, Seen, changed, failing, whole
@@ -339,3 +340,70 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(VerifyError, match="cannot be written") as caught:
         page.write(tmp_path / "file" / "report.html", "x")
     assert "--html" in caught.value.hint
+
+
+MARK = "\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("a\x1b[1mb\u202e", f"a{MARK}[1mb{MARK}"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("x" * 700, "x" * 600 + " … (100 more characters)"),
+        ([1, 2.5, True, None], [1, 2.5, True, None]),
+        (list(range(500)), list(range(400))),
+        ({"a": ("\x00",)}, {"a": [MARK]}),
+        ({"k" * 100: 1}, {"k" * 80 + " … (20 more characters)": 1}),
+    ],
+)
+def test_what_becomes_of_a_value(value: Any, shown: Any) -> None:
+    assert page.displayable(value) == shown
+
+
+def test_a_traceback_keeps_its_end() -> None:
+    shown = page.displayable({"traceback": "first\n" + "x" * 8000 + "\nlast"})["traceback"]
+    assert shown.startswith("… (11 characters before)\n")
+    assert shown.endswith("\nlast")
+    assert page.displayable({"traceback": "T" * 700}) == {"traceback": "T" * 700}
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(json_values)
+def test_nothing_that_cannot_be_shown_stays(value: Any) -> None:
+    def texts(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [t for k, v in value.items() for t in (k, *texts(v))]
+        if isinstance(value, list):
+            return [t for v in value for t in texts(v)]
+        return [value] if isinstance(value, str) else []
+
+    for text in texts(page.displayable(value)):
+        text.encode()
+        assert all(c.isprintable() or c in "\n\t" for c in text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<b>&", "&lt;b&gt;&amp;"),
+        ("took 3.1 s", "took 3.1~s"),
+        ("23.5 GiB of 24 GB", "23.5~GiB of 24~GB"),
+        ("220 GFLOP/s, 1.2 TB/s, 60 %", "220~GFLOP/s, 1.2~TB/s, 60~%"),
+        ("3 min 12 s", "3~min 12~s"),
+        ("3 samples, 4 steps, 5 minutes, 6 Bytes", "3 samples, 4 steps, 5 minutes, 6 Bytes"),
+    ],
+)
+def test_a_text(text: str, shown: str) -> None:
+    rendered = templates().from_string("{{ text }}").render(text=text)
+    assert rendered == shown.replace("~", "\N{NO-BREAK SPACE}")
+
+
+def test_code_is_marked_up_and_escaped_once() -> None:
+    rendered = templates().from_string("{{ text | code }}").render(text="Run `a <b>` & wait")
+    assert rendered == "Run <code>a &lt;b&gt;</code> &amp; wait"

@@ -15,7 +15,6 @@ from envbuilder.profiles.profile import Expected
 from envbuilder.verify import run
 from envbuilder.verify.page import page
 from envbuilder.verify.report import (
-    baselines,
     comparison,
     consistency,
     history,
@@ -78,7 +77,7 @@ def merits(data: dict[str, Any], epochs: int) -> dict[str, int]:
     out = io.StringIO()
     terminal.print_verdict(report, rich.console.Console(file=out, width=80))
     assert "None" not in out.getvalue()
-    (judgement,) = baselines.judged([stored], {"report.json": EARLIER})
+    (judgement,) = regression.judge_all([stored], {"report.json": EARLIER})
     return {
         "passed": report.status == "passed",
         "believed": believed(report, epochs),

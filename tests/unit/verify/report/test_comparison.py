@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from envbuilder import cli
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError, VerifyError
-from envbuilder.verify.page import side_by_side
+from envbuilder.verify.page import page
 from envbuilder.verify.report import comparison, history, model, regression
 from tests.support.reports import CUDA, epoch, loaded, whole, written
 
@@ -326,7 +326,7 @@ def test_times_of_a_busy_machine_are_marked_and_come_later(tmp_path: Path, capsy
     assert "† the machine was busy: its speed was not judged" in table
     markdown = comparison.markdown(shown)
     assert markdown.endswith("\n† the machine was busy: its speed was not judged\n")
-    assert side_by_side.render(shown).count("† the machine was busy") == 1
+    assert page.render_comparison(shown).count("† the machine was busy") == 1
 
 
 def test_a_regression_names_both_numbers() -> None:
@@ -432,10 +432,10 @@ def test_the_name_of_the_output_says_its_form(name: str, begins: str, tmp_path: 
 
 def test_nothing_in_a_report_is_markup_on_the_page() -> None:
     name = "<script>alert(1)</script>"
-    page = side_by_side.render(comparison.rows([loaded(device__name=name)]))
-    assert "<script" not in page
-    assert "&lt;script&gt;" in page
-    assert "http:" not in page
+    text = page.render_comparison(comparison.rows([loaded(device__name=name)]))
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    assert "http:" not in text
 
 
 def test_a_folder_without_reports_hides_no_damaged_one(tmp_path: Path, capsys: Shown) -> None:

@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError
 from envbuilder.profiles.lock import inputs_digest
 from envbuilder.profiles.profile import Profile, load, search_path
-from envbuilder.verify.tuning import measure, results
-from envbuilder.verify.tuning.profile import draft
-from envbuilder.verify.tuning.rules import Finding, Setting, Trial
+from envbuilder.verify import tune, tune_results
+from envbuilder.verify.tune import Finding
+from envbuilder.verify.tune_results import draft
+from envbuilder.verify.tune_settings import Setting, Survey
 from tests.support.tuning import (
     ACTIVE,
     KNOWN,
     LIBC,
     ONE,
-    RULES,
+    PLAIN,
+    SURVEY,
     Machine,
     finding,
     outcome_with,
     run,
-    trial,
+    settings,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
 
 
-def finish(outcome: measure.Outcome, found: Settings, **changes: Any) -> None:
+def finish(outcome: tune.Outcome, found: Settings, **changes: Any) -> None:
     given: dict[str, Any] = {"as_json": True, "output": None, **changes}
-    results.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, **given)
+    tune_results.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, **given)
 
 
 BETTER = outcome_with(finding(ACTIVE, 1.3), finding(LIBC, 1.2, "no gain"), finding(ONE, 1.1))
@@ -147,29 +148,33 @@ def test_the_table_fits_a_terminal_and_gives_advice(
 
 
 def test_where_nothing_helps_it_says_so() -> None:
-    assert results.advice([finding(ONE, 1.0, "no gain")]) == [
+    assert list(tune_results.advice([finding(ONE, 1.0, "no gain")])) == [
         "None of these settings helps on this machine: keep the defaults."
     ]
 
 
-def test_progress_counts_every_turn() -> None:
-    seen: list[int] = []
+def test_what_was_not_judged_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = outcome_with(finding(PLAIN, 1.3, "machine busy"), finding(ONE, 0.9, "no gain"))
+    tune_results.print_outcome(outcome, console.rich_console())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "The machine was busy during 1 of the settings: nothing is decided about these." in shown
+    assert "None of the settings that were judged helps" in shown
+    assert tune_results.summary(outcome)["speed"] == "not_judged"
+    assert tune_results.summary(outcome_with())["speed"] == "judged"
 
-    class Task:
-        def advance(self, amount: int) -> None:
-            raise AssertionError
 
-        def update(self, done: int, total: int | None = None) -> None:
-            seen.append(done)
-
-    class Bar(console.PlainProgress):
-        @contextmanager
-        def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Any]:
-            assert total == 3 * 2
-            yield Task()
-
-    def timed(arguments: tuple[str, ...]) -> Trial:
-        return trial(100)
-
-    measure.measure(timed, (ACTIVE, LIBC), [], RULES, Bar(), "try")
-    assert seen == [1, 2, 3, 4, 5, 6]
+def test_active_waiting_is_for_machines_that_nobody_shares(
+    capsys: pytest.CaptureFixture[str], found: Settings
+) -> None:
+    active = settings()["OMP_WAIT_POLICY=active"]
+    assert "only for machines that nobody shares" in active.caution
+    assert settings()["OMP_WAIT_POLICY=passive"].caution == ""
+    (line,) = tune_results.advice([finding(active, 1.3)])
+    assert line.endswith(active.caution)
+    assert tune_results._entry(finding(active, 1.3))["caution"] == active.caution
+    text = draft("cpu", [finding(active, 1.3)], "a machine", found).text
+    assert f"1.30 times as fast ({active.caution})" in text
+    waiting = replace(outcome_with(), survey=tune.read({**SURVEY, "wait_policy": "ACTIVE"}, Survey))
+    tune_results.print_outcome(waiting, console.rich_console())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"The defaults wait actively (OMP_WAIT_POLICY=ACTIVE): {active.caution}" in shown

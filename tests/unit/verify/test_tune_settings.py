@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.verify.tuning import candidates
+from envbuilder.core.errors import VerifyError
+from envbuilder.verify import tune, tune_settings
 from tests.support.tuning import SURVEY, settings
 
 
@@ -79,6 +80,6 @@ def test_mps_is_kept_from_channels_last() -> None:
 def test_a_survey_from_outside_never_breaks(report: Any) -> None:
     for broken in (report, {**SURVEY, "threads": report}, {**SURVEY, "allocators": report}):
         try:
-            candidates.candidates(candidates.read(broken), "cpu")
-        except ValueError:
+            tune_settings.candidates(tune.read(broken, tune_settings.Survey), "cpu")
+        except VerifyError:
             continue

@@ -17,7 +17,7 @@ from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Host
 from envbuilder.packages import configuration
-from envbuilder.verify import scaling
+from envbuilder.verify import parallel
 from envbuilder.verify.page import page
 from envbuilder.verify.report import history, model
 from envbuilder.verify.report.terminal import print_verdict
@@ -35,13 +35,20 @@ HERE = Host(
 )
 
 
-def check(status: str = "passed", detail: str = "fine") -> dict[str, Any]:
-    return {"name": "run", "status": status, "seconds": 1.0, "detail": detail}
+JOINT = ("devices", "ranks", "own devices", "gradients equal", "gradients", "weights equal")
+
+
+def check(status: str = "passed", detail: str = "fine", name: str = "run") -> dict[str, Any]:
+    return {"name": name, "status": status, "seconds": 1.0, "detail": detail}
+
+
+def checks(*names: str) -> list[dict[str, Any]]:
+    return [check(name=name) for name in names]
 
 
 def device(index: int, rate: float | None = 600.0, **changes: Any) -> dict[str, Any]:
-    fixed = {"index": index, "name": "A GPU", "samples_per_second": rate, "checks": [check()]}
-    return {**fixed, **changes}
+    fixed = {"index": index, "name": "A GPU", "samples_per_second": rate}
+    return {**fixed, "checks": checks("run", "gradients"), **changes}
 
 
 def scaled(**changes: Any) -> dict[str, Any]:
@@ -55,7 +62,7 @@ def scaled(**changes: Any) -> dict[str, Any]:
         "samples_per_second": 900.0,
         "efficiency": 0.9,
         "gradients_equal": True,
-        "checks": [check()],
+        "checks": checks(*JOINT),
         "status": "passed",
         "reasons": [],
         "warnings": [],
@@ -89,21 +96,21 @@ FAILED = scaled(
 )
 def test_what_is_refused(devices: str, accelerator: str, said: str) -> None:
     with pytest.raises(InvalidError, match=said) as caught:
-        scaling.require(devices, accelerator)
+        parallel.require(devices, accelerator)
     assert "\x1b" not in caught.value.message
 
 
 def test_what_is_accepted() -> None:
     for devices, accelerator in (("all", "cuda"), ("0,3", "xpu"), ("2", "cpu"), ("all", "cpu")):
-        scaling.require(devices, accelerator)
-    scaling.require(None, "mps")
+        parallel.require(devices, accelerator)
+    parallel.require(None, "mps")
 
 
 def test_the_first_device_asked_for_is_the_one_to_verify() -> None:
-    assert scaling.selection("2,0", "cuda") == ("--index", "2")
-    assert scaling.selection("all", "cuda") == ()
-    assert scaling.selection(None, "cuda") == ()
-    assert scaling.selection("2", "cpu") == ()
+    assert parallel.selection("2,0", "cuda") == ("--index", "2")
+    assert parallel.selection("all", "cuda") == ()
+    assert parallel.selection(None, "cuda") == ()
+    assert parallel.selection("2", "cpu") == ()
 
 
 # ---- what is believed
@@ -165,6 +172,31 @@ def test_why_devices_are_not_believed(changes: dict[str, Any], reason: str) -> N
     assert caught.value.message.endswith(f": passed, although several devices did not: {reason}")
 
 
+@pytest.mark.parametrize(
+    ("changes", "absent"),
+    [
+        *(({"checks": checks(*(c for c in JOINT if c != name))}, name) for name in JOINT),
+        ({"checks": []}, "devices"),
+        ({"devices": [device(0), device(1, checks=checks("run"))]}, "device 1: gradients"),
+        ({"devices": [device(0, checks=[]), device(1)]}, "device 0: run"),
+        (
+            {"checks": [check("skipped", name=name) for name in JOINT]},
+            "devices",
+        ),
+    ],
+)
+def test_a_report_without_a_check_is_not_believed(changes: dict[str, Any], absent: str) -> None:
+    with pytest.raises(VerifyError, match=f"without these checks: {absent}"):
+        parallel.check_report(scaled(**changes), (0, 1))
+    assert parallel.check_report(scaled(), (0, 1)).status == "passed"
+    assert parallel.check_report({**FAILED, **changes}, (0, 1)).status == "failed"
+
+
+def test_one_device_alone_needs_no_joint_checks() -> None:
+    alone = {"devices": [device(3)], "ranks": 1, "checks": checks("devices")}
+    assert parallel.check_report(scaled(**alone), (3,)).status == "passed"
+
+
 def test_no_number_of_a_scaling_report_is_infinite() -> None:
     with pytest.raises(VerifyError) as caught:
         model.check_scaling(scaled(anything=[1.0, float("inf")]))
@@ -188,7 +220,7 @@ def test_a_report_that_passed_cannot_hold_devices_that_failed() -> None:
 
 
 def test_devices_that_passed_are_one_more_check() -> None:
-    found = scaling.add(measured(warnings=["w"]), scaled())
+    found = parallel.add(measured(warnings=["w"]), scaled())
     assert found["checks"][-1]["status"] == "passed"
     assert "2 ranks (nccl)" in found["checks"][-1]["detail"]
     assert "90 %" in found["checks"][-1]["detail"]
@@ -197,14 +229,14 @@ def test_devices_that_passed_are_one_more_check() -> None:
 
 
 def test_a_warning_is_passed_on_and_changes_nothing() -> None:
-    found = scaling.add(measured(), scaled(warnings=["together: shared"]))
+    found = parallel.add(measured(), scaled(warnings=["together: shared"]))
     assert found["warnings"] == ["several devices: together: shared"]
     assert (found["checks"][-1]["status"], found["status"]) == ("warning", "passed")
 
 
 def test_one_device_alone_claims_no_parallel_work() -> None:
     one = scaled(devices=[device(3)], ranks=1, efficiency=None, gradients_equal=None)
-    found = scaling.add(measured(), one)
+    found = parallel.add(measured(), one)
     assert found["checks"][-1]["detail"] == "device 3 alone; nothing to run in parallel"
 
 
@@ -385,17 +417,17 @@ def shown(data: dict[str, Any]) -> str:
 
 
 def test_the_table_has_a_line_for_each_device() -> None:
-    text = shown(scaling.add(whole(), scaled()))
+    text = shown(parallel.add(whole(), scaled()))
     assert "0 A GPU 600 60 %" in text
     assert "1 A GPU 400 40 %" in text
     broken = {**FAILED, "devices": [device(0), device(1, None, name="\x1b[0mGPU")]}
-    text = shown(scaling.add(whole(), broken))
+    text = shown(parallel.add(whole(), broken))
     assert "1 ?[0mGPU failed -" in text
     assert "all together" not in text
 
 
 def test_the_page_has_a_section() -> None:
-    text = page.render(scaling.add(whole(), scaled())).replace("\N{NO-BREAK SPACE}", " ")
+    text = page.render(parallel.add(whole(), scaled())).replace("\N{NO-BREAK SPACE}", " ")
     assert '<h2 id="devices">Several devices</h2>' in text
     assert '<th scope="row">1: A GPU</th><td>400</td><td>40 %</td>' in text
     assert "All 2 together through nccl: 900 images a second, 90 % of the sum" in text
@@ -404,7 +436,7 @@ def test_the_page_has_a_section() -> None:
 
 def test_the_page_says_what_failed_and_escapes_it() -> None:
     evil = {**FAILED, "reasons": ["<script>"], "devices": [device(0, name="<b>")]}
-    text = page.render(scaling.add(whole(), evil))
+    text = page.render(parallel.add(whole(), evil))
     assert '<p class="note wrong">&lt;script&gt;</p>' in text
     assert "&lt;b&gt;" in text
     assert "<script>" not in text
@@ -417,5 +449,5 @@ def test_a_report_of_devices_that_lacks_something_is_not_better(data: dict[str, 
             model.check_scaling(part)
         except VerifyError:
             continue
-        added = scaling.add(measured(), part)
+        added = parallel.add(measured(), part)
         assert added["status"] == data["status"] == model.check(added).status, place

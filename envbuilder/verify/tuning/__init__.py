@@ -1,1 +1,0 @@
-"""Measure which settings make training faster on this machine."""
