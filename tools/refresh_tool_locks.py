@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from envbuilder.core import files
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.locks import changes, resolve
-from envbuilder.notebooks import lab
+from envbuilder.notebooks import server
 from envbuilder.packages import configuration
 from envbuilder.profiles import lock as locks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TOOLS = (lab.NAME,)
+TOOLS = (server.NAME,)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--upgrade", action="store_true", help="the newest versions")
     upgrade = parser.parse_args(arguments).upgrade
     settings = configuration.load()
-    library = lab.library()
+    library = server.library()
     for name in TOOLS:
         path = library.folders[0] / "locks" / f"{name}.json"
         previous = locks.previous(path) if path.exists() else None

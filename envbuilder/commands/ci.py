@@ -13,7 +13,7 @@ from envbuilder import __version__
 from envbuilder.build.render import RenderedFile
 from envbuilder.ci import workflow
 from envbuilder.ci.matrix import Selection
-from envbuilder.ci.providers import PROVIDERS
+from envbuilder.ci.workflow import PROVIDERS
 from envbuilder.commands.matrix import matrix_options, planned
 from envbuilder.commands.render import write
 from envbuilder.core import console, resources
@@ -23,7 +23,7 @@ from envbuilder.packages import configuration
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from envbuilder.ci.providers import Provider
+    from envbuilder.ci.workflow import Provider
     from envbuilder.core import types
 
 _PATH = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._/-]*\.ya?ml")

@@ -152,10 +152,10 @@ def _serve(
     browser: bool,
 ) -> NoReturn:
     """Replace this process with JupyterLab's server."""
-    from envbuilder.notebooks import lab, server
+    from envbuilder.notebooks import server
 
     plan = environment.plan
-    prefix = lab.prefix(host, settings, progress)
+    prefix = server.prefix(host, settings, progress)
     # What was built and said above, even if the host changes while the server runs.
     decided = replace(choice.request, profile=plan.profile, backend=plan.backend)
     choice = replace(choice, request=decided)
@@ -203,10 +203,10 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
     # Its ports are for commands: of several kernels, only one could have them.
     stated = replace(stated_access.of(settings), ports=())
     if makes_image(environment.plan.backend):
-        from envbuilder.notebooks import container_kernel
+        from envbuilder.notebooks import kernel
 
         if settings.project and not Path.cwd().is_relative_to(settings.project):
             os.chdir(settings.project)  # a container sees the project, not a notebook elsewhere
-        return container_kernel.run(cast("DockerEnvironment", environment), connection_file, stated)
+        return kernel.run(cast("DockerEnvironment", environment), connection_file, stated)
     command = ("python", "-m", f"{PACKAGE}_launcher", "-f", str(connection_file))
     return environment.become(command, os.environ, stated)

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection, rows
-from envbuilder.ci.providers import SERVICES
+from envbuilder.ci.workflow import SERVICES
 from envbuilder.commands.options import json_option
 from envbuilder.core import console, decoding, types
 from envbuilder.core.errors import InvalidError
@@ -20,7 +20,7 @@ from envbuilder.profiles.profile import suggestion
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.ci.providers import Provider
+    from envbuilder.ci.workflow import Provider
     from envbuilder.profiles.profile import Profile
 
 
@@ -161,7 +161,7 @@ def planned(
     names: tuple[str, ...], selection: Selection, runners: Mapping[str, str], provider: Provider
 ) -> tuple[list[Row], list[Omission]]:
     """Return the rows for the project in this folder, and what has none."""
-    from envbuilder.ci.project import profiles
+    from envbuilder.ci.matrix import profiles
 
     each = [*profiles(configuration.load(), names, Path.cwd())]
     omissions = [item for item in each if isinstance(item, Omission)]

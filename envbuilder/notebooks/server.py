@@ -1,22 +1,33 @@
-"""The command that serves JupyterLab: its own Python runs `inside/serve.py`."""
+"""JupyterLab: its environment, from a lock that envbuilder brings, and the command that serves it.
+
+The environment is never part of the user's. Its own Python runs `inside/serve.py`.
+"""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from envbuilder.core import ownership
+from envbuilder.build import pipeline
+from envbuilder.build.backends import venv
+from envbuilder.build.request import Build, Request
+from envbuilder.core import ownership, resources
+from envbuilder.core.project_file import DEFAULT
 from envbuilder.notebooks.inside import SERVE
 from envbuilder.notebooks.kernel_spec import Spec
+from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
+    from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.host.model import Host
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -57,3 +68,37 @@ def has_display(environ: Mapping[str, str], system: str = sys.platform) -> bool:
     """Return whether a browser can open; without a display, one for terminals would."""
     displays = ("DISPLAY", "WAYLAND_DISPLAY")
     return system == "darwin" or any(environ.get(name) for name in displays)
+
+
+NAME = "jupyter"
+
+
+def library() -> Library:
+    """Return the profiles of envbuilder's own tools; a user's profiles cannot replace them.
+
+    Their locks come with envbuilder, as its code does: keys of the user's are not required of them.
+    """
+    shipped = resources.profiles_dir()
+    return Library((shipped / "tools", shipped))
+
+
+def prefix(host: Host, settings: Settings, progress: Progress) -> Path:
+    """Build the environment if it is missing, and return its folder."""
+    tools = library()
+    profile = tools.profile(NAME)
+    # It is of no project, whose link to its own environment it must not take over.
+    settings = replace(settings, project=None, definition=None, environment=DEFAULT)
+    build = Build(
+        request=Request(),
+        settings=settings,
+        progress=progress,
+        library=tools,
+        host=host,
+        running=True,
+        profile=profile,
+        backend="venv",
+        lock=tools.usable_lock(profile),
+    )
+    product = venv.prepare(build)
+    done = pipeline.finish(replace(build, product=product, plan=product.plan))
+    return Path(done.result.artifact.ref)

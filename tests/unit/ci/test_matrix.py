@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.ci.matrix import LockedProfile, Omission, Row, Selection, rows
-from envbuilder.ci.providers import SERVICES
+from envbuilder.ci.workflow import SERVICES
 from envbuilder.core import resources
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles

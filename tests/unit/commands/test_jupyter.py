@@ -16,7 +16,7 @@ from envbuilder.commands import jupyter
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks import resolve
-from envbuilder.notebooks import container_kernel, lab
+from envbuilder.notebooks import kernel, server
 from envbuilder.profiles import lock as profile_lock
 from tests.support.pipeline import a_build
 from tests.unit.commands.test_add import PROFILE, locked
@@ -151,7 +151,7 @@ def test_the_server_gets_what_was_decided(
     project: Path, planned: list[FakeEnvironment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(lab, "prefix", lambda *_: Path("/lab"))
+    monkeypatch.setattr(server, "prefix", lambda *_: Path("/lab"))
     monkeypatch.setattr(process, "replace", lambda argv, env: seen.append(argv))
     monkeypatch.setenv("DISPLAY", ":0")
     run("--port", "9000", "--", "--ServerApp.base_url=/x/")
@@ -183,7 +183,7 @@ def test_one_in_a_container_is_held(
     assert run("--install-kernel") == 0
     monkeypatch.chdir("/")
     held: list[Any] = []
-    monkeypatch.setattr(container_kernel, "run", lambda *each: held.append(each) or 7)
+    monkeypatch.setattr(kernel, "run", lambda *each: held.append(each) or 7)
     file = Path("kernel.json")
     given = ("--project", str(project), "--connection-file", str(file), "--backend", "docker")
     assert run(*given) == 7

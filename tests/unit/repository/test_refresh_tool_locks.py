@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
 from envbuilder.locks import resolve
-from envbuilder.notebooks import lab
+from envbuilder.notebooks import server
 from envbuilder.profiles import lock as profile_lock
 from tools import refresh_tool_locks as refresh
 
@@ -26,7 +26,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The lock of JupyterLab in a copy of the shipped profiles."""
     shutil.copytree(resources.profiles_dir(), tmp_path / "profiles")
     monkeypatch.setattr(resources, "profiles_dir", lambda: tmp_path / "profiles")
-    return tmp_path / "profiles" / "tools" / "locks" / f"{lab.NAME}.json"
+    return tmp_path / "profiles" / "tools" / "locks" / f"{server.NAME}.json"
 
 
 def newer(lock: Lock) -> Lock:

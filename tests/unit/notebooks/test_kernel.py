@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from envbuilder.containers.engine.container import LOOPBACK
 from envbuilder.core.errors import InvalidError
-from envbuilder.notebooks import connection
+from envbuilder.notebooks import kernel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,14 +38,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_ports_are_this_machines_and_lead_to_the_same_inside(path: Path) -> None:
     path.write_text(json.dumps(STATED))
-    read = connection.read(path)
+    read = kernel.read_connection(path)
     assert {(p.host, p.outside) for p in read.ports} == {(LOOPBACK, n) for n in PORTS.values()}
     assert all(p.outside == p.inside for p in read.ports)
 
 
 def test_the_kernel_gets_all_else_and_listens_in_its_container(path: Path) -> None:
     path.write_text(json.dumps(STATED, indent=2))
-    text = connection.read(path).text
+    text = kernel.read_connection(path).text
     assert json.loads(text) == {**STATED, "ip": "0.0.0.0"}
     assert "\n" not in text
 
@@ -66,7 +66,7 @@ def test_the_kernel_gets_all_else_and_listens_in_its_container(path: Path) -> No
 def test_what_no_container_can_have_is_refused(path: Path, changed: dict[str, Any]) -> None:
     path.write_text(json.dumps({**STATED, **changed}))
     with pytest.raises(InvalidError, match="not a connection file of a kernel here"):
-        connection.read(path)
+        kernel.read_connection(path)
 
 
 def test_a_file_that_is_missing_too_large_or_of_another_kind_is_refused(tmp_path: Path) -> None:
@@ -74,14 +74,14 @@ def test_a_file_that_is_missing_too_large_or_of_another_kind_is_refused(tmp_path
     large.write_text(json.dumps({**STATED, "key": "k" * 20_000}))
     for path in (tmp_path / "none.json", tmp_path, large):
         with pytest.raises(InvalidError):
-            connection.read(path)
+            kernel.read_connection(path)
 
 
 @given(content=st.binary(max_size=200) | st.text().map(str.encode))
 def test_any_bytes_are_refused_or_read(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(InvalidError):
-        connection.read(path)
+        kernel.read_connection(path)
 
 
 @given(
@@ -93,7 +93,7 @@ def test_any_bytes_are_refused_or_read(path: Path, content: bytes) -> None:
 def test_five_different_ports_or_none(path: Path, stated: dict[str, Any]) -> None:
     path.write_text(json.dumps({**STATED, **stated}))
     try:
-        read = connection.read(path)
+        read = kernel.read_connection(path)
     except InvalidError:
         return
     assert len({port.outside for port in read.ports}) == 5

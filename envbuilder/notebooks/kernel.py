@@ -1,18 +1,27 @@
-"""Connection files, which Jupyter writes for each kernel: its ports, and its messages' key."""
+"""Run a kernel in a container, reachable by the ports of the connection file that Jupyter writes.
+
+A connection file names the ports and holds the key of the kernel's messages.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
+from envbuilder.containers import inside
 from envbuilder.containers.engine.container import LOOPBACK, Port
-from envbuilder.core import bounded, decoding, strict_json
+from envbuilder.core import bounded, decoding, process, strict_json
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from envbuilder.build.access import Access
+    from envbuilder.build.backends.container import DockerEnvironment
 
 _LARGEST = 16 << 10
 _Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -39,7 +48,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     """The file's content for the kernel, which listens on all addresses of the container."""
 
 
-def read(path: Path) -> Connection:
+def read_connection(path: Path) -> Connection:
     """Return what a connection file states. Raises `InvalidError` if a container cannot have it."""
     try:
         content: dict[str, Any] = strict_json.loads(bounded.read(path, _LARGEST))
@@ -56,3 +65,21 @@ def read(path: Path) -> Connection:
         ports=tuple(Port(host=LOOPBACK, outside=number, inside=number) for number in numbers),
         text=msgspec.json.encode({**content, "ip": "0.0.0.0"}).decode(),  # noqa: S104
     )
+
+
+_VARIABLES = {"JPY_PARENT_PID": "1"}
+"""Without it, a kernel prints advice for a shell; its parent is the container's first process."""
+
+
+def run(environment: DockerEnvironment, file: Path, stated: Access) -> int:
+    """Run the kernel of a connection file with what the project states; return its exit code.
+
+    The connection goes through a pipe: its key is in no argument list, and in no file that would
+    have to be mounted. The container ends when that pipe is closed, even if this process is killed.
+    """
+    opened = read_connection(file)
+    kernel = ("python", "-m", "ipykernel_launcher", "-f", inside.BEGINNING)
+    access = replace(stated, ports=opened.ports, variables={**stated.variables, **_VARIABLES})
+    command = environment.command(inside.guarded(("python", "-I"), kernel), access)
+    parent = os.getppid()
+    return process.hold(command, f"{opened.text}\n", lambda: os.getppid() == parent)
