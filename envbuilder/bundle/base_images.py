@@ -14,19 +14,19 @@ from msgspec.structs import replace
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine import images as engine_images
 from envbuilder.containers.oci import archive, image_names
+from envbuilder.containers.oci import layout as oci_layout
 from envbuilder.containers.oci.descriptor import INDEX, JSON_LIMIT, Descriptor, Index, decode
-from envbuilder.containers.oci.layout import Layout, place
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images
 from envbuilder.core import types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
-from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import require_writable
+from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from envbuilder.bundle.format import Member
-    from envbuilder.bundle.read import Content
+    from envbuilder.bundle.format import Manifest, Member
     from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
@@ -152,11 +152,11 @@ def is_index(member: Member) -> bool:
     return member.kind == "base" and member.path.endswith(".json")
 
 
-def read_index(member: Member, content: Content) -> Index:
+def read_index(member: Member, content: Iterator[bytes]) -> Index:
     """Read the index of a base image; `InvalidError` if it lists anything but that image."""
     if member.size > JSON_LIMIT:
         raise InvalidError(f"{member.path}: too large: {member.size} bytes")
-    index = decode(b"".join(content.checked()), Index, member.path)
+    index = decode(b"".join(content), Index, member.path)
     expected = _platform(member.name)
     image = index.manifests[0] if len(index.manifests) == 1 else None
     if image is None or image.platform is None or not image.platform.is_of(expected):
@@ -168,73 +168,50 @@ def _platform(name: str) -> types.Platform:
     return next(p for p in types.PLATFORMS if name.endswith(f"{p.replace('/', '-')}.json"))
 
 
-class Arriving:
-    """Base images being unpacked from a bundle to where builds look for them."""
+def place(
+    indexes: Mapping[str, Index], manifest: Manifest, settings: Settings
+) -> tuple[tuple[Descriptor, Layout], ...]:
+    """Make a layout for each image from blobs of the store; return this machine's images.
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._layout = Layout.create(require_writable(settings.bases_dir) / "bundled")
-        self._indexes: dict[str, Index] = {}
+    `indexes`: by their name in the bundle. Raise `EnvbuilderError` if an image is incomplete.
+    """
+    native = types.container_platform(platform.machine()) or "linux/amd64"
+    brought = {member.sha256 for member in manifest.members}
+    images = []
+    for name, index in sorted(indexes.items()):
+        image = index.manifests[0]
+        layout = _layout(name, index, brought, settings)
+        if image.platform is not None and image.platform.is_of(native):
+            images.append((image, layout))
+    return tuple(images)
 
-    def has(self, member: Member) -> bool:
-        """Return whether a blob exists with the right hash; always False for an index."""
-        path = self._blob(member)
-        return path is not None and path.is_file() and file_sha256(path) == member.sha256
 
-    def take(self, member: Member, content: Content) -> None:
-        """Check and store one member; `OSError` on a full disk."""
-        from filelock import FileLock
+def _layout(name: str, index: Index, brought: Collection[str], settings: Settings) -> Layout:
+    """Return a layout of one image, whose blobs are links to those of the store."""
+    from filelock import FileLock
 
-        path = self._blob(member)
-        if path is None:
-            self._indexes[member.name] = read_index(member, content)
-            return
-        part = self._layout.folder / "partial" / path.name
-        part.parent.mkdir(exist_ok=True)
-        with FileLock(f"{part}.lock"):
-            try:
-                with part.open("wb") as out:
-                    for chunk in content.checked():
-                        out.write(chunk)
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
+    store, digest, image = (
+        Store.of(settings),
+        f"sha256:{name.partition('-')[0]}",
+        index.manifests[0],
+    )
+    target = base_images.folder(digest, _platform(name), settings)
+    require_writable(settings.bases_dir)
+    with FileLock(f"{target}.lock"):
+        layout = Layout.create(target)
 
-    def place(self) -> tuple[tuple[Descriptor, Layout], ...]:
-        """Make a layout for each image after all members were taken; return this machine's images.
+        def add(blob: types.Digest) -> None:
+            sha256 = blob.removeprefix("sha256:")
+            if sha256 not in brought:
+                raise InvalidError(f"bases/{name}: the bundle lacks {blob}")
+            oci_layout.place(store.path(sha256), layout.blob(blob))
 
-        Raise `EnvbuilderError` if an image is incomplete.
-        """
-        native = types.container_platform(platform.machine()) or "linux/amd64"
-        images = []
-        for name, index in sorted(self._indexes.items()):
-            image, layout = self._separate(name, index)
-            if image.platform is not None and image.platform.is_of(native):
-                images.append((image, layout))
-        return tuple(images)
-
-    def _separate(self, name: str, index: Index) -> tuple[Descriptor, Layout]:
-        from filelock import FileLock
-
-        digest, target_platform, image = (
-            f"sha256:{name.partition('-')[0]}",
-            _platform(name),
-            index.manifests[0],
-        )
-        target = base_images.folder(digest, target_platform, self._settings)
-        with FileLock(f"{target}.lock"):
-            layout = Layout.create(target)
-            for blob in _blobs(self._layout, image, digest):
-                path = self._layout.blob(blob)
-                if not path.is_file():
-                    raise InvalidError(f"bases/{name}: the bundle lacks {blob}")
-                place(path, layout.blob(blob))
-            layout.write_index(index)
-        return image, layout
-
-    def _blob(self, member: Member) -> Path | None:
-        blob = member.path.startswith("bases/blobs/")
-        return self._layout.blob(f"sha256:{member.sha256}") if blob else None
+        add(digest)
+        add(image.digest)
+        for blob in _blobs(layout, image, digest)[1:]:
+            add(blob)
+        layout.write_index(index)
+    return layout
 
 
 def load(

@@ -34,39 +34,44 @@ class Reader:
         self.digest, self.manifest = self._manifest()
         self._first = stream.tell()
 
-    def members(self, on_bytes: Callable[[int], None]) -> Iterator[tuple[Member, Content]]:
-        """Yield each member with its content, which must be read or skipped before the next one.
+    def members(
+        self, on_bytes: Callable[[int], None] = lambda count: None
+    ) -> Iterator[tuple[Member, Iterator[bytes]]]:
+        """Yield each member with its bytes, which raise after the last one if their hash is wrong.
 
-        Raise `BuildError` naming the member if the bundle is damaged. Can be called repeatedly.
+        Members whose bytes are not taken are skipped. Can be called repeatedly. Raise `BuildError`
+        naming the member if the bundle is damaged.
         """
         self._stream.seek(self._first)
         for member in self.manifest.members:
             self._expect(bundle_format.header(member.path, member.size), member.path)
-            content = Content(self, member, on_bytes)
-            yield member, content
-            assert content.done, "a member's content must be read or skipped"
+            end = self._stream.tell() + member.size
+            yield member, self._checked(member, on_bytes)
+            if left := end - self._stream.tell():
+                on_bytes(left)
+            if self._stream.seek(end) > self._size:
+                raise self._damaged(member.path, "the bundle ends in the middle of it")
             self._expect(bundle_format.padding(member.size), member.path)
         if self._read(len(bundle_format.END) + 1) != bundle_format.END:
-            raise self.damaged("its end")
+            raise self._damaged("its end")
 
-    def damaged(self, what: str, why: str = "") -> BuildError:
-        """Return the error for a part that does not match the manifest."""
-        return BuildError(f"{self._where}: damaged: {what}{why and f': {why}'}", _AGAIN)
-
-    def chunks(self, member: Member) -> Iterator[bytes]:
-        """Yield the next bytes, as many as the member has."""
-        remaining = member.size
+    def _checked(self, member: Member, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+        """Yield a member's bytes; `BuildError` after the last one if their hash is wrong."""
+        remaining, digest = member.size, hashlib.sha256()
         while remaining:
             chunk = self._read(min(_CHUNK, remaining))
             if not chunk:
-                raise self.damaged(member.path, "the bundle ends in the middle of it")
+                raise self._damaged(member.path, "the bundle ends in the middle of it")
             remaining -= len(chunk)
+            digest.update(chunk)
+            on_bytes(len(chunk))
             yield chunk
+        if digest.hexdigest() != member.sha256:
+            why = f"expected sha256 {member.sha256}, found {digest.hexdigest()}"
+            raise self._damaged(f"{member.path} ({member.what})", why)
 
-    def skip(self, member: Member) -> None:
-        """Skip the member's bytes."""
-        if self._stream.seek(member.size, io.SEEK_CUR) > self._size:
-            raise self.damaged(member.path, "the bundle ends in the middle of it")
+    def _damaged(self, what: str, why: str = "") -> BuildError:
+        return BuildError(f"{self._where}: damaged: {what}{why and f': {why}'}", _AGAIN)
 
     def _read(self, size: int) -> bytes:
         try:
@@ -76,7 +81,7 @@ class Reader:
 
     def _expect(self, expected: bytes, what: str) -> None:
         if self._read(len(expected)) != expected:
-            raise self.damaged(what)
+            raise self._damaged(what)
 
     def _manifest(self) -> tuple[str, Manifest]:
         block = self._read(bundle_format.BLOCK)
@@ -89,47 +94,12 @@ class Reader:
         if size > bundle_format.LARGEST_MANIFEST or block != bundle_format.header(
             bundle_format.manifest_name(sha256), size
         ):
-            raise self.damaged("its manifest")
+            raise self._damaged("its manifest")
         text = self._read(size)
         if hashlib.sha256(text).hexdigest() != sha256:
-            raise self.damaged("its manifest")
+            raise self._damaged("its manifest")
         self._expect(bundle_format.padding(size), "its manifest")
         return sha256, parse(text, str(self._where))
-
-
-class Content:
-    """The bytes of one member."""
-
-    def __init__(self, reader: Reader, member: Member, on_bytes: Callable[[int], None]) -> None:
-        self._reader, self._member, self._on_bytes = reader, member, on_bytes
-        self.done = False
-
-    def unchecked(self) -> Iterator[bytes]:
-        """Yield the bytes unchecked; the caller hashes them."""
-        self.done = True
-        for chunk in self._reader.chunks(self._member):
-            self._on_bytes(len(chunk))
-            yield chunk
-
-    def checked(self) -> Iterator[bytes]:
-        """Yield the bytes; `BuildError` after the last one if their hash is not the manifest's."""
-        digest = hashlib.sha256()
-        for chunk in self.unchecked():
-            digest.update(chunk)
-            yield chunk
-        if digest.hexdigest() != self._member.sha256:
-            raise self.wrong(digest.hexdigest())
-
-    def skip(self) -> None:
-        """Skip the bytes without reading them."""
-        self.done = True
-        self._on_bytes(self._member.size)
-        self._reader.skip(self._member)
-
-    def wrong(self, found: str) -> BuildError:
-        """Return the error for bytes whose hash is `found` instead of the manifest's."""
-        why = f"expected sha256 {self._member.sha256}, found {found}"
-        return self._reader.damaged(f"{self._member.path} ({self._member.what})", why)
 
 
 def parse(text: bytes, where: str) -> Manifest:

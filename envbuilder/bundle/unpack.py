@@ -17,8 +17,7 @@ from envbuilder.packages.store import Store
 from envbuilder.signatures.statement import Signed
 
 if TYPE_CHECKING:
-    from envbuilder.bundle.format import Member
-    from envbuilder.bundle.read import Content
+    from envbuilder.containers.oci.descriptor import Index
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 
@@ -80,25 +79,33 @@ def _unpack(
     force: bool,
 ) -> Taken:
     manifest = reader.manifest
-    incoming = _Incoming(settings)
-    total = sum(m.size for m in manifest.members)
-    space.require_rooms([incoming.room(manifest)])
-    texts = _checked(reader)
+    store = Store.of(settings)
+    texts, indexes = _checked(reader)
     drafts = install.drafts(texts, settings, progress.note, force=force)
+    space.require_rooms([_room(manifest, store, settings)])
+    total, new, present = sum(m.size for m in manifest.members), 0, 0
     with progress.task(f"unpack {len(manifest.members)} members", total, unit="bytes") as task:
         for member, content in reader.members(task.advance):
-            if member.kind in TEXTS:
-                content.skip()
+            if member.kind in TEXTS or member.name in indexes:
+                continue
+            is_dataset = member.kind == "dataset"
+            if mnist.has(member.name, settings) if is_dataset else store.sound(member.sha256):
+                present += 1
+                continue
+            if is_dataset:
+                mnist.take(member.name, content, settings)
             else:
-                incoming.take(member, content)
-    arrived = incoming.bases.place() if incoming.bases is not None else ()
+                require_writable(settings.store_dir)
+                store.take(member.sha256, content)
+            new += 1
+    arrived = base_images.place(indexes, manifest, settings)
     install.write(drafts)
     bases = base_images.load(arrived, progress, force=force)
     return Taken(
         manifest=manifest,
         digest=reader.digest,
-        new=incoming.new,
-        present=incoming.present,
+        new=new,
+        present=present,
         written=drafts,
         bases=bases,
         signed=signed,
@@ -106,56 +113,27 @@ def _unpack(
     )
 
 
-def _checked(reader: read.Reader) -> dict[str, bytes]:
-    """Check profiles, locks and indexes before anything is stored; return texts by path."""
+def _checked(reader: read.Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
+    """Check profiles, locks and indexes of base images before anything is stored.
+
+    Return the texts by path, and the indexes by name.
+    """
     texts: dict[str, bytes] = {}
-    for member, content in reader.members(lambda count: None):
+    indexes: dict[str, Index] = {}
+    for member, content in reader.members():
         if member.kind in TEXTS:
-            texts[member.path] = b"".join(content.checked())
+            texts[member.path] = b"".join(content)
         elif base_images.is_index(member):
-            base_images.read_index(member, content)
-        else:
-            content.skip()
+            indexes[member.name] = base_images.read_index(member, content)
     install.check(reader.manifest, texts)
-    return texts
+    return texts, indexes
 
 
-class _Incoming:
-    """A sink that stores members where they belong, and counts them."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._store = Store.of(settings)
-        self.bases: base_images.Arriving | None = None
-        self.new = self.present = 0
-
-    def room(self, manifest: Manifest) -> Room:
-        """Return the disk space needed for members that the store lacks, judged by name alone."""
-        missing = [m.size for m in manifest.members if not self._store.has(m.sha256)]
-        return Room(folder=str(self._settings.cache_dir), bytes=sum(missing))
-
-    def take(self, member: Member, content: Content) -> None:
-        """Store one member; one that is here already is only hashed in place."""
-        if self._has(member):
-            content.skip()
-            self.present += 1
-            return
-        if member.kind in {"file", "wheel"}:
-            require_writable(self._settings.store_dir)
-            self._store.take(member.sha256, content.checked())
-        elif member.kind == "dataset":
-            mnist.take(member.name, content.checked(), self._settings)
-        else:
-            self._arriving().take(member, content)
-        self.new += 1
-
-    def _has(self, member: Member) -> bool:
-        if member.kind in {"file", "wheel"}:
-            return self._store.sound(member.sha256)
-        if member.kind == "dataset":
-            return mnist.has(member.name, self._settings)
-        return self._arriving().has(member)
-
-    def _arriving(self) -> base_images.Arriving:
-        self.bases = self.bases or base_images.Arriving(self._settings)
-        return self.bases
+def _room(manifest: Manifest, store: Store, settings: Settings) -> Room:
+    """Return the disk space that missing members need; stored files are judged by name alone."""
+    missing = (
+        m.size
+        for m in manifest.members
+        if not (mnist.has(m.name, settings) if m.kind == "dataset" else store.has(m.sha256))
+    )
+    return Room(folder=str(settings.cache_dir), bytes=sum(missing))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from envbuilder.bundle import format as bundle_format
 from envbuilder.core import files
@@ -15,10 +14,10 @@ from envbuilder.packages import space
 from envbuilder.packages.space import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from envbuilder.bundle.contents import Part
-    from envbuilder.bundle.format import Manifest
+    from envbuilder.bundle.format import Manifest, Member
     from envbuilder.core.console import Progress
 
 _CHUNK = 1 << 20
@@ -35,42 +34,41 @@ def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progr
     contents = {p.member.path: p.content for p in parts}
     total = sum(m.size for m in manifest.members)
     space.require_rooms([Room(folder=str(path.absolute().parent), bytes=total)])
-    with ExitStack() as stack:
-        try:
-            out = stack.enter_context(files.appearing(path))
-        except OSError as error:
-            raise _cannot_write(error, path) from error
-        task = stack.enter_context(progress.task(f"write {path.name}", total, unit="bytes"))
-        _put(out, bundle_format.header(bundle_format.manifest_name(sha256), len(text)))
-        _put(out, text + bundle_format.padding(len(text)))
-        for member in manifest.members:
-            _put(out, bundle_format.header(member.path, member.size))
-            content = contents[member.path]
-            digest, size = _copy(content, out, task.advance)
-            if (digest, size) != (member.sha256, member.size):
-                raise BuildError(
-                    f"{member.path} ({member.what}): was changed or is damaged:"
-                    f" expected sha256 {member.sha256}, found {digest}",
-                    f"Remove {content}, then run the same command again."
-                    if isinstance(content, Path)
-                    else "",
-                )
-            _put(out, bundle_format.padding(member.size))
-        _put(out, bundle_format.END)
+    try:
+        with (
+            files.appearing(path) as out,
+            progress.task(f"write {path.name}", total, unit="bytes") as task,
+        ):
+            files.put(out, bundle_format.header(bundle_format.manifest_name(sha256), len(text)))
+            files.put(out, text + bundle_format.padding(len(text)))
+            for member in manifest.members:
+                files.put(out, bundle_format.header(member.path, member.size))
+                for chunk in _checked(member, contents[member.path]):
+                    files.put(out, chunk)
+                    task.advance(len(chunk))
+                files.put(out, bundle_format.padding(member.size))
+            files.put(out, bundle_format.END)
+    except OSError as error:
+        message = full_or_broken(error, path).message
+        raise BuildError(message, "Name a file on another disk with --output.") from error
     return sha256
 
 
-def _copy(
-    content: bytes | Path, out: IO[bytes], on_bytes: Callable[[int], object]
-) -> tuple[str, int]:
-    """Copy a part; return the sha256 and size of what was copied."""
+def _checked(member: Member, content: bytes | Path) -> Iterator[bytes]:
+    """Yield a part's bytes; `BuildError` after the last one if they are not the manifest's."""
     digest, size = hashlib.sha256(), 0
     for chunk in [content] if isinstance(content, bytes) else _chunks(content):
         digest.update(chunk)
         size += len(chunk)
-        _put(out, chunk)
-        on_bytes(len(chunk))
-    return digest.hexdigest(), size
+        yield chunk
+    if (digest.hexdigest(), size) != (member.sha256, member.size):
+        raise BuildError(
+            f"{member.path} ({member.what}): was changed or is damaged:"
+            f" expected sha256 {member.sha256}, found {digest.hexdigest()}",
+            f"Remove {content}, then run the same command again."
+            if isinstance(content, Path)
+            else "",
+        )
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
@@ -80,15 +78,3 @@ def _chunks(path: Path) -> Iterator[bytes]:
                 yield chunk
     except OSError as error:
         raise BuildError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _put(out: IO[bytes], data: bytes) -> None:
-    try:
-        files.put(out, data)
-    except OSError as error:
-        raise _cannot_write(error, Path(out.name)) from error
-
-
-def _cannot_write(error: OSError, path: Path) -> BuildError:
-    said = full_or_broken(error, path).message
-    return BuildError(said, "Name a file on another disk with --output.")

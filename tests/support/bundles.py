@@ -61,4 +61,4 @@ def unpack(path: Path, settings: Settings, *, force: bool = False) -> unpacking.
 
 def read(path: Path) -> dict[str, bytes]:
     with reading.opened(path) as reader:
-        return {m.path: b"".join(c.checked()) for m, c in reader.members(lambda _: None)}
+        return {m.path: b"".join(c) for m, c in reader.members()}

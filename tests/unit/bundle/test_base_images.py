@@ -16,6 +16,8 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, ToolError
+from envbuilder.packages import space
+from envbuilder.packages.store import Store
 from tests.support import image_layouts as made
 from tests.support.bundles import QUIET, made_of, unpack
 
@@ -67,7 +69,12 @@ def test_a_base_image_is_found_by_its_digest_afterwards(
     layout = bases.obtain("python:3.11", packed.digest, "linux/amd64", there, QUIET)
     assert str(layout.folder) == base.folder
     assert layout.manifest("linux/amd64").layers
-    assert unpack(path, there).new == 1  # its index, which is always read
+    asked: list[space.Room] = []
+    monkeypatch.setattr(space, "require_rooms", asked.extend)
+    assert unpack(path, there).new == 0
+    texts = sum(p.member.size for p in parts if not Store.of(there).has(p.member.sha256))
+    assert asked == [space.Room(folder=str(there.cache_dir), bytes=texts)]
+    assert texts < 5000, "what is there needs no room"
 
 
 @pytest.mark.usefixtures("no_engine")
