@@ -14,7 +14,6 @@ from msgspec import Struct
 from envbuilder.build.attestation import documents, provenance
 from envbuilder.build.backends import integrity
 from envbuilder.bundle import format as bundle_format
-from envbuilder.bundle import read as bundles
 from envbuilder.containers.oci import archive
 from envbuilder.core import strict_json
 from envbuilder.core.errors import InvalidError
@@ -81,7 +80,7 @@ def recognized(path: Path) -> Signable:
 
 def _bundle(path: Path) -> Signable:
     """Return a bundle, with two subjects: the file for other tools, the manifest for `unbundle`."""
-    with bundles.opened(path) as reader:
+    with bundle_format.opened(path) as reader:
         for _, content in reader.members():
             for _ in content:
                 pass

@@ -14,8 +14,7 @@ from envbuilder import cli
 from envbuilder.build.attestation import provenance
 from envbuilder.build.backends import integrity
 from envbuilder.bundle import format as bundle_format
-from envbuilder.bundle import write as bundles
-from envbuilder.bundle.contents import Part
+from envbuilder.bundle.format import Part
 from envbuilder.commands import sign as module
 from envbuilder.containers.oci.descriptor import (
     CONFIG,
@@ -83,7 +82,7 @@ def lay_bundle(path: Path, content: bytes = b"itself") -> Path:
         schema=2, made_by="a test", profiles=(), platforms=(), pythons=(), lacks=(),
         members=(member,),
     )  # fmt: skip
-    bundles.write(
+    bundle_format.write(
         path, manifest, [Part(member=member, content=content)], PlainProgress(lambda line: None)
     )
     return path
