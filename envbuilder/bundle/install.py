@@ -23,7 +23,7 @@ from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
 from envbuilder.project.catalog import ProjectProfiles
 from envbuilder.project.requirement_files import text_file
-from envbuilder.signatures import beside
+from envbuilder.signatures import statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -147,9 +147,9 @@ def _locks_of_profiles(manifest: Manifest, folder: Path) -> set[str]:
 def _signatures(needed: Iterable[str], folder: Path) -> set[str]:
     """Return the paths that signatures of needed locks have; `InvalidError` if one is malformed."""
     locks = (path for path in needed if path.startswith(("locks/", f"{PROJECT}/{LOCKS}/")))
-    paths = {f"{path}{beside.SUFFIX}" for path in locks}
+    paths = {f"{path}{statement.SUFFIX}" for path in locks}
     for path in paths:
-        beside.read(folder / path)
+        statement.read_file(folder / path)
     return paths
 
 

@@ -88,11 +88,11 @@ def _require_signed(path: Path, manifest_digest: str, settings: Settings) -> Sig
     trusted = settings.configuration.signatures.bundles
     if trusted is None:
         return None
-    from envbuilder.signatures import beside, keys
+    from envbuilder.signatures import keys, statement
 
     digests = {"sha256": manifest_digest}
-    public_keys, files = keys.publics(trusted), [beside.path_for(path)]
-    return beside.require(str(path), files, public_keys, SIGNED_TYPE, digests)[1]
+    public_keys, files = keys.publics(trusted), [statement.path_beside(path)]
+    return statement.require(str(path), files, public_keys, SIGNED_TYPE, digests)[1]
 
 
 def _unpack(

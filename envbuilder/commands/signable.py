@@ -20,7 +20,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.profiles import signed_lock
 from envbuilder.signatures import statement as statements
-from envbuilder.signatures.refusals import ChangedPayloadError, WrongTypeError
+from envbuilder.signatures.envelope import ChangedPayloadError, WrongTypeError
 from envbuilder.signatures.statement import Subject
 
 if TYPE_CHECKING:

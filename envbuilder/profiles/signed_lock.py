@@ -26,11 +26,11 @@ def require(
     """
     if trusted is None:
         return ()
-    from envbuilder.signatures import beside, keys
+    from envbuilder.signatures import keys, statement
 
     digests = {"sha256": hashlib.sha256(content).hexdigest()}
     files = _places(path, folders)
-    _, signed = beside.require(str(path), files, keys.publics(trusted), TYPE, digests)
+    _, signed = statement.require(str(path), files, keys.publics(trusted), TYPE, digests)
     return (replace(signed, name=path.name),)
 
 
@@ -44,7 +44,7 @@ def _places(path: Path, folders: Sequence[Path]) -> list[Path]:
 
     The locks that envbuilder brings cannot get one next to them.
     """
-    from envbuilder.signatures import beside
+    from envbuilder.signatures import statement
 
-    name = beside.path_for(path).name
+    name = statement.path_beside(path).name
     return [*dict.fromkeys((path.with_name(name), *(f / "locks" / name for f in folders)))]

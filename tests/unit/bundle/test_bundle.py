@@ -31,7 +31,7 @@ from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import signed_lock
 from envbuilder.profiles.library import Library
-from envbuilder.signatures import beside, refusals
+from envbuilder.signatures import envelope
 from envbuilder.signatures import statement as statements
 from tests.support import signing
 from tests.support.bundles import QUIET, WHEEL, made_of, part, sha, unpack
@@ -483,7 +483,7 @@ def test_a_conda_lock_that_must_be_signed(
     locks = found.config_dir / "profiles" / "locks"
     library = Library([locks.parent], (str(key.with_suffix(".pub")),))
     for name in ("tiny.json", "tiny.conda.json"):
-        with pytest.raises(refusals.UnsignedError, match=rf"/{name}"):
+        with pytest.raises(envelope.UnsignedError, match=rf"/{name}"):
             collect.select(["tiny"], ["linux/amd64"], [], library)
         signed(locks / name, sha((locks / name).read_bytes()), key, "urn:envbuilder:lock:v1")
     assert collect.select(["tiny"], ["linux/amd64"], [], library)[0].conda
@@ -519,7 +519,7 @@ def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], found: Setting
 
 def signed(path: Path, digest: str, key: Path, kind: str = form.SIGNED_TYPE) -> Path:
     statement = statements.make([statements.Subject(digest={"sha256": digest})], kind, {})
-    return beside.write(beside.path_for(path), statement, signing.read_key(key))
+    return statements.write_file(statements.path_beside(path), statement, signing.read_key(key))
 
 
 def requiring(there: Settings, key: Path) -> Settings:
@@ -541,23 +541,23 @@ def test_a_bundle_that_must_be_signed(
         assert not there.config_dir.exists()
         assert not there.cache_dir.exists()
 
-    refused(refusals.UnsignedError)
+    refused(envelope.UnsignedError)
     signature = signed(bundle, digest, other)
-    refused(refusals.UnknownKeyError)
+    refused(envelope.UnknownKeyError)
     signed(bundle, "a" * 64, key)
-    refused(refusals.OtherSubjectError)
+    refused(envelope.OtherSubjectError)
     signed(bundle, digest, key, "urn:envbuilder:lock:v1")
-    refused(refusals.WrongTypeError)
+    refused(envelope.WrongTypeError)
     signed(bundle, digest, key)
     right = signature.read_bytes()
     document = msgspec.json.decode(right)
     document["payload"] = base64.b64encode(b"{}").decode()
     signature.write_bytes(msgspec.json.encode(document))
-    refused(refusals.ChangedPayloadError)
+    refused(envelope.ChangedPayloadError)
     signature.write_bytes(right)
     more = (*parts, part("wheels/more-1-py3-none-any.whl", b"more", "wheel"))
     form.write(bundle, made_of(more), more, QUIET)  # another bundle of the same name
-    refused(refusals.OtherSubjectError)
+    refused(envelope.OtherSubjectError)
     form.write(bundle, made_of(parts), parts, QUIET)
     taken = unpack(bundle, strict)
     assert taken.signed is not None
