@@ -115,7 +115,7 @@ class Image:
 
     def members(self) -> dict[Key, Member]:
         """Return digests of the configuration's keys, of the layers, and of their members."""
-        found: dict[Key, Member] = {
+        digests: dict[Key, Member] = {
             (0, f"configuration: {key}"): Member(
                 _digest(msgspec.json.encode(value, order="sorted"))
             )
@@ -123,10 +123,10 @@ class Image:
             if key != "rootfs"
         }
         for number, (diff_id, descriptor) in self.layers.items():
-            found[number, ""] = Member(diff_id)
+            digests[number, ""] = Member(diff_id)
             for entry, archive in members(self._layout.checked(descriptor)):
-                found[number, entry.name] = member(entry, archive)
-        return found
+                digests[number, entry.name] = member(entry, archive)
+        return digests
 
     def copies(self, paths: Collection[Key]) -> Iterator[tuple[str, bytes]]:
         """Yield path and content of those of these files that are small, and the configuration."""
