@@ -1,27 +1,37 @@
-"""The bundle format: a plain tar in which every byte is determined by the manifest.
+"""Bundles: a plain tar in which every byte is determined by the manifest; one writer, one reader.
 
 The manifest comes first, under a name that contains its own sha256, then the members in the
-manifest's order, each with a header that holds only path and size. A reader therefore parses no
+manifest's order, each with a header that holds only path and size. The reader therefore parses no
 headers: it computes the expected bytes and compares. Path traversal, links, devices, duplicate
 members and trailing data differ from the expected bytes, and are refused.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import re
 import tarfile
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import types
+from envbuilder.core import decoding, files, strict_json, types
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.http import full_or_broken
+from envbuilder.core.schema import explain
 from envbuilder.core.strict_yaml import shown
+from envbuilder.packages import space
+from envbuilder.packages.space import Room
 from envbuilder.payload.training.dataset import MNIST_SHA256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from envbuilder.core.console import Progress
 
 SCHEMA = 2
 WITH_PROJECT = 3
@@ -58,6 +68,8 @@ _PATHS: dict[Kind, re.Pattern[str]] = {
 }
 _MANIFEST = re.compile(r"manifest-([0-9a-f]{64})\.json\Z")
 _FIELD = 100  # bytes of the name field in a tar header
+_CHUNK = 1 << 20
+_AGAIN = "It was damaged in transit or changed: copy it again from the machine that made it."
 
 
 class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,6 +85,13 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def name(self) -> str:
         """Return the last component of the path."""
         return self.path.rpartition("/")[2]
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """A member, and its content: bytes, or a file on this machine."""
+
+    member: Member
+    content: bytes | Path
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -166,3 +185,181 @@ def header(path: str, size: int) -> bytes:
 def padding(size: int) -> bytes:
     """Return the padding from the end of a file's content to the next block."""
     return bytes(-size % BLOCK)
+
+
+# --- writing
+
+
+def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progress) -> str:
+    """Write the bundle of these parts; return the sha256 of its manifest.
+
+    The file appears under its name once it is complete. Raise `BuildError` for a full disk, or
+    naming a part whose bytes do not match the manifest.
+    """
+    text = encode(manifest)
+    sha256 = hashlib.sha256(text).hexdigest()
+    contents = {p.member.path: p.content for p in parts}
+    total = sum(m.size for m in manifest.members)
+    space.require_rooms([Room(folder=str(path.absolute().parent), bytes=total)])
+    try:
+        with (
+            files.appearing(path) as out,
+            progress.task(f"write {path.name}", total, unit="bytes") as task,
+        ):
+            files.put(out, header(manifest_name(sha256), len(text)))
+            files.put(out, text + padding(len(text)))
+            for member in manifest.members:
+                files.put(out, header(member.path, member.size))
+                for chunk in _checked(member, contents[member.path]):
+                    files.put(out, chunk)
+                    task.advance(len(chunk))
+                files.put(out, padding(member.size))
+            files.put(out, END)
+    except OSError as error:
+        message = full_or_broken(error, path).message
+        raise BuildError(message, "Name a file on another disk with --output.") from error
+    return sha256
+
+
+def _checked(member: Member, content: bytes | Path) -> Iterator[bytes]:
+    """Yield a part's bytes; `BuildError` after the last one if they are not the manifest's."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in [content] if isinstance(content, bytes) else _chunks(content):
+        digest.update(chunk)
+        size += len(chunk)
+        yield chunk
+    if (digest.hexdigest(), size) != (member.sha256, member.size):
+        raise BuildError(
+            f"{member.path} ({member.what}): was changed or is damaged:"
+            f" expected sha256 {member.sha256}, found {digest.hexdigest()}",
+            f"Remove {content}, then run the same command again."
+            if isinstance(content, Path)
+            else "",
+        )
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                yield chunk
+    except OSError as error:
+        raise BuildError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+# --- reading
+
+
+class Reader:
+    """An open bundle: its manifest, and its members one after the other."""
+
+    def __init__(self, stream: IO[bytes], where: Path) -> None:
+        self._stream, self._where = stream, where
+        self._size = stream.seek(0, io.SEEK_END)
+        stream.seek(0)
+        self.digest, self.manifest = self._manifest()
+        self._first = stream.tell()
+
+    def members(
+        self, on_bytes: Callable[[int], None] = lambda count: None
+    ) -> Iterator[tuple[Member, Iterator[bytes]]]:
+        """Yield each member with its bytes, which raise after the last one if their hash is wrong.
+
+        Members whose bytes are not taken are skipped. Can be called repeatedly. Raise `BuildError`
+        naming the member if the bundle is damaged.
+        """
+        self._stream.seek(self._first)
+        for member in self.manifest.members:
+            self._expect(header(member.path, member.size), member.path)
+            end = self._stream.tell() + member.size
+            yield member, self._pieces(member, on_bytes)
+            if left := end - self._stream.tell():
+                on_bytes(left)
+            if self._stream.seek(end) > self._size:
+                raise self._damaged(member.path, "the bundle ends in the middle of it")
+            self._expect(padding(member.size), member.path)
+        if self._read(len(END) + 1) != END:
+            raise self._damaged("its end")
+
+    def _pieces(self, member: Member, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+        """Yield a member's bytes; `BuildError` after the last one if their hash is wrong."""
+        remaining, digest = member.size, hashlib.sha256()
+        while remaining:
+            chunk = self._read(min(_CHUNK, remaining))
+            if not chunk:
+                raise self._damaged(member.path, "the bundle ends in the middle of it")
+            remaining -= len(chunk)
+            digest.update(chunk)
+            on_bytes(len(chunk))
+            yield chunk
+        if digest.hexdigest() != member.sha256:
+            why = f"expected sha256 {member.sha256}, found {digest.hexdigest()}"
+            raise self._damaged(f"{member.path} ({member.what})", why)
+
+    def _damaged(self, what: str, why: str = "") -> BuildError:
+        return BuildError(f"{self._where}: damaged: {what}{why and f': {why}'}", _AGAIN)
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self._stream.read(size)
+        except OSError as error:
+            raise BuildError(f"{self._where}: cannot be read: {error.strerror or error}") from error
+
+    def _expect(self, expected: bytes, what: str) -> None:
+        if self._read(len(expected)) != expected:
+            raise self._damaged(what)
+
+    def _manifest(self) -> tuple[str, Manifest]:
+        block = self._read(BLOCK)
+        stated = manifest_stated(block)
+        if stated is None:
+            raise InvalidError(
+                f"{self._where}: not an envbuilder bundle", "Make one with: envbuilder bundle"
+            )
+        sha256, size = stated
+        if size > LARGEST_MANIFEST or block != header(manifest_name(sha256), size):
+            raise self._damaged("its manifest")
+        text = self._read(size)
+        if hashlib.sha256(text).hexdigest() != sha256:
+            raise self._damaged("its manifest")
+        self._expect(padding(size), "its manifest")
+        return sha256, parse(text, str(self._where))
+
+
+def parse(text: bytes, where: str) -> Manifest:
+    """Parse a manifest; `InvalidError` if its schema is unknown or it is invalid."""
+    try:
+        data = strict_json.loads(text)
+    except ValueError as error:
+        raise InvalidError(f"{where}: its manifest is not valid JSON: {error}") from error
+    schema = data.get("schema") if isinstance(data, dict) else None
+    schemas = (SCHEMA, WITH_PROJECT)
+    if schema not in schemas:
+        raise InvalidError(
+            f"{where}: bundle schema {str(schema)[:20]} is not known to this envbuilder (it knows"
+            f" {' and '.join(map(str, schemas))})",
+            "Install the envbuilder that is in the bundle: tar -xf FILE wheels, then"
+            " pip install --no-index --find-links wheels envbuilder-ml",
+        )
+    try:
+        manifest = decoding.convert(data, Manifest)
+    except msgspec.ValidationError as error:
+        raise explain(error, Manifest, where, "") from error
+    wrong = problem(manifest)
+    if wrong:
+        raise InvalidError(f"{where}: its manifest is invalid: {wrong}")
+    return manifest
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Reader]:
+    """Open the bundle in a file; `InvalidError` if it cannot be opened or is not a bundle."""
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not stream.seekable():
+        stream.close()
+        raise InvalidError(f"{path}: a pipe cannot be checked before it is used: give a file")
+    with stream:
+        yield Reader(stream, path)

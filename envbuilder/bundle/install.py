@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.bundle import project
+from envbuilder.bundle.collect import PROJECT
+from envbuilder.bundle.format import LARGEST_TEXT
 from envbuilder.core import files, resources
+from envbuilder.core import settings as core_settings
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.settings import LOCKS
+from envbuilder.core.schema import read_text
+from envbuilder.core.settings import LOCKS, PROJECT_FILE
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
-from envbuilder.signatures import beside
+from envbuilder.project.catalog import ProjectProfiles
+from envbuilder.project.requirement_files import text_file
+from envbuilder.signatures import statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +43,15 @@ class Draft(Struct, frozen=True, kw_only=True):
     content: bytes
     why: str = ""
     """A remark to be shown with it."""
+
+
+class LockDifference(Struct, frozen=True, kw_only=True):
+    """A lock of a project that is not the one in a bundle."""
+
+    path: str
+    """In the project."""
+    state: str
+    """`missing` or `different`."""
 
 
 def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
@@ -75,7 +89,7 @@ def _naming_the_bundle(folder: Path) -> Iterator[None]:
         yield
     except InvalidError as error:
         message = error.message.replace(f"{folder}/locks/", "the bundle's locks/")
-        message = message.replace(f"{folder}/{project.FOLDER}/", "the bundle's project/")
+        message = message.replace(f"{folder}/{PROJECT}/", "the bundle's project/")
         message = message.replace(f"{folder}/", "the bundle's profiles/")
         raise InvalidError(message, error.hint) from error
 
@@ -86,8 +100,9 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
     locked: dict[str, File] = {}
     variants = None
     if manifest.environment is not None:
-        variants = project.unpacked(folder / project.FOLDER, manifest.environment)
-        needed |= project.members(variants)
+        variants = _variants(folder / PROJECT, manifest.environment)
+        read_from = (PROJECT_FILE, *variants.contents.read_from)
+        needed |= {f"{PROJECT}/{file}" for file in read_from}
         needed |= _locks_of_profiles(manifest, folder)
     library = Library([folder], variants=variants)
     for name in manifest.profiles:
@@ -107,6 +122,18 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
     return needed, locked
 
 
+def _variants(folder: Path, environment: str) -> ProjectProfiles:
+    """Return the profiles of a bundled project whose files are in a folder. Raises `InvalidError`.
+
+    What its file configures has no effect.
+    """
+    path = folder / PROJECT_FILE
+    _, definition = core_settings.decoded(read_text(path), path)
+    if definition is None:
+        raise InvalidError(f"{path}: lists no requirements")
+    return ProjectProfiles(definition, environment, folder)
+
+
 def _locks_of_profiles(manifest: Manifest, folder: Path) -> set[str]:
     """Return the paths of the locks of profiles themselves, of which a project has variants."""
     library = Library([folder])
@@ -119,10 +146,10 @@ def _locks_of_profiles(manifest: Manifest, folder: Path) -> set[str]:
 
 def _signatures(needed: Iterable[str], folder: Path) -> set[str]:
     """Return the paths that signatures of needed locks have; `InvalidError` if one is malformed."""
-    locks = (path for path in needed if path.startswith(("locks/", f"{project.FOLDER}/{LOCKS}/")))
-    paths = {f"{path}{beside.SUFFIX}" for path in locks}
+    locks = (path for path in needed if path.startswith(("locks/", f"{PROJECT}/{LOCKS}/")))
+    paths = {f"{path}{statement.SUFFIX}" for path in locks}
     for path in paths:
-        beside.read(folder / path)
+        statement.read_file(folder / path)
     return paths
 
 
@@ -149,7 +176,7 @@ def drafts(
     user = settings.config_dir / "profiles"
     changes, refused = [], []
     for path, content in texts.items():
-        if path.startswith(f"{project.FOLDER}/"):
+        if path.startswith(f"{PROJECT}/"):
             continue
         below = _below(path)
         used = next((f / below for f in folders if (f / below).is_file()), None)
@@ -200,3 +227,24 @@ def _difference(old: bytes, new: bytes, path: Path) -> str:
     )
     more = len(lines) - _LINES
     return "\n".join([*lines[:_LINES], *([f"… and {more} more lines"] if more > 0 else [])])
+
+
+def differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[LockDifference, ...]:
+    """Return the bundle's locks that the project of the working folder lacks, or has otherwise.
+
+    Builds use the project's. Empty outside of a project.
+    """
+    if settings.project is None or settings.definition is None:
+        return ()
+    result = []
+    for path, content in texts.items():
+        relative = path.removeprefix(f"{PROJECT}/")
+        if path.startswith(f"{PROJECT}/{LOCKS}/") and path.endswith(".json"):
+            try:
+                present = text_file.read_bytes(settings.project, relative, LARGEST_TEXT)
+            except InvalidError:
+                result.append(LockDifference(path=relative, state="missing"))
+                continue
+            if present != content:
+                result.append(LockDifference(path=relative, state="different"))
+    return tuple(result)

@@ -90,8 +90,8 @@ def command(
       envbuilder bundle --profile cpu --platform linux/amd64,macos/arm64 -o for-a-mac.tar
       tar -xf cpu.tar wheels && pip install --no-index --find-links wheels envbuilder-ml
     """
-    from envbuilder.bundle import base_images, contents, project, write
-    from envbuilder.bundle.format import KINDS
+    from envbuilder.bundle import collect
+    from envbuilder.bundle.format import KINDS, write
 
     files.require_replaceable(output, b"manifest-")
     settings = load_settings()
@@ -99,27 +99,27 @@ def command(
     library = catalog.library(settings)
     names = profiles or (_fitting(settings),)
     platforms = platforms or _this_platform()
-    selection = contents.select(names, platforms, pythons, library)
+    selection = collect.select(names, platforms, pythons, library)
     variants, environment = catalog.variants(settings), None
     if variants is None or settings.project is None:
-        parts = [*contents.texts(selection, library.folders)]
+        parts = [*collect.texts(selection, library.folders)]
     else:
         environment = settings.environment
-        parts = [*project.texts(selection, library, variants, settings.project)]
-    locked = contents.files(selection, settings, progress)
-    itself = contents.of_envbuilder(selection, platforms, settings, progress)
+        parts = [*collect.project_texts(selection, library, variants, settings.project)]
+    locked = collect.files(selection, settings, progress)
+    itself = collect.of_envbuilder(selection, platforms, settings, progress)
     parts += itself
-    parts += contents.of_files(locked, settings, (p.member.sha256 for p in itself))
-    dataset = contents.dataset(settings, progress)
+    parts += collect.of_files(locked, settings, (p.member.sha256 for p in itself))
+    dataset = collect.dataset(settings, progress)
     parts += dataset
     lacks = [] if dataset else ["MNIST: verify will use the small subset that is shipped"]
-    packed, missing = base_images.collect(
-        contents.base_images(selection, base_image, settings), settings, progress
+    images, missing = collect.bases(
+        collect.needed_bases(selection, base_image, settings), settings, progress
     )
-    parts += contents.of_bases(packed)
+    parts += images
     lacks += missing
-    manifest = contents.manifest(selection, parts, lacks, environment)
-    digest = write.write(output, manifest, parts, progress)
+    manifest = collect.manifest(selection, parts, lacks, environment)
+    digest = write(output, manifest, parts, progress)
     result: dict[str, Any] = {
         "schema": 1,
         "file": str(output),

@@ -21,6 +21,7 @@ from envbuilder.commands.inventory import BUSY, Item, Kept
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci.reference import familiar
 from envbuilder.core import folders
+from envbuilder.core.folders import Owned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -174,13 +175,13 @@ def removable_records(
             staying = listed.present - listed.gone
             ids = frozenset(i for k in written if not staying.intersection(k.ids) for i in k.ids)
             digests = [i.removeprefix("sha256:") for i in ids]
-            items = inventory.known_files(folder, root, _names(digests))
+            items = inventory.known_files(folder, root, _owned(digests))
             result.append(Records(tuple(items), ids))
     return result
 
 
-def _names(digests: Iterable[str]) -> str:
-    beside = (*documents.SUFFIXES.values(), project_record.SUFFIX)
+def _owned(digests: Iterable[str]) -> Owned:
+    beside = (".json", *documents.SUFFIXES.values(), project_record.SUFFIX)
     ends = "|".join(re.escape(end) for end in beside)
     either = "|".join(sorted(digests))
-    return rf"(?:{either})(?:\.json|{ends})|{records.LOADED}/(?:{either})\.json"
+    return Owned("records", (rf"({either})({ends})", rf"{records.LOADED}/({either})\.json"))

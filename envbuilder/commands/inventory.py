@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -17,11 +16,14 @@ from msgspec import Struct
 
 from envbuilder.build.attestation import documents
 from envbuilder.build.backends import integrity
-from envbuilder.build.image import records, scratch
+from envbuilder.build.image import layer_cache, scratch
+from envbuilder.containers.registry import base_images, push_blob
 from envbuilder.core import folders
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.folders import Owned
+from envbuilder.host import interpreter_answers
+from envbuilder.packages import mnist, store
 from envbuilder.payload.machine.memory import SHARED
-from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.verify.report import history
 
 if TYPE_CHECKING:
@@ -54,48 +56,23 @@ class Kept(Struct, frozen=True):
     reason: str
 
 
-class Names(Struct, frozen=True):
-    """Paths that envbuilder uses below one of its folders, as regular expressions."""
-
-    files: str
-    folders: str = r"(?!)"
-    whole: str = r"(?!)"
-    """Folders that are removed whatever they contain."""
-
-
-_HEX = "[0-9a-f]{64}"
-_BASE = rf"(?:{_HEX}(?:-\w+-\w+)?|debian-{_HEX})"
-DOWNLOADS = {
-    "store": Names(
-        rf"sha256/[0-9a-f]{{2}}/{_HEX}|partial/{_HEX}(?:\.lock)?"
-        rf"|derived/(?:{_HEX}\.json|\.{_HEX}\.json\.\d+\.part)",
-        r"sha256|sha256/[0-9a-f]{2}|partial|derived",
+OWNED = (
+    store.OWNED,
+    base_images.OWNED,
+    layer_cache.OWNED,
+    push_blob.OWNED,
+    mnist.OWNED,
+    interpreter_answers.OWNED,
+    # Written by several rooms: logs of builds, of verifications, and of `fleet join`.
+    Owned(
+        "logs",
+        (r"_?[a-z0-9][a-z0-9-]*-[0-9a-f]{12}\.log", r"[\w.-]+-payload\.log", r".+-devices\.log"),
     ),
-    "bases": Names(
-        # The second are signatures of bases, which earlier versions kept.
-        rf"{_BASE}\.lock|{_HEX}\.signature\.json",
-        whole=rf"{_BASE}|\.debian-{_HEX}\.\w+|bundled|\.part-\w+",
-    ),
-    "layers": Names(
-        rf"oci-layout|index\.json|blobs/sha256/{_HEX}|made/{_HEX}\.json|(?:\w+/)*\..+\.\d+\.part",
-        "blobs|blobs/sha256|made",
-        r"blobs/sha256/\.part-\w+",
-    ),
-    "uploads": Names(r"[0-9a-f]{32}\.(?:json|repository|lock)|\..+\.\d+\.part"),
-    "datasets": Names(
-        rf"mnist/(?:\.lock|(?:{'|'.join(MNIST_SHA256)})(?:\.gz)?(?:\.part)?)",
-        "mnist",
-        r"mnist/\.part-\w+",
-    ),
-    "interpreters": Names(r"answers\.json|\.answers\.json\.\d+\.part"),
+    Owned("uv-resolve", (".+", ".+/")),
     # Of earlier versions: look-ups work in a private folder now.
-    "locate": Names(r"\w+-\w+-3\.\d+-[a-z0-9_-]+\.txt"),
-    "uv-resolve": Names(r"[^/]+", whole=r"[^/]+"),
-    "logs": Names(
-        r"_?[a-z0-9][a-z0-9-]*-[0-9a-f]{12}\.log|\d{8}T\d{6}Z-.+-(?:payload|devices)\.log"
-    ),
-}
-"""Folders of the cache whose contents can be downloaded or made again → the names in them."""
+    Owned("locate", (r"\w+-\w+-3\.\d+-[a-z0-9_-]+\.txt",)),
+)
+"""Folders of the cache whose contents can be downloaded or made again."""
 
 
 class Inventory:
@@ -204,12 +181,12 @@ class Inventory:
     def downloads(self) -> None:
         """List what can be downloaded or made again; all of it stays while a build is running."""
         root = self.settings.cache_dir
-        for name, names in DOWNLOADS.items():
-            folder = root / name
+        for owned in OWNED:
+            folder = root / owned.folder
             if not self._is_ours(root, folder):
                 continue
             try:
-                contents = _look(folder, "", names, marked=False)
+                contents = _look(folder, "", owned, marked=False)
             except (OSError, RecursionError) as error:
                 self.keep(folder, _unreadable(error))
                 continue
@@ -223,9 +200,9 @@ class Inventory:
             for path in contents.theirs:
                 self.keep(path, LINK if path.is_symlink() else FOREIGN)
 
-    def known_files(self, folder: Path, root: Path, names: str) -> list[Item]:
-        """Return the files of a folder with these names; the folder itself if it has no others."""
-        contents = _look(folder, "", Names(names, f"|{records.LOADED}"), marked=True)
+    def known_files(self, folder: Path, root: Path, owned: Owned) -> list[Item]:
+        """Return what is owned in a folder; the folder itself if it holds nothing else."""
+        contents = _look(folder, "", owned, marked=True)
         return [Item(p, root) for p in ([folder] if contents.whole else contents.ours)]
 
     # --- helpers
@@ -276,7 +253,7 @@ class _Contents(Struct):
     whole: bool = False
 
 
-def _look(folder: Path, below: str, names: Names, *, marked: bool) -> _Contents:
+def _look(folder: Path, below: str, owned: Owned, *, marked: bool) -> _Contents:
     """Classify what is in a folder; `below` is its path below the first, with a trailing slash."""
     contents = _Contents()
     has_marker = folders.is_marked(folder)
@@ -288,20 +265,20 @@ def _look(folder: Path, below: str, names: Names, *, marked: bool) -> _Contents:
         if entry.is_symlink():
             contents.theirs.append(path)
         elif entry.is_dir(follow_symlinks=False):
-            if marked and re.fullmatch(names.whole, name):
+            if marked and owned.has(name, "whole"):
                 contents.ours.append(path)
                 continue
-            inner = _look(path, f"{name}/", names, marked=marked)
+            inner = _look(path, f"{name}/", owned, marked=marked)
             contents.locks += inner.locks
             contents.ours += [path] if inner.whole else inner.ours
             if not inner.whole:
                 contents.theirs += inner.theirs if inner.ours else [path]
-        elif marked and re.fullmatch(names.files, name):
+        elif marked and owned.has(name, "file"):
             contents.ours.append(path)
             contents.locks += [path] if entry.name.endswith(".lock") else []
         else:
             contents.theirs.append(path)
-    is_ours = has_marker or bool(re.fullmatch(names.folders, below.rstrip("/")))
+    is_ours = has_marker or not below or owned.has(below.rstrip("/"), "folder")
     contents.whole = marked and is_ours and not contents.theirs
     return contents
 

@@ -17,7 +17,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import BUILD_FAILED
 
 if TYPE_CHECKING:
-    from envbuilder.build.reproduce.differences import Built, Outcome
+    from envbuilder.build.reproduce.differences import Built, Difference, Outcome
 
 _SHOWN = 20
 
@@ -85,12 +85,19 @@ def _print(outcome: Outcome) -> None:
     for which, digest in zip(("first", "second"), outcome.digests, strict=True):
         console.result(f"  {which:6} {outcome.compared} {digest}")
     for difference in outcome.differences[:_SHOWN]:
-        console.result(f"  {difference.path}: {difference.how}")
+        console.result(f"  {_described(difference)}")
     more = len(outcome.differences) - _SHOWN + outcome.more
     if more > 0:
         console.result(f"  and {more} more: see --json")
     if outcome.diffoscope:
         console.document(outcome.diffoscope)
+
+
+def _described(difference: Difference) -> str:
+    where = [f"layer {difference.layer}"] if difference.layer else []
+    where += [difference.path] if difference.path else []
+    first, second = difference.digests
+    return f"{', '.join(where)}: {difference.how}: {first} and {second}"
 
 
 def _print_built(built: Built, digest: str) -> None:

@@ -72,10 +72,10 @@ def command(
 
 def _sign_file(path: Path, key: PrivateKey, output: Path | None) -> dict[str, str]:
     from envbuilder.commands import signable
-    from envbuilder.signatures import beside
+    from envbuilder.signatures import statement
 
     what = signable.recognized(path)
-    written = beside.write(output or beside.path_for(path), what.statement, key)
+    written = statement.write_file(output or statement.path_beside(path), what.statement, key)
     return {"name": str(path), "kind": what.kind, "where": str(written)}
 
 

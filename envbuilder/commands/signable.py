@@ -14,14 +14,13 @@ from msgspec import Struct
 from envbuilder.build.attestation import documents, provenance
 from envbuilder.build.backends import integrity
 from envbuilder.bundle import format as bundle_format
-from envbuilder.bundle import read as bundles
 from envbuilder.containers.oci import archive
 from envbuilder.core import strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.profiles import library
 from envbuilder.signatures import statement as statements
-from envbuilder.signatures.refusals import ChangedPayloadError, WrongTypeError
+from envbuilder.signatures.envelope import ChangedPayloadError, WrongTypeError
 from envbuilder.signatures.statement import Subject
 
 if TYPE_CHECKING:
@@ -81,9 +80,9 @@ def recognized(path: Path) -> Signable:
 
 def _bundle(path: Path) -> Signable:
     """Return a bundle, with two subjects: the file for other tools, the manifest for `unbundle`."""
-    with bundles.opened(path) as reader:
-        for _, content in reader.members(lambda count: None):
-            for _ in content.checked():
+    with bundle_format.opened(path) as reader:
+        for _, content in reader.members():
+            for _ in content:
                 pass
         manifest = reader.digest
     digest = {"sha256": file_sha256(path)}

@@ -17,7 +17,7 @@ from envbuilder.packages import configuration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.bundle.unpack import Taken
+    from envbuilder.bundle.unpack import Unpacked
     from envbuilder.core.settings import Settings
 
 
@@ -87,7 +87,7 @@ def command(file: Path, force: bool, require_signature: tuple[Path, ...], as_jso
         console.result(f"  {line}")
 
 
-def _next(taken: Taken) -> tuple[str, ...]:
+def _next(taken: Unpacked) -> tuple[str, ...]:
     """Return commands that build or verify what the bundle contains."""
     commands = []
     locks = {member.path for member in taken.manifest.of_kind("lock")}
@@ -111,7 +111,7 @@ def _next(taken: Taken) -> tuple[str, ...]:
     return tuple(commands)
 
 
-def _differences(taken: Taken, file: Path, settings: Settings) -> Iterator[str]:
+def _differences(taken: Unpacked, file: Path, settings: Settings) -> Iterator[str]:
     """Yield what to know about locks of the project that are not the bundle's."""
     words = {
         "missing": "is not in this project: it cannot be built",

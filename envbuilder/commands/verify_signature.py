@@ -80,12 +80,12 @@ def _keys(named: Sequence[Path], kind: str, settings: Settings) -> tuple[PublicK
 
 def _file(path: Path, signature: Path | None, named: Sequence[Path], settings: Settings) -> Signed:
     from envbuilder.commands import signable
-    from envbuilder.signatures import beside
+    from envbuilder.signatures import statement as statements
 
     what = signable.recognized(path)
     trusted = _keys(named, what.kind, settings)
-    files = [signature or beside.path_for(path)]
-    statement, signed = beside.require(str(path), files, trusted, what.type, what.digests)
+    files = [signature or statements.path_beside(path)]
+    statement, signed = statements.require(str(path), files, trusted, what.type, what.digests)
     signable.require_same(what, statement, str(path))
     if what.note:
         console.progress().note(f"note: {path}: {what.note}")

@@ -14,6 +14,9 @@ import re
 import shutil
 import stat
 from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
 
 from envbuilder.core import files
 
@@ -23,7 +26,34 @@ _CONTENT = _SIGNATURE + (
     b"The command `envbuilder clean` removes what envbuilder put into it.\n"
     b"Remove this file, and it leaves the folder alone.\n"
 )
+HEX = "[0-9a-f]{64}"
+"""Regular expression of a sha256."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Owned(Struct, frozen=True):
+    """A folder of the cache whose content can be made again, and the names that envbuilder uses."""
+
+    folder: str
+    paths: tuple[str, ...]
+    """Regular expressions of paths in the folder, part by part; a folder whose whole content is
+    envbuilder's ends with a slash. Temporary files of `files.write` need none of their own."""
+
+    def has(self, path: str, kind: Literal["file", "folder", "whole"]) -> bool:
+        """Return whether a path in the folder is envbuilder's.
+
+        `folder`: one that holds such paths; `whole`: one that holds nothing else.
+        """
+        *above, name = path.split("/")
+        part = re.fullmatch(r"\.(.+)\.\d+\.part", name)
+        parts = [*above, part[1] if part and kind == "file" else name]
+        for owned in self.paths:
+            patterns = owned.split("/")
+            rest = patterns[len(parts) :]
+            fits = {"file": not rest, "folder": bool(rest), "whole": rest == [""]}[kind]
+            if fits and len(parts) <= len(patterns) and all(map(re.fullmatch, patterns, parts)):
+                return True
+        return False
 
 
 def ensure(folder: Path, *, marked: bool = True) -> Path:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from envbuilder.core import bounded, decoding, files, folders
 
+OWNED = folders.Owned("interpreters", (r"answers\.json",))
 NAME = "answers.json"
 _LARGEST = 256 << 10
 _MOST = 64

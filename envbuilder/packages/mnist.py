@@ -20,6 +20,7 @@ from envbuilder.core import bounded, process, resources
 from envbuilder.core.download import UnavailableError, download
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.files import file_sha256
+from envbuilder.core.folders import Owned
 from envbuilder.core.http import full_or_broken, host_of, open_session
 from envbuilder.core.settings import require_writable
 from envbuilder.core.tars import Tar
@@ -45,6 +46,12 @@ class Dataset(Struct, frozen=True, kw_only=True):
     folder: Path
     name: str
     subset: bool
+
+
+OWNED = Owned(
+    "datasets",
+    (r"mnist/\.lock", rf"mnist/({'|'.join(MNIST_SHA256)})(\.gz)?(\.part)?", r"mnist/\.part-\w+/"),
+)
 
 
 def subset() -> Dataset:

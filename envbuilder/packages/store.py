@@ -31,6 +31,14 @@ NAME = "store"
 """Folder below a cache, and below a shared one."""
 DERIVED = "derived"
 """Subfolder for what was read from files of the store, to be read faster next time."""
+OWNED = folders.Owned(
+    NAME,
+    (
+        f"sha256/[0-9a-f]{{2}}/{folders.HEX}",
+        rf"partial/{folders.HEX}(\.lock)?",
+        rf"{DERIVED}/{folders.HEX}\.json",
+    ),
+)
 _CHUNK = 1 << 20
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP})
 

@@ -293,11 +293,11 @@ def require_signature(
     """
     if trusted is None:
         return ()
-    from envbuilder.signatures import beside, keys
+    from envbuilder.signatures import keys, statement
 
     digests = {"sha256": hashlib.sha256(content).hexdigest()}
     files = _signature_places(path, folders)
-    _, signed = beside.require(str(path), files, keys.publics(trusted), LOCK_TYPE, digests)
+    _, signed = statement.require(str(path), files, keys.publics(trusted), LOCK_TYPE, digests)
     return (replace(signed, name=path.name),)
 
 
@@ -311,7 +311,7 @@ def _signature_places(path: Path, folders: Sequence[Path]) -> list[Path]:
 
     The locks that envbuilder brings cannot get one next to them.
     """
-    from envbuilder.signatures import beside
+    from envbuilder.signatures import statement
 
-    name = beside.path_for(path).name
+    name = statement.path_beside(path).name
     return [*dict.fromkeys((path.with_name(name), *(f / "locks" / name for f in folders)))]

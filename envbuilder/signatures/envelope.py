@@ -14,14 +14,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, strict_json
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import InvalidError, SignatureError
 from envbuilder.core.text import printable
-from envbuilder.signatures.refusals import ChangedPayloadError, UnknownKeyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.signatures.keys import PrivateKey, PublicKey
+
 
 MOST_SIGNATURES = 16
 """More are refused: each costs a verification for every trusted key."""
@@ -29,6 +29,26 @@ _URL_SAFE = str.maketrans("-_", "+/")
 
 _KeyId = Annotated[str, Meta(max_length=512)]
 _Type = Annotated[str, Meta(max_length=256)]
+
+
+class UnsignedError(SignatureError):
+    """There is no signature at all."""
+
+
+class UnknownKeyError(SignatureError):
+    """None of the trusted keys made the signature."""
+
+
+class ChangedPayloadError(SignatureError):
+    """A trusted key is named, but its signature does not match the signed content."""
+
+
+class WrongTypeError(SignatureError):
+    """A trusted key signed it, but the statement is of another type, or names another builder."""
+
+
+class OtherSubjectError(SignatureError):
+    """A trusted key signed it, but it is about other bytes than those in hand."""
 
 
 class Signature(Struct, frozen=True, kw_only=True):

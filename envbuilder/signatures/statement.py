@@ -1,4 +1,9 @@
-"""In-toto statements: which bytes a signature is about, and what it says of them."""
+"""In-toto statements about bytes, and signature files: `FILE.intoto.jsonl` next to FILE.
+
+The in-toto project recommends this suffix for files of envelopes, one per line; cosign, gh and
+slsa-verifier read them. envbuilder writes a single envelope, which several keys can sign, because
+cosign reads one.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, strict_json
+from envbuilder.core import bounded, decoding, files, strict_json
+from envbuilder.core.errors import BuildError, InvalidError, SignatureError
 from envbuilder.core.text import printable
 from envbuilder.signatures import envelope as envelopes
-from envbuilder.signatures.refusals import OtherSubjectError, WrongTypeError
+from envbuilder.signatures.envelope import (
+    ChangedPayloadError,
+    OtherSubjectError,
+    UnknownKeyError,
+    UnsignedError,
+    WrongTypeError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from envbuilder.signatures.envelope import Envelope
-    from envbuilder.signatures.keys import PublicKey
+    from envbuilder.signatures.keys import PrivateKey, PublicKey
 
+SUFFIX = ".intoto.jsonl"
+MOST_ENVELOPES = 16
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 TYPE = "https://in-toto.io/Statement/v1"
 TYPES = frozenset({TYPE, "https://in-toto.io/Statement/v0.1"})
@@ -89,7 +104,7 @@ def accepted(
     """Return the statement in an envelope if a trusted key made it about the bytes in hand.
 
     `digests` are those of the bytes in hand, by algorithm, one of which must be a subject's. Raise
-    the errors of `refusals`; the signature is checked before anything in the payload is read.
+    a `SignatureError` otherwise; the signature is checked before anything in the payload is read.
     """
     key = envelopes.signer(envelope, trusted, where)
     if envelope.payload_type != PAYLOAD_TYPE:
@@ -121,3 +136,80 @@ def other_subject(
         f"{where}: the signature is about other content: it names {about}; this is {in_hand}",
         "The file was changed, or the signature belongs to another one.",
     )
+
+
+def path_beside(path: Path) -> Path:
+    """Return the path of a file's signatures."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def read_file(path: Path) -> tuple[Envelope, ...]:
+    """Return the envelopes in a signature file, none if it does not exist.
+
+    Raise `InvalidError` if it cannot be read or is malformed.
+    """
+    try:
+        content = bounded.read(path, strict_json.LARGEST)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    lines = [line for line in content.split(b"\n") if line.strip()]
+    if len(lines) > MOST_ENVELOPES:
+        raise InvalidError(f"{path}: more than {MOST_ENVELOPES} envelopes")
+    return tuple(envelopes.parse(line, f"{path}:{n}") for n, line in enumerate(lines, 1))
+
+
+def write_file(path: Path, payload: bytes, key: PrivateKey) -> Path:
+    """Sign a statement and write the signature file; add to signatures of the same statement.
+
+    Return its path. Raise `InvalidError` if another kind of file is there, such as the signed file
+    or the key itself, `BuildError` if it cannot be written.
+    """
+    try:
+        existing = read_file(path)
+    except InvalidError as error:
+        raise InvalidError(
+            f"{path}: exists, and is no signature file: nothing was written",
+            "Move it away if it is a damaged one, or name another file with --output.",
+        ) from error
+    same = (e for e in existing if e.payload_type == PAYLOAD_TYPE and e.content == payload)
+    earlier = next(same, None)
+    envelope = (
+        envelopes.also_signed(earlier, key)
+        if earlier
+        else envelopes.sign(payload, PAYLOAD_TYPE, key)
+    )
+    hint = "Name another file with --output."
+    files.save(path, envelopes.encode(envelope) + b"\n", BuildError, hint)
+    return path
+
+
+def require(
+    where: str,
+    signature_files: Sequence[Path],
+    trusted: Sequence[PublicKey],
+    predicate_type: str,
+    digests: Mapping[str, str],
+) -> tuple[Statement, Signed]:
+    """Return the first accepted statement about bytes in hand.
+
+    `where` names the signed file. If none is accepted, raise the error that came closest to
+    acceptance; `UnsignedError` if there is no signature.
+    """
+    errors: list[SignatureError] = []
+    for candidate in (e for path in signature_files for e in read_file(path)):
+        try:
+            return accepted(candidate, trusted, predicate_type, digests, where)
+        except SignatureError as error:
+            errors.append(error)
+    if not errors:
+        names = " or ".join(map(str, signature_files))
+        raise UnsignedError(
+            f"{where}: not signed: there is no signature in {names}",
+            "Sign it: envbuilder sign --key KEY …",
+        )
+    raise min(errors, key=lambda e: _CLOSEST.index(type(e)))
+
+
+_CLOSEST = (OtherSubjectError, WrongTypeError, ChangedPayloadError, UnknownKeyError)

@@ -276,8 +276,8 @@ def read_layer(path: Path, work: Path) -> None:
 
 
 def read_differences(path: Path, work: Path) -> None:
-    found = differences.members(members.members(path))
-    list(differences.of_members(found, {}))
+    found = {(1, m.name): differences.member(m, tar) for m, tar in members.members(path)}
+    list(differences.between(found, {}))
 
 
 @cache

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from envbuilder.bundle import format as form
-from envbuilder.bundle import read as reading
 from envbuilder.bundle import unpack as unpacking
-from envbuilder.bundle.contents import Part
-from envbuilder.bundle.format import Manifest, Member
+from envbuilder.bundle.format import Manifest, Member, Part
 from envbuilder.core.console import PlainProgress
 
 if TYPE_CHECKING:
@@ -55,10 +53,10 @@ def made_of(parts: tuple[Part, ...], **changes: object) -> Manifest:
     return msgspec.structs.replace(plain, **changes)
 
 
-def unpack(path: Path, settings: Settings, *, force: bool = False) -> unpacking.Taken:
+def unpack(path: Path, settings: Settings, *, force: bool = False) -> unpacking.Unpacked:
     return unpacking.unpack(path, settings, QUIET, force=force)
 
 
 def read(path: Path) -> dict[str, bytes]:
-    with reading.opened(path) as reader:
-        return {m.path: b"".join(c.checked()) for m, c in reader.members(lambda _: None)}
+    with form.opened(path) as reader:
+        return {m.path: b"".join(c) for m, c in reader.members()}

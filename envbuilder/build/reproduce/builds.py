@@ -11,16 +11,17 @@ import secrets
 import shutil
 import tempfile
 import time
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from envbuilder.build import pipeline
-from envbuilder.build.plan import BuildResult, MakeBase
-from envbuilder.build.reproduce import contents, differences, project_copies
+from envbuilder.build import pipeline, project_layer
+from envbuilder.build.image import project_record
+from envbuilder.build.plan import Assemble, BuildResult, CopyProject, MakeBase, project_of
+from envbuilder.build.reproduce import differences
+from envbuilder.build.reproduce.differences import Built, Image, Outcome, Prefix
 from envbuilder.build.request import Product
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
@@ -30,18 +31,20 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from envbuilder.build.plan import Plan
-    from envbuilder.build.reproduce.differences import Difference, Outcome
+    from envbuilder.build.plan import Plan, Step
+    from envbuilder.build.reproduce.differences import Side
     from envbuilder.build.request import Request
     from envbuilder.containers.engine.interface import Engine
-    from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.project.image_files import ImageFile
 
 SURROUNDINGS = {"TZ": "XYZ-12:45", "LC_ALL": "C", "LANG": "C", "COLUMNS": "132"}
 UMASK = 0o077
+_SHOWN = 10
+"""Maximum number of changed files that an error names."""
 
 
 class Trial(Struct, frozen=True):
@@ -82,7 +85,7 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
         with _surroundings(second_folder):
             second = _build(request, elsewhere, progress, stack, first.product.plan)
         outcome = _compare(first, second, folder, progress)
-        return replace(outcome, built=project_copies.built(first.product.plan, settings))
+        return replace(outcome, built=_built_before(first.product.plan, settings))
 
 
 def _build(
@@ -108,7 +111,7 @@ def _build(
         stack.callback(_forget, name, progress)
     if first is not None:
         folder = settings.data_dir.with_name("project")
-        build = replace(build, plan=project_copies.reading(first, plan, folder))
+        build = replace(build, plan=_with_copies(first, plan, folder))
     return Trial(build.product, pipeline.finish(build).result)
 
 
@@ -178,7 +181,7 @@ def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> O
     first_result, second_result = first.result, second.result
     digests = str(first_result.artifact.digest), str(second_result.artifact.digest)
     manifests = first_result.artifact.manifest_digest, second_result.artifact.manifest_digest
-    outcome = differences.Outcome(
+    outcome = Outcome(
         status="equal" if digests[0] == digests[1] else "different",
         profile=first_result.profile,
         backend=first_result.backend,
@@ -194,35 +197,72 @@ def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> O
         return outcome
     try:
         with progress.task("compare the contents"):
-            shown, more, text = _differing(_sides(first, second, folder), folder)
+            sides = _sides(first, second, folder)
+            shown, more, text = differences.listed(*sides, folder / "differing")
     except (EnvbuilderError, OSError) as error:
         progress.note(f"note: the differences cannot be determined: {error}")
         return outcome
     return replace(outcome, differences=shown, more=more, diffoscope=text)
 
 
-def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
+def _sides(first: Trial, second: Trial, folder: Path) -> tuple[Side, Side]:
     if first.result.artifact.kind != "image":
-        return contents.Prefixes(*(Path(t.result.artifact.ref) for t in (first, second)))
+        before, after = (Prefix(Path(trial.result.artifact.ref)) for trial in (first, second))
+        return before, after
     from envbuilder.containers.engine import connection
     from envbuilder.containers.engine import images as engine_images
 
-    def layout(engine: Engine, trial: Trial) -> Layout:
+    def exported(engine: Engine, trial: Trial) -> Image:
         image = engine.image(trial.result.artifact.ref)
         if image is None:
             raise BuildError(f"{trial.result.artifact.ref}: is no longer in the engine")
-        return engine_images.export(engine, image, folder / "images")
+        layout = engine_images.export(engine, image, folder / "images")
+        return Image(layout, first.product.target.platform)
 
     with connection.connect() as engine:
-        layouts = layout(engine, first), layout(engine, second)
-    return contents.Images(*layouts, first.product.target.platform)
+        return exported(engine, first), exported(engine, second)
 
 
-def _differing(
-    sides: contents.Sides, folder: Path
-) -> tuple[tuple[Difference, ...], int, str | None]:
-    """Return the differences to list, the number of further ones, and diffoscope's output."""
-    found = iter(sides.differences())
-    listed = tuple(islice(found, differences.LISTED))
-    more = sum(1 for _ in found)
-    return listed, more, contents.diffoscope(sides, listed, folder / "differing")
+def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
+    """Return the second plan with the project's files read from `folder`, where they are copied.
+
+    Raise `BuildError` with the names of the files that are not those of the first plan.
+    """
+    before, after = project_of(first), project_of(second)
+    if before is None or after is None:
+        return second
+    if changed := _changed(before.files, after.files):
+        more = len(changed) - _SHOWN
+        others = f" and {more} more" if more > 0 else ""
+        raise BuildError(
+            f"the project's files changed between the two builds: {', '.join(changed[:_SHOWN])}"
+            f"{others}",
+            "Run the same command again.",
+        )
+    try:
+        project_layer.copy(after, folder)
+    except OSError as error:
+        raise full_or_broken(error, folder) from error
+
+    def moved(step: Step) -> Step:
+        if not isinstance(step, Assemble | CopyProject) or step.project is UNSET:
+            return step
+        return replace(step, project=replace(step.project, folder=str(folder)))
+
+    return replace(second, steps=tuple(map(moved, second.steps)))
+
+
+def _changed(before: Sequence[ImageFile], after: Sequence[ImageFile]) -> tuple[str, ...]:
+    """Return the paths whose file is another one, or in one of the two alone."""
+    return tuple(sorted({file.path for file in {*before} ^ {*after}}))
+
+
+def _built_before(plan: Plan, settings: Settings) -> Built | None:
+    """Return the last image that `build` made of the plan's project, if there is one."""
+    project, last = project_of(plan), project_record.newest(plan, settings)
+    if project is None or last is None:
+        return None
+    image, contained = last
+    return Built(
+        ref=image.ref, digest=image.digest, changed=_changed(contained.files, project.files)
+    )

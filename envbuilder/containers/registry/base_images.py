@@ -14,6 +14,7 @@ from envbuilder.containers.oci.descriptor import INDEX, Descriptor, Index, decod
 from envbuilder.containers.oci.layout import MARK, Layout
 from envbuilder.containers.registry import manifests, transfer
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.core.folders import HEX, Owned
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
 
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 
+_NAME = rf"({HEX}(-\w+-\w+)?|debian-{HEX})"
+OWNED = Owned(
+    "bases",
+    # Earlier versions wrote signatures of bases, and the layout `bundled`.
+    (rf"{_NAME}/", rf"{_NAME}\.lock", rf"\.debian-{HEX}\.\w+/", r"\.part-\w+/", "bundled/",
+     rf"{HEX}\.signature\.json"),
+)  # fmt: skip
 WAY_OUT = (
     "Or use an image you have: --base-image REF; or a mirror: mirrors: in envbuilder.yaml"
     " (docs/guides/registries.md)."

@@ -58,6 +58,9 @@ class _Upload(Struct, frozen=True, kw_only=True):
     piece: int
 
 
+OWNED = folders.Owned("uploads", (r"[0-9a-f]{32}\.(json|repository|lock)",))
+
+
 def send(
     connection: Connection,
     blob: Descriptor,

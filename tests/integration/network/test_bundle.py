@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.bundle import read as reading
+from envbuilder.bundle import format as form
 from envbuilder.bundle import unpack as unpacking
-from envbuilder.bundle import write as packing
-from envbuilder.bundle.contents import Part
+from envbuilder.bundle.format import Part
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import transfer as registries
@@ -295,13 +294,13 @@ def test_a_full_disk_is_an_error_and_leaves_no_bundle(
         # It may fill up while we write.
         monkeypatch.setattr(space, "require_rooms", lambda *args: None)
         quiet = PlainProgress(lambda line: None)
-        with reading.opened(bundle) as reader:
+        with form.opened(bundle) as reader:
             parts = [
-                Part(member=member, content=b"".join(content.checked()))
+                Part(member=member, content=b"".join(content))
                 for member, content in reader.members(lambda _: None)
             ]
             with pytest.raises(BuildError, match="no space left"):
-                packing.write(small / "x.tar", reader.manifest, parts, quiet)
+                form.write(small / "x.tar", reader.manifest, parts, quiet)
         config = str(tmp_path / "config")  # not above a folder that all may write
         folders = {"ENVBUILDER_CACHE_DIR": str(small), "ENVBUILDER_CONFIG_DIR": config}
         found = configuration.load(folders)

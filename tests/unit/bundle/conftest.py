@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder.bundle import contents
-from envbuilder.bundle import write as packing
+from envbuilder.bundle import collect
+from envbuilder.bundle import format as form
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
@@ -20,8 +20,7 @@ from tests.support.tools import tools
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.bundle.contents import Part
-    from envbuilder.bundle.format import Manifest
+    from envbuilder.bundle.format import Manifest, Part
     from envbuilder.core.settings import Settings
 
 
@@ -49,11 +48,11 @@ def parts(found: Settings) -> tuple[Part, ...]:
         reason="", tools=uv, targets=(target,),
     )  # fmt: skip
     (folder / "locks" / "tiny.json").write_text(lockfile.dump(lock))
-    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
-    locked = contents.files(wanted, found, QUIET)
+    wanted = collect.select(["tiny"], ["linux/amd64"], [], Library([folder]))
+    locked = collect.files(wanted, found, QUIET)
     return (
-        *contents.texts(wanted, [folder]),
-        *contents.of_files(locked, found, []),
+        *collect.texts(wanted, [folder]),
+        *collect.of_files(locked, found, []),
         part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
     )
 
@@ -66,7 +65,7 @@ def manifest(parts: tuple[Part, ...]) -> Manifest:
 @pytest.fixture
 def bundle(parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path) -> Path:
     path = tmp_path / "out" / "tiny.tar"
-    packing.write(path, manifest, parts, QUIET)
+    form.write(path, manifest, parts, QUIET)
     return path
 
 

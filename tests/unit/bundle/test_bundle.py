@@ -14,13 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.bundle import contents
+from envbuilder.bundle import collect
 from envbuilder.bundle import format as form
 from envbuilder.bundle import install as placing
-from envbuilder.bundle import read as reading
 from envbuilder.bundle import self_wheel as own
 from envbuilder.bundle import unpack as unpacking
-from envbuilder.bundle import write as packing
 from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
@@ -32,7 +30,7 @@ from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import lock
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import LOCK_TYPE, Library
-from envbuilder.signatures import beside, refusals
+from envbuilder.signatures import envelope
 from envbuilder.signatures import statement as statements
 from tests.support import signing
 from tests.support.bundles import QUIET, WHEEL, made_of, part, sha, unpack
@@ -41,8 +39,7 @@ from tests.support.tools import tools
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.bundle.contents import Part
-    from envbuilder.bundle.format import Manifest
+    from envbuilder.bundle.format import Manifest, Part
     from envbuilder.core.settings import Settings
 
 # --- tools
@@ -53,7 +50,7 @@ def test_each_platform_gets_its_tools_even_without_a_target(
 ) -> None:
     """A Mac builds the image for Linux."""
     folders = [found.config_dir / "profiles"]
-    (one,) = contents.select(["tiny"], ["linux/amd64", "macos/arm64"], [], Library(folders))
+    (one,) = collect.select(["tiny"], ["linux/amd64", "macos/arm64"], [], Library(folders))
     assert [t.platform for t in one.targets] == ["linux/amd64"]
     assert [f.file for f in one.tools] == [
         tools()[p].file for p in ("linux/amd64", "macos/arm64")
@@ -75,8 +72,8 @@ def test_envbuilder_goes_along_for_each_platform_with_the_locks_uv(
     monkeypatch.setattr(own, "accepted", lambda itself, pythons: pythons)
     monkeypatch.setattr(own, "dependencies", dependencies)
     platforms: list[Any] = ["linux/amd64", "macos/arm64"]
-    wanted = contents.select(["tiny"], platforms, [], Library([found.config_dir / "profiles"]))
-    (part,) = contents.of_envbuilder(wanted, platforms, found, QUIET)
+    wanted = collect.select(["tiny"], platforms, [], Library([found.config_dir / "profiles"]))
+    (part,) = collect.of_envbuilder(wanted, platforms, found, QUIET)
     assert part.member.path == "wheels/e.whl"
     assert asked == [(p, "3.11", "0.13.8", "") for p in platforms]
 
@@ -121,9 +118,9 @@ def _bytes(parts: tuple[Part, ...]) -> bytes:
 
 
 def _read_bytes(whole: bytes) -> bool:
-    reader = reading.Reader(io.BytesIO(whole), Path("x.tar"))
-    for _, content in reader.members(lambda _: None):
-        for _ in content.checked():
+    reader = form.Reader(io.BytesIO(whole), Path("x.tar"))
+    for _, content in reader.members():
+        for _ in content:
             pass
     return True
 
@@ -175,7 +172,7 @@ def test_a_changed_part_leaves_no_bundle(
     path = tmp_path / "new.tar"
     path.write_bytes(b"older")
     with pytest.raises(BuildError, match=r"wheel tiny 1\.0.*changed or is damaged") as caught:
-        packing.write(path, manifest, parts, QUIET)
+        form.write(path, manifest, parts, QUIET)
     assert str(stored) in caught.value.hint
     assert path.read_bytes() == b"older"
     assert list(tmp_path.glob(".*")) == []
@@ -186,14 +183,14 @@ def test_what_a_killed_one_left_is_overwritten(
 ) -> None:
     whole = bundle.read_bytes()
     bundle.with_name(f".{bundle.name}.part").write_bytes(b"half" * 10**6)
-    packing.write(bundle, manifest, parts, QUIET)
+    form.write(bundle, manifest, parts, QUIET)
     assert bundle.read_bytes() == whole
     assert [p.name for p in bundle.parent.iterdir()] == [bundle.name]
 
 
 def test_two_at_once_are_refused(parts: tuple[Part, ...], manifest: Manifest, bundle: Path) -> None:
     with files.appearing(bundle), pytest.raises(BuildError, match="another process"):
-        packing.write(bundle, manifest, parts, QUIET)
+        form.write(bundle, manifest, parts, QUIET)
     assert bundle.exists()
 
 
@@ -203,7 +200,7 @@ def test_a_full_disk_is_foreseen(
     full = (space.Disk(folder=str(tmp_path), free=10, needed=10**9),)
     monkeypatch.setattr(space, "disks", lambda rooms: full if [*rooms] else ())
     with pytest.raises(BuildError, match="not enough space"):
-        packing.write(tmp_path / "x.tar", manifest, parts, QUIET)
+        form.write(tmp_path / "x.tar", manifest, parts, QUIET)
     assert not (tmp_path / "x.tar").exists()
 
 
@@ -238,7 +235,7 @@ def test_mnist_goes_into_its_cache(
     monkeypatch.setitem(MNIST_SHA256, name, sha(b"digits"))
     parts = (*parts, part(f"datasets/mnist/{name}", b"digits", "dataset"))
     path = tmp_path / "with.tar"
-    packing.write(path, made_of(parts), parts, QUIET)
+    form.write(path, made_of(parts), parts, QUIET)
     assert not mnist.has(name, there)
     assert unpack(path, there).new == 4
     assert mnist.has(name, there)
@@ -284,7 +281,7 @@ def test_a_bundle_appears_whole_or_not_at_all(
     parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path, step: int
 ) -> None:
     with pytest.raises(Stop):
-        packing.write(tmp_path / "x.tar", manifest, parts, Breaking(step))
+        form.write(tmp_path / "x.tar", manifest, parts, Breaking(step))
     assert not list(tmp_path.glob("*.tar*"))
     assert not list(tmp_path.glob(".*"))
 
@@ -323,8 +320,8 @@ def test_a_projects_own_files_are_never_changed(
 
 def test_shipped_profiles_that_are_the_same_are_not_written(there: Settings) -> None:
     shipped = profiles.search_path(None, there.config_dir)
-    wanted = contents.select(["cpu"], ["linux/amd64"], [], Library(shipped))
-    texts = contents.texts(wanted, shipped)
+    wanted = collect.select(["cpu"], ["linux/amd64"], [], Library(shipped))
+    texts = collect.texts(wanted, shipped)
     extended = {"_cpu.yaml", "_slim.yaml", "_defaults.yaml"}
     assert {p.member.name for p in texts} == {"cpu.yaml", *extended, "cpu.json"}
     found = {p.member.path: p.content for p in texts}
@@ -340,7 +337,7 @@ def test_a_bundle_must_hold_all_that_its_profiles_extend(
 ) -> None:
     fewer = tuple(p for p in parts if p.member.name != "_mine.yaml")
     path = tmp_path / "fewer.tar"
-    packing.write(path, made_of(fewer), fewer, QUIET)
+    form.write(path, made_of(fewer), fewer, QUIET)
     with pytest.raises(InvalidError, match="_mine"):
         unpack(path, there)
     assert not there.store_dir.exists()
@@ -374,7 +371,7 @@ def test_what_the_manifest_does_not_speak_of_is_refused_before_anything_is_taken
 ) -> None:
     more = (*parts, part(path, content, kind))
     bundle = tmp_path / "more.tar"
-    packing.write(bundle, made_of(more), more, QUIET)
+    form.write(bundle, made_of(more), more, QUIET)
     with pytest.raises(InvalidError, match=re.escape(why)):
         unpack(bundle, there)
     assert not there.config_dir.parent.exists()
@@ -397,7 +394,7 @@ def test_profiles_and_locks_are_read_before_anything_is_taken_in(
         part(p.member.path, content, p.member.kind) if p.member.name == name else p for p in parts
     )
     bundle = tmp_path / "other.tar"
-    packing.write(bundle, made_of(other), other, QUIET)
+    form.write(bundle, made_of(other), other, QUIET)
     with pytest.raises(InvalidError) as caught:
         unpack(bundle, there)
     folder = "locks" if name.endswith(".json") else "profiles"
@@ -410,7 +407,7 @@ def test_a_bundle_must_hold_the_files_of_a_target(
 ) -> None:
     fewer = tuple(p for p in parts if p.member.kind != "file")
     bundle = tmp_path / "fewer.tar"
-    packing.write(bundle, made_of(fewer), fewer, QUIET)
+    form.write(bundle, made_of(fewer), fewer, QUIET)
     with pytest.raises(InvalidError, match="lacks files of its profile 'tiny'"):
         unpack(bundle, there)
     assert not there.config_dir.parent.exists()
@@ -427,7 +424,7 @@ def test_a_damaged_end_is_found_before_anything_is_taken_in(bundle: Path, there:
 
 def test_a_manifest_with_a_key_twice_is_refused() -> None:
     with pytest.raises(InvalidError, match="key 'schema' appears twice"):
-        reading.parse(b'{"schema": 1, "schema": 1}', "x.tar")
+        form.parse(b'{"schema": 1, "schema": 1}', "x.tar")
 
 
 def conda_lock(found: Settings, **changes: Any) -> conda_lockfile.Lock:
@@ -459,17 +456,17 @@ def test_a_conda_lock_and_its_packages_go_along(
     lock = conda_lock(found)
     folders = [found.config_dir / "profiles"]
     Store(found.store_dir).take(sha(b"python"), [b"python"])
-    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library(folders))
+    wanted = collect.select(["tiny"], ["linux/amd64"], [], Library(folders))
     assert wanted[0].conda == lock.targets
-    locked = contents.files(wanted, found, QUIET)
+    locked = collect.files(wanted, found, QUIET)
     with_conda = (
-        *contents.texts(wanted, folders),
-        *contents.of_files(locked, found, []),
+        *collect.texts(wanted, folders),
+        *collect.of_files(locked, found, []),
         part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
     )
     assert len(with_conda) == len(parts) + 2
     path = tmp_path / "conda.tar"
-    packing.write(path, made_of(with_conda), with_conda, QUIET)
+    form.write(path, made_of(with_conda), with_conda, QUIET)
     unpack(path, there)
     assert Store(there.store_dir).sound(sha(b"python"))
     placed = there.config_dir / "profiles" / "locks" / "tiny.conda.json"
@@ -485,10 +482,10 @@ def test_a_conda_lock_that_must_be_signed(
     locks = found.config_dir / "profiles" / "locks"
     library = Library([locks.parent], (str(key.with_suffix(".pub")),))
     for name in ("tiny.json", "tiny.conda.json"):
-        with pytest.raises(refusals.UnsignedError, match=rf"/{name}"):
-            contents.select(["tiny"], ["linux/amd64"], [], library)
+        with pytest.raises(envelope.UnsignedError, match=rf"/{name}"):
+            collect.select(["tiny"], ["linux/amd64"], [], library)
         signed(locks / name, sha((locks / name).read_bytes()), key, "urn:envbuilder:lock:v1")
-    assert contents.select(["tiny"], ["linux/amd64"], [], library)[0].conda
+    assert collect.select(["tiny"], ["linux/amd64"], [], library)[0].conda
 
 
 def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
@@ -496,11 +493,11 @@ def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
 ) -> None:
     stale = conda_lock(found, inputs="0" * 64)
     with pytest.raises(InvalidError, match="conda lock of 'tiny' is stale"):
-        contents.select(["tiny"], ["linux/amd64"], [], Library([found.config_dir / "profiles"]))
+        collect.select(["tiny"], ["linux/amd64"], [], Library([found.config_dir / "profiles"]))
     text = conda_lockfile.dump(stale).encode()
     evil = (*parts, part("locks/tiny.conda.json", text, "lock"))
     path = tmp_path / "stale.tar"
-    packing.write(path, made_of(evil), evil, QUIET)
+    form.write(path, made_of(evil), evil, QUIET)
     with pytest.raises(InvalidError, match="conda lock of 'tiny' is stale"):
         unpack(path, there)
     assert not there.store_dir.exists()
@@ -509,11 +506,11 @@ def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
 def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], found: Settings) -> None:
     folders = [found.config_dir / "profiles"]
     with pytest.raises(InvalidError, match=r"not for linux/arm64"):
-        contents.select(["tiny"], ["linux/arm64"], [], Library(folders))
+        collect.select(["tiny"], ["linux/arm64"], [], Library(folders))
     with pytest.raises(InvalidError, match=r"no files for linux/amd64 with Python 3\.12"):
-        contents.select(["tiny"], ["linux/amd64"], ["3.12"], Library(folders))
+        collect.select(["tiny"], ["linux/amd64"], ["3.12"], Library(folders))
     with pytest.raises(InvalidError, match="unknown profile"):
-        contents.select(["tiy"], ["linux/amd64"], [], Library(folders))
+        collect.select(["tiy"], ["linux/amd64"], [], Library(folders))
 
 
 # --- signatures
@@ -521,7 +518,7 @@ def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], found: Setting
 
 def signed(path: Path, digest: str, key: Path, kind: str = form.SIGNED_TYPE) -> Path:
     statement = statements.make([statements.Subject(digest={"sha256": digest})], kind, {})
-    return beside.write(beside.path_for(path), statement, signing.read_key(key))
+    return statements.write_file(statements.path_beside(path), statement, signing.read_key(key))
 
 
 def requiring(there: Settings, key: Path) -> Settings:
@@ -534,7 +531,7 @@ def test_a_bundle_that_must_be_signed(
 ) -> None:
     key, other = (signing.lay_key(tmp_path / name) for name in ("key.pem", "other.pem"))
     strict = requiring(there, key)
-    with reading.opened(bundle) as reader:
+    with form.opened(bundle) as reader:
         digest = reader.digest
 
     def refused(error: type[EnvbuilderError]) -> None:
@@ -543,24 +540,24 @@ def test_a_bundle_that_must_be_signed(
         assert not there.config_dir.exists()
         assert not there.cache_dir.exists()
 
-    refused(refusals.UnsignedError)
+    refused(envelope.UnsignedError)
     signature = signed(bundle, digest, other)
-    refused(refusals.UnknownKeyError)
+    refused(envelope.UnknownKeyError)
     signed(bundle, "a" * 64, key)
-    refused(refusals.OtherSubjectError)
+    refused(envelope.OtherSubjectError)
     signed(bundle, digest, key, "urn:envbuilder:lock:v1")
-    refused(refusals.WrongTypeError)
+    refused(envelope.WrongTypeError)
     signed(bundle, digest, key)
     right = signature.read_bytes()
     document = msgspec.json.decode(right)
     document["payload"] = base64.b64encode(b"{}").decode()
     signature.write_bytes(msgspec.json.encode(document))
-    refused(refusals.ChangedPayloadError)
+    refused(envelope.ChangedPayloadError)
     signature.write_bytes(right)
     more = (*parts, part("wheels/more-1-py3-none-any.whl", b"more", "wheel"))
-    packing.write(bundle, made_of(more), more, QUIET)  # another bundle of the same name
-    refused(refusals.OtherSubjectError)
-    packing.write(bundle, made_of(parts), parts, QUIET)
+    form.write(bundle, made_of(more), more, QUIET)  # another bundle of the same name
+    refused(envelope.OtherSubjectError)
+    form.write(bundle, made_of(parts), parts, QUIET)
     taken = unpack(bundle, strict)
     assert taken.signed is not None
     assert taken.signed.keyid == signing.read_key(key).public.id
@@ -574,15 +571,15 @@ def test_the_signature_of_a_lock_travels_with_it(
     key = signing.lay_key(tmp_path / "key.pem")
     lock = folder / "locks" / "tiny.json"
     signed(lock, sha(lock.read_bytes()), key, LOCK_TYPE)
-    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
-    texts = contents.texts(wanted, [folder])
+    wanted = collect.select(["tiny"], ["linux/amd64"], [], Library([folder]))
+    texts = collect.texts(wanted, [folder])
     assert [p.member.path for p in texts if p.member.kind == "lock"] == [
         "locks/tiny.json",
         "locks/tiny.json.intoto.jsonl",
     ]
     others = tuple(p for p in parts if p.member.kind not in {"profile", "lock"})
     path = tmp_path / "signed.tar"
-    packing.write(path, made_of((*texts, *others)), (*texts, *others), QUIET)
+    form.write(path, made_of((*texts, *others)), (*texts, *others), QUIET)
     unpack(path, there)
     library = Library([there.config_dir / "profiles"], [str(key.with_suffix(".pub"))])
     library.usable_lock(library.profile("tiny"))
@@ -591,6 +588,6 @@ def test_the_signature_of_a_lock_travels_with_it(
     for name, content in (("tiny", b"{}"), ("none", texts[-1].content)):
         wrong = part(f"locks/{name}.json.intoto.jsonl", content, "lock")
         listed = tuple(p for p in (*texts, *others) if p.member.path != wrong.member.path)
-        packing.write(path, made_of((*listed, wrong)), (*listed, wrong), QUIET)
+        form.write(path, made_of((*listed, wrong)), (*listed, wrong), QUIET)
         with pytest.raises(InvalidError):
             unpack(path, there)

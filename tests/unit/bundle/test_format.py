@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
+import os
 import posixpath
 import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,15 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.bundle import format as form
-from envbuilder.bundle import read as reading
-from envbuilder.bundle import write as packing
-from envbuilder.core.errors import InvalidError
+from envbuilder.bundle.format import Part
+from envbuilder.core import files
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.packages import space
 from tests.support.bundles import QUIET, WHEEL, made_of, part, read, sha
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
-    from envbuilder.bundle.contents import Part
     from envbuilder.bundle.format import Manifest
 
 
@@ -59,7 +64,7 @@ def test_the_same_content_gives_the_same_bytes(
     bundle: Path, parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path
 ) -> None:
     other = tmp_path / "elsewhere.tar"
-    packing.write(other, manifest, tuple(reversed(parts)), QUIET)
+    form.write(other, manifest, tuple(reversed(parts)), QUIET)
     assert other.read_bytes() == bundle.read_bytes()
 
 
@@ -141,7 +146,7 @@ def test_a_member_is_no_larger_than_a_locked_file_can_be() -> None:
     with pytest.raises(
         InvalidError, match=r"members\.0\.size: expected a whole number <= 68719476736"
     ):
-        reading.parse(form.encode(made_of((), members=(huge,))), "x.tar")
+        form.parse(form.encode(made_of((), members=(huge,))), "x.tar")
 
 
 def test_a_manifest_has_the_same_bytes_everywhere() -> None:
@@ -150,3 +155,308 @@ def test_a_manifest_has_the_same_bytes_everywhere() -> None:
         '  "linux/amd64"\n ],\n "pythons": [\n  "3.11"\n ],\n "lacks": [\n  "für arm64"\n ],\n'
         ' "members": []\n}\n'
     )
+
+
+# --- Reading a bundle: every refusal names the part, and the manifest is checked beyond its types
+
+
+ONE = part(f"files/{sha(b'x' * 700)}", b"x" * 700, "file")
+OTHER = part("wheels/a-1-py3-none-any.whl", b"a wheel", "wheel")
+
+
+def manifest_bytes(text: bytes) -> bytes:
+    name = form.manifest_name(sha(text))
+    return form.header(name, len(text)) + text + form.padding(len(text))
+
+
+def whole(*parts: Part, manifest: Manifest | None = None) -> bytes:
+    pieces = [manifest_bytes(form.encode(manifest or made_of(parts)))]
+    by_path = {p.member.path: p for p in parts}
+    for member in form.order(p.member for p in parts):
+        content = by_path[member.path].content
+        assert isinstance(content, bytes)
+        pieces += [form.header(member.path, member.size), content, form.padding(member.size)]
+    return b"".join([*pieces, form.END])
+
+
+def reader(data: bytes) -> form.Reader:
+    return form.Reader(io.BytesIO(data), Path("x.tar"))
+
+
+def test_members_are_read_or_skipped_as_often_as_asked() -> None:
+    opened = reader(whole(ONE, OTHER))
+    assert opened.digest == sha(form.encode(opened.manifest))
+    for _ in range(2):
+        counted: list[int] = []
+        contents = {}
+        for member, content in opened.members(counted.append):
+            if member.kind == "wheel":
+                contents[member.path] = b"".join(content)
+        assert contents == {OTHER.member.path: b"a wheel"}
+        assert counted == [7, 700]
+
+
+def test_a_member_of_which_a_part_was_taken_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(form, "_CHUNK", 300)
+    counted: list[int] = []
+    for member, content in reader(whole(ONE, OTHER)).members(counted.append):
+        assert next(content) == {OTHER.member.path: b"a wheel"}.get(member.path, b"x" * 300)
+    assert counted == [7, 300, 400]
+
+
+def test_large_members_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(form, "_CHUNK", 300)
+    for _, content in reader(whole(ONE)).members():
+        assert [len(c) for c in content] == [300, 300, 100]
+
+
+def read_all(data: bytes, *, skip: bool) -> None:
+    for _, content in reader(data).members():
+        if not skip:
+            list(content)
+
+
+def refused(data: bytes, error: type[EnvbuilderError] = BuildError, *, skip: bool = False) -> str:
+    with pytest.raises(error) as raised:
+        read_all(data, skip=skip)
+    if error is BuildError:
+        assert raised.value.hint.startswith("It was damaged in transit or changed: copy it again")
+    return raised.value.message
+
+
+def test_what_is_damaged_is_named() -> None:
+    good = whole(ONE)
+    path, start = ONE.member.path, good.index(b"x" * 700)
+    changed = good[:start] + b"y" + good[start + 1 :]
+    assert refused(changed) == (
+        f"x.tar: damaged: {path} (a part): expected sha256 {sha(b'x' * 700)}, found"
+        f" {sha(b'y' + b'x' * 699)}"
+    )
+    cut = f"x.tar: damaged: {path}: the bundle ends in the middle of it"
+    assert refused(good[: start + 9]) == cut
+    assert refused(good[: start + 699], skip=True) == cut
+    for inside in (start - 1, start + 700):  # its header, its padding
+        assert refused(good[:inside] + b"y" + good[inside + 1 :]) == f"x.tar: damaged: {path}"
+    for end in (good[:-1], good + b"\0", good[:-1] + b"x"):
+        assert refused(end) == "x.tar: damaged: its end"
+
+
+def test_a_damaged_manifest_is_named() -> None:
+    good = whole(ONE)
+    manifest = form.BLOCK, form.BLOCK + len(form.encode(made_of((ONE,)))) - 1
+    for at in (*manifest, 200, manifest[1] + 1):  # its text, its header, its padding
+        changed = good[:at] + b"\1" + good[at + 1 :]
+        assert refused(changed) == "x.tar: damaged: its manifest"
+    largest = form.header(form.manifest_name("a" * 64), form.LARGEST_MANIFEST + 1)
+    assert refused(largest) == "x.tar: damaged: its manifest"
+
+
+def test_a_manifest_may_be_as_large_as_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(form.encode(made_of((ONE,))))
+    monkeypatch.setattr(form, "LARGEST_MANIFEST", size)
+    assert reader(whole(ONE)).manifest == made_of((ONE,))
+    monkeypatch.setattr(form, "LARGEST_MANIFEST", size - 1)
+    assert refused(whole(ONE)) == "x.tar: damaged: its manifest"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("../x.yaml", "profile"), ("profiles/../x.yaml", "profile"), ("wheels//etc/x.whl", "wheel")],
+)
+def test_paths_that_lead_elsewhere_are_refused_when_a_manifest_is_read(
+    path: str, kind: Any
+) -> None:
+    """In a bundle that is otherwise sound."""
+    evil = part(path, b"evil", kind)
+    message = refused(whole(evil), InvalidError)
+    assert message.startswith(f"x.tar: its manifest is invalid: {path!r} is not a valid path")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"{", "x.tar: its manifest is not valid JSON: "),
+        (b"[]", "x.tar: bundle schema None is not known"),
+        (b"1", "x.tar: bundle schema None is not known"),
+        (
+            b'{"schema": 99}',
+            "x.tar: bundle schema 99 is not known to this envbuilder (it knows 2 and 3)",
+        ),
+        (b'{"schema": 2}', "x.tar: "),
+    ],
+)
+def test_what_is_no_manifest_is_refused(text: bytes, reason: str) -> None:
+    message = refused(manifest_bytes(text) + form.END, InvalidError)
+    assert message.startswith(reason)
+    assert "None: " not in message
+
+
+def test_no_kind_of_text_may_be_large() -> None:
+    """Profiles and locks are read into memory."""
+
+    def sized(path: str, kind: Any, size: int) -> form.Member:
+        return msgspec.structs.replace(part(path, b"", kind).member, size=size)
+
+    for path, kind in (("profiles/x.yaml", "profile"), ("locks/x.json", "lock")):
+        large = sized(path, kind, form.LARGEST_TEXT + 1)
+        wrong = form.problem(made_of((), members=(large,)))
+        assert wrong == f"{path} is too large: {form.LARGEST_TEXT + 1} bytes"
+        many = tuple(
+            sized(path.replace("x", f"x{n}"), kind, form.LARGEST_TEXT - n) for n in range(5)
+        )
+        assert "bytes together" in form.problem(made_of((), members=many))
+    large = sized(f"files/{sha(b'')}", "file", form.LARGEST_TEXTS + 1)
+    assert form.problem(made_of((), members=(large,))) == ""
+
+
+# --- the file itself
+
+
+class Failing(io.BytesIO):
+    """A file on a disk that fails once the manifest was read."""
+
+    broken = False
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(size)
+
+
+def test_a_failing_disk_is_told() -> None:
+    disk = Failing(whole(ONE))
+    opened = form.Reader(disk, Path("x.tar"))
+    disk.broken = True
+    with pytest.raises(BuildError, match=r"x\.tar: cannot be read: Input/output error"):
+        list(opened.members())
+
+
+def test_what_cannot_be_opened_or_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        with (
+            pytest.raises(InvalidError, match=f"{path}: cannot be read: [A-Z]"),
+            form.opened(path),
+        ):
+            pass
+    receiving, sending = os.pipe()
+    try:
+        with (
+            pytest.raises(InvalidError, match="a pipe cannot be checked"),
+            form.opened(Path(f"/dev/fd/{receiving}")),
+        ):
+            pass
+    finally:
+        os.close(receiving)
+        os.close(sending)
+
+
+def test_an_open_bundle_is_closed_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    path.write_bytes(whole(ONE))
+    with form.opened(path) as opened:
+        stream = opened._stream
+    assert stream.closed
+
+
+# --- Writing a bundle: what is reported, and failures of disks and parts
+
+
+CONTENT = b"x" * 700
+SMALL = part("wheels/a-1-py3-none-any.whl", b"a wheel", "wheel")
+
+
+def on_disk(path: Path, content: bytes = CONTENT) -> Part:
+    """A part whose content is a file; what the file holds may differ."""
+    path.write_bytes(content)
+    return Part(member=part(f"files/{sha(CONTENT)}", CONTENT, "file").member, content=path)
+
+
+class Counting(PlainProgress):
+    """Notes its tasks and how far they came."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda line: None)
+        self.tasks: list[tuple[str, int | None, str]] = []
+        self.advanced: list[int] = []
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Any]:
+        self.tasks.append((name, total, unit))
+        yield self
+
+    def advance(self, amount: int) -> None:
+        self.advanced.append(amount)
+
+
+def test_it_reports_bytes_and_returns_the_manifests_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(form, "_CHUNK", 300)
+    parts = (SMALL, on_disk(tmp_path / "content"))
+    manifest, progress = made_of(parts), Counting()
+    path = tmp_path / "x.tar"
+    digest = form.write(path, manifest, parts, progress)
+    assert digest == sha(form.encode(manifest))
+    assert path.read_bytes().startswith(form.manifest_name(digest).encode())
+    assert progress.tasks == [("write x.tar", 707, "bytes")]
+    assert progress.advanced == [7, 300, 300, 100]
+
+
+def test_the_disk_that_is_written_to_needs_room_for_all_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[space.Room] = []
+    monkeypatch.setattr(space, "require_rooms", asked.extend)
+    monkeypatch.chdir(tmp_path)
+    parts = (SMALL, on_disk(tmp_path / "content"))
+    form.write(Path("x.tar"), made_of(parts), parts, QUIET)
+    assert asked == [space.Room(folder=str(tmp_path), bytes=707)]
+
+
+@pytest.mark.parametrize("content", [CONTENT[1:], CONTENT + b"x", b"y" + CONTENT[1:], b""])
+def test_a_changed_file_is_named_with_what_to_do(content: bytes, tmp_path: Path) -> None:
+    changed = on_disk(tmp_path / "content", content)
+    with pytest.raises(BuildError) as raised:
+        form.write(tmp_path / "x.tar", made_of((changed,)), (changed,), QUIET)
+    path = changed.member.path
+    assert raised.value.message == (
+        f"{path} (a part): was changed or is damaged: expected sha256 {sha(CONTENT)}, found"
+        f" {sha(content)}"
+    )
+    assert raised.value.hint == f"Remove {changed.content}, then run the same command again."
+
+
+def test_bytes_that_differ_from_the_manifest_are_refused(tmp_path: Path) -> None:
+    """Also if only the size is another: the manifest would be wrong."""
+    member = msgspec.structs.replace(SMALL.member, size=8)
+    with pytest.raises(BuildError, match="was changed or is damaged") as raised:
+        form.write(tmp_path / "x.tar", made_of((), members=(member,)), (SMALL,), QUIET)
+    assert raised.value.hint == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    gone = on_disk(tmp_path / "content")
+    (tmp_path / "content").unlink()
+    with pytest.raises(BuildError) as raised:
+        form.write(tmp_path / "x.tar", made_of((gone,)), (gone,), QUIET)
+    assert raised.value.message == f"{gone.content}: cannot be read: No such file or directory"
+
+
+def test_a_file_that_cannot_be_made_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BuildError, match=r"/file/x\.tar: ") as raised:
+        form.write(tmp_path / "file" / "x.tar", made_of((SMALL,)), (SMALL,), QUIET)
+    assert "--output" in raised.value.hint
+
+
+def test_a_disk_that_fills_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(out: object, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "put", full)
+    with pytest.raises(BuildError) as raised:
+        form.write(tmp_path / "x.tar", made_of((SMALL,)), (SMALL,), QUIET)
+    assert raised.value.message == f"no space left on the disk that holds {tmp_path}"
+    assert raised.value.hint == "Name a file on another disk with --output."
+    assert list(tmp_path.iterdir()) == []

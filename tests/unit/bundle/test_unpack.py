@@ -6,30 +6,36 @@ import contextlib
 import errno
 import json
 import os
+import platform
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.bundle import collect
 from envbuilder.bundle import format as form
 from envbuilder.bundle import install as placing
-from envbuilder.bundle import read as reading
 from envbuilder.bundle import unpack as unpacking
+from envbuilder.containers.engine import connection
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.core.settings import Configuration, Signatures
 from envbuilder.packages import space
 from envbuilder.packages.store import Store
 from tests.support import absence, signing
-from tests.support.bundles import WHEEL, sha, unpack
+from tests.support import image_layouts as made
+from tests.support.bundles import QUIET, WHEEL, made_of, sha, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from envbuilder.bundle.contents import Part
-    from envbuilder.bundle.format import Manifest
+    from envbuilder.bundle.format import Manifest, Part
+    from envbuilder.core import types
     from envbuilder.core.settings import Settings
 
 
@@ -54,7 +60,7 @@ def test_the_result_says_what_was_unpacked(
     bundle: Path, manifest: Manifest, there: Settings
 ) -> None:
     total = sum(m.size for m in manifest.members)
-    with reading.opened(bundle) as reader:
+    with form.opened(bundle) as reader:
         digest = reader.digest
     for _ in range(2):  # also where everything is there already
         progress = Counting()
@@ -68,7 +74,7 @@ def test_the_result_says_what_was_unpacked(
 def test_texts_larger_than_a_piece_arrive_whole(
     bundle: Path, there: Settings, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_CHUNK", 16)
+    monkeypatch.setattr(form, "_CHUNK", 16)
     unpack(bundle, there)
     for name in ("tiny.yaml", "locks/tiny.json"):
         written = there.config_dir / "profiles" / name
@@ -175,3 +181,81 @@ def test_a_bundle_that_lacks_a_part_is_not_judged_better(
             accepted.add(part.member.kind)
     # envbuilder's own wheel, for pip: `unbundle` runs without it.
     assert accepted == (set() if fault else {"wheel"})
+
+
+# --- Base images in a bundle: found by digest afterwards, complete or refused
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ToolError("no container engine answers")
+
+    monkeypatch.setattr(connection, "connect", refuse)
+
+
+def with_base(found: Settings) -> tuple[types.Digest, tuple[Part, ...]]:
+    """A base image as it is kept once it was fetched by its index: that digest, and its parts."""
+    scratch = Layout.create(found.cache_dir / "scratch")
+    listed = made.multi(scratch)
+    layout = Layout.create(bases.folder(listed.digest, "linux/amd64", found))
+    image = made.image(layout, b"layer for amd64")
+    layout.add(scratch.blob(listed.digest), listed.media_type)
+    wanted = collect.Needed(ref="python:3.11", platform="linux/amd64", digest=listed.digest)
+    parts, lacks = collect.bases([wanted], found, QUIET)
+    assert lacks == ()
+    assert isinstance(parts[-1].content, bytes)
+    assert image.digest.encode() in parts[-1].content, "the index is the last"
+    return listed.digest, parts
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_base_image_is_found_by_its_digest_afterwards(
+    parts: tuple[Part, ...],
+    found: Settings,
+    there: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    digest, base_parts = with_base(found)
+    parts = (*parts, *base_parts)
+    path = tmp_path / "with.tar"
+    form.write(path, made_of(parts), parts, QUIET)
+    (base,) = unpack(path, there).bases
+    assert (base.name, base.loaded) == ("docker.io/library/python:3.11", False)
+    # No registry is asked: what is there is right.
+    layout = bases.obtain("python:3.11", digest, "linux/amd64", there, QUIET)
+    assert str(layout.folder) == base.folder
+    assert layout.manifest("linux/amd64").layers
+    asked: list[space.Room] = []
+    monkeypatch.setattr(space, "require_rooms", asked.extend)
+    assert unpack(path, there).new == 0
+    texts = sum(p.member.size for p in parts if not Store.of(there).has(p.member.sha256))
+    assert asked == [space.Room(folder=str(there.cache_dir), bytes=texts)]
+    assert texts < 5000, "what is there needs no room"
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_an_incomplete_base_image_is_refused(
+    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path
+) -> None:
+    _, base = with_base(found)
+    for left_out in (p for p in base if "blobs" in p.member.path):
+        fresh = msgspec.structs.replace(there, cache_dir=tmp_path / left_out.member.name)
+        fewer = (*parts, *(p for p in base if p is not left_out))
+        path = tmp_path / "fewer.tar"
+        form.write(path, made_of(fewer), fewer, QUIET)
+        with pytest.raises(EnvbuilderError, match=r"lacks|not in the OCI layout"):
+            unpack(path, fresh)
+        assert not (there.config_dir / "profiles").exists()
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_base_image_that_cannot_be_had_is_named(found: Settings) -> None:
+    wanted = collect.Needed(ref="python:3.11", platform="linux/amd64")
+    said: list[str] = []
+    parts, lacks = collect.bases([wanted], found, PlainProgress(said.append))
+    assert parts == ()
+    assert lacks == ("the base image python:3.11 for linux/amd64",)
+    assert said == [f"note: {lacks[0]} is unavailable: no container engine has it"]

@@ -290,7 +290,13 @@ DOWNLOADED = {
     "datasets": ("mnist/.lock", "mnist/t10k-labels-idx1-ubyte", "mnist/.part-abc/x"),
     "locate": ("linux-amd64-3.11-pytorch-cpu.txt",),
     "uv-resolve": ("CACHEDIR.TAG", "simple-v1/x/y.msgpack"),
-    "logs": ("cpu-0123456789ab.log", "20260101T000000Z-cpu-venv-payload.log"),
+    "logs": (
+        "cpu-0123456789ab.log",
+        "20260101T000000Z-cpu-venv-payload.log",
+        "20260101T000000Z-cpu-venv-devices.log",
+        "20260101T000000Z-1a2b.4711-node-1-payload.log",  # of `fleet join`
+        "4711-node-1-payload.log",
+    ),
 }
 
 

@@ -21,7 +21,7 @@ from envbuilder import cli
 from envbuilder.build import execute
 from envbuilder.build.backends import base_python, integrity
 from envbuilder.build.image import assemble
-from envbuilder.bundle import base_images, contents
+from envbuilder.bundle import collect
 from envbuilder.containers.engine.interface import LABEL, Image
 from envbuilder.containers.oci import archive
 from envbuilder.core import process
@@ -189,10 +189,10 @@ def world(
     monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
     monkeypatch.setattr(probe, "host", lambda *args, **options: PLAIN)
     monkeypatch.setattr(interpreters, "find", lambda *args, **options: PYTHON)
-    monkeypatch.setattr(contents, "files", lambda *args: [])
-    monkeypatch.setattr(contents, "of_envbuilder", lambda *args: [])
-    monkeypatch.setattr(contents, "dataset", lambda *args: [])
-    monkeypatch.setattr(base_images, "collect", lambda bases, *args: ([], [str(b) for b in bases]))
+    monkeypatch.setattr(collect, "files", lambda *args: [])
+    monkeypatch.setattr(collect, "of_envbuilder", lambda *args: [])
+    monkeypatch.setattr(collect, "dataset", lambda *args: [])
+    monkeypatch.setattr(collect, "bases", lambda bases, *args: ([], [str(b) for b in bases]))
     for module, name in (
         (fetch, "fetch"), (space, "require"), (base_python, "require"),
         (members, "require_clean"), (wheel_conflicts, "require_compatible"),

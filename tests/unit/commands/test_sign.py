@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +14,7 @@ from envbuilder import cli
 from envbuilder.build.attestation import provenance
 from envbuilder.build.backends import integrity
 from envbuilder.bundle import format as bundle_format
-from envbuilder.bundle import write as bundles
-from envbuilder.bundle.contents import Part
+from envbuilder.bundle.format import Part
 from envbuilder.commands import sign as module
 from envbuilder.containers.oci.descriptor import (
     CONFIG,
@@ -34,7 +34,6 @@ from tests.support import signing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Run = Callable[..., tuple[int, str, str]]
 
@@ -83,7 +82,7 @@ def lay_bundle(path: Path, content: bytes = b"itself") -> Path:
         schema=2, made_by="a test", profiles=(), platforms=(), pythons=(), lacks=(),
         members=(member,),
     )  # fmt: skip
-    bundles.write(
+    bundle_format.write(
         path, manifest, [Part(member=member, content=content)], PlainProgress(lambda line: None)
     )
     return path
@@ -316,3 +315,32 @@ def test_attestations_have_no_key_in_the_configuration(kind: str, run: Run, tmp_
     (tmp_path / "envbuilder.yaml").write_text("signatures: {locks: [key.pub], bundles: [key.pub]}")
     code, _, error = run("verify-signature", lay(kind, tmp_path))
     assert (code, "Add --key PUB" in error) == (2, True)
+
+
+KEPT = Path(__file__).parents[2] / "data" / "signed"
+"""A lock and a bundle as 0.1.0 wrote them, each signed with an ed25519 and a P-256 key."""
+KEY_IDS = {
+    "ed25519": "0439953b0e47ad0186b1dbda4ed26fa1d662a8e9c4ff3e0b889597843fafe92e",
+    "p256": "367e2370703d52e99e4093b9d12c95e219cf8dbfced2cf4aae89780c2168da13",
+}
+
+
+@pytest.mark.parametrize("name", ["tiny.json", "tiny.tar"])
+@pytest.mark.parametrize("kind", [*KEY_IDS])
+def test_signatures_of_earlier_versions_are_valid(kind: str, name: str, run: Run) -> None:
+    code, out, _ = run("verify-signature", "--key", str(KEPT / f"{kind}.pub"), str(KEPT / name))
+    assert (code, f"signed by {KEY_IDS[kind]}" in out) == (0, True)
+
+
+def test_a_signature_is_the_one_that_earlier_versions_made(run: Run, tmp_path: Path) -> None:
+    """ed25519 is deterministic: key id, statement and envelope must be the same."""
+    for name in ("tiny.json", "tiny.tar"):
+        shutil.copyfile(KEPT / name, tmp_path / name)
+        assert run("sign", "--key", str(KEPT / "ed25519.pem"), name)[0] == 0
+        made, kept = (
+            json.loads((folder / f"{name}.intoto.jsonl").read_bytes())
+            for folder in (tmp_path, KEPT)
+        )
+        assert made == kept | {
+            "signatures": [s for s in kept["signatures"] if s["keyid"] == KEY_IDS["ed25519"]]
+        }

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.bundle.project import Difference
-from envbuilder.bundle.unpack import Taken
+from envbuilder.bundle.install import LockDifference
+from envbuilder.bundle.unpack import Unpacked
 from envbuilder.commands import unbundle
 from tests.support.bundles import made_of
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 
-def taken(environment: str | None, *differences: Difference) -> Taken:
+def taken(environment: str | None, *differences: LockDifference) -> Unpacked:
     manifest = made_of((), environment=environment, profiles=("cpu",))
     nothing: dict[str, Any] = {"new": 0, "present": 0, "written": (), "bases": (), "signed": None}
-    return Taken(manifest=manifest, digest="0" * 64, differences=differences, **nothing)
+    return Unpacked(manifest=manifest, digest="0" * 64, differences=differences, **nothing)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_a_lock_that_is_not_the_bundles_can_be_taken_from_it(
         unbundle._differences(
             taken(
                 "default",
-                Difference(path="envbuilder.lock/default.cpu.json", state="different"),
-                Difference(path="envbuilder.lock/default.cpu.conda.json", state="missing"),
+                LockDifference(path="envbuilder.lock/default.cpu.json", state="different"),
+                LockDifference(path="envbuilder.lock/default.cpu.conda.json", state="missing"),
             ),
             Path("my bundle.tar"),
             settings,

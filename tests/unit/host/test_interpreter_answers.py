@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.commands.inventory import DOWNLOADS
 from envbuilder.core import process, uv_program
 from envbuilder.host import interpreters
-from envbuilder.host.interpreter_answers import NAME, Answer, Answers
+from envbuilder.host.interpreter_answers import NAME, OWNED, Answer, Answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +59,7 @@ def test_the_next_command_knows_the_answer(learned: Path, python: Path) -> None:
     assert answers.get(python) == answer(python)
     assert answers.used
     assert (learned / NAME).stat().st_mode & 0o777 == 0o600
-    assert re.fullmatch(DOWNLOADS["interpreters"].files, NAME), "`clean` knows it"
+    assert OWNED.has(NAME, "file"), "`clean` knows it"
 
 
 def test_what_this_command_asked_is_not_remembered(python: Path, tmp_path: Path) -> None:

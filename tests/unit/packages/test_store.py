@@ -2,15 +2,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.commands.inventory import DOWNLOADS
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, WrongHashError
-from envbuilder.packages.store import Store
+from envbuilder.packages.store import OWNED, Store
 from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
@@ -165,4 +163,4 @@ def test_what_is_derived_from_a_file_is_kept_until_the_file_is_another(tmp_path:
     assert store.derived(wanted.sha256, "size-1", int, make) == 15
     names = [p.relative_to(tmp_path).as_posix() for p in tmp_path.glob("derived/*.json")]
     assert len(names) == 3
-    assert all(re.fullmatch(DOWNLOADS["store"].files, name) for name in names)
+    assert all(OWNED.has(name, "file") for name in names)

@@ -12,9 +12,8 @@ from envbuilder.core import resources
 from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import Library, signature_of
-from envbuilder.signatures import beside
 from envbuilder.signatures import statement as statements
-from envbuilder.signatures.refusals import OtherSubjectError, UnknownKeyError, UnsignedError
+from envbuilder.signatures.envelope import OtherSubjectError, UnknownKeyError, UnsignedError
 from tests.support import signing
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def sign(lock: Path, key: Path, place: Path | None = None) -> None:
     digest = {"sha256": hashlib.sha256(lock.read_bytes()).hexdigest()}
     subject = statements.Subject(name=lock.name, digest=digest)
     statement = statements.make([subject], library.LOCK_TYPE, {})
-    beside.write(place or beside.path_for(lock), statement, signing.read_key(key))
+    statements.write_file(place or statements.path_beside(lock), statement, signing.read_key(key))
 
 
 def use(folder: Path, *keys: str) -> Library:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.signatures import envelope as envelopes
-from envbuilder.signatures.refusals import ChangedPayloadError, UnknownKeyError
+from envbuilder.signatures.envelope import ChangedPayloadError, UnknownKeyError
 from tests.support import signing
 
 if TYPE_CHECKING:

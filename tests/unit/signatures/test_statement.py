@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.core.errors import VERIFY_FAILED
+from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError, SignatureError
 from envbuilder.signatures import envelope as envelopes
+from envbuilder.signatures import statement
 from envbuilder.signatures import statement as statements
-from envbuilder.signatures.refusals import (
+from envbuilder.signatures.envelope import (
     ChangedPayloadError,
     OtherSubjectError,
     UnknownKeyError,
     UnsignedError,
     WrongTypeError,
-    first_accepted,
 )
 from envbuilder.signatures.statement import Subject
-from tests.support import signing
+from tests.support import absence, signing
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from envbuilder.signatures.keys import PrivateKey
+
 
 KIND = "urn:test:v1"
 DIGEST = {"sha256": "a" * 64}
@@ -72,7 +75,7 @@ def test_each_refusal_has_its_own_error(key: PrivateKey, other: PrivateKey) -> N
         ChangedPayloadError: lambda: judged(good, key, key, payload=payload),
         WrongTypeError: lambda: judged(statements.make([SUBJECT], "urn:other", {}), key, key),
         OtherSubjectError: lambda: judged(elsewhere, key, key),
-        UnsignedError: lambda: first_accepted((), lambda e: e, "it: not signed"),
+        UnsignedError: lambda: statements.require("it", [], [key.public], KIND, DIGEST),
     }
     messages = set()
     for error, case in cases.items():
@@ -159,17 +162,172 @@ def test_the_payload_is_not_read_before_its_signature(key: PrivateKey, other: Pr
         judged(b"{", other, key)
 
 
-def test_of_several_the_error_closest_to_acceptance_is_raised() -> None:
-    def refuse(error: type[Exception]) -> None:
-        raise error("it: no")
-
-    order = (UnknownKeyError, OtherSubjectError, ChangedPayloadError)
-    with pytest.raises(OtherSubjectError):
-        first_accepted(order, refuse, "")
-    assert first_accepted((1, 2), lambda e: e, "") == 1
+def test_of_several_the_error_closest_to_acceptance_is_raised(
+    key: PrivateKey, other: PrivateKey, tmp_path: Path
+) -> None:
+    elsewhere = statements.make([Subject(digest={"sha256": "b" * 64})], KIND, {})
+    purpose = statements.make([SUBJECT], "urn:other", {})
+    refused = {
+        UnknownKeyError: envelopes.sign(purpose, statements.PAYLOAD_TYPE, other),
+        WrongTypeError: envelopes.sign(purpose, statements.PAYLOAD_TYPE, key),
+        OtherSubjectError: envelopes.sign(elsewhere, statements.PAYLOAD_TYPE, key),
+    }
+    path = tmp_path / "it.intoto.jsonl"
+    for error, envelope in refused.items():  # each is closer than those before it
+        lines = path.read_bytes() if path.exists() else b""
+        path.write_bytes(envelopes.encode(envelope) + b"\n" + lines)
+        with pytest.raises(error):
+            statements.require("it", [path], [key.public], KIND, DIGEST)
+    good = envelopes.sign(statements.make([SUBJECT], KIND, {}), statements.PAYLOAD_TYPE, key)
+    path.write_bytes(path.read_bytes() + envelopes.encode(good))
+    assert statements.require("it", [path], [key.public], KIND, DIGEST)[1].keyid == key.public.id
 
 
 def test_the_same_statement_has_the_same_bytes() -> None:
     first = statements.make([SUBJECT], KIND, {"b": 1, "a": 2})
     assert first == statements.make([SUBJECT], KIND, {"a": 2, "b": 1})
     assert "Übung".encode() in statements.make([Subject(name="Übung", digest=DIGEST)], KIND, {})
+
+
+# --- Signature files next to what they sign
+
+
+STATEMENT = statements.make([Subject(name="it", digest=DIGEST)], KIND, {})
+
+
+def require(files: list[Path], *trusted: PrivateKey) -> statements.Signed:
+    return statement.require("it", files, [k.public for k in trusted], KIND, DIGEST)[1]
+
+
+def test_one_line_that_several_keys_sign(key: PrivateKey, tmp_path: Path) -> None:
+    path = tmp_path / "it.intoto.jsonl"
+    assert statement.path_beside(tmp_path / "it") == path
+    statement.write_file(path, STATEMENT, key)
+    before = path.read_bytes()
+    statement.write_file(path, STATEMENT, key)
+    assert path.read_bytes() == before  # signed already
+    other = signing.read_key(signing.lay_key(tmp_path / "other.pem", "ed25519"))
+    statement.write_file(path, STATEMENT, other)
+    assert path.read_bytes().count(b"\n") == 1
+    assert len(json.loads(path.read_bytes())["signatures"]) == 2
+    assert require([path], key).keyid == key.public.id
+    assert require([path], other).keyid == other.public.id
+
+
+def test_another_content_replaces_the_signature(key: PrivateKey, tmp_path: Path) -> None:
+    path = tmp_path / "it.intoto.jsonl"
+    changed = statements.make([Subject(digest={"sha256": "b" * 64})], KIND, {})
+    statement.write_file(path, changed, key)
+    with pytest.raises(OtherSubjectError):
+        require([path], key)
+    statement.write_file(path, STATEMENT, key)
+    assert require([path], key).keyid == key.public.id
+    path.write_bytes(b"")
+    statement.write_file(path, STATEMENT, key)
+    assert require([path], key).keyid == key.public.id
+
+
+@pytest.mark.parametrize("content", ["{}", "-----BEGIN PRIVATE KEY-----\n", "notes", "\x00"])
+def test_nothing_is_replaced_that_is_no_signature_file(
+    content: str, key: PrivateKey, tmp_path: Path
+) -> None:
+    path = tmp_path / "it.intoto.jsonl"
+    path.write_text(content)
+    with pytest.raises(InvalidError, match="exists, and is no signature file") as refused:
+        statement.write_file(path, STATEMENT, key)
+    assert "--output" in refused.value.hint
+    assert path.read_text() == content
+
+
+def test_lines_of_other_tools_are_read(key: PrivateKey, tmp_path: Path) -> None:
+    first, second, path = (tmp_path / f"{n}.intoto.jsonl" for n in (1, 2, 3))
+    statement.write_file(first, statements.make([Subject(digest={"a": "b"})], "urn:other", {}), key)
+    statement.write_file(second, STATEMENT, key)
+    spaced = json.dumps(json.loads(second.read_bytes())).encode()  # blanks after commas, as others
+    path.write_bytes(first.read_bytes() + b"\n" + spaced)
+    assert require([path], key).type == KIND
+    path.write_bytes(second.read_bytes() * 16)
+    assert len(statement.read_file(path)) == 16
+    path.write_bytes(second.read_bytes() * 17)
+    with pytest.raises(InvalidError, match="16 envelopes"):
+        require([path], key)
+
+
+def test_without_a_signature(key: PrivateKey, tmp_path: Path) -> None:
+    missing = [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(UnsignedError, match="not signed") as raised:
+        require(missing, key)
+    assert raised.value.message.endswith(f"no signature in {missing[0]} or {missing[1]}")
+    (tmp_path / "a").write_bytes(b"\n")
+    with pytest.raises(UnsignedError):
+        require(missing, key)
+
+
+def test_files_that_are_damaged_or_too_large(key: PrivateKey, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"{}\n")
+    with pytest.raises(InvalidError, match="a:1: not a signature envelope"):
+        require([path], key)
+    with path.open("wb") as stream:
+        stream.truncate((16 << 20) + 1)
+    with pytest.raises(InvalidError, match="16 MiB"):
+        require([path], key)
+    with pytest.raises(InvalidError, match="cannot be read"):
+        require([tmp_path], key)
+    with pytest.raises(BuildError, match="cannot be written"):
+        statement.write_file(path / "x", STATEMENT, key)
+
+
+OTHER = {"sha256": "b" * 64}
+DOCUMENT = json.loads(STATEMENT)
+REFUSED: dict[str, dict[str, Any]] = {
+    "another subject": {**DOCUMENT, "subject": [{"name": "it", "digest": OTHER}]},
+    "another digest": {**DOCUMENT, "subject": [{"name": "it", "digest": {"sha512": "a" * 64}}]},
+    "another purpose": {**DOCUMENT, "predicateType": "urn:other"},
+    "another version": {**DOCUMENT, "_type": "https://in-toto.io/Statement/v9"},
+}
+
+
+def accepts(content: str, key: PrivateKey, folder: Path) -> bool:
+    """Whether a signature file is accepted; anything but a refusal fails the test."""
+    path = folder / "it.intoto.jsonl"
+    path.write_text(content)
+    try:
+        return require([path], key).digest == f"sha256:{DIGEST['sha256']}"
+    except (InvalidError, SignatureError):
+        return False
+
+
+def signed(statement: Any, key: PrivateKey, kind: str = statements.PAYLOAD_TYPE) -> dict[str, Any]:
+    made = envelopes.sign(json.dumps(statement).encode(), kind, key)
+    envelope: dict[str, Any] = json.loads(envelopes.encode(made))
+    return envelope
+
+
+def test_a_signature_that_lacks_a_part_proves_no_more(key: PrivateKey, tmp_path: Path) -> None:
+    """A part of the envelope is lacking, or of the statement, which is signed without it."""
+    parts = [(n, signed(each, key)) for n, each in absence.without_each(DOCUMENT)]
+    parts += absence.without_each(signed(DOCUMENT, key))
+    accepted = {name for name, each in parts if accepts(json.dumps(each), key, tmp_path)}
+    assert accepted == {"predicate", "subject.0.name", "signatures.0.keyid"}
+    assert accepts(json.dumps(signed(DOCUMENT, key)), key, tmp_path)
+    assert not accepts("", key, tmp_path)
+
+
+@pytest.mark.parametrize("reason", [*REFUSED, "another key", "another payload type", "changed"])
+def test_a_refused_signature_is_not_accepted_for_what_it_lacks(
+    reason: str, key: PrivateKey, tmp_path: Path
+) -> None:
+    statement = REFUSED.get(reason, DOCUMENT)
+    signer = key
+    if reason == "another key":
+        signer = signing.read_key(signing.lay_key(tmp_path / "other.pem"))
+    kind = "text/plain" if reason == "another payload type" else statements.PAYLOAD_TYPE
+    envelope = signed(statement, signer, kind)
+    if reason == "changed":
+        envelope["payload"] = signed(REFUSED["another subject"], key)["payload"]
+    lacking = [*absence.without_each(envelope)]
+    if reason != "changed":
+        lacking += [(n, signed(each, signer, kind)) for n, each in absence.without_each(statement)]
+    for name, each in [("", envelope), *lacking]:
+        assert not accepts(json.dumps(each), key, tmp_path), name

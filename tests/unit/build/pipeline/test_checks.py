@@ -21,9 +21,8 @@ from envbuilder.host import model as host
 from envbuilder.host import probe
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles import library
-from envbuilder.signatures import beside
 from envbuilder.signatures import statement as statements
-from envbuilder.signatures.refusals import UnsignedError
+from envbuilder.signatures.envelope import UnsignedError
 from tests.support import signing
 from tests.support.pipeline import FITS, PLAIN, Said, add, fails, go
 
@@ -117,7 +116,7 @@ def test_a_required_signature_of_the_lock_comes_before_the_tools(
     lock = strict.config_dir / "profiles" / "locks" / "mine.json"
     digest = {"sha256": hashlib.sha256(lock.read_bytes()).hexdigest()}
     statement = statements.make([statements.Subject(digest=digest)], library.LOCK_TYPE, {})
-    beside.write(beside.path_for(lock), statement, signing.read_key(key))
+    statements.write_file(statements.path_beside(lock), statement, signing.read_key(key))
     fails(strict, ToolError, **asked)
 
 

@@ -18,7 +18,7 @@ from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import File
-from envbuilder.signatures.refusals import UnsignedError
+from envbuilder.signatures.envelope import UnsignedError
 from tests.support import signing
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.bundle import contents, self_wheel
-from envbuilder.bundle.base_images import Needed
+from envbuilder.bundle import collect, self_wheel
+from envbuilder.bundle.collect import Needed
 from envbuilder.core.settings import Configuration
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lockfile
@@ -22,7 +22,8 @@ from tests.support.bundles import QUIET, part, sha
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.bundle.contents import Part, Selection
+    from envbuilder.bundle.collect import Selection
+    from envbuilder.bundle.format import Part
     from envbuilder.core.settings import Settings
 
 
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 def cpu(there: Settings) -> Selection:
     """The shipped profile `cpu`, for both its Pythons."""
     library = Library(profiles.search_path(None, there.config_dir))
-    return contents.select(["cpu"], ["linux/amd64"], ["3.12", "3.11"], library)[0]
+    return collect.select(["cpu"], ["linux/amd64"], ["3.12", "3.11"], library)[0]
 
 
 # --- base images
 
 
 def needed(selection: Selection, settings: Settings, override: str | None = None) -> set[Needed]:
-    images = contents.base_images([selection], override, settings)
+    images = collect.needed_bases([selection], override, settings)
     assert len(set(images)) == len(images)
     return set(images)
 
@@ -93,9 +94,7 @@ def test_all_files_are_fetched_and_listed_once(
     cpu: Selection, there: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[str] = []
-    monkeypatch.setattr(
-        contents, "fetch", lambda files, *_: fetched.extend(f.sha256 for f in files)
-    )
+    monkeypatch.setattr(collect, "fetch", lambda files, *_: fetched.extend(f.sha256 for f in files))
     package = conda_lockfile.Package(
         name="python", version="3.11.9", build="0", build_number=0, subdir="linux-64",
         file="python-3.11.9-0.conda", channel="conda-forge", sha256="c" * 64, size=6,
@@ -103,7 +102,7 @@ def test_all_files_are_fetched_and_listed_once(
     conda = conda_lockfile.Target(
         platform="linux/amd64", python="3.11", virtual_packages={}, packages=(package,)
     )
-    locked = contents.files([replace(cpu, conda=(conda,)), cpu], there, QUIET)
+    locked = collect.files([replace(cpu, conda=(conda,)), cpu], there, QUIET)
     hashes = [f.sha256 for f in locked]
     assert len(set(hashes)) == len(hashes)
     expected = {f.sha256 for t in cpu.targets for f in t.files} | {cpu.tools[0].sha256, "c" * 64}
@@ -124,7 +123,7 @@ def test_files_kept_apart_are_left_out(found: Settings) -> None:
     for content in (b"a", b"b"):
         store.take(sha(content), [content])
         files.append(wheel(content))
-    (only,) = contents.of_files(files, found, [sha(b"a")])
+    (only,) = collect.of_files(files, found, [sha(b"a")])
     assert (only.member.path, only.member.what) == (f"files/{sha(b'b')}", "wheel b 1.0")
     assert (only.member.size, only.member.kind) == (1, "file")
     assert only.content == store.path(sha(b"b"))
@@ -137,13 +136,13 @@ def test_mnist_goes_along_where_it_can_be_had(
         (tmp_path / name).write_bytes(name.encode())
     given = mnist.Dataset(folder=tmp_path, name="MNIST", subset=False)
     monkeypatch.setattr(mnist, "obtain", lambda settings, progress: given)
-    parts = contents.dataset(found, QUIET)
+    parts = collect.dataset(found, QUIET)
     assert [p.member.path for p in parts] == [f"datasets/mnist/{n}" for n in sorted(MNIST_SHA256)]
     assert all(p.content == tmp_path / p.member.name for p in parts)
     assert all(p.member.sha256 == MNIST_SHA256[p.member.name] for p in parts)
     assert {p.member.what for p in parts} == {"MNIST"}
     monkeypatch.setattr(mnist, "obtain", lambda settings, progress: replace(given, subset=True))
-    assert contents.dataset(found, QUIET) == ()
+    assert collect.dataset(found, QUIET) == ()
 
 
 # --- envbuilder itself, and the manifest
@@ -166,9 +165,7 @@ def test_with_a_conda_lock_the_installer_of_its_packages_goes_along(
     conda = conda_lockfile.Target(
         platform="linux/amd64", python="3.11", virtual_packages={}, packages=()
     )
-    (itself,) = contents.of_envbuilder(
-        [replace(cpu, conda=(conda,))], ["linux/amd64"], found, QUIET
-    )
+    (itself,) = collect.of_envbuilder([replace(cpu, conda=(conda,))], ["linux/amd64"], found, QUIET)
     assert (itself.member.what, itself.content) == ("envbuilder itself", b"e")
     uv = cpu.tools[0].version
     assert asked == [("linux/amd64", python, uv, "conda") for python in ("3.11", "3.12")]
@@ -181,7 +178,7 @@ def test_a_manifest_lists_its_parts_and_targets_in_order(cpu: Selection) -> None
         part(f"files/{sha(b'x')}", b"x", "file"),
         part("profiles/cpu.yaml", b"", "profile"),
     ]
-    made = contents.manifest([cpu, other], parts, iter(["a base image"]))
+    made = collect.manifest([cpu, other], parts, iter(["a base image"]))
     assert made.profiles == ("a", "cpu")
     assert made.platforms == ("linux/amd64", "linux/arm64")
     assert made.pythons == ("3.9", "3.11", "3.12")

@@ -1,0 +1,436 @@
+"""Decide what a bundle for some profiles holds, and collect its parts on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder import __version__
+from envbuilder.bundle import self_wheel
+from envbuilder.bundle.format import (
+    LARGEST_TEXT,
+    SCHEMA,
+    WITH_PROJECT,
+    Kind,
+    Manifest,
+    Member,
+    Part,
+    order,
+    problem,
+)
+from envbuilder.containers.engine import connection
+from envbuilder.containers.engine import images as engine_images
+from envbuilder.containers.oci import archive, image_names
+from envbuilder.containers.oci.descriptor import INDEX, Descriptor, Index, encode
+from envbuilder.containers.registry import base_images
+from envbuilder.core import redaction, types
+from envbuilder.core import settings as core_settings
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.schema import place, read_text
+from envbuilder.core.settings import LOCKS, PROJECT_FILE, require_writable
+from envbuilder.packages import mnist, space
+from envbuilder.packages.conda import lock as conda_lock
+from envbuilder.packages.fetch import fetch
+from envbuilder.packages.store import Store
+from envbuilder.payload.training.dataset import MNIST_SHA256
+from envbuilder.profiles import library
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import File, Lock, Target
+from envbuilder.profiles.profile import Profile
+from envbuilder.project.requirement_files import text_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+    from envbuilder.project.catalog import ProjectProfiles
+
+PROJECT = "project"
+"""Folder of a bundle that holds a project's files and locks, under their paths in the project."""
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """One profile, its locks, and their requested targets."""
+
+    profile: Profile
+    lock: Lock
+    targets: tuple[Target, ...]
+    tools: tuple[File, ...]
+    """The lock's uv for each requested platform."""
+    conda: tuple[conda_lock.Target, ...] = ()
+    """Empty if the profile has no conda lock."""
+
+
+def select(
+    names: Sequence[str],
+    platforms: Sequence[types.Platform],
+    pythons: Sequence[str],
+    library: Library,
+) -> tuple[Selection, ...]:
+    """Return the requested profiles with their targets; `InvalidError` for what does not exist.
+
+    Without `pythons`: each profile's default Python, and its image's. A platform that a profile
+    has no target for belongs to a machine that builds images for other platforms: the bundle gets
+    the tools for it.
+    """
+    selections = []
+    for name in dict.fromkeys(names):
+        profile = library.profile(name)
+        lock = library.usable_lock(profile)
+        usual = (profile.python.default, profile.image_python)
+        targets = tuple(
+            profile_lock.select(lock, platform, python)
+            for platform in dict.fromkeys(platforms)
+            if platform in profile.platforms
+            for python in dict.fromkeys(pythons or usual)
+        )
+        if not targets:
+            raise InvalidError(
+                f"profile '{name}' is not for {', '.join(platforms)}",
+                f"It is for {', '.join(profile.platforms)}: name them with --platform.",
+            )
+        conda = _conda(profile, targets, library)
+        tools = tuple(lock.tool(platform) for platform in dict.fromkeys(platforms))
+        selections.append(
+            Selection(profile=profile, lock=lock, targets=targets, tools=tools, conda=conda)
+        )
+    return tuple(selections)
+
+
+def _conda(
+    profile: Profile, targets: Iterable[Target], library: Library
+) -> tuple[conda_lock.Target, ...]:
+    """Return a conda lock's targets matching these.
+
+    Raise `InvalidError` if the lock is stale, `SignatureError` if a required signature is missing
+    or not accepted.
+    """
+    stored, _ = conda_lock.find_signed(profile.name, library)
+    if stored is None:
+        return ()
+    lock = conda_lock.require_usable(profile, stored)
+    pairs = {(t.platform, t.python) for t in targets}
+    return tuple(t for t in lock.targets if (t.platform, t.python) in pairs)
+
+
+# --- profiles and locks
+
+
+def texts(selections: Iterable[Selection], folders: Sequence[Path]) -> tuple[Part, ...]:
+    """Return parts for the profiles, those they extend, and their locks, as in their files."""
+    parts: dict[str, Part] = {}
+    for selection in selections:
+        name = selection.profile.name
+        locks = [profile_lock.path_for(name, folders)]
+        locks += [conda_lock.path_for(name, Library(folders))] if selection.conda else []
+        for part in (*of_profile(name, folders), *of_locks(filter(None, locks), folders)):
+            parts[part.member.path] = part
+    return tuple(parts.values())
+
+
+def of_profile(name: str, folders: Sequence[Path]) -> Iterator[Part]:
+    """Yield parts for a profile and those it extends, as in their files."""
+    for path in profiles.chain(name, folders):
+        yield of_bytes(f"profiles/{path.name}", read_text(path).encode(), "profile", "profile")
+
+
+def of_locks(
+    locks: Iterable[Path], folders: Sequence[Path], below: str = "locks", kind: Kind = "lock"
+) -> Iterator[Part]:
+    """Yield parts for locks and their signatures, as in their files."""
+    for lock in locks:
+        for path in filter(None, (lock, library.signature_of(lock, folders))):
+            yield of_bytes(f"{below}/{path.name}", read_text(path).encode(), kind, "lock")
+
+
+def project_texts(
+    selections: Iterable[Selection], library: Library, variants: ProjectProfiles, folder: Path
+) -> tuple[Part, ...]:
+    """Return parts for the profiles, the project's files that are read, and all their locks.
+
+    Raises `InvalidError` if the project's file holds credentials.
+    """
+    _require_public(folder / PROJECT_FILE)
+    parts: list[Part] = []
+    for selection in selections:
+        name = selection.profile.name
+        parts += of_profile(name, library.folders)
+        parts += of_locks(_locks_of_profile(name, library), library.folders)
+        locks = [variants.lock_path(name)]
+        locks += [conda_lock.beside(variants.lock_path(name))] if selection.conda else []
+        below = f"{PROJECT}/{LOCKS}"
+        parts += of_locks(locks, library.folders, below, "project")
+    for file in (PROJECT_FILE, *variants.contents.read_from):
+        content = text_file.read_bytes(folder, file, LARGEST_TEXT)
+        parts.append(of_bytes(f"{PROJECT}/{file}", content, "project", "project's file"))
+    return tuple({part.member.path: part for part in parts}.values())
+
+
+def _locks_of_profile(name: str, library: Library) -> Iterator[Path]:
+    """Yield the fresh lock of the profile itself, to which `check` compares that of the project."""
+    with contextlib.suppress(InvalidError):
+        profile_lock.usable(profiles.load(name, library.folders), library.folders)
+        path = profile_lock.path_for(name, library.folders)
+        assert path is not None, "it is usable"
+        yield path
+
+
+def _require_public(path: Path) -> None:
+    """Raise `InvalidError` if a project's file has a URL that should not be passed on."""
+    text = read_text(path)
+    configuration, _ = core_settings.decoded(text, path)
+    for name, url in configuration.indexes.items():
+        if not redaction.is_public(url):
+            raise InvalidError(
+                f"{place(PROJECT_FILE, text, ['indexes', name])}: indexes.{name}: the URL holds"
+                " credentials, and a bundle would pass them on",
+                "Move it to config.yaml in your configuration folder, or to your ~/.netrc.",
+            )
+
+
+# --- files
+
+
+def files(
+    selections: Sequence[Selection], settings: Settings, progress: Progress
+) -> tuple[File, ...]:
+    """Return the locked files of all targets and tools, each once, after fetching missing ones."""
+    targets = [t for selection in selections for t in selection.targets]
+    tools = tuple(f for selection in selections for f in selection.tools)
+    conda = tuple(p.as_file for s in selections for t in s.conda for p in t.packages)
+    groups = [(target, target.files) for target in targets]
+    groups += [(targets[0], tools), (targets[0], conda)]
+    locked = {f.sha256: f for _, group in groups for f in group}
+    space.require_rooms([space.downloads(locked.values(), settings)])
+    for target, group in groups:
+        fetch(tuple({f.sha256: f for f in group}.values()), target, settings, progress)
+    return tuple(locked.values())
+
+
+def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
+    """Return parts for locked files, except those whose sha256 is in `apart`."""
+    excluded, store = set(apart), Store.of(settings)
+    return tuple(
+        _of_path(f"files/{f.sha256}", store.path(f.sha256), f.sha256, "file", describe(f))
+        for f in locked
+        if f.sha256 not in excluded
+    )
+
+
+def describe(file: File) -> str:
+    """Describe a locked file in a few words."""
+    return f"{file.kind} {file.name} {file.version}"
+
+
+def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
+    """Return parts for MNIST's four files; empty if they are unavailable."""
+    samples = mnist.obtain(settings, progress)
+    if samples.subset:
+        return ()
+    return tuple(
+        _of_path(f"datasets/mnist/{name}", samples.folder / name, sha256, "dataset", "MNIST")
+        for name, sha256 in sorted(MNIST_SHA256.items())
+    )
+
+
+def of_envbuilder(
+    selections: Sequence[Selection],
+    platforms: Iterable[types.Platform],
+    settings: Settings,
+    progress: Progress,
+) -> tuple[Part, ...]:
+    """Return parts for envbuilder's wheel and its dependencies on these platforms and Pythons.
+
+    The dependencies include the locked uv and, if there is a conda lock, the installer for conda
+    packages.
+    """
+    targets = [t for selection in selections for t in selection.targets]
+    used = {(t.platform, t.python) for t in targets}
+    without_targets = {*platforms} - {t.platform for t in targets}
+    used |= {(platform, t.python) for platform in without_targets for t in targets}
+    with progress.task("pack envbuilder itself"):
+        itself = self_wheel.wheel(settings)
+    store = Store.of(settings)
+    parts = [of_bytes(f"wheels/{itself.file}", itself.content, "wheel", "envbuilder itself")]
+    dependencies: dict[str, File] = {}
+    extra = "conda" if any(selection.conda for selection in selections) else ""
+    uv = selections[0].tools[0].version
+    for platform, python in sorted(used):
+        if not self_wheel.accepted(itself, [python]):
+            continue
+        progress.note(f"· resolve envbuilder's dependencies for {platform} with Python {python}")
+        resolved = self_wheel.dependencies(itself, platform, python, settings, progress, uv, extra)
+        dependencies |= {file.file: file for file in resolved}
+    parts += [
+        _of_path(f"wheels/{f.file}", store.path(f.sha256), f.sha256, "wheel", describe(f))
+        for f in dependencies.values()
+    ]
+    return tuple(parts)
+
+
+# --- base images
+
+
+class Needed(Struct, frozen=True, kw_only=True, order=True):
+    """A base image for one platform: locked by digest, or any image with this name."""
+
+    ref: str
+    platform: types.Platform
+    digest: types.Digest | None = None
+
+    @property
+    def name(self) -> str:
+        """Return its name in an engine, without the digest, which cannot be part of a tag."""
+        if image_names.on_disk(self.ref):
+            return image_names.path(self.ref).name
+        name = self.ref.partition("@")[0]
+        return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def needed_bases(
+    selections: Iterable[Selection], override: str | None, settings: Settings
+) -> tuple[Needed, ...]:
+    """Return the base images that these targets' images need; `override` overrides locked ones."""
+    from envbuilder.build.image.base import base_ref
+    from envbuilder.build.request import Request
+
+    request = Request(base_image=override)
+    needed = set()
+    targets = (t for s in selections if s.profile.makes_images for t in s.targets)
+    for target in targets:
+        base = target.base
+        named = override or (base and settings.configuration.base_images.get(base.ref))
+        # The packages of a base that is made here are among the locked files.
+        if base is not None and (named or not base.suite):
+            ref, digest = base_ref(base, request, settings), None if named else base.digest
+            needed.add(Needed(ref=ref, platform=target.platform, digest=digest))
+    return tuple(sorted(needed, key=lambda n: (n.ref, n.platform)))
+
+
+def bases(
+    images: Iterable[Needed], settings: Settings, progress: Progress
+) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+    """Return parts for base images, each blob once, and the names of unavailable images.
+
+    The reason is only noted, not put into the bundle: it may name folders of this machine or
+    depend on the time.
+    """
+    parts: dict[str, Part] = {}
+    lacks = []
+    for needed in images:
+        try:
+            layout = _obtain(needed, settings, progress)
+            parts |= {part.member.path: part for part in _of_base(needed, layout)}
+        except EnvbuilderError as error:
+            lack = f"the base image {needed.name} for {needed.platform}"
+            progress.note(f"note: {lack} is unavailable: {error.message}")
+            lacks.append(lack)
+    return tuple(parts.values()), tuple(lacks)
+
+
+def _obtain(needed: Needed, settings: Settings, progress: Progress) -> Layout:
+    """Return a layout with the image: from this disk, the engine, or its registry."""
+    folder = require_writable(settings.bases_dir)
+    if image_names.on_disk(needed.ref):
+        return archive.opened(image_names.path(needed.ref), folder)
+    cached = needed.digest and base_images.is_present(needed.digest, needed.platform, settings)
+    layout = None if cached else _of_engine(needed, folder, progress)
+    if layout is not None:
+        return layout
+    if needed.digest is None:
+        raise BuildError("no container engine has it")
+    progress.note(f"· fetch the base image {needed.name}")
+    return base_images.obtain(needed.name, needed.digest, needed.platform, settings, progress)
+
+
+def _of_engine(needed: Needed, folder: Path, progress: Progress) -> Layout | None:
+    try:
+        connected = connection.connect()
+    except ToolError:
+        return None
+    with connected as engine:
+        image = engine.image(needed.ref)
+        if image is None:
+            return None
+        with progress.task(f"export the base image {needed.name} from the engine"):
+            return engine_images.export(engine, image, folder)
+
+
+def _of_base(needed: Needed, layout: Layout) -> Iterator[Part]:
+    """Yield parts for the blobs of a base image, and for an index that lists it alone.
+
+    The index has the name of the digest that the image is requested by: of its manifest, or of an
+    index that lists it.
+    """
+    image = layout.find(needed.platform)
+    listed = needed.digest is not None and layout.blob(needed.digest).is_file()
+    digest = needed.digest if listed and needed.digest else image.digest
+    for blob in blobs(layout, image, digest):
+        sha256 = blob.removeprefix("sha256:")
+        path = f"bases/blobs/sha256/{sha256}"
+        yield _of_path(path, layout.blob(blob), sha256, "base", "part of a base image")
+    if not image_names.on_disk(needed.ref):
+        image = replace(image, annotations=archive.named(needed.name))
+    index = Index(schema_version=2, media_type=INDEX, manifests=(image,))
+    name = f"{digest.removeprefix('sha256:')}-{needed.platform.replace('/', '-')}.json"
+    yield of_bytes(f"bases/{name}", encode(index), "base", "a base image")
+
+
+def blobs(layout: Layout, image: Descriptor, digest: types.Digest) -> tuple[types.Digest, ...]:
+    """Return the digests of an image's blobs; `digest`: of its manifest or an index of it."""
+    manifest = layout.read_manifest(image)
+    layers = (layer.digest for layer in manifest.layers)
+    return tuple(dict.fromkeys((digest, image.digest, manifest.config.digest, *layers)))
+
+
+# --- the manifest
+
+
+def manifest(
+    selections: Sequence[Selection],
+    parts: Iterable[Part],
+    lacks: Iterable[str],
+    environment: str | None = None,
+) -> Manifest:
+    """Return the manifest of a bundle of these parts; `environment`: that of a project.
+
+    Raises `InvalidError` if it could not be read again.
+    """
+    targets = [t for selection in selections for t in selection.targets]
+    result = Manifest(
+        schema=SCHEMA if environment is None else WITH_PROJECT,
+        made_by=f"envbuilder {__version__}",
+        profiles=tuple(sorted(selection.profile.name for selection in selections)),
+        platforms=tuple(sorted({t.platform for t in targets})),
+        pythons=tuple(sorted({t.python for t in targets}, key=lambda p: int(p.partition(".")[2]))),
+        lacks=tuple(lacks),
+        members=order(p.member for p in parts),
+        environment=environment,
+    )
+    if wrong := problem(result):
+        raise InvalidError(f"the bundle would be invalid: {wrong}")
+    return result
+
+
+def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
+    """Return a part for some bytes."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    member = Member(path=path, size=len(content), sha256=sha256, kind=kind, what=what)
+    return Part(member=member, content=content)
+
+
+def _of_path(path: str, source: Path, sha256: str, kind: Kind, description: str) -> Part:
+    size = source.stat().st_size
+    return Part(
+        member=Member(path=path, size=size, sha256=sha256, kind=kind, what=description),
+        content=source,
+    )
