@@ -1,4 +1,7 @@
-"""Prepare the payload's start: in an environment, built if missing, or in what is there."""
+"""Prepare the payload's start: in an environment, in an interpreter, or in an image of Apptainer's.
+
+An environment is built if it is missing; the others are verified as they are.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +45,89 @@ if TYPE_CHECKING:
     Started = tuple[Expected, dict[str, Any], Callable[..., Completed]]
     """Expectations of the device, facts for the report, and a function that starts the payload."""
 
+BACKEND = "apptainer"
+"""In reports."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
-def _interpreter(
+
+def prepare(
+    request: Request,
+    executable: Path | None,
+    settings: Settings,
+    progress: Progress,
+    *,
+    inherit: bool = False,
+    image: Path | None = None,
+    require: Callable[[str, str, Expected], None] = lambda profile, backend, expected: None,
+) -> Started:
+    """Select the environment of a request and build it if missing, or use what is there.
+
+    That is `executable`, an interpreter, or `image`, a file of Apptainer's.
+
+    `require` receives profile, backend and expectations, and may raise before anything is built.
+    Raises `InvalidError` if options contradict each other.
+    """
+    if executable is not None and (request.backend or request.base_image or request.python):
+        raise InvalidError("--python checks an interpreter as it is; leave out the build options")
+    if inherit and executable is None:
+        raise InvalidError(
+            "--inherit-environment needs --python: it passes your variables to that interpreter",
+            "Add --python.",
+        )
+    if image is not None and (request.backend or executable is not None):
+        raise InvalidError("--sif is an image that is there: leave out --backend and --python")
+    if image is not None:
+        expects, facts, start = prepare_image(image, request, settings, progress)
+    elif executable is not None:
+        expects, facts, start = prepare_interpreter(
+            executable, request, settings, progress, inherit=inherit
+        )
+    else:
+        return _built(request, settings, progress, require)
+    require(facts["profile"], facts["backend"], expects)
+    return expects, facts, start
+
+
+def _built(
+    request: Request,
+    settings: Settings,
+    progress: Progress,
+    require: Callable[[str, str, Expected], None],
+) -> Started:
+    build = pipeline.prepare(request, settings, progress, running=True)
+    profile, environment, artifact = build.profile, build.environment, build.plan.artifact
+    expected = profile.expected(build.plan.python)
+    require(profile.name, build.backend, expected)
+    if not environment.changed():  # else starting the payload fails, and the report states why
+        artifact = pipeline.finish(build).result.artifact
+    facts = {
+        "profile": profile.name,
+        "backend": build.backend,
+        "artifact": msgspec.to_builtins(artifact),
+        "fingerprint": build.plan.fingerprint,
+        "host": msgspec.to_builtins(build.host),
+    }
+    return expected, facts, environment.run_payload
+
+
+def require_torch(what: str, profile: str, expected: Expected) -> None:
+    """Raise `InvalidError` for what measures PyTorch alone, on a profile with another framework."""
+    if expected.framework != "torch":
+        raise InvalidError(
+            f"{what} measures PyTorch alone, and profile '{profile}' has"
+            f" {FRAMEWORKS[expected.framework].title}",
+            "Name a profile with PyTorch: envbuilder profiles",
+        )
+
+
+def prepare_interpreter(
     executable: Path,
     request: Request,
     settings: Settings,
     progress: Progress,
     *,
     inherit: bool,
-) -> tuple[Expected, dict[str, Any], Callable[..., Completed]]:
+) -> Started:
     """Return expectations, report facts, and a function that starts the payload in `executable`.
 
     The profile (requested, or chosen for this host) determines the framework, and which device must
@@ -113,14 +190,7 @@ def _interpreter(
     return profile.expected(None), facts, start
 
 
-BACKEND = "apptainer"
-"""In reports."""
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-def _image(
-    image: Path, request: Request, settings: Settings, progress: Progress
-) -> tuple[Expected, dict[str, Any], Callable[..., Completed]]:
+def prepare_image(image: Path, request: Request, settings: Settings, progress: Progress) -> Started:
     """Return expectations, report facts, and a function that starts the payload in `image`.
 
     The image must be one that `envbuilder build` made of the profile (requested, or chosen for this
@@ -245,73 +315,3 @@ def sif_execution(
         devices=devices.devices(profile, devices.host_nodes(profile)),
         scratch=scratch,
     )
-
-
-def prepare(
-    request: Request,
-    executable: Path | None,
-    settings: Settings,
-    progress: Progress,
-    *,
-    inherit: bool = False,
-    image: Path | None = None,
-    require: Callable[[str, str, Expected], None] = lambda profile, backend, expected: None,
-) -> Started:
-    """Select the environment of a request and build it if missing, or use what is there.
-
-    That is `executable`, an interpreter, or `image`, a file of Apptainer's.
-
-    `require` receives profile, backend and expectations, and may raise before anything is built.
-    Raises `InvalidError` if options contradict each other.
-    """
-    if executable is not None and (request.backend or request.base_image or request.python):
-        raise InvalidError("--python checks an interpreter as it is; leave out the build options")
-    if inherit and executable is None:
-        raise InvalidError(
-            "--inherit-environment needs --python: it passes your variables to that interpreter",
-            "Add --python.",
-        )
-    if image is not None and (request.backend or executable is not None):
-        raise InvalidError("--sif is an image that is there: leave out --backend and --python")
-    if image is not None:
-        expects, facts, start = _image(image, request, settings, progress)
-    elif executable is not None:
-        expects, facts, start = _interpreter(
-            executable, request, settings, progress, inherit=inherit
-        )
-    else:
-        return _built(request, settings, progress, require)
-    require(facts["profile"], facts["backend"], expects)
-    return expects, facts, start
-
-
-def _built(
-    request: Request,
-    settings: Settings,
-    progress: Progress,
-    require: Callable[[str, str, Expected], None],
-) -> Started:
-    build = pipeline.prepare(request, settings, progress, running=True)
-    profile, environment, artifact = build.profile, build.environment, build.plan.artifact
-    expected = profile.expected(build.plan.python)
-    require(profile.name, build.backend, expected)
-    if not environment.changed():  # else starting the payload fails, and the report states why
-        artifact = pipeline.finish(build).result.artifact
-    facts = {
-        "profile": profile.name,
-        "backend": build.backend,
-        "artifact": msgspec.to_builtins(artifact),
-        "fingerprint": build.plan.fingerprint,
-        "host": msgspec.to_builtins(build.host),
-    }
-    return expected, facts, environment.run_payload
-
-
-def require_torch(what: str, profile: str, expected: Expected) -> None:
-    """Raise `InvalidError` for what measures PyTorch alone, on a profile with another framework."""
-    if expected.framework != "torch":
-        raise InvalidError(
-            f"{what} measures PyTorch alone, and profile '{profile}' has"
-            f" {FRAMEWORKS[expected.framework].title}",
-            "Name a profile with PyTorch: envbuilder profiles",
-        )

@@ -77,7 +77,7 @@ def notes() -> list[str]:
 
 def prepare(settings: Settings, notes: list[str], *, inherit: bool = False, **asked: Any) -> Any:
     request = Request(**asked)
-    return start._interpreter(
+    return start.prepare_interpreter(
         PROGRAM, request, settings, PlainProgress(notes.append), inherit=inherit
     )
 
@@ -280,7 +280,7 @@ def image(tmp_path: Path) -> Path:
 
 
 def prepare_image(image: Path, settings: Settings, **asked: Any) -> Any:
-    return start._image(
+    return start.prepare_image(
         image, Request(**{"profile": "cpu", **asked}), settings, PlainProgress(lambda line: None)
     )
 
