@@ -9,7 +9,7 @@ from envbuilder.build.access import NOTHING, Access
 from envbuilder.containers.engine.container import Port, Volume
 from envbuilder.core import folders, process
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.project import environments
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import types
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.payload.training.dataset import MNIST_SHA256
 
 if TYPE_CHECKING:

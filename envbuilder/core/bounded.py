@@ -6,15 +6,11 @@ compressed streams state sizes of their own; none of them is believed.
 
 from __future__ import annotations
 
-import errno
 import io
-import os
-import stat
 from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 ALLOWANCE = 64 << 20
 """Bytes that any file may unpack to, however small it is."""
@@ -32,27 +28,6 @@ _ZSTD_WINDOW = 128 << 20
 def unpacked_limit(packed: int) -> int:
     """Return the maximum number of bytes that a file of `packed` bytes may unpack to."""
     return ALLOWANCE + RATIO * packed
-
-
-def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
-    """Return the bytes of a regular file; raise `OSError` if it is none, or has more than `limit`.
-
-    `pipes`: also read pipes and devices, for a file that the user names. Others are never waited
-    for, since opening a pipe blocks until somebody writes to it.
-    """
-    flags = os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK)
-    with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123 (a descriptor)
-        if not pipes and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        content = stream.read(limit + 1)
-    if len(content) > limit:
-        raise OSError(errno.EFBIG, f"larger than {size(limit)}; not read", str(path))
-    return content
-
-
-def size(limit: int) -> str:
-    """Return a limit for a message."""
-    return f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit >> 10} KiB"
 
 
 def unpacked(raw: IO[bytes]) -> IO[bytes]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from envbuilder.core import bounded, decoding, files
+from envbuilder.core import decoding, files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ def remembered(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
     be written, on a full disk or below a folder that may not be changed, is made each time.
     """
     with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeError, RecursionError):
-        digest, _, content = bounded.read(entry, _LARGEST).partition(b"\n")
+        digest, _, content = files.read(entry, _LARGEST).partition(b"\n")
         if _digest(content) == digest:
             return decoding.from_json(content, kind)
     value = make()

@@ -7,6 +7,7 @@ is never opened through a link or over another user's file: others may be able t
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -15,6 +16,7 @@ import stat
 from typing import IO, TYPE_CHECKING
 
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.text import binary_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,3 +182,19 @@ def file_sha256(path: Path) -> str:
     """Return the sha256 of a file's content."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
+    """Return the bytes of a regular file; raise `OSError` if it is none, or has more than `limit`.
+
+    `pipes`: also read pipes and devices, for a file that the user names. Others are never waited
+    for, since opening a pipe blocks until somebody writes to it.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK)
+    with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123 (a descriptor)
+        if not pipes and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {binary_size(limit)}; not read", str(path))
+    return content

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 
 _STRAY = re.compile(r"(?:^|/)(?:\.{0,2}|\.wh\.[^/]*)(?:/|\Z)|[\x00-\x1f\x7f-\x9f]")
 _LONGEST_NAME = 255

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from envbuilder.core import bounded, decoding, strict_yaml, type_paths, wording
+from envbuilder.core import decoding, files, strict_yaml, type_paths, wording
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import escaped
+from envbuilder.core.text import SHOWN, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ _LONGEST_MESSAGE = 200
 def read_text(path: Path) -> str:
     """Return the UTF-8 text of a file of limited size. Raises `InvalidError` if that fails."""
     try:
-        content = bounded.read(path, strict_yaml.LARGEST_FILE)
+        content = files.read(path, strict_yaml.LARGEST_FILE)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
@@ -100,7 +100,7 @@ def explain(
 
 def dotted(path: Iterable[str]) -> str:
     """Return a key path as the start of a message: `environments.train.python: `."""
-    keys = ".".join(escaped(part, strict_yaml.SHOWN) for part in path)
+    keys = ".".join(escaped(part, SHOWN) for part in path)
     return f"{keys}: " if keys else ""
 
 
@@ -132,7 +132,7 @@ def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
     if key in elsewhere:
         return elsewhere[key]
     for candidates in (level, elsewhere):
-        close = get_close_matches(key[: strict_yaml.SHOWN], sorted(candidates), n=1)
+        close = get_close_matches(key[:SHOWN], sorted(candidates), n=1)
         if close:
             return candidates[close[0]]
     return "Remove the key."

@@ -19,7 +19,7 @@ from msgspec.structs import asdict, fields, replace
 from envbuilder.core import console, folders, ownership, project_file, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, dotted, parse_yaml, place, read_text
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from typing import Any, NoReturn
 
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 
 LARGEST = 16 << 20
 """Maximum size of a document in bytes."""

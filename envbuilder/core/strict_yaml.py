@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import yaml
 
+from envbuilder.core.text import SHOWN, shown
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,8 +22,6 @@ LONGEST_SCALAR = 1 << 16
 LONGEST_NUMBER = 100
 """Maximum length of a number or date; parsing base 60 takes time quadratic in the length."""
 DEEPEST = 32
-SHOWN = 60
-"""Maximum number of characters of a file's text that a message repeats."""
 
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -64,11 +64,6 @@ class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
         """Return the type of a scalar without a tag."""
         resolve: Callable[..., str] = self.resolve
         return resolve(yaml.ScalarNode, event.value, event.implicit)
-
-
-def shown(text: str) -> str:
-    """Return a short piece of untrusted text, quoted and without control characters."""
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
 
 
 def load(text: str, *, scalars_as_text: bool = False) -> Any:

@@ -12,7 +12,7 @@ import tarfile
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from envbuilder.core import bounded
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

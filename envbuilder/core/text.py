@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _COMMAND = re.compile(r"`[^`]*`")
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
+SHOWN = 60
+"""Maximum number of characters of a file's text that a message repeats."""
 LONGEST = 1000
 """Length at which text is cut if its caller names no other."""
 
@@ -177,3 +179,13 @@ def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
 def escaped_markdown(text: str) -> str:
     """Return text with everything escaped that Markdown would take as markup."""
     return re.sub(r"([\\`*_{}\[\]<>&#|~$!])", r"\\\1", text)
+
+
+def shown(text: str) -> str:
+    """Return a short piece of untrusted text, quoted and without control characters."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+
+
+def binary_size(limit: int) -> str:
+    """Return a limit for a message."""
+    return f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit >> 10} KiB"

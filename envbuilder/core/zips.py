@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from envbuilder.core import bounded
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import binary_size, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,7 @@ def content(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     """Return a member's bytes; raise one of `DAMAGED` if it is damaged or has more than `limit`."""
     size = archive.getinfo(name).file_size
     if size > limit:
-        raise ValueError(f"{shown(name)} is larger than {bounded.size(limit)}")
+        raise ValueError(f"{shown(name)} is larger than {binary_size(limit)}")
     return b"".join(pieces(archive, name))
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, decoding, files, folders
+from envbuilder.core import decoding, files, folders
 
 NAME = "answers.json"
 _LARGEST = 256 << 10
@@ -110,7 +110,7 @@ class Answers:
 
 def _read(file: Path) -> _Stored:
     try:
-        return decoding.from_json(bounded.read(file, _LARGEST), _Stored)
+        return decoding.from_json(files.read(file, _LARGEST), _Stored)
     except (OSError, msgspec.DecodeError, UnicodeError):  # a damaged file is replaced
         return _Stored()
 

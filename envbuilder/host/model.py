@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import bounded, strict_json, types
+from envbuilder.core import files, strict_json, types
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def read(path: Path) -> Host:
 
     hint = "Write it with `envbuilder detect --json` on the machine in question."
     try:
-        content = bounded.read(path, _LARGEST, pipes=True)
+        content = files.read(path, _LARGEST, pipes=True)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
     try:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, decoding, strict_json, types
+from envbuilder.core import decoding, files, strict_json, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.schema import explain
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.profiles.locked_file import File, problem
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def content(path: Path, command: str) -> bytes:
     Raises `InvalidError` if it cannot be read.
     """
     try:
-        return bounded.read(path, strict_json.LARGEST)
+        return files.read(path, strict_json.LARGEST)
     except OSError as error:
         raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
 
@@ -186,7 +186,7 @@ def previous(path: Path) -> Lock:
     does.
     """
     try:
-        data = strict_json.loads(bounded.read(path, strict_json.LARGEST))
+        data = strict_json.loads(files.read(path, strict_json.LARGEST))
         if data["schema"] != _WITH_TOOLS_IN_TARGETS:
             return load(path)
         for target in data["targets"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.core.strict_yaml import SHOWN
+from envbuilder.core.text import SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

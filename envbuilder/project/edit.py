@@ -12,7 +12,7 @@ from envbuilder.core import decoding, settings, yaml_edit
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementLine
 from envbuilder.core.settings import PROJECT_FILE
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import environments
 from envbuilder.project.requirement_files import requirement as requirements

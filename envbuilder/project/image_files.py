@@ -15,7 +15,7 @@ from msgspec import Struct
 from envbuilder.core import bounded, folders, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.member_paths import objection
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import binary_size, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -168,7 +168,7 @@ def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile
                 size += len(piece)
                 if size > limit:
                     raise InvalidError(
-                        f"more than {bounded.size(MOST_BYTES)} would be in the image", _LESS
+                        f"more than {binary_size(MOST_BYTES)} would be in the image", _LESS
                     )
                 digest.update(piece)
     except OSError as error:

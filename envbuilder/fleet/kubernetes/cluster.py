@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core import bounded, process
+from envbuilder.core import process
 from envbuilder.core.errors import ToolError
-from envbuilder.core.text import printable
+from envbuilder.core.text import binary_size, printable
 from envbuilder.fleet.kubernetes import log as logs
 from envbuilder.fleet.kubernetes import objects, stated
 from envbuilder.fleet.kubernetes.manifests import CONTAINER
@@ -59,7 +59,7 @@ class Cluster:
         content = self._kubectl("get", kind, *options).encode()
         if len(content) >= process.KEPT_BYTES:
             raise ToolError(
-                f"kubectl get {kind}: the answer is larger than {bounded.size(process.KEPT_BYTES)}",
+                f"kubectl get {kind}: the answer is larger than {binary_size(process.KEPT_BYTES)}",
                 "Render the nodes as several runs: one has room for more than 1,000.",
             )
         return content

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from envbuilder.core import zips
 from envbuilder.core.errors import BuildError
 from envbuilder.core.member_paths import objection, of_the_build
-from envbuilder.core.strict_yaml import shown
 from envbuilder.core.tars import Tar
+from envbuilder.core.text import shown
 from envbuilder.packages.conda import prefix as prefix_records
 from envbuilder.packages.conda import records
 

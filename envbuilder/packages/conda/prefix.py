@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core import bounded, strict_json
+from envbuilder.core import files, strict_json
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def read(prefix: Path) -> list[Installed]:
     records = []
     for path in sorted((prefix / FOLDER).glob("*.json")):
         try:
-            content = bounded.read(path, LARGEST)
+            content = files.read(path, LARGEST)
             strict_json.require_few_values(content)
             data = json.loads(content)
         except (OSError, ValueError, RecursionError) as error:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
-from envbuilder.core.strict_yaml import shown
-from envbuilder.core.text import escaped, is_encodable
+from envbuilder.core.text import escaped, is_encodable, shown
 from envbuilder.packages.debian import archive
 from envbuilder.profiles import locked_file
 

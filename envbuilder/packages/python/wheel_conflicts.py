@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from envbuilder.core import zips
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.member_paths import objection, of_the_build
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.packages.python.indexes import canonical
 
 if TYPE_CHECKING:

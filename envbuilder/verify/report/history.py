@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, files, folders, strict_json
+from envbuilder.core import files, folders, strict_json
 from envbuilder.core.errors import BuildError, InvalidError, VerifyError
 from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Report
@@ -53,7 +53,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 def read(path: Path) -> StoredReport:
     """Read a report; raise `InvalidError` if it is unreadable or not a complete report."""
     try:
-        content = bounded.read(path, LIMIT_BYTES, pipes=True)
+        content = files.read(path, LIMIT_BYTES, pipes=True)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zstandard
 
-from envbuilder.core import bounded
+from envbuilder.core import bounded, files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,24 +25,24 @@ TEXT = b"some text\n" * 1000
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"12345")
-    assert bounded.read(tmp_path / "a", 5) == b"12345"
+    assert files.read(tmp_path / "a", 5) == b"12345"
     with pytest.raises(OSError, match="larger than 0 KiB; not read") as caught:
-        bounded.read(tmp_path / "a", 4)
+        files.read(tmp_path / "a", 4)
     assert caught.value.errno == errno.EFBIG
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="not a regular file"):
-        bounded.read(tmp_path / "pipe", 5)
+        files.read(tmp_path / "pipe", 5)
 
 
 def test_an_endless_device_is_read_up_to_the_limit(tmp_path: Path) -> None:
     (tmp_path / "zero").symlink_to("/dev/zero")
     with pytest.raises(OSError, match="not a regular file"):
-        bounded.read(tmp_path / "zero", 1 << 20)
+        files.read(tmp_path / "zero", 1 << 20)
     with pytest.raises(OSError, match="larger than 1 MiB"):
-        bounded.read(tmp_path / "zero", 1 << 20, pipes=True)
+        files.read(tmp_path / "zero", 1 << 20, pipes=True)
 
 
 @pytest.mark.parametrize("pack", PACKERS)
