@@ -13,10 +13,11 @@ from msgspec import Struct
 
 from envbuilder.bundle import contents
 from envbuilder.bundle.format import LARGEST_TEXT
-from envbuilder.core import redaction, settings
+from envbuilder.core import settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import place, read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE
+from envbuilder.core.text import is_public
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
@@ -81,7 +82,7 @@ def _require_public(path: Path) -> None:
     text = read_text(path)
     configuration, _ = settings.decoded(text, path)
     for name, url in configuration.indexes.items():
-        if not redaction.is_public(url):
+        if not is_public(url):
             raise InvalidError(
                 f"{place(PROJECT_FILE, text, ['indexes', name])}: indexes.{name}: the URL holds"
                 " credentials, and a bundle would pass them on",

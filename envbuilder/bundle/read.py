@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from envbuilder.bundle import format as bundle_format
-from envbuilder.core import decoding, strict_json
+from envbuilder.core import decoding
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.schema import explain
 
@@ -135,7 +135,7 @@ class Content:
 def parse(text: bytes, where: str) -> Manifest:
     """Parse a manifest; `InvalidError` if its schema is unknown or it is invalid."""
     try:
-        data = strict_json.loads(text)
+        data = decoding.strict_json(text)
     except ValueError as error:
         raise InvalidError(f"{where}: its manifest is not valid JSON: {error}") from error
     schema = data.get("schema") if isinstance(data, dict) else None

@@ -18,7 +18,7 @@ from msgspec import Struct
 from envbuilder.build.attestation import documents
 from envbuilder.build.backends import integrity
 from envbuilder.build.image import records, scratch
-from envbuilder.core import folders
+from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from envbuilder.payload.machine.memory import SHARED
 from envbuilder.payload.training.dataset import MNIST_SHA256
@@ -121,10 +121,10 @@ class Inventory:
 
     def spare_mounts(self) -> None:
         """Keep the folders in which something is mounted: it may not be envbuilder's."""
-        table = folders.mount_table()
+        table = files.mount_table()
         items, self.items = self.items, []
         for item in items:
-            if mounted := folders.mounts_below(item.path.resolve(), table):
+            if mounted := files.mounts_below(item.path.resolve(), table):
                 self.keep(item.path, f"something is mounted at {mounted[0]}")
             else:
                 self.items.append(item)
@@ -164,7 +164,7 @@ class Inventory:
                 self.keep(folder, _unreadable(error))
                 return
             for entry in entries:
-                if folders.is_marked(folder) or _is_report(entry.path):
+                if files.is_marked(folder) or _is_report(entry.path):
                     self.items.append(Item(entry.path, self.settings.data_dir))
                 else:
                     self.keep(entry.path, "not a report of envbuilder's, or damaged")
@@ -194,7 +194,7 @@ class Inventory:
         elif not self._lock(path.with_name(f"{path.name}.lock")):
             self.busy.add(path.name)
             self.keep(path, BUSY)
-        elif folders.is_marked(path):
+        elif files.is_marked(path):
             yield Item(path, root)
         else:
             self.keep(path, UNMARKED)
@@ -218,7 +218,7 @@ class Inventory:
                 continue
             self.items += [Item(p, root) for p in ([folder] if contents.whole else contents.ours)]
             if contents.theirs and not contents.ours:
-                self.keep(folder, UNMARKED if not folders.is_marked(folder) else FOREIGN)
+                self.keep(folder, UNMARKED if not files.is_marked(folder) else FOREIGN)
                 continue
             for path in contents.theirs:
                 self.keep(path, LINK if path.is_symlink() else FOREIGN)
@@ -233,7 +233,7 @@ class Inventory:
     def _children(self, root: Path, folder: Path) -> Iterator[Path]:
         if self._is_ours(root, folder):
             try:
-                yield from sorted(p for p in folder.iterdir() if p.name != folders.MARKER)
+                yield from sorted(p for p in folder.iterdir() if p.name != files.MARKER)
             except OSError as error:
                 self.keep(folder, _unreadable(error))
 
@@ -279,11 +279,11 @@ class _Contents(Struct):
 def _look(folder: Path, below: str, names: Names, *, marked: bool) -> _Contents:
     """Classify what is in a folder; `below` is its path below the first, with a trailing slash."""
     contents = _Contents()
-    has_marker = folders.is_marked(folder)
+    has_marker = files.is_marked(folder)
     marked = marked or has_marker
     for entry in sorted(os.scandir(folder), key=lambda e: e.name):
         path, name = Path(entry.path), below + entry.name
-        if has_marker and entry.name == folders.MARKER:
+        if has_marker and entry.name == files.MARKER:
             continue
         if entry.is_symlink():
             contents.theirs.append(path)

@@ -19,7 +19,7 @@ from envbuilder.core.http import (
 )
 from envbuilder.core.http_limits import LimitError, TooLongError
 from envbuilder.core.http_reasons import reason
-from envbuilder.core.redaction import public
+from envbuilder.core.text import public
 
 if TYPE_CHECKING:
     from collections.abc import Callable

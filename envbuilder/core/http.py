@@ -8,10 +8,10 @@ import zlib
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
-from envbuilder.core import console, pip_settings
+from envbuilder.core import console, pip
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http_limits import LimitError, TooLongError
-from envbuilder.core.redaction import public
+from envbuilder.core.text import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -193,17 +193,15 @@ def open_session(*, direct: bool = False) -> Session:
     """
     from envbuilder.core.http_transport import Session
 
-    pip = pip_settings.sources()
+    configured = pip.sources()
     names = [n for p in ("HTTP", "HTTPS", "ALL") for n in (f"{p}_PROXY", f"{p.lower()}_proxy")]
     proxies = {name: os.environ.get(name, "") for name in names}
-    pip_settings.require_parsed(
-        {n: p if "://" in p else f"http://{p}" for n, p in proxies.items() if p}
-    )
+    pip.require_parsed({n: p if "://" in p else f"http://{p}" for n, p in proxies.items() if p})
     session = Session()
-    if pip.proxy:
-        session.proxies = {"http": pip.proxy, "https": pip.proxy}
+    if configured.proxy:
+        session.proxies = {"http": configured.proxy, "https": configured.proxy}
     has_bundle = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
-    bundle = os.environ.get("SSL_CERT_FILE") or pip.cert
+    bundle = os.environ.get("SSL_CERT_FILE") or configured.cert
     if bundle and not has_bundle:
         session.verify = bundle
     session.hooks["response"].append(_detail)

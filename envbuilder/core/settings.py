@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields, replace
 
-from envbuilder.core import console, folders, ownership, project_file, types
+from envbuilder.core import console, files, ownership, project_file, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, dotted, parse_yaml, place, read_text
 from envbuilder.core.text import shown
@@ -319,7 +319,7 @@ def require_writable(folder: Path, *, marked: bool = True) -> Path:
     """
     _require_unexposed(folder)
     try:
-        return folders.ensure(folder, marked=marked)
+        return files.ensure_folder(folder, marked=marked)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             from envbuilder.core.http import full_or_broken

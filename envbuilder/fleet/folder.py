@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, files, ownership, stamps, strict_json
+from envbuilder.core import decoding, files, ownership, stamps
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import printable
 from envbuilder.fleet import result as results
@@ -117,7 +117,7 @@ def read(folder: Path) -> Plan:
     hint = "Name the folder of an earlier run: --resume FOLDER"
     try:
         content = files.read(path, _LARGEST)
-        strict_json.require_few_values(content)
+        decoding.require_few_values(content)
         plan = decoding.from_json(content, Plan)
         stamps.parse(plan.started)
     except OSError as error:

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, files, folders
+from envbuilder.core import decoding, files
 
 NAME = "answers.json"
 _LARGEST = 256 << 10
@@ -104,7 +104,7 @@ class Answers:
         latest = dict(islice(self._entries.items(), first, None))
         content = msgspec.json.encode(_Stored(answers=latest, managed=self._managed))
         with contextlib.suppress(OSError):
-            folders.ensure(self._folder)
+            files.ensure_folder(self._folder)
             files.write(self._folder / NAME, content, files.PRIVATE)
 
 

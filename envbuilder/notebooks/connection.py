@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.containers.engine.container import LOOPBACK, Port
-from envbuilder.core import decoding, files, strict_json
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 def read(path: Path) -> Connection:
     """Return what a connection file states. Raises `InvalidError` if a container cannot have it."""
     try:
-        content: dict[str, Any] = strict_json.loads(files.read(path, _LARGEST))
+        content: dict[str, Any] = decoding.strict_json(files.read(path, _LARGEST))
         stated = decoding.convert(content, _Read)
     except (OSError, ValueError) as error:  # msgspec's is a ValueError, too
         raise InvalidError(f"{path}: not a connection file of a kernel here: {error}") from error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, files, strict_json, types
+from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.schema import explain
 from envbuilder.core.text import shown
@@ -174,7 +174,7 @@ def content(path: Path, command: str) -> bytes:
     Raises `InvalidError` if it cannot be read.
     """
     try:
-        return files.read(path, strict_json.LARGEST)
+        return files.read(path, decoding.LARGEST)
     except OSError as error:
         raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
 
@@ -186,7 +186,7 @@ def previous(path: Path) -> Lock:
     does.
     """
     try:
-        data = strict_json.loads(files.read(path, strict_json.LARGEST))
+        data = decoding.strict_json(files.read(path, decoding.LARGEST))
         if data["schema"] != _WITH_TOOLS_IN_TARGETS:
             return load(path)
         for target in data["targets"]:
@@ -202,7 +202,7 @@ def decoded(read: bytes, path: Path, kind: type[_T], schema: int, name: str, com
     `name` stands for it in messages, `command` creates it.
     """
     try:
-        data = strict_json.loads(read)
+        data = decoding.strict_json(read)
     except ValueError as error:
         raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
     stated = data.get("schema") if isinstance(data, dict) else None

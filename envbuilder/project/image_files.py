@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, folders, types
+from envbuilder.core import bounded, files, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.member_paths import objection
 from envbuilder.core.text import binary_size, shown
@@ -43,7 +43,7 @@ _KEY_TEXT = re.compile(
 )
 """Text of a private key; code that only looks for one has a quote after the dashes."""
 _TEMPLATES = frozenset({".env.example", ".env.sample", ".env.template"})
-_MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", folders.MARKER)
+_MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", files.MARKER)
 """What a folder holds that is an environment, a cache, or made by envbuilder."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core import files, strict_json
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.signatures import envelope as envelopes
 from envbuilder.signatures import statement as statements
@@ -37,7 +37,7 @@ def read(path: Path) -> tuple[Envelope, ...]:
     Raise `InvalidError` if it cannot be read or is malformed.
     """
     try:
-        content = files.read(path, strict_json.LARGEST)
+        content = files.read(path, decoding.LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:

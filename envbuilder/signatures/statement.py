@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, strict_json
+from envbuilder.core import decoding
 from envbuilder.core.text import printable
 from envbuilder.signatures import envelope as envelopes
 from envbuilder.signatures.refusals import OtherSubjectError, WrongTypeError
@@ -67,7 +67,7 @@ def make(subjects: Sequence[Subject], predicate_type: str, predicate: object) ->
 def parse(content: bytes, where: str) -> Statement:
     """Return a statement; raise `WrongTypeError` if the content is none."""
     try:
-        statement = decoding.convert(strict_json.loads(content), Statement)
+        statement = decoding.convert(decoding.strict_json(content), Statement)
     except (ValueError, msgspec.ValidationError) as error:
         problem = printable(str(error), 200)
         raise WrongTypeError(

@@ -22,7 +22,7 @@ from envbuilder.build import workflow
 from envbuilder.build.backends.environment import Product
 from envbuilder.build.plan import BuildResult, MakeBase
 from envbuilder.build.reproduce import contents, differences, project_copies
-from envbuilder.core import folders
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
@@ -63,7 +63,7 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     scratch = require_writable(settings.cache_dir / "reproduce", marked=False)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
-        folders.mark(folder)
+        files.mark_folder(folder)
         # `clean` removes folders whose lock is missing or not held.
         stack.callback(Path(f"{folder}.lock").unlink, missing_ok=True)
         stack.enter_context(FileLock(f"{folder}.lock"))

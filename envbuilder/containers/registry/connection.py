@@ -21,8 +21,7 @@ from envbuilder.core import console, decoding
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import host_of, open_session
 from envbuilder.core.http_reasons import reason
-from envbuilder.core.redaction import public
-from envbuilder.core.text import printable
+from envbuilder.core.text import printable, public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

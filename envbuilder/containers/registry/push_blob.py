@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError
-from envbuilder.core import files, folders
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import full_or_broken
 
@@ -77,7 +77,7 @@ def send(
 
     lock = _file(notes, f"{connection.name} {blob.digest}", "lock")
     path = _file(notes, f"{connection.host} {blob.digest}", "repository")
-    folders.ensure(notes)
+    files.ensure_folder(notes)
     with FileLock(lock):
         if has(connection, blob):
             advance(blob.size)

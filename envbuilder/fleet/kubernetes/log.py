@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core import strict_json
+from envbuilder.core import decoding
 from envbuilder.core.text import printable
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _events(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
         if not line.startswith(_EVENT) or not ('"report"' in start or '"error"' in start):
             continue
         try:
-            event = strict_json.loads(line.encode())
+            event = decoding.strict_json(line.encode())
         except ValueError:
             continue
         if isinstance(event, dict):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, files, resources, templates, types
+from envbuilder.core import decoding, files, resources, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.resources import OWN
 
@@ -83,7 +83,7 @@ def write(step: WriteActivation) -> tuple[str, ...]:
     for path, template in SCRIPTS.items():
         place = env / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(templates.filled(template, context), encoding="utf-8")
+        place.write_text(resources.filled(template, context), encoding="utf-8")
     return tuple(SCRIPTS)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core import files, strict_json
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def read(prefix: Path) -> list[Installed]:
     for path in sorted((prefix / FOLDER).glob("*.json")):
         try:
             content = files.read(path, LARGEST)
-            strict_json.require_few_values(content)
+            decoding.require_few_values(content)
             data = json.loads(content)
         except (OSError, ValueError, RecursionError) as error:
             raise BuildError(f"{path}: cannot be read: {error}") from error

@@ -16,7 +16,7 @@ import msgspec
 import requests
 from msgspec import Struct
 
-from envbuilder.core import decoding, http, pip_settings, zips
+from envbuilder.core import decoding, http, pip, zips
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.http_reasons import reason
 from envbuilder.packages.python import claims, indexes
@@ -231,7 +231,7 @@ def local_wheels(locations: Iterable[str], distributions: Sequence[str]) -> tupl
     names = {canonical(w) for w in distributions}
     result: list[Offer] = []
     for location in locations:
-        folder = pip_settings.local_folder(location)
+        folder = pip.local_folder(location)
         wheels = sorted(folder.glob("*.whl")) if folder and folder.is_dir() else []
         result += [read_wheel(w) for w in wheels if canonical(w.name.partition("-")[0]) in names]
     return tuple(result)

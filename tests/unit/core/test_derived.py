@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.core.derived import remembered
+from envbuilder.core.files import cached
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ class Source:
 def test_a_value_is_made_once(tmp_path: Path) -> None:
     source = Source({"a": "1"})
     for _ in range(3):
-        assert remembered(tmp_path / "entry", dict[str, str], source) == {"a": "1"}
+        assert cached(tmp_path / "entry", dict[str, str], source) == {"a": "1"}
     assert source.made == 1
 
 
@@ -42,22 +42,22 @@ def test_a_value_is_made_once(tmp_path: Path) -> None:
 )
 def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: object) -> None:
     entry, source = tmp_path / "entry", Source({"a": "1"})
-    remembered(entry, dict[str, str], source)
+    cached(entry, dict[str, str], source)
     assert callable(damage)
     entry.write_bytes(damage(entry.read_bytes()))
-    assert remembered(entry, dict[str, str], source) == {"a": "1"}
-    assert remembered(entry, dict[str, str], source) == {"a": "1"}
+    assert cached(entry, dict[str, str], source) == {"a": "1"}
+    assert cached(entry, dict[str, str], source) == {"a": "1"}
     assert source.made == 2
 
 
 def test_a_value_of_another_type_is_made_again(tmp_path: Path) -> None:
-    remembered(tmp_path / "entry", list[int], lambda: [1])
-    assert remembered(tmp_path / "entry", dict[str, str], Source({})) == {}
+    cached(tmp_path / "entry", list[int], lambda: [1])
+    assert cached(tmp_path / "entry", dict[str, str], Source({})) == {}
 
 
 def test_what_cannot_be_written_is_made_each_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     source = Source({"a": "1"})
     for _ in range(2):
-        assert remembered(tmp_path / "file" / "entry", dict[str, str], source) == {"a": "1"}
+        assert cached(tmp_path / "file" / "entry", dict[str, str], source) == {"a": "1"}
     assert source.made == 2

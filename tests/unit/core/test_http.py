@@ -10,13 +10,13 @@ import pytest
 import requests
 from requests.exceptions import InvalidURL
 
-from envbuilder.core import console, http, pip_settings
+from envbuilder.core import console, http, pip
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.http import open_session
 from envbuilder.core.http_limits import Limits, TooLongError
 from envbuilder.core.http_transport import Session
-from envbuilder.core.pip_settings import Sources
-from envbuilder.core.redaction import public
+from envbuilder.core.pip import Sources
+from envbuilder.core.text import public
 from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
 
 if TYPE_CHECKING:
@@ -300,21 +300,21 @@ VARIABLES = [
 
 
 @pytest.fixture
-def pip(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sources], None]:
+def configure(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sources], None]:
     """Nothing is configured but what a test sets."""
     for name in (*VARIABLES, "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
 
-    def configure(sources: Sources) -> None:
-        monkeypatch.setattr(pip_settings, "sources", lambda: sources)
+    def set_sources(sources: Sources) -> None:
+        monkeypatch.setattr(pip, "sources", lambda: sources)
 
-    configure(Sources())
-    return configure
+    set_sources(Sources())
+    return set_sources
 
 
-def test_pips_proxy_and_certificates_are_used(pip: Callable[[Sources], None]) -> None:
+def test_pips_proxy_and_certificates_are_used(configure: Callable[[Sources], None]) -> None:
     assert (open_session().proxies, open_session().verify) == ({}, True)
-    pip(Sources(proxy="http://p:1", cert="/pip.pem"))
+    configure(Sources(proxy="http://p:1", cert="/pip.pem"))
     session = open_session()
     assert session.proxies == {"http": "http://p:1", "https": "http://p:1"}
     assert session.verify == "/pip.pem"
@@ -332,19 +332,19 @@ def test_pips_proxy_and_certificates_are_used(pip: Callable[[Sources], None]) ->
     ],
 )
 def test_certificates_of_the_environment_come_before_pips(
-    pip: Callable[[Sources], None],
+    configure: Callable[[Sources], None],
     monkeypatch: pytest.MonkeyPatch,
     variable: str,
     verify: object,
 ) -> None:
-    pip(Sources(cert="/pip.pem"))
+    configure(Sources(cert="/pip.pem"))
     monkeypatch.setenv(variable, "/other.pem")
     assert open_session().verify == verify
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_a_proxy_that_cannot_be_parsed_is_named_without_its_url(
-    pip: Callable[[Sources], None], monkeypatch: pytest.MonkeyPatch, variable: str
+    configure: Callable[[Sources], None], monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     for url in ("http://me:token@[::1", "me:token@[::1"):
         monkeypatch.setenv(variable, url)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core.errors import EnvbuilderError
-from envbuilder.core.redaction import is_public, log_text, public, redacted
+from envbuilder.core.text import is_public, log_text, public, redacted
 
 SECRET = "c4nary"
 

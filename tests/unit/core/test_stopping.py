@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.core import process, stopping
+from envbuilder.core import process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,10 +45,10 @@ class Exit:
 @pytest.fixture
 def exit_of_ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exit]:
     ending = Exit()
-    monkeypatch.setattr(stopping.os, "_exit", ending.end)
-    monkeypatch.setattr(stopping.atexit, "_run_exitfuncs", ending.clean_up)
-    monkeypatch.setattr(stopping, "CLEANUP_SECONDS", 0.05)
-    monkeypatch.setattr(stopping, "EXIT_SECONDS", 0.05)
+    monkeypatch.setattr(process.os, "_exit", ending.end)
+    monkeypatch.setattr(process.atexit, "_run_exitfuncs", ending.clean_up)
+    monkeypatch.setattr(process, "CLEANUP_SECONDS", 0.05)
+    monkeypatch.setattr(process, "EXIT_SECONDS", 0.05)
     monkeypatch.setattr(process, "running", lambda: frozenset({"a child"}))
     monkeypatch.setattr(process, "kill", ending.killed.extend)
     yield ending
@@ -57,15 +57,15 @@ def exit_of_ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exit]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_an_exception_with_its_number(number: signal.Signals) -> None:
-    stopping.install(owns_process=False)
-    with pytest.raises(stopping.TerminatedError) as caught:
+    process.install_stop_handlers(owns_process=False)
+    with pytest.raises(process.TerminatedError) as caught:
         os.kill(os.getpid(), number)
     assert caught.value.args == (number,)
 
 
 def test_what_the_caller_ignores_stays_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    stopping.install(owns_process=False)
+    process.install_stop_handlers(owns_process=False)
     os.kill(os.getpid(), signal.SIGHUP)
 
 
@@ -73,8 +73,8 @@ def test_what_the_caller_ignores_stays_ignored() -> None:
     ("number", "error"),
     [
         (signal.SIGINT, KeyboardInterrupt),
-        (signal.SIGTERM, stopping.TerminatedError),
-        (signal.SIGHUP, stopping.TerminatedError),
+        (signal.SIGTERM, process.TerminatedError),
+        (signal.SIGHUP, process.TerminatedError),
     ],
 )
 def test_a_process_of_ours_ends_even_if_its_cleanup_hangs(
@@ -84,7 +84,7 @@ def test_a_process_of_ours_ends_even_if_its_cleanup_hangs(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     before = set(threading.enumerate())
-    stopping.install(owns_process=True)
+    process.install_stop_handlers(owns_process=True)
     watching = set(threading.enumerate()) - before
     assert [thread.daemon for thread in watching] == [True], "the process could not exit"
     with pytest.raises(error):
@@ -92,7 +92,7 @@ def test_a_process_of_ours_ends_even_if_its_cleanup_hangs(
     for later in process.STOP_SIGNALS:
         os.kill(os.getpid(), later)  # changes nothing
     assert exit_of_ours.happened.wait(30)
-    assert exit_of_ours.code == stopping.exit_code(number)
+    assert exit_of_ours.code == process.exit_code(number)
     assert exit_of_ours.killed == ["a child"]
     assert exit_of_ours.cleaned.is_set()
     assert all(thread.daemon for thread in set(threading.enumerate()) - before)
@@ -105,22 +105,22 @@ def test_a_signal_of_another_kind_does_not_end_a_process_of_ours(exit_of_ours: E
     seen: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
     try:
-        stopping.install(owns_process=True)
+        process.install_stop_handlers(owns_process=True)
         os.kill(os.getpid(), signal.SIGUSR1)
         assert not exit_of_ours.happened.wait(0.3)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert seen == [signal.SIGUSR1]
-    with pytest.raises(stopping.TerminatedError):
+    with pytest.raises(process.TerminatedError):
         os.kill(os.getpid(), signal.SIGTERM)
     assert exit_of_ours.happened.wait(30)
 
 
 def test_exit_codes() -> None:
-    codes = {n.name: stopping.exit_code(n) for n in process.STOP_SIGNALS}
+    codes = {n.name: process.exit_code(n) for n in process.STOP_SIGNALS}
     assert codes == {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
 def test_cleaning_up_and_the_exit_fit_into_two_seconds() -> None:
-    assert stopping.CLEANUP_SECONDS + stopping.EXIT_SECONDS < 2
-    assert sum(process._HASTE) < stopping.CLEANUP_SECONDS
+    assert process.CLEANUP_SECONDS + process.EXIT_SECONDS < 2
+    assert sum(process._HASTE) < process.CLEANUP_SECONDS

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
-from envbuilder.core import type_paths
-from envbuilder.core.type_paths import Spot
+from envbuilder.core import schema
+from envbuilder.core.schema import Spot
 
 Short = Annotated[str, Meta(max_length=3)]
 Lower = Annotated[str, Meta(pattern=r"^[a-z]\Z")]
@@ -33,7 +33,7 @@ def located(data: Any) -> Spot:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(data, Tree)
     stated = str(raised.value).partition(" - at ")[2]
-    return type_paths.locate(stated, Tree, data)
+    return schema.locate(stated, Tree, data)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_keys_of_mappings_are_found_and_their_values_are_not_repeated(
 
 
 def test_without_data_the_path_has_no_free_keys() -> None:
-    spot = type_paths.locate("`$.leaves[...].names[0]`", Tree, None)
+    spot = schema.locate("`$.leaves[...].names[0]`", Tree, None)
     assert spot == Spot(("leaves", "names", "0"), Short, None)
-    assert type_paths.locate("`key` in `$.leaves`", Tree, None).key is None
-    assert type_paths.locate("`$.gone[3].x`", Tree, {}).kind is None
+    assert schema.locate("`key` in `$.leaves`", Tree, None).key is None
+    assert schema.locate("`$.gone[3].x`", Tree, {}).kind is None
 
 
 @given(st.text(max_size=60), st.recursive(st.none() | st.text(), st.lists, max_leaves=4))
 def test_no_path_and_no_data_is_too_odd(stated: str, data: Any) -> None:
-    type_paths.locate(stated, Tree, data)
+    schema.locate(stated, Tree, data)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.core import bounded, folders, http_transport, process
+from envbuilder.core import bounded, files, http_transport, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration
@@ -361,7 +361,7 @@ def test_a_hostile_package_brings_nothing_but_right_bytes(
     assert all(p.read_bytes() == RAW[p.name] and not p.is_symlink() for p in kept)
     after = {p for p in tmp_path.rglob("*") if cache(here) not in (p, *p.parents)}
     datasets = here.cache_dir / "datasets"
-    assert after - outside <= {here.cache_dir, datasets, datasets / folders.MARKER}
+    assert after - outside <= {here.cache_dir, datasets, datasets / files.MARKER}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from envbuilder.containers.registry import connection, credentials, push_blob
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.containers.registry.credentials import Credential
 from envbuilder.containers.registry.push_blob import Sent
-from envbuilder.core import folders
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError
 from tests.support.scripted_session import Scripted, answer
 
@@ -142,7 +142,7 @@ def test_a_blob_that_is_there_is_not_sent_and_it_is_noted_where(bench: Make) -> 
     (note,) = made.notes.glob("*.repository")
     assert note.read_text() == "a"
     assert stat.S_IMODE(note.stat().st_mode) == 0o600
-    names = {path.name for path in made.notes.iterdir()} - {folders.MARKER}
+    names = {path.name for path in made.notes.iterdir()} - {files.MARKER}
     assert len(names) == 2
     assert all(re.fullmatch(inventory.DOWNLOADS["uploads"].files, name) for name in names)
 
