@@ -117,3 +117,26 @@ def test_errors_break_between_words_on_a_terminal(
     assert max(map(len, lines)) <= 60
     assert "  an excerpt" in lines
     assert " ".join(" ".join(lines).split()) == " ".join(whole.split())
+
+
+HOSTILE_TEXT = "\x1b[2J\x9b31m\u202e\ud800 https://me:c4nary@host/x\n"
+
+
+def test_whatever_is_printed_is_escaped() -> None:
+    screen = io.StringIO()
+    for stream in (console.Results(screen), console.Messages(screen)):
+        assert stream.write(HOSTILE_TEXT) == len(HOSTILE_TEXT)
+        assert all(line.isprintable() for line in screen.getvalue().splitlines())
+
+
+def test_messages_hold_no_credentials() -> None:
+    screen = io.StringIO()
+    console.Messages(screen).write(HOSTILE_TEXT)
+    assert "c4nary" not in screen.getvalue()
+
+
+def test_only_styled_streams_pass_styles_on() -> None:
+    screen = io.StringIO()
+    for stream in (console.Results(screen), console.Messages(screen), screen):
+        console.styled(stream).write("\x1b[1m")
+    assert screen.getvalue() == 3 * "\x1b[1m"
