@@ -37,7 +37,7 @@ from envbuilder.build.plan import (
 )
 from envbuilder.core import files, process, uv_program
 from envbuilder.core.errors import BuildError, EnvbuilderError
-from envbuilder.core.http import full_or_broken
+from envbuilder.core.files import full_or_broken
 from envbuilder.core.settings import require_writable
 from envbuilder.core.text import log_text
 from envbuilder.packages.conda import steps

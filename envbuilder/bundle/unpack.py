@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from envbuilder.bundle import base_images, install, project, read
 from envbuilder.bundle.format import SIGNED_TYPE, TEXTS, Manifest
-from envbuilder.core.http import full_or_broken
+from envbuilder.core.files import full_or_broken
 from envbuilder.core.settings import require_writable
 from envbuilder.packages import mnist, space
 from envbuilder.packages.space import Room

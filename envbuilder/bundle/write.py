@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 from envbuilder.bundle import format as bundle_format
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http import full_or_broken
+from envbuilder.core.files import full_or_broken
 from envbuilder.packages import space
 from envbuilder.packages.space import Room
 

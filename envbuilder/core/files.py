@@ -123,6 +123,17 @@ def save_output(
     save(path, content, failure, hint, what, mode)
 
 
+def full_or_broken(error: OSError, path: Path) -> BuildError:
+    """Return the `BuildError` for a failed write."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return BuildError(
+            f"no space left on the disk that holds {path.parent}",
+            "Make room (envbuilder clean removes what envbuilder made), or set"
+            " ENVBUILDER_CACHE_DIR to a larger disk. Downloads so far are kept.",
+        )
+    return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its permissions.")
+
+
 def require_replaceable(path: Path, start: bytes) -> None:
     """Raise `InvalidError` for a file that is not empty and does not begin with `start`.
 

@@ -22,7 +22,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from envbuilder.core.http_limits import LimitError, Limits
+from envbuilder.core.http import LimitError, Limits
 
 _WRITE = 1 << 16
 _UNREAD_BYTES = 1 << 16

@@ -322,7 +322,7 @@ def require_writable(folder: Path, *, marked: bool = True) -> Path:
         return files.ensure_folder(folder, marked=marked)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            from envbuilder.core.http import full_or_broken
+            from envbuilder.core.files import full_or_broken
 
             raise full_or_broken(error, folder) from error
         raise InvalidError(

@@ -19,8 +19,8 @@ from msgspec import Struct
 from envbuilder.core import bounded, process, resources
 from envbuilder.core.download import UnavailableError, download
 from envbuilder.core.errors import EnvbuilderError, InvalidError
-from envbuilder.core.files import file_sha256
-from envbuilder.core.http import full_or_broken, host_of, open_session
+from envbuilder.core.files import file_sha256, full_or_broken
+from envbuilder.core.http import host_of, open_session
 from envbuilder.core.settings import require_writable
 from envbuilder.core.tars import Tar
 from envbuilder.packages.python import indexes

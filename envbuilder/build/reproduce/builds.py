@@ -24,7 +24,7 @@ from envbuilder.build.plan import BuildResult, MakeBase
 from envbuilder.build.reproduce import contents, differences, project_copies
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
-from envbuilder.core.http import full_or_broken
+from envbuilder.core.files import full_or_broken
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.store import Store
 from envbuilder.profiles.backends import makes_image

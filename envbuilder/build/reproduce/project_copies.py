@@ -12,7 +12,7 @@ from envbuilder.build.image import project_record
 from envbuilder.build.plan import Assemble, CopyProject, project_of
 from envbuilder.build.reproduce.differences import Built
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http import full_or_broken
+from envbuilder.core.files import full_or_broken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

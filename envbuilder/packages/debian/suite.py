@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from envbuilder.core import bounded, decoding
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.http import open_session, read, request
-from envbuilder.core.http_reasons import reason
+from envbuilder.core.http import open_session, read, reason, request
 from envbuilder.core.text import clipped
 from envbuilder.packages.debian import mirrors
 from envbuilder.packages.debian.package import (

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from envbuilder.core import decoding, http, pip, zips
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.http_reasons import reason
+from envbuilder.core.http import reason
 from envbuilder.packages.python import claims, indexes
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.static_index import Offer

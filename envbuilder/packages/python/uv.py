@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from envbuilder.core import decoding, pip, types, uv_program
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http_reasons import printed_reason
+from envbuilder.core.http import printed_reason
 from envbuilder.packages.python import indexes, pylock, unresolvable
 from envbuilder.packages.python.indexes import DEFAULT, canonical
 from envbuilder.packages.python.static_index import StaticIndex

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from envbuilder.core import download, files, http, http_transport, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
-from envbuilder.core.http_limits import Limits
+from envbuilder.core.http import Limits
 from envbuilder.packages import fetch, space
 from envbuilder.packages import locations as origins
 from envbuilder.packages.store import Store
@@ -500,7 +500,7 @@ OTHER_FILE = {
 def faulty(
     located: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[faulty_server.FaultyServer]:
-    monkeypatch.setattr(download, "ATTEMPTS", 2)
+    monkeypatch.setattr(http, "ATTEMPTS", 2)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(fetch, "open_session", lambda: http_transport.Session(TIGHT))
     with faulty_server.FaultyServer(SMALL) as made:
@@ -531,7 +531,7 @@ def test_a_fault_is_an_error_and_the_next_run_succeeds(
 ) -> None:
     faulty.fault = fault
     resumed = "early" in fault or "range" in fault
-    monkeypatch.setattr(download, "ATTEMPTS", 2 if resumed else 1)
+    monkeypatch.setattr(http, "ATTEMPTS", 2 if resumed else 1)
     started = time.monotonic()
     with pytest.raises(BuildError, match=problem) as caught:
         run(found, wheel(SMALL))
