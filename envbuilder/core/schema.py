@@ -19,7 +19,7 @@ from typing import (
 
 import msgspec
 
-from envbuilder.core import decoding, files, strict_yaml
+from envbuilder.core import decoding, files, yaml_files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import SHOWN, escaped, shown
 
@@ -66,7 +66,7 @@ _LONGEST_MESSAGE = 200
 def read_text(path: Path) -> str:
     """Return the UTF-8 text of a file of limited size. Raises `InvalidError` if that fails."""
     try:
-        content = files.read(path, strict_yaml.LARGEST_FILE)
+        content = files.read(path, yaml_files.LARGEST_FILE)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
@@ -79,8 +79,8 @@ def read_text(path: Path) -> str:
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
     """Return the YAML mapping in `text`; `where` names the file in errors."""
     try:
-        data = strict_yaml.load(text)
-    except strict_yaml.StrictYamlError as error:
+        data = yaml_files.load(text)
+    except yaml_files.StrictYamlError as error:
         message = f"{where}:{error.line}: not valid YAML: {error.problem}"
         raise InvalidError(message, error.hint) from error
     if data is None:
@@ -153,7 +153,7 @@ def dotted(path: Iterable[str]) -> str:
 
 def _source(text: str, path: Iterable[str]) -> str | None:
     """Return how a scalar is written in a file; None if the path leads to none."""
-    data = strict_yaml.load(text, scalars_as_text=True)
+    data = yaml_files.load(text, scalars_as_text=True)
     for part in path:
         data = item(data, part)
     return data if isinstance(data, str) else None
@@ -161,7 +161,7 @@ def _source(text: str, path: Iterable[str]) -> str | None:
 
 def _line_of(text: str, path: Sequence[str]) -> int | None:
     """Return the 1-based line of a key path in YAML text, or of its deepest part that is found."""
-    known = strict_yaml.lines(text) if text else {}
+    known = yaml_files.lines(text) if text else {}
     deepest = (known.get(tuple(path[:depth])) for depth in range(len(path), 0, -1))
     return next(filter(None, deepest), None)
 

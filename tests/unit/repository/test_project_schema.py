@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
-from envbuilder.core import project_file, schema, settings, strict_yaml
+from envbuilder.core import project_file, schema, settings, yaml_files
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import configuration
 from tests.unit.core.test_project_file import WRONG_KEYS, WRONG_TYPES
@@ -48,7 +48,7 @@ def test_the_example_has_every_key_and_is_valid(tmp_path: Path) -> None:
     (tmp_path / "envbuilder.yaml").write_text(project_schema.EXAMPLE)
     environ = {"ENVBUILDER_CONFIG_DIR": str(tmp_path / "config")}
     assert configuration.load(environ, tmp_path).definition is not None
-    assert errors(strict_yaml.load(project_schema.EXAMPLE)) == []
+    assert errors(yaml_files.load(project_schema.EXAMPLE)) == []
     examples = project_schema.examples()
     for structure in STRUCTURES:
         assert {*dict(schema.fields(structure))} <= {*examples[structure.__name__]}
@@ -70,7 +70,7 @@ def test_patterns_are_those_of_javascript_too() -> None:
 
 @pytest.mark.parametrize("name", [*WRONG_KEYS, *WRONG_TYPES])
 def test_wrong_keys_and_types_are_errors_in_the_editor_too(name: str) -> None:
-    assert errors(strict_yaml.load({**WRONG_KEYS, **WRONG_TYPES}[name].text))
+    assert errors(yaml_files.load({**WRONG_KEYS, **WRONG_TYPES}[name].text))
 
 
 words = st.sampled_from(
