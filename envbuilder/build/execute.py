@@ -339,7 +339,7 @@ def _unpack_tool(step: UnpackTool, store: Store) -> None:
 
 def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
     """Write each library's bytes under its soname, following links inside a package."""
-    from envbuilder.packages.debian.members import members, opened
+    from envbuilder.packages.debian.deb import members, opened
 
     folder = Path(step.folder)
     folder.mkdir(parents=True, exist_ok=True)

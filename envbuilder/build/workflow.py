@@ -335,7 +335,7 @@ def _make(
     from envbuilder.build.backends import base_python
     from envbuilder.build.execute import execute
     from envbuilder.packages import shared_store, space
-    from envbuilder.packages.debian.members import require_clean
+    from envbuilder.packages.debian.deb import require_clean
     from envbuilder.packages.fetch import fetch
     from envbuilder.packages.python import wheel_conflicts
     from envbuilder.packages.store import Store

@@ -34,8 +34,7 @@ from envbuilder.host import model, probe
 from envbuilder.packages import configuration, mnist
 from envbuilder.packages.conda import install
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.packages.debian import members as deb_members
-from envbuilder.packages.debian import package, suite
+from envbuilder.packages.debian import deb, package, suite
 from envbuilder.packages.python import claims, indexes, pylock, upstream, wheel_conflicts
 from envbuilder.packages.store import Store
 from envbuilder.payload.training import dataset, idx
@@ -171,7 +170,7 @@ def _base() -> rootfs.RootFs:
 
 def read_clean(path: Path, work: Path) -> None:
     file, store = _stored(path, work, "deb")
-    deb_members.require_clean([file], store)
+    deb.require_clean([file], store)
 
 
 def read_deb_files(path: Path, work: Path) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from envbuilder.build.backends import tree_digest
-    from envbuilder.core.tars import Tar
+    from envbuilder.core.archives import Tar
 
 Kind = Literal["file", "folder", "link", "hard link", "other"]
 LISTED = 1000

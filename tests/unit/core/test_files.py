@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -474,3 +475,25 @@ def test_what_cannot_be_written_is_made_each_time(tmp_path: Path) -> None:
     for _ in range(2):
         assert cached(tmp_path / "file" / "entry", dict[str, str], source) == {"a": "1"}
     assert source.made == 2
+
+
+def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    assert files.read(tmp_path / "a", 5) == b"12345"
+    with pytest.raises(OSError, match="larger than 0 KiB; not read") as caught:
+        files.read(tmp_path / "a", 4)
+    assert caught.value.errno == errno.EFBIG
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        files.read(tmp_path / "pipe", 5)
+
+
+def test_an_endless_device_is_read_up_to_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with pytest.raises(OSError, match="not a regular file"):
+        files.read(tmp_path / "zero", 1 << 20)
+    with pytest.raises(OSError, match="larger than 1 MiB"):
+        files.read(tmp_path / "zero", 1 << 20, pipes=True)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from envbuilder.build.backends import tree_digest as tree
 from envbuilder.build.reproduce import differences as reproduce
 from envbuilder.build.reproduce.differences import Difference, Member
+from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError
-from envbuilder.core.tars import Tar
 
 
 def layer(*entries: tuple[str, dict[str, Any], bytes]) -> dict[str, Member]:
