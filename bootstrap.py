@@ -166,9 +166,9 @@ def _pip(*arguments: object) -> "tuple[int, str]":
 
 def _pip_environment() -> "dict[str, str]":
     """Return variables with PIP_SETTINGS, from pip's files and variables alike, and no others."""
-    from envbuilder.core import pip_config
+    from envbuilder.core import pip
 
-    options = pip_config.merged(os.environ, pip_config.texts(os.environ, prefix=VENV))
+    options = pip.merged(os.environ, pip.texts(os.environ, prefix=VENV))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
     for name in PIP_SETTINGS:
         if options.get(name):

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from envbuilder.core import pip_settings, resources
+from envbuilder.core import pip, resources
 from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock
@@ -125,7 +125,7 @@ def careful(wheels: Path, folder: Path) -> str:
 def plain(folder: Path) -> str:
     """The row of `pip install torch` from the configured index, with nothing left of it after."""
     tag = "envbuilder-benchmark/plain:1"
-    found = pip_settings.sources()
+    found = pip.sources()
     os.environ[INDEX] = f"[global]\nindex-url = {found.index_url}\n" if found.index_url else ""
     secrets = (f"id=pip,env={INDEX}", f"id=ca,src={found.cert or DEFAULT_CA_BUNDLE_PATH}")
     options = [word for secret in secrets for word in ("--secret", secret)]

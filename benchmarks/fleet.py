@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from envbuilder.core import bounded, console  # noqa: E402
+from envbuilder.core import console, files  # noqa: E402
 from envbuilder.fleet import drift, judge, result  # noqa: E402
 from envbuilder.fleet import folder as folders  # noqa: E402
 from envbuilder.fleet.page import page  # noqa: E402
@@ -62,7 +62,7 @@ class Nodes:
         """Return the seconds of each step; the page is written at the end."""
         started = time.perf_counter()
         judged = [
-            judge.examined(promise, job, bounded.read(file, result.LARGEST), RUN, file.name)
+            judge.examined(promise, job, files.read(file, result.LARGEST), RUN, file.name)
             for promise, job, file in self.files
         ]
         summary = merged([*judged, *self._fleet.silent])

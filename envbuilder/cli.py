@@ -16,7 +16,7 @@ import click
 
 from envbuilder import __version__
 from envbuilder.commands import removed
-from envbuilder.core import stopping, streams
+from envbuilder.core import console, process
 from envbuilder.core.errors import (
     BUILD_FAILED,
     INTERRUPTED,
@@ -182,9 +182,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     owns_process = arguments is None and "rattler" not in sys.modules
     if arguments is None:
         _require_utf8()
-        streams.guard()
+        console.guard()
         arguments = sys.argv[1:]
-    stopping.install(owns_process=owns_process)
+    process.install_stop_handlers(owns_process=owns_process)
     code = _run(spelled(arguments))
     # The process ends here: a final collection would take a sixth of a short command's time.
     gc.freeze()
@@ -235,8 +235,8 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
         result: Any = cli.main(args=arguments, prog_name="envbuilder", standalone_mode=False)
         sys.stdout.flush()
     except EnvbuilderError as error:
-        if isinstance(error, streams.OutputError):
-            streams.discard()
+        if isinstance(error, console.OutputError):
+            console.discard()
         if debug:
             raise
         _complain(error.message, error.hint)
@@ -252,12 +252,12 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted; nothing half-made is left", "")
         return INTERRUPTED
-    except stopping.TerminatedError as stopped:
+    except process.TerminatedError as stopped:
         _complain("terminated; nothing half-made is left", "")
-        return stopping.exit_code(stopped.args[0])
-    except (streams.NoReaderError, BrokenPipeError):
+        return process.exit_code(stopped.args[0])
+    except (console.NoReaderError, BrokenPipeError):
         # Python must not report it at exit, either.
-        streams.discard()
+        console.discard()
         return 128 + signal.SIGPIPE
     except Exception as error:
         if debug:
@@ -281,5 +281,5 @@ def _unforeseen(error: Exception) -> tuple[str, str]:
 def _complain(message: str, hint: str) -> None:
     from envbuilder.core import console
 
-    with contextlib.suppress(OSError, streams.NoReaderError):  # the exit code still shows it
+    with contextlib.suppress(OSError, console.NoReaderError):  # the exit code still shows it
         console.error(message, hint)

@@ -15,7 +15,7 @@ from envbuilder.build import conventions
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
 from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,8 +14,7 @@ from envbuilder.build import render
 from envbuilder.build.render import RenderedFile
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.resources import MARK
-from envbuilder.core.templates import filled
+from envbuilder.core.resources import MARK, filled
 from envbuilder.profiles import backends
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile

@@ -35,11 +35,11 @@ from envbuilder.build.plan import (
     WritePayload,
     WritePrograms,
 )
-from envbuilder.core import files, folders, process, uv_program
+from envbuilder.core import files, process, uv_program
 from envbuilder.core.errors import BuildError, EnvbuilderError
-from envbuilder.core.http import full_or_broken
-from envbuilder.core.redaction import log_text
+from envbuilder.core.files import full_or_broken
 from envbuilder.core.settings import require_writable
+from envbuilder.core.text import log_text
 from envbuilder.packages.conda import steps
 from envbuilder.packages.store import Store
 
@@ -81,7 +81,7 @@ def execute(
             return False
         _remove(workdir)  # left by a killed build
         try:
-            folders.ensure(workdir)
+            files.ensure_folder(workdir)
             files.write(log, b"", files.PRIVATE)
             for step in plan.steps:
                 with progress.task(step.what) as task:
@@ -158,7 +158,7 @@ def _move(source: Path, target: Path) -> None:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     exists = target.exists() or target.is_symlink()
-    if exists and not (folders.is_folder(target) and integrity.is_sealed(target)):
+    if exists and not (files.is_folder(target) and integrity.is_sealed(target)):
         raise BuildError(
             f"{target}: exists already, and envbuilder did not make it",
             "Move it elsewhere, then run the same command again.",
@@ -297,7 +297,7 @@ def _make_base(step: MakeBase, store: Store, log: Path) -> None:
         def keep(line: str) -> None:
             out.write(log_text(f"{line}\n"))
 
-        folders.ensure(Path(step.layout).parent)
+        files.ensure_folder(Path(step.layout).parent)
         try:
             debian_base.make(step, store, keep)
         except BuildError as error:
@@ -339,7 +339,7 @@ def _unpack_tool(step: UnpackTool, store: Store) -> None:
 
 def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
     """Write each library's bytes under its soname, following links inside a package."""
-    from envbuilder.packages.debian.members import members, opened
+    from envbuilder.packages.debian.deb import members, opened
 
     folder = Path(step.folder)
     folder.mkdir(parents=True, exist_ok=True)

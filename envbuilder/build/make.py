@@ -30,7 +30,7 @@ def fetch(build: Build, sharing: Sharing | None = None) -> Build:
     """Fetch the files that the store lacks, once there is room for them and for the result."""
     from envbuilder.build.backends import base_python
     from envbuilder.packages import shared_store, space
-    from envbuilder.packages.debian.members import require_clean
+    from envbuilder.packages.debian.deb import require_clean
     from envbuilder.packages.fetch import fetch as fetch_files
     from envbuilder.packages.python import wheel_conflicts
     from envbuilder.packages.store import Store

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from envbuilder.build.project_layer import ProjectLayer
 from envbuilder.core import types
-from envbuilder.core.step import Action
+from envbuilder.core.types import Action
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.space import Room
 from envbuilder.profiles.lock import File

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from envbuilder.build import conventions
 from envbuilder.build.access import imports_from
-from envbuilder.core import bounded, console, types
+from envbuilder.core import archives, console, types
 from envbuilder.core.errors import BuildError
 from envbuilder.project import environments, image_files
 from envbuilder.project.image_files import ImageFile
@@ -100,7 +100,7 @@ class _Content:
     def pieces(self) -> Iterator[bytes]:
         digest = hashlib.sha256()
         with self._path.open("rb") as stream:
-            while piece := stream.read(bounded.PIECE):
+            while piece := stream.read(archives.PIECE):
                 digest.update(piece)
                 yield piece
         if digest.hexdigest() != self._file.sha256:

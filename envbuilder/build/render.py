@@ -11,9 +11,8 @@ from envbuilder.build import conventions
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Environment
-from envbuilder.core.redaction import is_public, public
-from envbuilder.core.resources import MARK
-from envbuilder.core.templates import filled
+from envbuilder.core.resources import MARK, filled
+from envbuilder.core.text import is_public, public
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import require_backend

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from envbuilder.build import access
 from envbuilder.build.access import NOTHING, Access
 from envbuilder.containers.engine.container import Port, Volume
-from envbuilder.core import folders, process
+from envbuilder.core import files, process
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.project import environments
 
 if TYPE_CHECKING:
@@ -90,4 +90,4 @@ def _folder(project: Path, text: str) -> str:
 
 def volume_name(project: Path, name: str) -> str:
     """Return the engine's name of a project's volume: those of other projects are others."""
-    return f"envbuilder-{folders.identity(project)[:12]}-{name}"
+    return f"envbuilder-{files.folder_identity(project)[:12]}-{name}"

@@ -27,11 +27,12 @@ from envbuilder.containers.engine import images as engine_images
 from envbuilder.containers.oci import archive, image_names
 from envbuilder.containers.oci.descriptor import INDEX, Descriptor, Index, encode
 from envbuilder.containers.registry import base_images
-from envbuilder.core import redaction, types
 from envbuilder.core import settings as core_settings
+from envbuilder.core import types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.schema import place, read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, require_writable
+from envbuilder.core.text import is_public
 from envbuilder.packages import mnist, space
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.fetch import fetch
@@ -189,7 +190,7 @@ def _require_public(path: Path) -> None:
     text = read_text(path)
     configuration, _ = core_settings.decoded(text, path)
     for name, url in configuration.indexes.items():
-        if not redaction.is_public(url):
+        if not is_public(url):
             raise InvalidError(
                 f"{place(PROJECT_FILE, text, ['indexes', name])}: indexes.{name}: the URL holds"
                 " credentials, and a bundle would pass them on",

@@ -19,11 +19,11 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, files, strict_json, types
+from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.http import full_or_broken
+from envbuilder.core.files import full_or_broken
 from envbuilder.core.schema import explain
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.packages import space
 from envbuilder.packages.space import Room
 from envbuilder.payload.training.dataset import MNIST_SHA256
@@ -329,7 +329,7 @@ class Reader:
 def parse(text: bytes, where: str) -> Manifest:
     """Parse a manifest; `InvalidError` if its schema is unknown or it is invalid."""
     try:
-        data = strict_json.loads(text)
+        data = decoding.strict_json(text)
     except ValueError as error:
         raise InvalidError(f"{where}: its manifest is not valid JSON: {error}") from error
     schema = data.get("schema") if isinstance(data, dict) else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.build import payload
-from envbuilder.core import pip_settings, process, resources, uv_program
+from envbuilder.core import pip, process, resources, uv_program
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import require_writable
 from envbuilder.packages import locations
@@ -158,14 +158,14 @@ def dependencies(
     from envbuilder.packages.python.static_index import StaticIndex
     from envbuilder.packages.python.uv import UnresolvableError, Uv, links
 
-    sources = pip_settings.sources(os.environ)
+    sources = pip.sources(os.environ)
     with tempfile.TemporaryDirectory(prefix="envbuilder-own-") as work:
         uv = Uv(
             run=process.run,
             folder=Path(work),
             cache=require_writable(settings.uv_dir),
             environment=indexes.uv_environment(sources, os.environ),
-            find_links=links(pip_settings.links(sources, os.environ), {}, Path(work)),
+            find_links=links(pip.links(sources, os.environ), {}, Path(work)),
             index=StaticIndex(url="", offers={}),
         )
         direct = requirements(wheel, extra)[0]

@@ -21,7 +21,7 @@ from envbuilder.containers.oci.layout import Layout, place
 from envbuilder.containers.registry import base_images
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.core.http import full_or_broken
+from envbuilder.core.files import full_or_broken
 from envbuilder.core.settings import require_writable
 from envbuilder.packages import mnist, space
 from envbuilder.packages.space import Room

@@ -14,8 +14,7 @@ from envbuilder import __version__
 from envbuilder.ci.matrix import Omission, Row, hint
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.resources import MARK
-from envbuilder.core.templates import filled
+from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import gigabytes
 from envbuilder.profiles.backends import makes_image
 

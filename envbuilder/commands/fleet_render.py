@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envbuilder.commands.options import load_settings
-from envbuilder.core import bounded, console, resources, stamps
+from envbuilder.core import console, files, resources, stamps
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _nodes(path: Path) -> tuple[Node, ...]:
     from envbuilder.fleet.kubernetes import nodes, objects
 
     try:
-        content = bounded.read(path, objects.LARGEST, pipes=True)
+        content = files.read(path, objects.LARGEST, pipes=True)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     return nodes.nodes(objects.parse(content, nodes.NodeList, str(path)))

@@ -20,8 +20,8 @@ from envbuilder.build.project_layer import NEWEST
 from envbuilder.commands.inventory import BUSY, Item, Kept
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci.reference import familiar
-from envbuilder.core import folders
-from envbuilder.core.folders import Owned
+from envbuilder.core import files
+from envbuilder.core.files import Owned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -75,9 +75,9 @@ def recorded_images(settings: Settings, leftovers: Iterable[Path] = ()) -> tuple
     trials = (p / side / "data" / "records" for p in leftovers for side in ("first", "second"))
     images: list[Recorded] = []
     for above in (settings.records_dir, *trials):
-        if not folders.is_folder(above) or settings.data_dir.is_symlink():
+        if not files.is_folder(above) or settings.data_dir.is_symlink():
             continue
-        for folder in sorted(p for p in above.iterdir() if folders.is_folder(p)):
+        for folder in sorted(p for p in above.iterdir() if files.is_folder(p)):
             for record in records.read(folder):
                 names = record.names or (record.ref, f"envbuilder/{record.profile}:latest")
                 images.append(Recorded(record.ids, names, record.profile, folder))

@@ -17,10 +17,10 @@ from msgspec import Struct
 from envbuilder.build.attestation import documents
 from envbuilder.build.backends import integrity
 from envbuilder.build.image import layer_cache, scratch
-from envbuilder.containers.registry import base_images, push_blob
-from envbuilder.core import folders
+from envbuilder.containers.registry import base_images, blobs
+from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.folders import Owned
+from envbuilder.core.files import Owned
 from envbuilder.host import interpreter_answers
 from envbuilder.packages import mnist, store
 from envbuilder.payload.machine.memory import SHARED
@@ -60,7 +60,7 @@ OWNED = (
     store.OWNED,
     base_images.OWNED,
     layer_cache.OWNED,
-    push_blob.OWNED,
+    blobs.OWNED,
     mnist.OWNED,
     interpreter_answers.OWNED,
     # Written by several rooms: logs of builds, of verifications, and of `fleet join`.
@@ -98,10 +98,10 @@ class Inventory:
 
     def spare_mounts(self) -> None:
         """Keep the folders in which something is mounted: it may not be envbuilder's."""
-        table = folders.mount_table()
+        table = files.mount_table()
         items, self.items = self.items, []
         for item in items:
-            if mounted := folders.mounts_below(item.path.resolve(), table):
+            if mounted := files.mounts_below(item.path.resolve(), table):
                 self.keep(item.path, f"something is mounted at {mounted[0]}")
             else:
                 self.items.append(item)
@@ -141,7 +141,7 @@ class Inventory:
                 self.keep(folder, _unreadable(error))
                 return
             for entry in entries:
-                if folders.is_marked(folder) or _is_report(entry.path):
+                if files.is_marked(folder) or _is_report(entry.path):
                     self.items.append(Item(entry.path, self.settings.data_dir))
                 else:
                     self.keep(entry.path, "not a report of envbuilder's, or damaged")
@@ -171,7 +171,7 @@ class Inventory:
         elif not self._lock(path.with_name(f"{path.name}.lock")):
             self.busy.add(path.name)
             self.keep(path, BUSY)
-        elif folders.is_marked(path):
+        elif files.is_marked(path):
             yield Item(path, root)
         else:
             self.keep(path, UNMARKED)
@@ -195,7 +195,7 @@ class Inventory:
                 continue
             self.items += [Item(p, root) for p in ([folder] if contents.whole else contents.ours)]
             if contents.theirs and not contents.ours:
-                self.keep(folder, UNMARKED if not folders.is_marked(folder) else FOREIGN)
+                self.keep(folder, UNMARKED if not files.is_marked(folder) else FOREIGN)
                 continue
             for path in contents.theirs:
                 self.keep(path, LINK if path.is_symlink() else FOREIGN)
@@ -210,7 +210,7 @@ class Inventory:
     def _children(self, root: Path, folder: Path) -> Iterator[Path]:
         if self._is_ours(root, folder):
             try:
-                yield from sorted(p for p in folder.iterdir() if p.name != folders.MARKER)
+                yield from sorted(p for p in folder.iterdir() if p.name != files.MARKER)
             except OSError as error:
                 self.keep(folder, _unreadable(error))
 
@@ -256,11 +256,11 @@ class _Contents(Struct):
 def _look(folder: Path, below: str, owned: Owned, *, marked: bool) -> _Contents:
     """Classify what is in a folder; `below` is its path below the first, with a trailing slash."""
     contents = _Contents()
-    has_marker = folders.is_marked(folder)
+    has_marker = files.is_marked(folder)
     marked = marked or has_marker
     for entry in sorted(os.scandir(folder), key=lambda e: e.name):
         path, name = Path(entry.path), below + entry.name
-        if has_marker and entry.name == folders.MARKER:
+        if has_marker and entry.name == files.MARKER:
             continue
         if entry.is_symlink():
             contents.theirs.append(path)

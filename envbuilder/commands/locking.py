@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from envbuilder.core import console, strict_yaml
+from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.core.files import save
+from envbuilder.core.text import shown
 from envbuilder.profiles import lock as profile_lock
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def require_locked(names: Iterable[str], entries: Iterable[Entry]) -> None:
         if canonicalize_name(name) not in available:
             close = get_close_matches(name, available, n=1)
             raise InvalidError(
-                f"--upgrade-package: no lock holds {strict_yaml.shown(name)}",
+                f"--upgrade-package: no lock holds {shown(name)}",
                 f"Did you mean '{close[0]}'?" if close else "Add it: envbuilder add NAME",
             )
 

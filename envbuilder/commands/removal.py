@@ -12,7 +12,7 @@ from envbuilder.commands import clean_sizes, image_inventory, volume_inventory
 from envbuilder.commands.image_inventory import Listed, Recorded, Records, Removal
 from envbuilder.commands.inventory import Item, Kept
 from envbuilder.containers.engine import connection
-from envbuilder.core import folders
+from envbuilder.core import files
 from envbuilder.core.errors import EnvbuilderError, ToolError
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def remove(
 def _failure(item: Item) -> str:
     """Remove a file or folder; return why that failed, or an empty string."""
     try:
-        folders.remove(item.path, item.root, item.aside)
+        files.remove(item.path, item.root, item.aside)
     except OSError as error:
         return error.strerror or str(error)
     except RecursionError:

@@ -16,7 +16,7 @@ from envbuilder.commands.options import (
     python_option,
     target_host_option,
 )
-from envbuilder.core import console, folders, resources
+from envbuilder.core import console, files, resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import write as write_file
 from envbuilder.profiles import choice
@@ -154,16 +154,16 @@ def _copied(project: ProjectLayer, folder: Path) -> Iterator[Path]:
     Raise `InvalidError` if it exists and was not made by envbuilder, or cannot be written.
     """
     target = folder / project_layer.CONTEXT
-    if os.path.lexists(target) and not folders.is_marked(target):
+    if os.path.lexists(target) and not files.is_marked(target):
         raise InvalidError(
             f"{target}: exists and was not made by envbuilder",
             "Move it away, or name another folder with --output.",
         )
     try:
         if target.exists():
-            folders.remove(target, folder)
+            files.remove(target, folder)
         target.mkdir()
-        folders.mark(target)
+        files.mark_folder(target)
         project_layer.copy(project, target / "files")
     except OSError as error:
         raise InvalidError(f"{target}: cannot be written: {error.strerror or error}") from error

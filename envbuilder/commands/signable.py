@@ -15,7 +15,7 @@ from envbuilder.build.attestation import documents, provenance
 from envbuilder.build.backends import integrity
 from envbuilder.bundle import format as bundle_format
 from envbuilder.containers.oci import archive
-from envbuilder.core import strict_json
+from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.profiles import library
@@ -51,13 +51,13 @@ def recognized(path: Path) -> Signable:
         with path.open("rb") as stream:
             head = stream.read(bundle_format.BLOCK)
             is_bundle = bundle_format.manifest_stated(head) is not None
-            content = b"" if is_bundle else head + stream.read(strict_json.LARGEST)
+            content = b"" if is_bundle else head + stream.read(decoding.LARGEST)
         if is_bundle:
             return _bundle(path)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
-        document = strict_json.loads(content)
+        document = decoding.strict_json(content)
     except ValueError:
         document = None
     keys = document if isinstance(document, dict) else {}

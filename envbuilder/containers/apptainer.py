@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from envbuilder.containers.engine.container import Devices, bound, mount
 from envbuilder.containers.engine.container import Volume as Bound
-from envbuilder.core import process, strict_json
+from envbuilder.core import decoding, process
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.text import printable
 
@@ -108,7 +108,7 @@ def labels(image: Path) -> dict[str, str]:
     if done.returncode:
         raise InvalidError(f"{image}: not an image that Apptainer reads: {reason(done.stderr)}")
     try:
-        value: Any = strict_json.loads(done.stdout.encode())
+        value: Any = decoding.strict_json(done.stdout.encode())
         for key in ("data", "attributes", "labels"):
             value = value.get(key) or {}
         return {name: text for name, text in value.items() if isinstance(text, str)}

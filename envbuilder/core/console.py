@@ -7,18 +7,27 @@ and what is one line stays one line, so that no file or server can add lines of 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from envbuilder.core import streams
-from envbuilder.core.redaction import redacted
-from envbuilder.core.text import clipped, escaped, escaped_json, escaped_lines, wrapped
+from envbuilder.core.errors import BuildError
+from envbuilder.core.text import (
+    clipped,
+    escaped,
+    escaped_json,
+    escaped_lines,
+    log_text,
+    redacted,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import TextIO
 
 WIDTH = 80
 """Columns if the output is not a terminal, so that a file looks the same wherever it is written."""
@@ -113,7 +122,7 @@ def error(message: str, hint: str = "") -> None:
     Their further lines are indented: text that they repeat, such as a program's last lines, cannot
     pass for a message of its own.
     """
-    stream = streams.styled(sys.stderr)
+    stream = styled(sys.stderr)
     coloured = stream.isatty() and not os.environ.get("NO_COLOR")
     prefix = "error: "
     text = _fitted(prefix + message).removeprefix(prefix)
@@ -255,9 +264,157 @@ def rich_console(*, stderr: bool = False, file: Any = None) -> Any:
     It prints to stdout by default. rich honours NO_COLOR, and drops colour if the output is not a
     terminal.
     """
-    from envbuilder.core.terminal import EscapingConsole
-
-    stream = file or streams.styled(sys.stderr if stderr else sys.stdout)
-    console = EscapingConsole(file=stream, soft_wrap=False)
+    stream = file or styled(sys.stderr if stderr else sys.stdout)
+    console = _escaping_console(file=stream, soft_wrap=False)
     console.width = min(console.width, WIDEST) if console.is_terminal else WIDTH
     return console
+
+
+def _escaping_console(**options: Any) -> Any:
+    """Return a console whose only escape sequences are rich's own styles and cursor movements."""
+    from rich.console import Console
+    from rich.segment import Segment
+    from rich.text import Text
+
+    class EscapingConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            # Lines are cut and padded afterwards, so that tables keep their columns.
+            if isinstance(renderable, str):
+                renderable = redacted(renderable)
+            elif isinstance(renderable, Text) and redacted(renderable.plain) != renderable.plain:
+                renderable = Text(redacted(renderable.plain), style=renderable.style)
+            for segment in super().render(renderable, options):
+                safe = segment.text if segment.control else escaped_lines(segment.text)
+                yield Segment(safe, segment.style, segment.control)
+
+    return EscapingConsole(markup=False, emoji=False, highlight=False, **options)
+
+
+class OutputError(BuildError):
+    """The results cannot be written to standard output (exit 1)."""
+
+
+class NoReaderError(Exception):
+    """The program reading the output has exited, as `head` does.
+
+    Not an `OSError`, because some libraries exit on their own on a broken pipe.
+    """
+
+
+class Results:
+    """Standard output that raises `OutputError` if it cannot be written."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    @property
+    def buffer(self) -> Results:
+        """The binary stream, with the same error handling."""
+        return type(self)(self._stream.buffer)
+
+    def write(self, data: str | bytes) -> int:
+        """Write text without control characters, or bytes if this is a `buffer`."""
+        with _failures():
+            self._stream.write(self._safe(data) if isinstance(data, str) else data)
+        return len(data)
+
+    def _safe(self, text: str) -> str:
+        return escaped_lines(text)
+
+    def flush(self) -> None:
+        """Write buffered output."""
+        with _failures():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class Messages(Results):
+    """Standard error without credentials of URLs, that drops output it cannot write."""
+
+    def write(self, data: str | bytes) -> int:
+        """Write text without control characters, or bytes if this is a `buffer`."""
+        with contextlib.suppress(OutputError):
+            return super().write(data)
+        return len(data)
+
+    def _safe(self, text: str) -> str:
+        return log_text(text)
+
+    def flush(self) -> None:
+        """Write buffered output."""
+        with contextlib.suppress(OutputError):
+            super().flush()
+
+
+class _Styled:
+    """A mixin that passes on escape sequences."""
+
+    def _safe(self, text: str) -> str:
+        return text
+
+
+class _StyledResults(_Styled, Results):
+    pass
+
+
+class _StyledMessages(_Styled, Messages):
+    pass
+
+
+def styled(stream: Any) -> Any:
+    """Return the stream for text that carries styles: its writer has escaped all else."""
+    if isinstance(stream, Results):
+        kind = _StyledMessages if isinstance(stream, Messages) else _StyledResults
+        return kind(stream._stream)
+    return stream
+
+
+@contextlib.contextmanager
+def _failures() -> Any:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise NoReaderError from error
+    except OSError as error:
+        why = "it is closed" if error.errno == errno.EBADF else error.strerror or error
+        raise OutputError(
+            f"standard output cannot be written: {why}",
+            "The command's result was lost: run it again with an output that can be written.",
+        ) from error
+
+
+def guard() -> None:
+    """Reopen standard streams that are closed, and wrap stdout and stderr to handle failed writes.
+
+    Otherwise the next file to be opened would become the standard output of every child. A closed
+    stdout is reopened read-only, so that it still cannot be written.
+    """
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = Results(_writable(sys.stdout, 1))
+    sys.stderr = Messages(_writable(sys.stderr, 2))
+
+
+def _writable(stream: TextIO | None, number: int) -> TextIO:
+    stream = stream or open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    with contextlib.suppress(AttributeError):  # a replaced stream may lack `reconfigure`
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
+    return stream
+
+
+def discard() -> None:
+    """Drop output that could not be written, so that Python does not try again at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.close(nothing)

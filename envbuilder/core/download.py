@@ -6,20 +6,22 @@ No downloaded file is trusted before its hash is checked.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from envbuilder.core import console
+from envbuilder.core.files import full_or_broken
 from envbuilder.core.http import (
     FILE_BYTES,
+    Attempts,
     file_seconds,
-    full_or_broken,
     length,
     pieces,
+    reason,
     request,
 )
 from envbuilder.core.http_limits import LimitError, TooLongError
-from envbuilder.core.http_reasons import reason
-from envbuilder.core.redaction import public
+from envbuilder.core.text import public
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,11 +31,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.http_transport import Session
 
-ATTEMPTS = 4
-PATIENCE_SECONDS = 30.0
-"""The longest pause that a busy server may request; a longer one counts as a refusal."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/(?:[0-9]{1,15}|\*)")
-_TEMPORARY = frozenset({408, 416, 425, 429})
 
 
 class UnavailableError(Exception):
@@ -64,16 +62,16 @@ def download(
     """
     import requests
 
-    problem, wait = "", 0.0
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            _pause(pause or session.pause, max(wait, 2.0 ** (attempt - 1)))
+    attempts, problem = Attempts(partial(_pause, pause or session.pause)), ""
+    for _ in attempts:
         try:
             _once(session, url, part, on_bytes, size, limit)
         except requests.RequestException as error:
-            problem, wait = reason(error), _requested_pause(error.response)
+            problem = reason(error)
             console.detail(f"{public(url)}: {problem}")
-            if _is_final(error) or wait > PATIENCE_SECONDS:
+            # A ValueError is an invalid URL, or a page instead of the file.
+            final = isinstance(error, requests.TooManyRedirects | ValueError)
+            if final or not attempts.may_repeat(error.response):
                 break
         except TooLongError as error:
             part.unlink(missing_ok=True)
@@ -90,22 +88,6 @@ def _pause(pause: Callable[[float], None], seconds: float) -> None:
         pause(seconds)
     except LimitError as error:
         raise UnavailableError(str(error)) from None
-
-
-def _is_final(error: requests.RequestException) -> bool:
-    """Return whether another attempt would end in the same way."""
-    import requests
-
-    if isinstance(error, requests.TooManyRedirects | ValueError):  # an invalid URL
-        return True
-    status = error.response.status_code if error.response is not None else 0
-    return 400 <= status < 500 and status not in _TEMPORARY
-
-
-def _requested_pause(response: requests.Response | None) -> float:
-    """Return the seconds that a busy server requests to wait; 0 if it requests no pause."""
-    text = response.headers.get("Retry-After", "") if response is not None else ""
-    return float(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0.0
 
 
 def _once(
@@ -130,7 +112,6 @@ def _once(
         continued = response.status_code == requests.codes.partial_content
         if have and (_is_elsewhere(response, have) or response.status_code == 416):
             part.unlink()
-            response.raise_for_status()
             raise requests.ConnectionError("does not continue where it broke off")
         response.raise_for_status()
         if continued and not have:

@@ -6,7 +6,7 @@ place that catches these errors and turns them into text and an exit code.
 
 from __future__ import annotations
 
-from envbuilder.core.redaction import redacted
+from envbuilder.core.text import redacted
 
 BUILD_FAILED = 1
 INVALID = 2

@@ -1,24 +1,35 @@
-"""Write files atomically, and hash them.
+"""Read and write files safely; create, mark and remove envbuilder's own folders.
 
 A file appears under its name by one rename. Until then it has a name of its own next to it, which
 is never opened through a link or over another user's file: others may be able to write there.
+
+A marker records that envbuilder created the folder that holds it. A folder that already existed
+gets none, so that its content is never treated as envbuilder's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
+import shutil
 import stat
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal, TypeVar
 
+import msgspec
+from msgspec import Struct
+
+from envbuilder.core import decoding
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.text import binary_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from envbuilder.core.errors import EnvbuilderError
 
@@ -27,6 +38,61 @@ _START = 10
 """Bytes by which an earlier output is recognized, such as `{"schema":` or `<!DOCTYPE `."""
 PRIVATE = 0o600
 """Mode of files that describe a user or a machine."""
+MARKER = ".made-by-envbuilder"
+_SIGNATURE = b"envbuilder made this folder\n"
+_CONTENT = _SIGNATURE + (
+    b"The command `envbuilder clean` removes what envbuilder put into it.\n"
+    b"Remove this file, and it leaves the folder alone.\n"
+)
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_T = TypeVar("_T")
+_LARGEST = 64 << 20
+
+
+def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
+    """Return the bytes of a regular file; raise `OSError` if it is none, or has more than `limit`.
+
+    `pipes`: also read pipes and devices, for a file that the user names. Others are never waited
+    for, since opening a pipe blocks until somebody writes to it.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK)
+    with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123 (a descriptor)
+        if not pipes and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {binary_size(limit)}; not read", str(path))
+    return content
+
+
+def write(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Replace a file atomically, creating its folder; an `OSError` leaves the old file in place.
+
+    `mode` is subject to the umask.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, content, mode)
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """Like `write`, for a file that exists: its mode stays, and a link to it stays a link."""
+    target = path.resolve(strict=True)
+    _write(target, content, PRIVATE, final_mode=stat.S_IMODE(target.stat().st_mode))
+
+
+def _write(path: Path, content: bytes, mode: int, final_mode: int | None = None) -> None:
+    part = path.with_name(f".{path.name}.{secrets.randbits(48)}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+            if final_mode is not None:
+                os.fchmod(out.fileno(), final_mode)
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
 
 
 def save(
@@ -58,6 +124,17 @@ def save_output(
     save(path, content, failure, hint, what, mode)
 
 
+def full_or_broken(error: OSError, path: Path) -> BuildError:
+    """Return the `BuildError` for a failed write."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return BuildError(
+            f"no space left on the disk that holds {path.parent}",
+            "Make room (envbuilder clean removes what envbuilder made), or set"
+            " ENVBUILDER_CACHE_DIR to a larger disk. Downloads so far are kept.",
+        )
+    return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its permissions.")
+
+
 def require_replaceable(path: Path, start: bytes) -> None:
     """Raise `InvalidError` for a file that is not empty and does not begin with `start`.
 
@@ -73,36 +150,6 @@ def require_replaceable(path: Path, start: bytes) -> None:
         f"{path}: exists, and is another kind of file: nothing was written",
         "Move it away, or name another file.",
     )
-
-
-def write(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Replace a file atomically, creating its folder; an `OSError` leaves the old file in place.
-
-    `mode` is subject to the umask.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, content, mode)
-
-
-def rewrite(path: Path, content: bytes) -> None:
-    """Like `write`, for a file that exists: its mode stays, and a link to it stays a link."""
-    target = path.resolve(strict=True)
-    _write(target, content, PRIVATE, final_mode=stat.S_IMODE(target.stat().st_mode))
-
-
-def _write(path: Path, content: bytes, mode: int, final_mode: int | None = None) -> None:
-    part = path.with_name(f".{path.name}.{secrets.randbits(48)}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
-            if final_mode is not None:
-                os.fchmod(out.fileno(), final_mode)
-        part.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
 
 
 @contextlib.contextmanager
@@ -180,3 +227,167 @@ def file_sha256(path: Path) -> str:
     """Return the sha256 of a file's content."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
+    """Return the value in the file `entry`, or that of `make`, which is then written there.
+
+    A file that is damaged or holds a value of another type counts as missing. A value that cannot
+    be written, on a full disk or below a folder that may not be changed, is made each time.
+    """
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+        digest, _, content = read(entry, _LARGEST).partition(b"\n")
+        if _digest(content) == digest:
+            return decoding.from_json(content, kind)
+    value = make()
+    content = msgspec.json.encode(value)
+    with contextlib.suppress(OSError):
+        write(entry, _digest(content) + b"\n" + content)
+    return value
+
+
+def _digest(content: bytes) -> bytes:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}".encode()
+
+
+HEX = "[0-9a-f]{64}"
+"""Regular expression of a sha256."""
+
+
+class Owned(Struct, frozen=True):
+    """A folder of the cache whose content can be made again, and the names that envbuilder uses."""
+
+    folder: str
+    paths: tuple[str, ...]
+    """Regular expressions of paths in the folder, part by part; a folder whose whole content is
+    envbuilder's ends with a slash. Temporary files of `files.write` need none of their own."""
+
+    def has(self, path: str, kind: Literal["file", "folder", "whole"]) -> bool:
+        """Return whether a path in the folder is envbuilder's.
+
+        `folder`: one that holds such paths; `whole`: one that holds nothing else.
+        """
+        *above, name = path.split("/")
+        part = re.fullmatch(r"\.(.+)\.\d+\.part", name)
+        parts = [*above, part[1] if part and kind == "file" else name]
+        for owned in self.paths:
+            patterns = owned.split("/")
+            rest = patterns[len(parts) :]
+            fits = {"file": not rest, "folder": bool(rest), "whole": rest == [""]}[kind]
+            if fits and len(parts) <= len(patterns) and all(map(re.fullmatch, patterns, parts)):
+                return True
+        return False
+
+
+def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
+    """Return the folder, creating it if it is missing, and marking it if it was created here.
+
+    New folders are for this user only, but one within a marked folder gets the mode of that one,
+    which the user may have opened to others. The mode of an existing folder is never changed.
+    Not `marked`: its content carries markers of its own. Raises `OSError` if it cannot be created.
+    """
+    for above in reversed([p for p in folder.parents if not p.exists()]):
+        above.mkdir(mode=0o700, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return folder
+    try:
+        if is_marked(folder.parent):
+            folder.chmod(stat.S_IMODE(folder.parent.stat().st_mode) & ~0o022)
+        if marked:
+            mark_folder(folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
+    return folder
+
+
+def folder_identity(folder: Path) -> str:
+    """Return hexadecimal digits that tell folders of one name apart, the same on every call."""
+    return hashlib.sha256(os.fsencode(folder)).hexdigest()
+
+
+def mark_folder(folder: Path) -> None:
+    """Mark a folder that was just created. Raises `OSError` on a full disk."""
+    write(folder / MARKER, _CONTENT)
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether this is a folder, and not a link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def is_marked(folder: Path) -> bool:
+    """Return whether envbuilder created the folder; a marker that is a link does not count."""
+    try:
+        descriptor = os.open(folder / MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.read(descriptor, len(_SIGNATURE)) == _SIGNATURE
+    except OSError:  # the marker is a folder or a device
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path, root: Path, aside: str = "") -> None:
+    """Remove a file, a link or a folder below `root`. Raises `OSError` if that fails.
+
+    A folder that contains a mount point is left untouched: the mounted files belong elsewhere.
+
+    No component below `root` may be a link: each folder on the path is opened relative to its
+    parent's descriptor, so that none can be swapped for a link meanwhile. Links in the folder are
+    removed, but not their targets. The marker is removed last, so that a folder left behind by a
+    kill is still marked. With `aside`, the folder is first marked and renamed to `aside`, so that
+    a partially removed folder is never used.
+    """
+    *above, name = path.relative_to(root).parts
+    top = root.parent.resolve() / root.name
+    with contextlib.ExitStack() as opened:
+        parent = _open_folder(str(top), None, opened)
+        for part in above:
+            parent = _open_folder(part, parent, opened)
+        if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=parent)
+            return
+        if mounted := mounts_below(top.joinpath(*above, name), mount_table()):
+            raise OSError(errno.EBUSY, f"something is mounted at {mounted[0]}")
+        folder = _open_folder(name, parent, opened)
+        if aside:
+            marker = os.open(MARKER, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, dir_fd=folder)
+            opened.callback(os.close, marker)
+            os.write(marker, _CONTENT)
+            with contextlib.suppress(OSError):  # a killed build left a folder of that name
+                os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+                name = aside
+        for child in sorted(os.listdir(folder), key=lambda n: n == MARKER):  # noqa: PTH208 (a descriptor)
+            if stat.S_ISDIR(os.stat(child, dir_fd=folder, follow_symlinks=False).st_mode):
+                shutil.rmtree(child, dir_fd=folder)
+            else:
+                os.unlink(child, dir_fd=folder)
+        os.rmdir(name, dir_fd=parent)
+
+
+def mounts_below(folder: Path, table: str) -> list[str]:
+    """Return the mount points below a folder; `table` has the format of `/proc/self/mountinfo`."""
+    points = (line.split(" ", 5)[4] for line in table.split("\n") if line.count(" ") > 4)
+    plain = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), p) for p in points)
+    return [point for point in plain if point.startswith(f"{folder}/")]
+
+
+def mount_table() -> str:
+    """Return the mount table; empty if the system does not provide it."""
+    with contextlib.suppress(OSError):
+        return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
+    return ""
+
+
+def _open_folder(name: str, within: int | None, opened: contextlib.ExitStack) -> int:
+    descriptor = os.open(name, _FOLDER, dir_fd=within)
+    opened.callback(os.close, descriptor)
+    return descriptor

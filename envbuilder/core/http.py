@@ -1,21 +1,26 @@
-"""HTTP requests with the user's proxies and certificates, redirected and read within limits."""
+"""HTTP requests with the user's proxies and certificates: redirects, retries, limits, reasons.
+
+Packages, base images and checks of sources all request through this module, so that what a server
+may do, and who receives a login, is decided in one place. `http_transport` limits each connection.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import socket
 import zlib
+from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
-from envbuilder.core import console, pip_settings
-from envbuilder.core.errors import BuildError
+from envbuilder.core import console, pip
 from envbuilder.core.http_limits import LimitError, TooLongError
-from envbuilder.core.redaction import public
+from envbuilder.core.text import public
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import requests
 
@@ -26,43 +31,81 @@ PAGE_BYTES = 64 << 20
 PAGE_SECONDS = 300.0
 FILE_BYTES = 16 << 30
 """The longest file of an unknown size."""
+ATTEMPTS = 4
+PATIENCE_SECONDS = 30.0
+"""The longest pause that a busy server may request; a longer one counts as a refusal."""
+BUSY = frozenset({408, 425, 429})
+"""Statuses below 500 that mean: try again later."""
 _LEAST_RATE = 16 << 10
 _PIECE = 1 << 16
 _REDIRECTS = 10
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
+_UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
+_LIMIT = re.compile(r"(?:connect |read )?timeout=([0-9.]+)")
+_ENDS = {ConnectionRefusedError: "connection refused", ConnectionResetError: "connection reset"}
+_FETCHED = re.compile(r"Failed to fetch: `?([^\s`]+)")
+_CAUSE = re.compile(r"^\s*(?:cause|Caused by): (.*)$", re.MULTILINE)
+_STATUS = re.compile(r"HTTP status \w+ error \(([^)]+)\)")
+_PRINTED = {
+    "failed to lookup address": "name not found",
+    "connection refused": "connection refused",
+    "connection reset": "connection reset",
+    "unreachable": "network unreachable",
+    "timed out": "timed out",
+    "certificate": "TLS error: its certificate is not trusted; a proxy's own CA goes into"
+    " SSL_CERT_FILE",
+}
+"""What uv prints as its last cause, in lower case → the reason as `reason` states it."""
 
 
-def file_seconds(size: int) -> float:
-    """Return how long a file of `size` bytes may take: a minute, and 16 KiB/s."""
-    return 60.0 + size / _LEAST_RATE
+def open_session(*, direct: bool = False) -> Session:
+    """Return a session with the user's proxy and certificates (environment first, then pip's).
 
-
-def request(
-    session: requests.Session,
-    method: str,
-    url: str,
-    headers: Mapping[str, str] | None = None,
-    timeout: tuple[float, float] | None = None,
-) -> requests.Response:
-    """Return the response to a GET or HEAD at the end of redirects; the caller closes it.
-
-    Its body is unread, and requested without compression. Other hosts never receive the login of
-    `url`. Raise an error of requests if there is no response, or a redirect leads nowhere.
+    `direct`: without any proxy, for this machine: to a proxy, it would be the proxy's own.
     """
-    import requests
+    from envbuilder.core.http_transport import Session
 
-    complete = {"Accept-Encoding": "identity", **(headers or {})}
-    for _ in range(_REDIRECTS + 1):
-        response = session.request(
-            method, url, headers=complete, stream=True, timeout=timeout, allow_redirects=False
-        )
-        location = response.headers.get("Location", "")
-        if response.status_code not in _REDIRECTED or not location:
-            return response
-        response.close()
-        url = redirected(url, location)
-    raise requests.TooManyRedirects("too many redirects")
+    configured = pip.sources()
+    names = [n for p in ("HTTP", "HTTPS", "ALL") for n in (f"{p}_PROXY", f"{p.lower()}_proxy")]
+    proxies = {name: os.environ.get(name, "") for name in names}
+    pip.require_parsed({n: p if "://" in p else f"http://{p}" for n, p in proxies.items() if p})
+    session = Session()
+    if configured.proxy:
+        session.proxies = {"http": configured.proxy, "https": configured.proxy}
+    has_bundle = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+    bundle = os.environ.get("SSL_CERT_FILE") or configured.cert
+    if bundle and not has_bundle:
+        session.verify = bundle
+    session.hooks["response"].append(_detail)
+    if direct:
+        session.trust_env = False
+        session.proxies = {}
+    return session
+
+
+def _detail(response: requests.Response, **options: object) -> None:
+    del options
+    request = response.request
+    console.detail(f"{request.method} {public(response.url)}: HTTP {response.status_code}")
+
+
+def origin(url: str) -> tuple[str, str, int | None] | None:
+    """Return scheme, host and port of a URL; None if it cannot be parsed."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL without user names and tokens, for messages."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an invalid URL"
+    return parts.hostname or parts.path
 
 
 def redirected(url: str, location: str) -> str:
@@ -72,21 +115,95 @@ def redirected(url: str, location: str) -> str:
     """
     from requests.exceptions import InvalidURL
 
-    try:
-        target = urljoin(url, location)
-        before, after = urlsplit(url), urlsplit(target)
-        host = after.hostname or ""
-        same = (before.scheme, before.hostname, before.port) == (after.scheme, host, after.port)
-    except ValueError:
-        raise InvalidURL("redirected to an invalid address") from None
-    if after.scheme not in _PORTS or not host:
+    target = urljoin(url, location) if origin(location) else ""
+    after = origin(target)
+    if not target or after is None:
+        raise InvalidURL("redirected to an invalid address")
+    scheme, host, _ = after
+    if scheme not in _PORTS or not host:
         raise InvalidURL("redirected to an address that is not http or https")
-    if before.scheme == "https" != after.scheme:
+    before = urlsplit(url)
+    if before.scheme == "https" != scheme:
         raise InvalidURL(f"redirected from https to http ({host})")
     login, at, _ = before.netloc.rpartition("@")
-    if same and at and "@" not in after.netloc:
-        return after._replace(netloc=f"{login}@{after.netloc}").geturl()
+    parts = urlsplit(target)
+    if origin(url) == after and at and "@" not in parts.netloc:
+        return parts._replace(netloc=f"{login}@{parts.netloc}").geturl()
     return target
+
+
+def request(
+    session: requests.Session,
+    method: str,
+    url: str,
+    headers: Mapping[str, str] | None = None,
+    timeout: tuple[float, float] | None = None,
+    *,
+    data: bytes | None = None,
+    auth: Callable[[requests.PreparedRequest], requests.PreparedRequest] | None = None,
+    redirect: Callable[[str, str], str] | None = redirected,
+) -> requests.Response:
+    """Return the response at the end of redirects, which only GET and HEAD follow.
+
+    The caller closes it. Its body is unread, and requested without compression. `auth` adds the
+    login to each request on the way; without it, only the server of `url` receives the login that
+    is part of it. `redirect` returns the next URL from the current one and a `Location`; None: no
+    redirect is followed. Raise an error of requests if there is no response, or a redirect leads
+    nowhere.
+    """
+    import requests
+
+    complete = {"Accept-Encoding": "identity", **(headers or {})}
+    for _ in range(_REDIRECTS + 1):
+        response = session.request(
+            method,
+            url,
+            headers=complete,
+            data=data,
+            auth=auth,
+            stream=True,
+            timeout=timeout,
+            allow_redirects=False,
+        )
+        location = response.headers.get("Location", "")
+        moved = response.status_code in _REDIRECTED and method in {"GET", "HEAD"}
+        if not moved or not location or redirect is None:
+            return response
+        response.close()
+        url = redirect(url, location)
+    raise requests.TooManyRedirects("too many redirects")
+
+
+def without_netrc(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Return a request unchanged: as its `auth`, so that requests adds no login from ~/.netrc."""
+    return prepared
+
+
+class Attempts:
+    """Attempts at a request that may fail temporarily; iterating pauses before each but the first.
+
+    A pause takes 1, 2, then 4 seconds, or what the server requested if that is longer.
+    """
+
+    def __init__(self, pause: Callable[[float], None], count: int | None = None) -> None:
+        self._pause, self._count = pause, count or ATTEMPTS
+        self._requested = 0.0
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self._count):
+            if number:
+                self._pause(max(self._requested, 2.0 ** (number - 1)))
+            self._requested = 0.0
+            yield number
+
+    def may_repeat(self, response: requests.Response | None) -> bool:
+        """Return whether a failed request may work later; None: there was no response."""
+        if response is None:
+            return True
+        text = response.headers.get("Retry-After", "")
+        self._requested = float(text[:9]) if text.isascii() and text.isdecimal() else 0.0
+        status = response.status_code
+        return (status >= 500 or status in BUSY) and self._requested <= PATIENCE_SECONDS
 
 
 def read(response: requests.Response, limit: int = PAGE_BYTES) -> bytes:
@@ -166,54 +283,90 @@ def _unpacked(unpacker: zlib._Decompress | None, data: bytes) -> Iterator[bytes]
         data = unpacker.unconsumed_tail
 
 
-def full_or_broken(error: OSError, path: Path) -> BuildError:
-    """Return the `BuildError` for a failed write."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return BuildError(
-            f"no space left on the disk that holds {path.parent}",
-            "Make room (envbuilder clean removes what envbuilder made), or set"
-            " ENVBUILDER_CACHE_DIR to a larger disk. Downloads so far are kept.",
-        )
-    return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its permissions.")
+def file_seconds(size: int) -> float:
+    """Return how long a file of `size` bytes may take: a minute, and 16 KiB/s."""
+    return 60.0 + size / _LEAST_RATE
 
 
-def host_of(url: str) -> str:
-    """Return the host of a URL without user names and tokens, for messages."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "an invalid URL"
-    return parts.hostname or parts.path
+def reason(error: Exception) -> str:
+    """Return why a request failed, in a few words and without its URL, which may hold a token.
 
-
-def open_session(*, direct: bool = False) -> Session:
-    """Return a session with the user's proxy and certificates (environment first, then pip's).
-
-    `direct`: without any proxy, for this machine: to a proxy, it would be the proxy's own.
+    For example: name not found, connection refused, timed out after 10 s, HTTP 404 Not Found.
     """
-    from envbuilder.core.http_transport import Session
+    import requests
 
-    pip = pip_settings.sources()
-    names = [n for p in ("HTTP", "HTTPS", "ALL") for n in (f"{p}_PROXY", f"{p.lower()}_proxy")]
-    proxies = {name: os.environ.get(name, "") for name in names}
-    pip_settings.require_parsed(
-        {n: p if "://" in p else f"http://{p}" for n, p in proxies.items() if p}
-    )
-    session = Session()
-    if pip.proxy:
-        session.proxies = {"http": pip.proxy, "https": pip.proxy}
-    has_bundle = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
-    bundle = os.environ.get("SSL_CERT_FILE") or pip.cert
-    if bundle and not has_bundle:
-        session.verify = bundle
-    session.hooks["response"].append(_detail)
-    if direct:
-        session.trust_env = False
-        session.proxies = {}
-    return session
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"HTTP {error.response.status_code} {error.response.reason}".strip()
+    causes = [*_causes(error)]
+    text = str(causes[-1])
+    if isinstance(error, requests.exceptions.ProxyError):
+        _, refused, answer = text.rpartition("Tunnel connection failed: ")
+        return (
+            f"the proxy {'refuses' if refused else 'fails'}: {answer if refused else _why(causes)}"
+        )
+    if isinstance(error, requests.exceptions.SSLError):
+        advice = "; a proxy's own CA goes into REQUESTS_CA_BUNDLE"
+        return f"TLS error: {_tls(text)}{advice if 'verify failed' in text else ''}"
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return "broke off"
+    if isinstance(error, requests.ConnectionError | requests.Timeout):
+        return _why(causes)
+    return str(error) or type(error).__name__
 
 
-def _detail(response: requests.Response, **options: object) -> None:
-    del options
-    request = response.request
-    console.detail(f"{request.method} {public(response.url)}: HTTP {response.status_code}")
+def printed_reason(text: str) -> str:
+    """Return the host and the reason that uv's error messages state; empty if neither is there."""
+    fetched = _FETCHED.search(text)
+    causes = _CAUSE.findall(text)
+    if not fetched or not causes:
+        return ""
+    host, last = host_of(fetched[1]), causes[-1]
+    if status := _STATUS.search(last):
+        return f"{host}: HTTP {status[1]}"
+    why = next((why for printed, why in _PRINTED.items() if printed in last.lower()), last[:150])
+    return f"{host} does not answer ({why})"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it wraps: urllib3 keeps causes in `reason` or among the arguments."""
+    inner: BaseException | None = error
+    for _ in range(8):
+        if inner is None:
+            return
+        yield inner
+        stated = (getattr(inner, "reason", None), *inner.args)
+        wrapped = (e for e in stated if isinstance(e, BaseException))
+        context = None if inner.__suppress_context__ else inner.__context__
+        inner = next(wrapped, None) or inner.__cause__ or context
+
+
+def _why(causes: Sequence[BaseException]) -> str:
+    """Return why there is no connection, or why it ended."""
+    first, last = str(causes[0]), str(causes[-1])
+    if isinstance(causes[-1], LimitError):
+        return last
+    if stated := next(filter(None, map(_of_system, causes)), ""):
+        return stated
+    if isinstance(causes[-1], HTTPException):  # its text is what the server sent
+        return "not a valid HTTP response"
+    # requests reports a timeout within the body as a ConnectionError.
+    if "timed out" in first:
+        limit = _LIMIT.search(first)
+        return f"timed out after {float(limit[1]):g} s" if limit else "timed out"
+    return last if last and "://" not in last and len(last) <= 100 else "no connection"
+
+
+def _of_system(cause: BaseException) -> str:
+    """Return the reason that an operating system's error states; empty for other errors."""
+    if isinstance(cause, socket.gaierror):
+        unsure = cause.errno == socket.EAI_AGAIN
+        return "the name server does not answer" if unsure else "name not found"
+    if isinstance(cause, OSError) and cause.errno in _UNREACHABLE:
+        return "network unreachable"
+    return next((words for kind, words in _ENDS.items() if isinstance(cause, kind)), "")
+
+
+def _tls(text: str) -> str:
+    """Return OpenSSL's reason without its codes and source lines."""
+    plain = re.sub(r"\[[A-Z0-9_: ]*\]\s*|\s*\(_ssl\.c:\d+\)", "", text).strip(" .")
+    return plain[:150] or "no secure connection"

@@ -1,4 +1,7 @@
-"""What a server may take, and the errors for one that takes more."""
+"""What a server may take of an HTTP session, and the errors of one that takes more.
+
+Apart from `http`, which imports requests only when something is requested.
+"""
 
 from __future__ import annotations
 

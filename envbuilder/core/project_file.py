@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, dotted, place
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

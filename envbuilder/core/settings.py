@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields, replace
 
-from envbuilder.core import console, folders, ownership, project_file, types
+from envbuilder.core import console, files, ownership, project_file, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, dotted, parse_yaml, place, read_text
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -319,10 +319,10 @@ def require_writable(folder: Path, *, marked: bool = True) -> Path:
     """
     _require_unexposed(folder)
     try:
-        return folders.ensure(folder, marked=marked)
+        return files.ensure_folder(folder, marked=marked)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            from envbuilder.core.http import full_or_broken
+            from envbuilder.core.files import full_or_broken
 
             raise full_or_broken(error, folder) from error
         raise InvalidError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, get_args
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 Accelerator = Literal["cpu", "cuda", "rocm", "xpu", "mps"]
 Framework = Literal["torch", "jax", "tensorflow"]
@@ -229,3 +229,9 @@ Instance = Annotated[
     ),
 ]
 """Ways in which the docker backend can build its image."""
+
+
+class Action(Struct, frozen=True, kw_only=True, tag=True):
+    """A step of a plan; `what` is shown while it runs."""
+
+    what: str

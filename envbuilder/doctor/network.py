@@ -12,8 +12,7 @@ from msgspec import Struct
 from envbuilder.containers.oci import image_names, reference
 from envbuilder.containers.registry import base_images
 from envbuilder.core.errors import EnvbuilderError, InvalidError, ToolError
-from envbuilder.core.http import host_of, open_session, request
-from envbuilder.core.http_reasons import reason
+from envbuilder.core.http import host_of, open_session, reason, request
 from envbuilder.doctor.problem import Problem
 from envbuilder.packages import locations
 from envbuilder.packages.python import indexes

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import bounded, decoding, files, ownership, stamps, strict_json
+from envbuilder.core import decoding, files, ownership, stamps
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import printable
 from envbuilder.fleet import result as results
@@ -116,8 +116,8 @@ def read(folder: Path) -> Plan:
     path = folder / PLAN
     hint = "Name the folder of an earlier run: --resume FOLDER"
     try:
-        content = bounded.read(path, _LARGEST)
-        strict_json.require_few_values(content)
+        content = files.read(path, _LARGEST)
+        decoding.require_few_values(content)
         plan = decoding.from_json(content, Plan)
         stamps.parse(plan.started)
     except OSError as error:
@@ -150,7 +150,7 @@ def add_job(folder: Path, node: str, job: str) -> None:
 def jobs(folder: Path) -> dict[str, str]:
     """Return the newest job of each node. A line that was cut off by a kill is left out."""
     try:
-        content = bounded.read(folder / JOBS, _LARGEST)
+        content = files.read(folder / JOBS, _LARGEST)
     except FileNotFoundError:
         return {}
     newest = {}
@@ -179,7 +179,7 @@ def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, by
 def _bounded(path: Path) -> bytes:
     """Return a result; an empty one, which is malformed, if it is too large or unreadable."""
     try:
-        return bounded.read(path, results.LARGEST)
+        return files.read(path, results.LARGEST)
     except FileNotFoundError:
         raise
     except OSError:

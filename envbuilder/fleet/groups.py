@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, strict_json
+from envbuilder.core import decoding
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import counted, printable
 from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Group
@@ -126,7 +126,7 @@ def unexamined(members: Members, outcome: Outcome, detail: str, job: str | None 
 def examined(members: Members, run: str, job: str, content: bytes) -> Group:
     """Return what became of a group from what its first node sent, which may be anything."""
     try:
-        sent = strict_json.loads(content)
+        sent = decoding.strict_json(content)
     except ValueError as error:
         return unexamined(members, "mixed-up", f"the result of the group: {error}", job)
     return of_result(members, parallel.attempt(run, job), job, sent)

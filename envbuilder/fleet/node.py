@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.core import bounded, console, files, process
+from envbuilder.core import console, files, process
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.text import printable
 from envbuilder.fleet import result as results
@@ -87,7 +87,7 @@ def examine(
 def _read(path: Path) -> dict[str, Any] | None:
     """Return the report that was just written; None if there is none, or not a whole one."""
     try:
-        report = msgspec.json.decode(bounded.read(path, results.LARGEST))
+        report = msgspec.json.decode(files.read(path, results.LARGEST))
     except (OSError, ValueError):
         return None
     return report if isinstance(report, dict) else None

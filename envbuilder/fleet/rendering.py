@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from envbuilder.build.render import RenderedFile
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.resources import MARK
-from envbuilder.core.templates import filled
+from envbuilder.core.resources import MARK, filled
 from envbuilder.fleet.kubernetes import jobs, manifests, together
 from envbuilder.fleet.kubernetes.results import RESULTS
 from envbuilder.fleet.model import Entry, Node, Promise

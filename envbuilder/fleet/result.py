@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, strict_json
+from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.text import printable
 from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Detected, JobId, NodeName, RunId
@@ -54,7 +54,7 @@ def parse(content: bytes, where: str, *, run: str, job: str, node: str) -> Resul
     if len(content) > LARGEST:
         raise InvalidError(f"{where}: not a node's result: larger than {LARGEST >> 20} MiB")
     try:
-        strict_json.require_few_values(content)
+        decoding.require_few_values(content)
         result = decoding.from_json(content, Result)
     except (ValueError, RecursionError) as error:
         problem = printable(str(error), LONGEST_REASON)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec.structs import asdict, replace
 
-from envbuilder.core import bounded, decoding, stamps, strict_json
+from envbuilder.core import decoding, files, stamps
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import printable
 from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Entry, Group, Summary
@@ -35,12 +35,12 @@ def read(path: Path) -> Summary:
     """
     file = path / NAME if path.is_dir() else path
     try:
-        content = bounded.read(file, strict_json.LARGEST)
+        content = files.read(file, decoding.LARGEST)
     except OSError as error:
         problem = f"{file}: cannot be read: {error.strerror or error}"
         raise InvalidError(problem, _HINT) from error
     try:
-        data = strict_json.loads(content)
+        data = decoding.strict_json(content)
         stated = data.get("schema") if isinstance(data, dict) else None
         if isinstance(stated, int) and stated != SCHEMA:
             raise InvalidError(f"{file}: it has schema {stated}, expected {SCHEMA}")

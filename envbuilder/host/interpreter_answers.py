@@ -16,9 +16,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, decoding, files, folders
+from envbuilder.core import decoding, files
 
-OWNED = folders.Owned("interpreters", (r"answers\.json",))
+OWNED = files.Owned("interpreters", (r"answers\.json",))
 NAME = "answers.json"
 _LARGEST = 256 << 10
 _MOST = 64
@@ -105,13 +105,13 @@ class Answers:
         latest = dict(islice(self._entries.items(), first, None))
         content = msgspec.json.encode(_Stored(answers=latest, managed=self._managed))
         with contextlib.suppress(OSError):
-            folders.ensure(self._folder)
+            files.ensure_folder(self._folder)
             files.write(self._folder / NAME, content, files.PRIVATE)
 
 
 def _read(file: Path) -> _Stored:
     try:
-        return decoding.from_json(bounded.read(file, _LARGEST), _Stored)
+        return decoding.from_json(files.read(file, _LARGEST), _Stored)
     except (OSError, msgspec.DecodeError, UnicodeError):  # a damaged file is replaced
         return _Stored()
 

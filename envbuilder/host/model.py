@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import bounded, strict_json, types
+from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -245,11 +245,11 @@ def read(path: Path) -> Host:
 
     hint = "Write it with `envbuilder detect --json` on the machine in question."
     try:
-        content = bounded.read(path, _LARGEST, pipes=True)
+        content = files.read(path, _LARGEST, pipes=True)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
     try:
-        strict_json.require_few_values(content)
+        decoding.require_few_values(content)
         data: Any = msgspec.json.decode(content)
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path}: cannot be read as JSON: {error}", hint) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.core import bounded, strict_json, types
+from envbuilder.core import decoding, files, types
 from envbuilder.core.settings import LOCKS, PROJECT_FILE
 from envbuilder.profiles import profile as profile_files
 from envbuilder.project import environments
@@ -68,7 +68,7 @@ def _is_lock(path: Path, profile: str) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
     try:
-        data = strict_json.loads(bounded.read(path, strict_json.LARGEST))
+        data = decoding.strict_json(files.read(path, decoding.LARGEST))
     except (OSError, ValueError):
         return False
     keys = {"schema", "profile", "inputs", "targets"}

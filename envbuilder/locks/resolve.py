@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from envbuilder.core import pip_settings, process, types
+from envbuilder.core import pip, process, types
 from envbuilder.core.settings import require_writable
 from envbuilder.locks import dependencies, file_sizes, target_wheels
 from envbuilder.locks.system_packages import Debs, is_current
@@ -68,8 +68,8 @@ def resolve(
     index or a claim states.
     """
     environ = os.environ if environ is None else environ
-    sources = pip_settings.sources(environ)
-    user_links = pip_settings.links(sources, environ)
+    sources = pip.sources(environ)
+    user_links = pip.links(sources, environ)
     offers = upstream.offers(profile.indexes, settings, user_links, on_progress, read)
     basis = None if upgrade else previous
     try:

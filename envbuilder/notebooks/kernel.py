@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from envbuilder.containers import inside
 from envbuilder.containers.engine.container import LOOPBACK, Port
-from envbuilder.core import bounded, decoding, process, strict_json
+from envbuilder.core import decoding, files, process
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 def read_connection(path: Path) -> Connection:
     """Return what a connection file states. Raises `InvalidError` if a container cannot have it."""
     try:
-        content: dict[str, Any] = strict_json.loads(bounded.read(path, _LARGEST))
+        content: dict[str, Any] = decoding.strict_json(files.read(path, _LARGEST))
         stated = decoding.convert(content, _Read)
     except (OSError, ValueError) as error:  # msgspec's is a ValueError, too
         raise InvalidError(f"{path}: not a connection file of a kernel here: {error}") from error

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, to_builtins
 
 from envbuilder.build.request import Request
-from envbuilder.core import bounded, strict_json
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import save
 
@@ -135,7 +135,7 @@ def _installed(choice: Choice, data: Path) -> Path | None:
     expected = {"project": str(choice.project), "environment": choice.environment}
     for folder in _folders(choice, data):
         try:
-            content = strict_json.loads(bounded.read(folder / _FILE, _LARGEST))
+            content = decoding.strict_json(files.read(folder / _FILE, _LARGEST))
             if content["metadata"]["envbuilder"] == expected:
                 return folder
         except (OSError, ValueError, LookupError, TypeError):

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core import bounded, strict_json
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place, read_text
 from envbuilder.core.settings import PROJECT_FILE
@@ -239,7 +239,7 @@ def _of_locks(folder: Path) -> Iterator[str]:
     """Yield the references of the base images in the locks of a folder."""
     for path in sorted(folder.glob("*.json")):
         try:
-            lock = strict_json.loads(bounded.read(path, strict_json.LARGEST))
+            lock = decoding.strict_json(files.read(path, decoding.LARGEST))
         except (OSError, ValueError):
             continue
         targets = lock.get("targets") if isinstance(lock, dict) else None

@@ -23,16 +23,8 @@ from msgspec.structs import replace
 from envbuilder.core import parallel, uv_program
 from envbuilder.core.download import OtherSizeError, UnavailableError, download
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
-from envbuilder.core.files import file_sha256
-from envbuilder.core.http import (
-    FILE_BYTES,
-    full_or_broken,
-    host_of,
-    length,
-    open_session,
-    request,
-)
-from envbuilder.core.http_reasons import printed_reason
+from envbuilder.core.files import file_sha256, full_or_broken
+from envbuilder.core.http import FILE_BYTES, host_of, length, open_session, printed_reason, request
 from envbuilder.core.settings import require_writable
 from envbuilder.core.text import gigabytes
 from envbuilder.packages import locations, space

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from envbuilder.core import pip_settings, uv_program
+from envbuilder.core import pip, uv_program
 from envbuilder.core.errors import ToolError
 from envbuilder.packages.python import indexes
 
@@ -27,8 +27,8 @@ BY_PATH = frozenset({"deb", "conda"})
 
 def find_links() -> tuple[Path, ...]:
     """Return the existing local folders of wheels that uv or pip is configured with."""
-    places = pip_settings.links(pip_settings.sources(), os.environ)
-    found = (pip_settings.local_folder(place) for place in places)
+    places = pip.links(pip.sources(), os.environ)
+    found = (pip.local_folder(place) for place in places)
     return tuple(folder for folder in found if folder is not None and folder.is_dir())
 
 
@@ -46,7 +46,7 @@ def places() -> tuple[Place, ...]:
     uv itself is run, since only it knows all of its settings, including its default index. Raise
     `ToolError` if it fails.
     """
-    configuration = pip_settings.sources()
+    configuration = pip.sources()
     variables = indexes.uv_environment(configuration, os.environ)
     with tempfile.TemporaryDirectory(prefix="envbuilder-places-") as name:
         folder = Path(name)
@@ -73,7 +73,7 @@ def places() -> tuple[Place, ...]:
     options = [line.partition(" ") for line in printed.splitlines()]
     listed = [Place(url=url) for flag, _, url in options if flag.endswith("index-url")]
     flat = [url for flag, _, url in options if flag == "--find-links"]
-    flat += pip_settings.links(configuration, os.environ)
+    flat += pip.links(configuration, os.environ)
     return tuple(
         dict.fromkeys((*([] if no_index else listed), *(Place(url=u, flat=True) for u in flat)))
     )
@@ -90,7 +90,7 @@ def urls(file: File, settings: Settings) -> tuple[str, ...]:
 
 def uv_variables(source: str, settings: Settings) -> dict[str, str]:
     """Return variables that make uv search a source: the user's indexes, or the upstream index."""
-    variables = indexes.uv_environment(pip_settings.sources(), os.environ)
+    variables = indexes.uv_environment(pip.sources(), os.environ)
     if source != indexes.DEFAULT:
         # Only this index: the file is pinned by hash, and other indexes would only cost time.
         variables.pop("UV_INDEX", None)

@@ -16,14 +16,13 @@ from typing import IO, TYPE_CHECKING, cast
 
 from msgspec import Struct
 
-from envbuilder.core import bounded, process, resources
+from envbuilder.core import archives, process, resources
+from envbuilder.core.archives import Tar
 from envbuilder.core.download import UnavailableError, download
 from envbuilder.core.errors import EnvbuilderError, InvalidError
-from envbuilder.core.files import file_sha256
-from envbuilder.core.folders import Owned
-from envbuilder.core.http import full_or_broken, host_of, open_session
+from envbuilder.core.files import Owned, file_sha256, full_or_broken
+from envbuilder.core.http import host_of, open_session
 from envbuilder.core.settings import require_writable
-from envbuilder.core.tars import Tar
 from envbuilder.packages.python import indexes
 from envbuilder.payload.training.dataset import MNIST_SHA256
 
@@ -84,7 +83,7 @@ def _raw_sha256(path: Path) -> str:
     digest = hashlib.sha256()
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            for piece in bounded.pieces(cast("IO[bytes]", stream), LARGEST):
+            for piece in archives.pieces(cast("IO[bytes]", stream), LARGEST):
                 digest.update(piece)
     except _BROKEN_GZIP as error:
         problem = "not a complete gzip file" if path.suffix == ".gz" else "not MNIST's file"
@@ -202,7 +201,7 @@ def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
             try:
                 download(session, f"{base}/{name}.gz", packed, lambda _: None, limit=LARGEST)
                 with gzip.open(packed) as source, raw.open("wb") as out:
-                    out.writelines(bounded.pieces(cast("IO[bytes]", source), LARGEST))
+                    out.writelines(archives.pieces(cast("IO[bytes]", source), LARGEST))
             except (UnavailableError, *_BROKEN_GZIP) as error:
                 problems.append(f"{host_of(base)}: {name}.gz: {error}")
                 raw.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from envbuilder.core import derived, files, folders
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.core.files import file_sha256
 
@@ -31,12 +31,12 @@ NAME = "store"
 """Folder below a cache, and below a shared one."""
 DERIVED = "derived"
 """Subfolder for what was read from files of the store, to be read faster next time."""
-OWNED = folders.Owned(
+OWNED = files.Owned(
     NAME,
     (
-        f"sha256/[0-9a-f]{{2}}/{folders.HEX}",
-        rf"partial/{folders.HEX}(\.lock)?",
-        rf"{DERIVED}/{folders.HEX}\.json",
+        f"sha256/[0-9a-f]{{2}}/{files.HEX}",
+        rf"partial/{files.HEX}(\.lock)?",
+        rf"{DERIVED}/{files.HEX}\.json",
     ),
 )
 _CHUNK = 1 << 20
@@ -91,10 +91,10 @@ class Store:
     def _locked_part(self, sha256: str) -> Iterator[Path]:
         from filelock import FileLock
 
-        folders.ensure(self.root)
-        folders.ensure(self.root / "sha256")
+        files.ensure_folder(self.root)
+        files.ensure_folder(self.root / "sha256")
         part = self._part(sha256)
-        folders.ensure(part.parent, marked=False)
+        files.ensure_folder(part.parent, marked=False)
         with FileLock(part.with_name(f"{sha256}.lock")):
             # A link would be written through, and another name's file be made read-only.
             with contextlib.suppress(FileNotFoundError):
@@ -137,7 +137,7 @@ class Store:
     def _keep(self, part: Path, sha256: str) -> None:
         part.chmod(0o444)
         target = _below(self.root, sha256)
-        folders.ensure(target.parent, marked=False)
+        files.ensure_folder(target.parent, marked=False)
         part.replace(target)
 
     def derived(self, sha256: str, what: str, kind: type[_T], make: Callable[[Path], _T]) -> _T:
@@ -154,9 +154,9 @@ class Store:
     def remembered(self, key: str, kind: type[_T], make: Callable[[], _T]) -> _T:
         """Return what `make` derives; `key`, a sha256, names everything that decides it."""
         with contextlib.suppress(OSError):
-            folders.ensure(self.root)
-            folders.ensure(self.root / DERIVED)
-        return derived.remembered(self.root / DERIVED / f"{key}.json", kind, make)
+            files.ensure_folder(self.root)
+            files.ensure_folder(self.root / DERIVED)
+        return files.cached(self.root / DERIVED / f"{key}.json", kind, make)
 
     def sound(self, sha256: str) -> bool:
         """Return whether the file is here with the right bytes; a damaged one is left in place."""

@@ -16,10 +16,10 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import bounded, decoding, strict_json, types
+from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.schema import explain
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -289,7 +289,7 @@ def content(path: Path, command: str) -> bytes:
     Raises `InvalidError` if it cannot be read.
     """
     try:
-        return bounded.read(path, strict_json.LARGEST)
+        return files.read(path, decoding.LARGEST)
     except OSError as error:
         raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
 
@@ -301,7 +301,7 @@ def previous(path: Path) -> Lock:
     does.
     """
     try:
-        data = strict_json.loads(bounded.read(path, strict_json.LARGEST))
+        data = decoding.strict_json(files.read(path, decoding.LARGEST))
         if data["schema"] != _WITH_TOOLS_IN_TARGETS:
             return load(path)
         for target in data["targets"]:
@@ -317,7 +317,7 @@ def decoded(read: bytes, path: Path, kind: type[_T], schema: int, name: str, com
     `name` stands for it in messages, `command` creates it.
     """
     try:
-        data = strict_json.loads(read)
+        data = decoding.strict_json(read)
     except ValueError as error:
         raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
     stated = data.get("schema") if isinstance(data, dict) else None

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import resources, strict_yaml, types
+from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
-from envbuilder.core.strict_yaml import SHOWN
+from envbuilder.core.text import SHOWN, shown
 from envbuilder.profiles import backends, frameworks, requirements
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def _merged(
     stated = data.get("name", name)
     if stated != name:
         is_text = isinstance(stated, str)
-        kind = strict_yaml.shown(stated) if is_text else f"not text but {type(stated).__name__}"
+        kind = shown(stated) if is_text else f"not text but {type(stated).__name__}"
         raise InvalidError(f"{path}: name: is {kind}, but the file is named '{name}'")
     data["name"] = name
     parent = data.get("extends")
@@ -373,7 +373,7 @@ def _find(name: str, folders: Sequence[Path]) -> Path:
         if path.is_file():
             return path
     hint = suggestion(name, names(folders))
-    raise InvalidError(f"unknown profile {strict_yaml.shown(name)}", hint)
+    raise InvalidError(f"unknown profile {shown(name)}", hint)
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

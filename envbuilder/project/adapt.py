@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.profiles import backends
 from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.profiles.profile import Python

@@ -9,7 +9,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.schema import dotted, place, read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.profiles import profile as profile_files
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.library import Library, OtherFrameworkError

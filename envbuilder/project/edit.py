@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, settings, yaml_edit
+from envbuilder.core import decoding, settings, yaml_files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementLine
 from envbuilder.core.settings import PROJECT_FILE
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import environments
 from envbuilder.project.requirement_files import requirement as requirements
@@ -67,7 +67,7 @@ class _File:
         above = [] if self.environment == DEFAULT else ["environments", self.environment]
         try:
             self.text = edit((*above, "requirements"))
-        except yaml_edit.EditError as error:
+        except yaml_files.EditError as error:
             raise InvalidError(f"{self._path}: {error}", _BY_HAND) from error
         self.lines.append(line)
 
@@ -100,18 +100,18 @@ def _put(file: _File, requirement: str, place: int | None = None) -> None:
     """Add a requirement, or replace the one at a place."""
     if place is None:
         file.change(
-            lambda key: yaml_edit.append(file.text, key, requirement), f"added {requirement}"
+            lambda key: yaml_files.append_item(file.text, key, requirement), f"added {requirement}"
         )
     elif file.listed[place] != requirement:
         file.change(
-            lambda key: yaml_edit.replace(file.text, key, place, requirement),
+            lambda key: yaml_files.replace_item(file.text, key, place, requirement),
             f"{file.listed[place]} → {requirement}",
         )
 
 
 def _drop(file: _File, place: int) -> None:
     file.change(
-        lambda key: yaml_edit.remove(file.text, key, place), f"removed {file.listed[place]}"
+        lambda key: yaml_files.remove_item(file.text, key, place), f"removed {file.listed[place]}"
     )
 
 

@@ -6,7 +6,7 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from envbuilder.core import bounded
+from envbuilder.core import files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +40,6 @@ def arguments(folder: Path) -> tuple[str, ...]:
 
 def _is_program(path: Path) -> bool:
     try:
-        return _GUARD.search(bounded.read(path, _LARGEST)) is not None
+        return _GUARD.search(files.read(path, _LARGEST)) is not None
     except OSError:
         return False

@@ -12,7 +12,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementFile
 from envbuilder.core.schema import place, read_text
 from envbuilder.core.settings import PROJECT_FILE
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.project.requirement_files import requirement
 from envbuilder.project.requirement_files.listed import Line
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, folders, types
+from envbuilder.core import archives, files, types
+from envbuilder.core.archives import path_objection
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.member_paths import objection
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import binary_size, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -43,7 +43,7 @@ _KEY_TEXT = re.compile(
 )
 """Text of a private key; code that only looks for one has a quote after the dashes."""
 _TEMPLATES = frozenset({".env.example", ".env.sample", ".env.template"})
-_MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", folders.MARKER)
+_MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", files.MARKER)
 """What a folder holds that is an environment, a cache, or made by envbuilder."""
 
 
@@ -144,7 +144,7 @@ def _leads_to_litter(place: Path, root: Path) -> bool:
 def _require_inside(place: Path, path: Path, root: Path) -> None:
     """Raise `InvalidError` unless a path is a file, or a link to one in the project."""
     name = shown(path.as_posix())
-    if wrong := objection(path.as_posix()):
+    if wrong := path_objection(path.as_posix()):
         raise InvalidError(wrong, "Rename it, or leave it out.")
     try:
         target = place.resolve(strict=True)
@@ -163,12 +163,12 @@ def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile
     try:
         with (project / name).open("rb") as stream:
             mode = os.fstat(stream.fileno()).st_mode
-            while piece := stream.read(bounded.PIECE):
+            while piece := stream.read(archives.PIECE):
                 head = head or piece[:_HEAD]
                 size += len(piece)
                 if size > limit:
                     raise InvalidError(
-                        f"more than {bounded.size(MOST_BYTES)} would be in the image", _LESS
+                        f"more than {binary_size(MOST_BYTES)} would be in the image", _LESS
                     )
                 digest.update(piece)
     except OSError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, strict_json
+from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError, SignatureError
 from envbuilder.core.text import printable
 
@@ -74,7 +74,7 @@ class Envelope(Struct, frozen=True, kw_only=True, rename={"payload_type": "paylo
 def parse(data: bytes, where: str) -> Envelope:
     """Return an envelope; raise `InvalidError` if it is malformed or too large."""
     try:
-        envelope = decoding.convert(strict_json.loads(data), Envelope)
+        envelope = decoding.convert(decoding.strict_json(data), Envelope)
         _unpacked(envelope.payload)
         for signature in envelope.signatures:
             _unpacked(signature.sig)

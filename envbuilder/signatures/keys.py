@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core import bounded
+from envbuilder.core import files
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.settings import is_key_text
 from envbuilder.core.text import printable
@@ -142,7 +142,7 @@ def publics(named: Iterable[str]) -> tuple[PublicKey, ...]:
 
 def _content(path: Path) -> bytes:
     try:
-        return bounded.read(path, LARGEST, pipes=True)
+        return files.read(path, LARGEST, pipes=True)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
 

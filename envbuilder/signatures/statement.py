@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import bounded, decoding, files, strict_json
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError, InvalidError, SignatureError
 from envbuilder.core.text import printable
 from envbuilder.signatures import envelope as envelopes
@@ -82,7 +82,7 @@ def make(subjects: Sequence[Subject], predicate_type: str, predicate: object) ->
 def parse(content: bytes, where: str) -> Statement:
     """Return a statement; raise `WrongTypeError` if the content is none."""
     try:
-        statement = decoding.convert(strict_json.loads(content), Statement)
+        statement = decoding.convert(decoding.strict_json(content), Statement)
     except (ValueError, msgspec.ValidationError) as error:
         problem = printable(str(error), 200)
         raise WrongTypeError(
@@ -149,7 +149,7 @@ def read_file(path: Path) -> tuple[Envelope, ...]:
     Raise `InvalidError` if it cannot be read or is malformed.
     """
     try:
-        content = bounded.read(path, strict_json.LARGEST)
+        content = files.read(path, decoding.LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.build.payload import RECORD
-from envbuilder.core import files, folders
+from envbuilder.core import files
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.settings import require_writable
 from envbuilder.payload.training.blind_test import IMAGES
@@ -61,7 +61,7 @@ def exchange(settings: Settings) -> Iterator[dict[str, Path]]:
         path = Path(name)  # nobody else's: what is below may be open to all
         lock = path.with_name(f"{path.name}.lock")
         with FileLock(lock):
-            folders.mark(path)
+            files.mark_folder(path)
             # A container reads and writes as a different user.
             modes = {"questions": 0o755, RECORD: 0o777}
             for each, mode in modes.items():

@@ -12,10 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.build.payload import RECORD
-from envbuilder.core import files, folders
+from envbuilder.core import files
 from envbuilder.core.errors import VerifyError
-from envbuilder.core.redaction import log_text
-from envbuilder.core.text import printable
+from envbuilder.core.text import log_text, printable
 from envbuilder.packages.mnist import Dataset
 from envbuilder.payload.machine import importing
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
@@ -436,7 +435,7 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
     Returns "" if the log cannot be written: a full disk must not hide the verdict.
     """
     try:
-        folders.ensure(log.parent)
+        files.ensure_folder(log.parent)
         files.write(log, log_text(text).encode(), files.PRIVATE)
     except OSError as error:
         progress.note(f"{log}: cannot be written: {error.strerror or error}")

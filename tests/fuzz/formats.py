@@ -26,7 +26,7 @@ from envbuilder.containers.oci import archive, members, reference, rootfs
 from envbuilder.containers.oci.descriptor import INDEX
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import challenges, referrers, transfer
+from envbuilder.containers.registry import auth, transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import settings as core_settings
 from envbuilder.core.console import PlainProgress
@@ -34,8 +34,7 @@ from envbuilder.host import model, probe
 from envbuilder.packages import configuration, mnist
 from envbuilder.packages.conda import install
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.packages.debian import members as deb_members
-from envbuilder.packages.debian import package, suite
+from envbuilder.packages.debian import deb, package, suite
 from envbuilder.packages.python import claims, indexes, pylock, upstream, wheel_conflicts
 from envbuilder.packages.store import Store
 from envbuilder.payload.training import dataset, idx
@@ -171,7 +170,7 @@ def _base() -> rootfs.RootFs:
 
 def read_clean(path: Path, work: Path) -> None:
     file, store = _stored(path, work, "deb")
-    deb_members.require_clean([file], store)
+    deb.require_clean([file], store)
 
 
 def read_deb_files(path: Path, work: Path) -> None:
@@ -374,10 +373,10 @@ def read_answers(path: Path, work: Path) -> None:
         except (ValueError, TypeError, RecursionError):
             pass
         for header in answer.headers.values():
-            challenges.parse(header)
+            auth.parse_challenges(header)
         body = io.BytesIO((work / f"{number}.body").read_bytes())
         answer.raw = HTTPResponse(body, preload_content=False)
-        challenges.token((work / f"{number}.body").read_bytes())
+        auth.parse_token((work / f"{number}.body").read_bytes())
         return answer
 
     from envbuilder.core.errors import EnvbuilderError
@@ -386,7 +385,7 @@ def read_answers(path: Path, work: Path) -> None:
         connection = Connection(reference.parse("r.invalid/a"), pause=lambda seconds: None)
         for act in (
             lambda: transfer.pull(connection, "t", Layout.create(work / "l"), "linux/amd64", QUIET),
-            lambda: referrers._listed(connection, "sha256:" + "0" * 64),
+            lambda: transfer._listed(connection, "sha256:" + "0" * 64),
         ):
             try:
                 act()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.oci.descriptor import Manifest
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core.tars import Tar
+    from envbuilder.core.archives import Tar
 
 RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 AARCH64 = 183

@@ -11,11 +11,12 @@ import pytest
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.descriptor import Index, decode
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import connection, manifests
-from envbuilder.containers.registry import push_blob as send
+from envbuilder.containers.registry import blobs, manifests
 from envbuilder.containers.registry import transfer as registry
 from envbuilder.containers.registry.connection import Connection
+from envbuilder.core import http_transport
 from envbuilder.core.console import PlainProgress
+from envbuilder.core.http_limits import Limits
 from tests.support import image_layouts as images
 from tests.support import registry_fixture as fake_registry
 from tests.support.registry_fixture import PASSWORD, USER, FakeRegistry
@@ -36,7 +37,7 @@ SILENT = PlainProgress(lambda line: None)
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeRegistry]:
     """A registry; nobody is logged in anywhere, and pieces are small."""
-    monkeypatch.setattr(send, "PIECE", 1 << 19)
+    monkeypatch.setattr(blobs, "PIECE", 1 << 19)
     for name in ("REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -88,7 +89,8 @@ def pull(server: FakeRegistry, wanted: str, folder: Path) -> registry.Pulled:
 def impatient(monkeypatch: pytest.MonkeyPatch, fault: str = "hang") -> None:
     """Where a registry hangs, it is given up soon; elsewhere a slow machine must not matter."""
     if fault == "hang":
-        monkeypatch.setattr(connection, "TIMEOUT_SECONDS", (10.0, 0.4))
+        limits = Limits(timeout=(10.0, 0.4))
+        monkeypatch.setattr(http_transport, "Limits", lambda: limits)
 
 
 @pytest.fixture

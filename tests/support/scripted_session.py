@@ -7,6 +7,7 @@ from typing import Any
 
 import requests
 import urllib3
+from requests.structures import CaseInsensitiveDict
 
 
 def answer(status: int, body: bytes = b"", reason: str = "", **headers: str) -> requests.Response:
@@ -24,6 +25,7 @@ class Scripted:
         self.answers = list(answers)
         self.requests: list[tuple[str, str]] = []
         self.options: list[dict[str, Any]] = []
+        self.authorized: list[str] = []
 
     def request(self, method: str, url: str, **options: Any) -> requests.Response:
         self.requests.append((method, url))
@@ -31,6 +33,8 @@ class Scripted:
         response = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         request = requests.PreparedRequest()
         request.method, request.url = method, url
+        request.headers = CaseInsensitiveDict(options["headers"])
+        self.authorized.append(options["auth"](request).headers.get("Authorization", ""))
         if isinstance(response, Exception):
             assert isinstance(response, requests.RequestException)
             response.request = request
@@ -39,4 +43,4 @@ class Scripted:
         return response
 
     def authorizations(self) -> list[str]:
-        return [options["headers"].get("Authorization", "") for options in self.options]
+        return self.authorized

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core import zips
+from envbuilder.core import archives
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,11 +65,11 @@ def read_metadata(wheel: Path) -> bytes:
     on licences; installing it fails anyway.
     """
     try:
-        with zips.opened(wheel) as archive:
+        with archives.open_zip(wheel) as archive:
             for path in archive.namelist():
                 folder, _, name = path.partition("/")
                 if folder.endswith(".dist-info") and name == "METADATA":
-                    return zips.content(archive, path, METADATA_LIMIT)
-    except (OSError, *zips.DAMAGED):
+                    return archives.zip_content(archive, path, METADATA_LIMIT)
+    except (OSError, *archives.BAD_ZIP):
         pass
     return b""

@@ -9,7 +9,7 @@ from envbuilder.build.attestation import provenance, sbom
 from envbuilder.build.image import records as image_records
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import manifests, push_blob, referrers, transfer
+from envbuilder.containers.registry import blobs, manifests, transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
@@ -64,7 +64,7 @@ def pushed_record(
 
 def require_allowed(ref: str, settings: Settings) -> None:
     """Raise `BuildError` if pushing to a reference is not allowed."""
-    push_blob.require_allowed(_connect(ref, settings))
+    blobs.require_allowed(_connect(ref, settings))
 
 
 def attach(
@@ -97,8 +97,8 @@ def attach(
             if name == "provenance":
                 content = provenance.also_about(content, about)
             kind = MEDIA_TYPES[name]
-            made = referrers.make(layout, image, kind, kind, content)
-            referrers.attach(connection, layout, made, settings.uploads_dir, silent)
+            made = transfer.make_referrer(layout, image, kind, kind, content)
+            transfer.attach(connection, layout, made, settings.uploads_dir, silent)
     progress.note(f"attached to {connection.name}@{image.digest}: {', '.join(documents)}")
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from envbuilder.containers.engine.container import Volume
-from envbuilder.core import folders
+from envbuilder.core import files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -40,5 +40,5 @@ def with_cache(volumes: Iterable[Volume], uid: int, project: Path | None) -> tup
     volumes = tuple(volumes)
     if any(volume.target == _FOLDER for volume in volumes):
         return volumes
-    ending = f"-{folders.identity(project)[:12]}" if project else ""
+    ending = f"-{files.folder_identity(project)[:12]}" if project else ""
     return (*volumes, Volume(source=f"envbuilder-cache-{uid}{ending}", target=_FOLDER))

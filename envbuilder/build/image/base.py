@@ -12,7 +12,7 @@ from envbuilder.build.plan import LoadBase, MakeBase
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import LABEL, no_base
 from envbuilder.containers.oci import image_names
-from envbuilder.core import console, folders, types
+from envbuilder.core import console, files, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import require_writable
@@ -78,7 +78,7 @@ def repository(profile: str, settings: Settings) -> str:
         return f"envbuilder/{profile}"
     words = (project.name,) if environment == DEFAULT else (project.name, environment)
     plain = re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower())[:_LONGEST].strip("-")
-    digits = folders.identity(project.joinpath(*words[1:]))[:6]
+    digits = files.folder_identity(project.joinpath(*words[1:]))[:6]
     return f"envbuilder/{plain or 'project'}-{digits}/{profile}"
 
 

@@ -29,7 +29,7 @@ from envbuilder.containers.oci.layer import Layer, write
 from envbuilder.containers.oci.layout import Layout, place
 from envbuilder.core import decoding, process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
-from envbuilder.packages.debian import archive
+from envbuilder.packages.debian import deb
 from envbuilder.packages.debian.suite import ARCHITECTURES
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _lay_archive(base: MakeBase, store: Store, folder: Path) -> dict[str, str]:
 
 def _control(path: Path) -> str:
     """Return the control stanza of a .deb, ending in a newline."""
-    with archive.opened(
+    with deb.open_deb(
         path, lambda reason: BuildError(f"{path.name}: not a Debian package: {reason}")
     ) as package:
         text, _ = package.control()["control"]

@@ -16,7 +16,7 @@ from envbuilder.build import conventions
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
 from envbuilder.core.text import escaped
-from envbuilder.packages.debian import members as deb_members
+from envbuilder.packages.debian import deb
 
 if TYPE_CHECKING:
     import tarfile
@@ -93,12 +93,12 @@ def members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, .
 def _package(
     file: File, path: Path, root: RootFs, stanzas: dict[tuple[str, str], str]
 ) -> Iterator[Member]:
-    with deb_members.opened(file, path) as package:
+    with deb.opened(file, path) as package:
         control = package.control()
         parts = {name: content for name, (content, _) in control.items()}
         stanza = _text(file, parts.pop("control")).strip("\n")
         fields = _fields(stanza)
-        deb_members.require_named(file, fields)
+        deb.require_named(file, fields)
         _require_files_only(file, parts)
         key = (fields["Package"], fields["Architecture"])
         if key in stanzas:
@@ -108,11 +108,11 @@ def _package(
         stanzas[key] = _installed(fields)
         data = package.data()
         contents: dict[str, bytes] = {}
-        for name, member in deb_members.members(file, data):
+        for name, member in deb.members(file, data):
             if member.isreg():
                 contents[name] = b"".join(data.pieces(member))
             elif member.islnk():
-                contents[name] = contents[deb_members.path(file, member.linkname)]
+                contents[name] = contents[deb.member_path(file, member.linkname)]
             else:
                 contents[name] = b""
             if not name.startswith(_LEFT_OUT):
@@ -139,8 +139,7 @@ def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
 
 def _refused(file: File, reason: str) -> BuildError:
     return BuildError(
-        f"{file.basename}: cannot be unpacked into an image:"
-        f" {escaped(reason, deb_members.LONGEST_REASON)}",
+        f"{file.basename}: cannot be unpacked into an image: {escaped(reason, deb.LONGEST_REASON)}",
         "Use --builder buildkit.",
     )
 

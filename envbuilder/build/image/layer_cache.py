@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from envbuilder.containers.oci.descriptor import decode, encode
 from envbuilder.containers.oci.layer import Layer, compressor
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.core import derived, files, folders
+from envbuilder.core import files
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ SYSTEM_FORMAT = 2
 """The same for layers whose packages an engine installed."""
 
 
-OWNED = folders.Owned(
+OWNED = files.Owned(
     "layers",
     (
         "oci-layout",
         r"index\.json",
-        f"blobs/sha256/{folders.HEX}",
+        f"blobs/sha256/{files.HEX}",
         r"blobs/sha256/\.part-\w+/",
-        rf"made/{folders.HEX}\.json",
+        rf"made/{files.HEX}\.json",
     ),
 )
 
@@ -115,7 +115,7 @@ class LayerCache:
 
     def keep(self, inputs: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
         """Add a layer that was just written to a file on the same disk; the file is moved."""
-        folders.ensure(self.layout.folder)
+        files.ensure_folder(self.layout.folder)
         blob = self.layout.blob(layer.digest)
         blob.parent.mkdir(parents=True, exist_ok=True)
         written.replace(blob)
@@ -125,8 +125,8 @@ class LayerCache:
 
     def remembered(self, inputs: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:
         """Return the cached result of `make` for `inputs`; entries carry a hash of their own."""
-        folders.ensure(self.layout.folder)
-        return derived.remembered(self._entry(inputs), kind, make)
+        files.ensure_folder(self.layout.folder)
+        return files.cached(self._entry(inputs), kind, make)
 
     def _entry(self, inputs: Mapping[str, Any]) -> Path:
         key = hashlib.sha256(

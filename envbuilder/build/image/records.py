@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, files, folders, types
+from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
@@ -112,14 +112,14 @@ def keep(folder: Path, record: ImageRecord) -> None:
     )
     record = msgspec.structs.replace(record, names=tuple(dict.fromkeys(names)))
     content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-    folders.ensure(folder.parent)
+    files.ensure_folder(folder.parent)
     files.write(path, content)
 
 
 def note(folder: Path, image: LoadedImage) -> Path:
     """Record an intermediate image in the folder of its fingerprint; return the file."""
     name = image.ids[0].removeprefix("sha256:")
-    folders.ensure(folder.parent)
+    files.ensure_folder(folder.parent)
     files.write(folder / LOADED / f"{name}.json", msgspec.json.encode(image) + b"\n")
     return folder / LOADED / f"{name}.json"
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder.core import folders
+from envbuilder.core import files
 from envbuilder.payload.machine.memory import SHARED, available_bytes
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _locked(parent: Path) -> tuple[Path, int]:
         descriptor = os.open(path, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if path.is_dir():
-            folders.mark(path)
+            files.mark_folder(path)
             return path, descriptor
         os.close(descriptor)
 
@@ -73,7 +73,7 @@ def left(shared: Path = SHARED) -> Iterator[Path]:
     """Yield this user's folders in memory whose process has ended."""
     for path in shared.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if path.lstat().st_uid != os.getuid() or not folders.is_marked(path):
+            if path.lstat().st_uid != os.getuid() or not files.is_marked(path):
                 continue
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

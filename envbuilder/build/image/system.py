@@ -20,7 +20,7 @@ from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.oci.members import members
-from envbuilder.core import bounded
+from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
     """
     edits = list(_edits(blob, epoch))
     with blob.open("rb") as raw:
-        tar, at = bounded.unpacked(raw), 0
+        tar, at = archives.unpacked(raw), 0
 
         def read(size: int) -> bytes:
             data = tar.read(size)

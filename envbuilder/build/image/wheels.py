@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct
 
 from envbuilder.containers.oci.descriptor import Bytes
-from envbuilder.core import bounded, zips
+from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import wheel_conflicts
 
@@ -80,9 +80,9 @@ class Wheel:
 
     def __init__(self, path: Path, name: str) -> None:
         self._name = name
-        self._stream = zips.File(path)
+        self._stream = path.open("rb")
         try:
-            with zips.archive_in(self._stream) as archive:
+            with archives.open_zip(self._stream) as archive:
                 entries = [i for i in archive.infolist() if not i.is_dir()]
                 rows = _rows(archive)
         except wheel_conflicts.UNREADABLE as error:
@@ -137,13 +137,13 @@ class Wheel:
 
     def write_others(self, target: Path) -> None:
         """Write a wheel of everything but `files`; `OSError` on a full disk."""
-        with zips.archive_in(self._stream) as archive, zipfile.ZipFile(target, "w") as rest:
+        with archives.open_zip(self._stream) as archive, zipfile.ZipFile(target, "w") as rest:
             for entry in self._others:
                 written = copy.copy(entry)
                 written.extra = b""  # those of Zip64 are true only where they come from
                 try:
                     with rest.open(written, "w") as out:
-                        for piece in zips.pieces(archive, entry):
+                        for piece in archives.zip_pieces(archive, entry):
                             out.write(piece)
                 except wheel_conflicts.UNREADABLE as error:
                     raise self.unusable(f"{entry.filename}: {error}") from error
@@ -207,8 +207,8 @@ def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
         rest, data = piece, b""
         # A full piece may not be all: zeros take so few bits that the last input is read before
         # the last output fits.
-        while rest or len(data) == bounded.PIECE:
-            data = inflate.decompress(rest, bounded.PIECE)
+        while rest or len(data) == archives.PIECE:
+            data = inflate.decompress(rest, archives.PIECE)
             rest = inflate.unconsumed_tail
             yield data
 

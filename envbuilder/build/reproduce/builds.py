@@ -23,9 +23,9 @@ from envbuilder.build.plan import Assemble, BuildResult, CopyProject, MakeBase, 
 from envbuilder.build.reproduce import differences
 from envbuilder.build.reproduce.differences import Built, Image, Outcome, Prefix
 from envbuilder.build.request import Product
-from envbuilder.core import folders
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
-from envbuilder.core.http import full_or_broken
+from envbuilder.core.files import full_or_broken
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.store import Store
 from envbuilder.profiles.backends import makes_image
@@ -66,7 +66,7 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     scratch = require_writable(settings.cache_dir / "reproduce", marked=False)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
-        folders.mark(folder)
+        files.mark_folder(folder)
         # `clean` removes folders whose lock is missing or not held.
         stack.callback(Path(f"{folder}.lock").unlink, missing_ok=True)
         stack.enter_context(FileLock(f"{folder}.lock"))

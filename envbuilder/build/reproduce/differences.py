@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core import types
-    from envbuilder.core.tars import Tar
+    from envbuilder.core.archives import Tar
 
 LISTED = 1000
 """Maximum number of differences that an outcome lists."""

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder.core import bounded
+from envbuilder.core import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +29,7 @@ def specifications(folders: Iterable[Path]) -> list[bytes]:
         with contextlib.suppress(OSError):
             for file in folder.iterdir():
                 with contextlib.suppress(OSError):
-                    texts.append(bounded.read(file, _BYTES))
+                    texts.append(files.read(file, _BYTES))
     return texts
 
 

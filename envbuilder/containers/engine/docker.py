@@ -18,8 +18,8 @@ from envbuilder.containers.engine.container import limits
 from envbuilder.containers.engine.interface import BuildCommand, Engine, short
 from envbuilder.containers.engine.versions import parsed
 from envbuilder.containers.oci import archive
+from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
-from envbuilder.core.tars import Tar
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

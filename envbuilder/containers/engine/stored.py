@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.containers.oci.descriptor import INDEXES, MANIFESTS, Index, Manifest, decode
-from envbuilder.core import folders
+from envbuilder.core import files
 from envbuilder.core.errors import EnvbuilderError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _LARGEST = 64 << 10
 
 def remember(layout: Layout, recorded: Layout) -> None:
     """Record the manifests of a layout's images in `recorded`."""
-    folders.ensure(recorded.folder)
+    files.ensure_folder(recorded.folder)
     for image in (*layout.index().manifests, *layout.images()):
         if image.media_type in MANIFESTS | INDEXES and layout.has(image):
             recorded.add(layout.read(image), image.media_type)

@@ -19,9 +19,9 @@ from envbuilder.containers.oci.layout import MARK, Layout, place
 from envbuilder.containers.oci.members import diff_id
 from envbuilder.containers.oci.reference import qualified
 from envbuilder.core import files
+from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.files import file_sha256
-from envbuilder.core.tars import Tar
 
 if TYPE_CHECKING:
     import tarfile

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Bytes, Descriptor
 from envbuilder.core import parallel, types
+from envbuilder.core.archives import Folders, path_objection
 from envbuilder.core.errors import BuildError
-from envbuilder.core.member_paths import Folders, objection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -205,7 +205,7 @@ def clean(members: Iterable[Member]) -> list[Member]:
     ordered = sorted(members, key=lambda m: os.fsencode(m.path))
     folders = Folders()
     for member in ordered:
-        wrong = objection(member.path)
+        wrong = path_objection(member.path)
         wrong = wrong or folders.objection(member.path, is_folder=member.kind == "folder")
         if member.kind == "link" and not (member.target and member.target.isprintable()):
             wrong = wrong or f"{member.path!r} is a link to {member.target!r}"

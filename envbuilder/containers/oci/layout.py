@@ -29,7 +29,7 @@ from envbuilder.containers.oci.descriptor import (
     digest_of,
     encode,
 )
-from envbuilder.core import bounded, files
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.files import file_sha256
 
@@ -67,7 +67,7 @@ class Layout:
     def open(cls, folder: Path) -> Layout:
         """Open an existing layout; raise `InvalidError` if `folder` is not one."""
         try:
-            version = json.loads(bounded.read(folder / MARK, _MARK_LIMIT))
+            version = json.loads(files.read(folder / MARK, _MARK_LIMIT))
         except (OSError, ValueError, RecursionError) as error:
             raise InvalidError(
                 f"{folder}: no OCI image layout (a folder with {MARK} and index.json)"
@@ -157,7 +157,7 @@ class Layout:
         """Return the index of everything in the layout."""
         path = self.folder / "index.json"
         try:
-            data = bounded.read(path, JSON_LIMIT)
+            data = files.read(path, JSON_LIMIT)
         except OSError as error:
             raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
         return decode(data, Index, str(path))

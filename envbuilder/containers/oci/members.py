@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import IO, TYPE_CHECKING
 
-from envbuilder.core import bounded
+from envbuilder.core import archives
+from envbuilder.core.archives import Tar
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.tars import Tar
 
 if TYPE_CHECKING:
     import tarfile
@@ -43,8 +43,8 @@ def diff_id(layer: IO[bytes], size: int, where: str) -> types.Digest:
     """
     digest = hashlib.sha256()
     try:
-        for piece in bounded.pieces(bounded.unpacked(layer), bounded.unpacked_limit(size)):
+        for piece in archives.pieces(archives.unpacked(layer), archives.unpacked_limit(size)):
             digest.update(piece)
-    except bounded.faults() as error:
+    except archives.faults() as error:
         raise InvalidError(f"{where}: not a readable layer: {error}") from error
     return f"sha256:{digest.hexdigest()}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.oci.descriptor import Manifest
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core.tars import Tar
+    from envbuilder.core.archives import Tar
 
 
 class OtherPythonError(BuildError):

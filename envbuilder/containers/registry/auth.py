@@ -1,25 +1,46 @@
-"""Registry authentication: basic auth and bearer tokens."""
+"""Registry authentication: stored logins, basic auth and bearer tokens.
+
+`docker login` and `podman login` store credentials in files, or in programs that those name; they
+are read, never written. A secret is looked up when a registry demands it, kept in memory, and never
+part of any output.
+"""
 
 from __future__ import annotations
 
 import base64
+import binascii
 import functools
-from typing import TYPE_CHECKING, Protocol
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
+from urllib.request import parse_http_list
 
-from envbuilder.containers.oci.reference import is_loopback
-from envbuilder.containers.registry import challenges, credentials
-from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
-from envbuilder.core.http_reasons import reason
+import msgspec
+from msgspec import Struct
+
+from envbuilder.containers.oci.reference import DEFAULT_HOST, is_loopback
+from envbuilder.core import decoding, http, process
+from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.http_limits import TooLongError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import requests
 
-    from envbuilder.containers.registry.challenges import Challenge
-    from envbuilder.containers.registry.credentials import Credential
-
+_PIECE = re.compile(
+    r"(?:(?P<scheme>[A-Za-z0-9!#$%&'*+.^_`|~-]+)(?:\s+|\Z))?"
+    r"(?:(?P<name>[A-Za-z0-9!#$%&'*+.^_`|~-]+)\s*=\s*(?P<value>.*))?",
+    re.DOTALL,
+)
+_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
+_CONFIG_LIMIT = 1 << 20
+_HELPER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HELPER_SECONDS = 60.0
+_DOCKER_HUB = "https://index.docker.io/v1/"
+_TOKEN_USER = "<token>"  # noqa: S105 (the user name that helpers give an identity token)
 _ANSWER_LIMIT = 1 << 18
 _FORM = "application/x-www-form-urlencoded"
 
@@ -28,35 +49,26 @@ class DeniedError(Exception):
     """Access denied; `str` says why, without any secret."""
 
 
-class Send(Protocol):
-    """A function that sends one request, without redirects, retries or credentials of its own."""
-
-    def __call__(
-        self, method: str, url: str, headers: Mapping[str, str], data: bytes | None
-    ) -> requests.Response:
-        """Send the request and return the response, its body unread."""
-
-
 class Login:
     """Credentials for one repository, looked up when they are first needed."""
 
     def __init__(
         self,
         host: str,
-        send: Send,
+        session: requests.Session,
         pause: Callable[[float], None],
         *,
         plain_http: bool,
         repository: str = "",
     ) -> None:
-        self._host, self._send, self._pause, self._plain = host, send, pause, plain_http
+        self._host, self._session, self._pause, self._plain = host, session, pause, plain_http
         self._repository = repository
         self.secrets: set[str] = set()
         """Strings that must not appear in any message."""
 
     def answer(self, header: str) -> str:
         """Return the `Authorization` for a `WWW-Authenticate`; raise `DeniedError` without one."""
-        offered = challenges.parse(header)
+        offered = parse_challenges(header)
         credential = self._credential
         bearer = next((c for c in offered if c.scheme == "bearer"), None)
         if bearer is not None:
@@ -71,7 +83,7 @@ class Login:
 
     @functools.cached_property
     def _credential(self) -> Credential | None:
-        credential = credentials.find(self._host, repository=self._repository)
+        credential = stored_credential(self._host, repository=self._repository)
         if credential is not None:
             self.secrets |= {credential.secret, _basic(credential).removeprefix("Basic ")}
         return credential
@@ -82,24 +94,29 @@ class Login:
 
         realm = challenge.parameters.get("realm", "")
         server = self._checked(realm)
-        request = _request(realm, challenge.parameters, credential)
-        problem = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self._pause(2.0 ** (attempt - 1))
+        method, url, headers, data = _request(realm, challenge.parameters, credential)
+        attempts, problem = http.Attempts(self._pause), ""
+        for _ in attempts:
             try:
-                response = self._send(*request)
-                data = limited(response, _ANSWER_LIMIT) or b""
-            except (requests.RequestException, BrokenOffError) as error:
-                problem = reason(error)
+                response = http.request(
+                    *(self._session, method, url, headers),
+                    data=data,
+                    auth=http.without_netrc,
+                    redirect=None,
+                )
+                body = http.read(response, _ANSWER_LIMIT)
+            except TooLongError:
+                body = b""
+            except requests.RequestException as error:
+                problem = http.reason(error)
                 continue
             status = response.status_code
-            token = challenges.token(data) if status == requests.codes.ok else ""
+            token = parse_token(body) if status == requests.codes.ok else ""
             if token:
                 return token
             who = "anybody" if credential is None else "this login"
             problem = f"no token for {who} (HTTP {status})"
-            if status < 500 and status != requests.codes.too_many_requests:
+            if not attempts.may_repeat(response):
                 break
         raise DeniedError(f"its token server {server}: {problem}")
 
@@ -147,3 +164,184 @@ def _request(
 def _basic(known: Credential) -> str:
     pair = base64.b64encode(f"{known.user}:{known.secret}".encode()).decode()
     return f"Basic {pair}"
+
+
+class Challenge(Struct, frozen=True):
+    """An authentication method that a registry offers: lower-case scheme, and parameters."""
+
+    scheme: str
+    parameters: dict[str, str]
+
+
+def parse_challenges(header: str) -> tuple[Challenge, ...]:
+    """Return the challenges of a `WWW-Authenticate` header; malformed parts are skipped."""
+    challenges: list[Challenge] = []
+    for piece in parse_http_list(header):
+        match = _PIECE.fullmatch(piece.strip())
+        if match is None:
+            continue
+        if match["scheme"]:
+            challenges.append(Challenge(match["scheme"].lower(), {}))
+        if match["name"] and challenges:
+            value = match["value"].strip()
+            if len(value) >= 2 and value[0] == value[-1] == '"':
+                value = value[1:-1]
+            challenges[-1].parameters.setdefault(match["name"].lower(), value)
+    return tuple(challenges)
+
+
+class _TokenAnswer(Struct, frozen=True):
+    token: str | None = None
+    access_token: str | None = None
+
+
+def parse_token(body: bytes) -> str:
+    """Return the token in a token server's response; empty if there is none that fits a header."""
+    try:
+        answer = decoding.from_json(body, _TokenAnswer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    given = answer.token or answer.access_token or ""
+    return given if _TOKEN.fullmatch(given) else ""
+
+
+class Credential(Struct, frozen=True, kw_only=True):
+    """A user's name and password, or an identity token instead of both."""
+
+    user: str
+    secret: str
+    is_token: bool = False
+
+    def __repr__(self) -> str:
+        return "Credential(…)"
+
+
+class _Entry(Struct, frozen=True):
+    auth: str | None = None
+    identitytoken: str | None = None
+    username: str | None = None
+    password: str | None = None
+
+
+class _File(Struct, frozen=True, rename="camel"):
+    auths: dict[str, _Entry] | None = None
+    cred_helpers: dict[str, str] | None = None
+    creds_store: str | None = None
+
+
+class _HelperAnswer(Struct, frozen=True, rename="pascal"):
+    username: str
+    secret: str
+
+
+def stored_credential(
+    host: str, environ: Mapping[str, str] | None = None, repository: str = ""
+) -> Credential | None:
+    """Return the credential for a repository of a registry; None if there is no login for it.
+
+    Of a file's logins, the one of the longest namespace that holds the repository is taken, as
+    podman does. Raise `InvalidError` for a damaged file, `ToolError` for a credential helper that
+    is configured but does not work.
+    """
+    for path in _files(os.environ if environ is None else environ):
+        found = _in_file(path, host, repository)
+        if found is not None:
+            return found
+    return None
+
+
+def _files(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the file in `REGISTRY_AUTH_FILE`, or else Docker's and podman's files that exist."""
+    named = environ.get("REGISTRY_AUTH_FILE")
+    if named:
+        return (Path(named),)
+    home = Path(environ.get("HOME") or Path.home())
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    docker = Path(environ.get("DOCKER_CONFIG") or home / ".docker")
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    places = (
+        docker / "config.json",
+        *([Path(runtime) / "containers" / "auth.json"] if runtime else []),
+        config / "containers" / "auth.json",
+    )
+    return tuple(p for p in places if p.is_file())
+
+
+def _in_file(path: Path, host: str, repository: str) -> Credential | None:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_CONFIG_LIMIT)
+        read = decoding.from_json(data or b"{}", _File)
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # The file holds secrets: messages name the problem, never the content.
+        raise InvalidError(
+            f"{path}: not a Docker configuration: {error}", "Log in again: docker login"
+        ) from None
+    keys = _keys(host)
+    helpers, entries = read.cred_helpers or {}, read.auths or {}
+    parts = repository.split("/") if repository else []
+    namespaces = ("/".join((host, *parts[:depth])) for depth in range(len(parts), 0, -1))
+    entry = next((entries[n] for n in namespaces if n in entries), None)
+    helper = next((helpers[k] for k in keys if k in helpers), read.creds_store)
+    if helper and entry is None:
+        found = _ask_helper(helper, keys[0], path)
+        if found is not None:
+            return found
+    entry = entry or next((entries[k] for k in keys if k in entries), None)
+    return None if entry is None else _read_entry(entry, path, host)
+
+
+def _keys(host: str) -> tuple[str, ...]:
+    """Return the keys of a registry in the files, the usual one first."""
+    if host == DEFAULT_HOST:
+        return (_DOCKER_HUB, DEFAULT_HOST, "index.docker.io")
+    schemes = (f"{scheme}://{host}{path}" for scheme in ("https", "http") for path in ("", "/"))
+    return (host, *schemes, f"https://{host}/v1/", f"https://{host}/v2/")
+
+
+def _read_entry(entry: _Entry, path: Path, host: str) -> Credential | None:
+    user, secret = entry.username or "", entry.password or ""
+    if entry.auth:
+        try:
+            text = base64.b64decode(entry.auth, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            text = ""
+        user, colon, secret = text.rstrip("\0").partition(":")
+        if not colon:
+            raise InvalidError(
+                f"{path}: the entry for {host} is not a user name and a password",
+                f"Log in again: docker login {host}",
+            )
+    if entry.identitytoken:
+        return Credential(user=user, secret=entry.identitytoken, is_token=True)
+    return Credential(user=user, secret=secret) if user else None
+
+
+def _ask_helper(helper: str, server: str, path: Path) -> Credential | None:
+    """Return the credential from a helper; its output is not quoted, as it may hold a secret."""
+    if not _HELPER_NAME.fullmatch(helper):
+        raise InvalidError(f"{path}: {helper!r} is not the name of a credential helper")
+    program = f"docker-credential-{helper}"
+    if process.which(program) is None:
+        raise ToolError(
+            f"{program}: not found; {path} names it for {server}",
+            "Install it, or set DOCKER_CONFIG to a folder with another config.json.",
+        )
+    done = process.run([program, "get"], stdin=f"{server}\n", timeout=_HELPER_SECONDS)
+    if done.returncode != 0 and "not found" in done.stdout + done.stderr:
+        return None
+    try:
+        answer = None if done.returncode else decoding.from_json(done.stdout, _HelperAnswer)
+    except msgspec.DecodeError:
+        answer = None
+    if answer is None:
+        raise ToolError(
+            f"{program}: no answer for {server} (exit {done.returncode})",
+            f"Try it: echo {server} | {program} get",
+        )
+    if not answer.secret:
+        return None
+    is_token = answer.username == _TOKEN_USER
+    return Credential(user=answer.username, secret=answer.secret, is_token=is_token)

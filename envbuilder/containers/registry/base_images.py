@@ -14,8 +14,7 @@ from envbuilder.containers.oci.descriptor import INDEX, Descriptor, Index, decod
 from envbuilder.containers.oci.layout import MARK, Layout
 from envbuilder.containers.registry import manifests, transfer
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
-from envbuilder.core.folders import HEX, Owned
-from envbuilder.core.http import full_or_broken
+from envbuilder.core.files import HEX, Owned, full_or_broken
 from envbuilder.core.settings import require_writable
 
 if TYPE_CHECKING:

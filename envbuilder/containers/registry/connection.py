@@ -16,29 +16,23 @@ from msgspec import Struct
 
 from envbuilder.containers.oci.reference import Reference, is_loopback
 from envbuilder.containers.registry.auth import DeniedError, Login
-from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
-from envbuilder.core import console, decoding
+from envbuilder.core import console, decoding, http
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http import host_of, open_session
-from envbuilder.core.http_reasons import reason
-from envbuilder.core.redaction import public
-from envbuilder.core.text import printable
+from envbuilder.core.http import open_session, reason
+from envbuilder.core.http_limits import TooLongError
+from envbuilder.core.text import printable, public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     import requests
 
-TIMEOUT_SECONDS = (10.0, 30.0)
-"""Timeout to connect and between two writes, and timeout between two reads."""
-PATIENCE_SECONDS = 30.0
-"""The longest pause that a busy registry may request; a longer one counts as a refusal."""
-REDIRECTS = 5
-_REDIRECTED = frozenset({301, 302, 303, 307, 308})
-_BUSY = frozenset({408, 425, 429})
+
+class BrokenOffError(Exception):
+    """A missing or incomplete response to a request; `str` says why in a few words."""
+
+
 _ANSWER_LIMIT = 1 << 16
-_PORTS = {"https": 443, "http": 80}
-_ALWAYS = {"Accept-Encoding": "identity", "User-Agent": "envbuilder"}
 
 
 class _Error(Struct, frozen=True):
@@ -79,7 +73,9 @@ class Connection:
         self._session = open_session(direct=self._local)
         self.pause = pause or self._session.pause
         self._login = Login(
-            *(self.host, self._send, self.pause), plain_http=plain_http, repository=self.repository
+            *(self.host, self._session, self.pause),
+            plain_http=plain_http,
+            repository=self.repository,
         )
         self._authorization = ""
         self._lock = threading.Lock()
@@ -128,12 +124,12 @@ class Connection:
         """
         import requests
 
-        problem, status = "", 0
-        for attempt in range(ATTEMPTS if retry else 1):
-            if attempt:
-                self.pause(2.0 ** (attempt - 1))
+        attempts, problem, status = http.Attempts(self.pause, None if retry else 1), "", 0
+        for _ in attempts:
             try:
                 response = self._authorized(method, url, what, headers or {}, data)
+            except requests.TooManyRedirects as error:
+                raise self.failure(what, reason(error)) from None
             except requests.RequestException as error:
                 problem, status = self._no_response(error), 0
                 continue
@@ -141,21 +137,18 @@ class Connection:
                 return response
             with response:
                 problem, status = self._refusal(response), response.status_code
-                wait = _requested_pause(response)
-            if not (status >= 500 or status in _BUSY) or wait > PATIENCE_SECONDS:
+            if not attempts.may_repeat(response):
                 raise self.failure(what, problem, status)
-            if wait and attempt < ATTEMPTS - 1:
-                self.pause(wait)
         if not retry:
             raise BrokenOffError(problem)
         raise self.failure(what, problem, status)
 
     def resolve(self, location: str, base: str, what: str) -> str:
         """Return the absolute URL of a `Location` header; raise `BuildError` if it leaves https."""
-        target = urljoin(base, location) if _origin(location) is not None else ""
+        target = urljoin(base, location) if http.origin(location) is not None else ""
         parts = urlsplit(target)
         local = self._local and is_loopback(parts.netloc) and parts.scheme == "http"
-        if parts.scheme == "https" or local or (target and _origin(target) == _origin(self._base)):
+        if parts.scheme == "https" or local or (target and self._is_registry(target)):
             return target
         raise BuildError(
             f"{self.name}: {what}: redirected to {parts.scheme or '?'}://{parts.hostname or '?'},"
@@ -176,7 +169,7 @@ class Connection:
         }
         default = (
             "The registry has a problem. Try again later. What was transferred is kept."
-            if status >= 500 or status in _BUSY
+            if status >= 500 or status in http.BUSY
             else "Trying again will not help. Check the name, and the registry's limits."
         )
         return BuildError(f"{self.name}: {what}: {problem}", hints.get(status, default))
@@ -185,8 +178,8 @@ class Connection:
         """Return which host does not answer, which may be one that the registry redirects to."""
         url = error.request.url if error.request is not None else None
         console.detail(f"{public(url or self._base)}: {reason(error)}")
-        requested = host_of(url) if url else ""
-        host = requested if requested and requested != host_of(self._base) else self.host
+        requested = http.host_of(url) if url else ""
+        host = requested if requested and requested != http.host_of(self._base) else self.host
         return f"{host} does not answer ({reason(error)})"
 
     def _authorized(
@@ -194,7 +187,7 @@ class Connection:
     ) -> requests.Response:
         """Send a request and return the response; authenticate if the registry demands it."""
         previous = self._authorization
-        response = self._follow(method, url, what, headers, data, previous)
+        response = self._send(method, url, what, headers, data, previous)
         if response.status_code != 401 or not self._is_registry(response.url):
             return response
         response.close()
@@ -205,9 +198,9 @@ class Connection:
                     self._authorization = self._login.answer(challenge)
                 except DeniedError as error:
                     raise self.failure(what, str(error), 401) from None
-        return self._follow(method, url, what, headers, data, self._authorization)
+        return self._send(method, url, what, headers, data, self._authorization)
 
-    def _follow(
+    def _send(
         self,
         method: str,
         url: str,
@@ -217,33 +210,22 @@ class Connection:
         authorization: str,
     ) -> requests.Response:
         """Return the response at the end of redirects; other hosts never receive credentials."""
-        for _ in range(REDIRECTS + 1):
-            authenticated = authorization and self._is_registry(url)
-            complete = {**headers, **({"Authorization": authorization} if authenticated else {})}
-            response = self._send(method, url, complete, data)
-            location = response.headers.get("Location", "")
-            if method not in {"GET", "HEAD"} or response.status_code not in _REDIRECTED:
-                return response
-            response.close()
-            url = self.resolve(location, url, what)
-        raise self.failure(what, "too many redirects")
 
-    def _send(
-        self, method: str, url: str, headers: Mapping[str, str], data: bytes | None
-    ) -> requests.Response:
-        return self._session.request(
-            method,
-            url,
-            headers={**_ALWAYS, **headers},
-            data=data,
-            auth=_unchanged,
-            stream=True,
-            allow_redirects=False,
-            timeout=TIMEOUT_SECONDS,
+        def log_in(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
+            if authorization and self._is_registry(prepared.url or ""):
+                prepared.headers["Authorization"] = authorization
+            return prepared  # as it is: requests would add a login from ~/.netrc
+
+        def redirect(base: str, location: str) -> str:
+            return self.resolve(location, base, what)
+
+        complete = {"User-Agent": "envbuilder", **headers}
+        return http.request(
+            *(self._session, method, url, complete), data=data, auth=log_in, redirect=redirect
         )
 
     def _is_registry(self, url: str) -> bool:
-        return _origin(url) == _origin(self._base)
+        return http.origin(url) == http.origin(self._base)
 
     def _refusal(self, response: requests.Response) -> str:
         """Return the status and the registry's own message, cut to one line."""
@@ -258,6 +240,21 @@ class Connection:
         return f"{status} ({printable(message, 200, instead=' ')})"
 
 
+def limited(response: requests.Response, limit: int) -> bytes | None:
+    """Return a whole body of at most `limit` bytes; None if it is longer.
+
+    Raise `BrokenOffError` if it was cut short.
+    """
+    import requests
+
+    try:
+        return http.read(response, limit)
+    except TooLongError:
+        return None
+    except requests.RequestException as error:
+        raise BrokenOffError(reason(error)) from None
+
+
 def _small(response: requests.Response) -> bytes:
     """Return the body if it is small and complete, else nothing."""
     try:
@@ -265,23 +262,3 @@ def _small(response: requests.Response) -> bytes:
         return b"" if head else limited(response, _ANSWER_LIMIT) or b""
     except BrokenOffError:
         return b""
-
-
-def _unchanged(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Return the request unchanged: requests would replace its login with one from ~/.netrc."""
-    return prepared
-
-
-def _requested_pause(response: requests.Response) -> float:
-    """Return how many seconds the registry requests to wait; 0 if it requests no pause."""
-    text = response.headers.get("Retry-After", "")
-    return float(text[:9]) if text.isdecimal() else 0.0
-
-
-def _origin(url: str) -> tuple[str, str, int | None] | None:
-    """Return scheme, host and port; None if it is not a URL."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
-    except ValueError:
-        return None

@@ -18,8 +18,9 @@ from envbuilder.containers.oci.descriptor import (
     decode,
     digest_of,
 )
-from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
+from envbuilder.containers.registry.connection import BrokenOffError, limited
 from envbuilder.core.errors import InvalidError, WrongHashError
+from envbuilder.core.http import Attempts
 
 if TYPE_CHECKING:
     from envbuilder.containers.registry.connection import Connection
@@ -80,7 +81,7 @@ def _checked(connection: Connection, reference: str, data: bytes) -> tuple[Descr
 def _fetch(connection: Connection, reference: str, accept: tuple[int, ...]) -> bytes | None:
     url = connection.url(f"manifests/{reference}")
     problem = ""
-    for _ in range(ATTEMPTS):
+    for _ in Attempts(connection.pause):
         response = connection.request("GET", url, reference, accept=accept, headers=ACCEPT)
         try:
             data = limited(response, JSON_LIMIT)

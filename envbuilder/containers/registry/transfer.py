@@ -1,4 +1,9 @@
-"""Pull and push images between registries and layouts: by digest, checked, only what is missing."""
+"""Pull and push images between registries and layouts: by digest, checked, only what is missing.
+
+The SBOM and the provenance of an image are referrers: manifests of their own that name the image as
+their subject, so that its digest does not change. In registries without lists of referrers, an
+index under the tag `sha256-…` serves as one.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +15,28 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.containers.oci.descriptor import INDEX, INDEXES, Descriptor, Index, Manifest, decode
+from envbuilder.containers.oci.descriptor import (
+    EMPTY,
+    INDEX,
+    INDEXES,
+    JSON_LIMIT,
+    MANIFEST,
+    Descriptor,
+    Index,
+    Manifest,
+    decode,
+    encode,
+)
 from envbuilder.containers.oci.descriptor import platform as platform_of
 from envbuilder.containers.registry import manifests
-from envbuilder.containers.registry.connection import Connection
-from envbuilder.containers.registry.pull_blob import receive, remaining
-from envbuilder.containers.registry.push_blob import send
+from envbuilder.containers.registry.blobs import receive, remaining, send
+from envbuilder.containers.registry.connection import BrokenOffError, Connection, limited
 from envbuilder.core import parallel, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.containers.oci.layout import Layout
@@ -33,6 +48,8 @@ PARALLEL = 4
 _DEPTH = 2
 """Maximum depth of nested indexes that are followed."""
 _T_co = TypeVar("_T_co", covariant=True)
+_WRITES = 3
+_NO_LISTS = (400, 404, 405, 501)
 
 
 class Pulled(Struct, frozen=True, kw_only=True):
@@ -160,6 +177,46 @@ def push(
     )
 
 
+def make_referrer(
+    layout: Layout,
+    subject: Descriptor,
+    artifact_type: str,
+    media_type: str,
+    content: bytes,
+    annotations: Mapping[str, str] | None = None,
+) -> Descriptor:
+    """Add a referrer of `subject` to a layout; the same content gives the same digest."""
+    manifest = Manifest(
+        schema_version=2,
+        media_type=MANIFEST,
+        artifact_type=artifact_type,
+        config=layout.add(b"{}", EMPTY),
+        layers=(layout.add(content, media_type),),
+        subject=Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size),
+        annotations=dict(annotations or {}),
+    )
+    return layout.add(
+        encode(manifest), MANIFEST, artifact_type=artifact_type, annotations=manifest.annotations
+    )
+
+
+def attach(
+    connection: Connection,
+    layout: Layout,
+    attachment: Descriptor,
+    notes: Path,
+    progress: Progress,
+) -> Pushed:
+    """Push a referrer to the image's repository, and ensure that it is listed."""
+    pushed = push(connection, attachment.digest, layout, attachment, notes, progress)
+    subject = layout.read_manifest(attachment).subject
+    if subject is None:
+        raise BuildError(f"{attachment.digest}: names no subject")
+    if _listed(connection, subject.digest) is None:
+        _list_by_tag(connection, attachment, subject.digest)
+    return pushed
+
+
 def _below(layout: Layout, of: Descriptor, depth: int) -> tuple[Descriptor, ...]:
     """Return what an image or index consists of, itself last: registries need the parts first."""
     if of.media_type not in INDEXES:
@@ -230,3 +287,45 @@ def _side_by_side(
         for done in as_completed(jobs):
             done.result()
         return [job.result() for job in jobs]
+
+
+def _listed(connection: Connection, digest: types.Digest) -> Index | None:
+    """Return the registry's own list of referrers; None if it keeps none."""
+    return _index(connection, f"referrers/{digest}", (manifests.OK, *_NO_LISTS))
+
+
+def _tagged(connection: Connection, digest: types.Digest) -> Index | None:
+    path = f"manifests/{digest.replace(':', '-')}"
+    return _index(connection, path, (manifests.OK, manifests.NOT_FOUND))
+
+
+def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index | None:
+    subject = f"the list of referrers ({path.rpartition('/')[2]})"
+    response = connection.request(
+        "GET", connection.url(path), subject, accept=accept, headers=manifests.ACCEPT
+    )
+    with response:
+        kind = response.headers.get("Content-Type", "").partition(";")[0]
+        if response.status_code != manifests.OK or kind != INDEX:
+            return None
+        try:
+            data = limited(response, JSON_LIMIT)
+        except BrokenOffError as error:
+            raise connection.failure(subject, str(error)) from None
+    if data is None:
+        raise connection.failure(subject, f"has more than {JSON_LIMIT} bytes")
+    return decode(data, Index, f"{connection.name}: {subject}")
+
+
+def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.Digest) -> None:
+    """Add a referrer to the tagged list, and read it again: other processes may write to it."""
+    tag = digest.replace(":", "-")
+    for _ in range(_WRITES):
+        current = _tagged(connection, digest) or Index(
+            schema_version=2, media_type=INDEX, manifests=()
+        )
+        if any(d.digest == attachment.digest for d in current.manifests):
+            return
+        listed = replace(current, manifests=(*current.manifests, attachment))
+        manifests.put(connection, tag, INDEX, encode(listed))
+    raise connection.failure(tag, "the list of referrers loses what is added to it")

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, strict_json
+from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import printable
 
@@ -38,7 +38,7 @@ def parse(content: bytes, kind: type[T], where: str) -> T:
     if len(content) > LARGEST:
         raise InvalidError(f"{where}: larger than {LARGEST >> 20} MiB")
     try:
-        strict_json.require_few_values(content)
+        decoding.require_few_values(content)
         return decoding.from_json(content, kind)
     except (ValueError, RecursionError) as error:
         problem = printable(str(error), _LONGEST_PROBLEM)

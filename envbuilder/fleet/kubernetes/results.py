@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.build import isolation
-from envbuilder.core import bounded, decoding, schema, stamps, strict_json, types
+from envbuilder.core import decoding, files, schema, stamps, types
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.resources import MARK
 from envbuilder.core.text import printable
@@ -202,7 +202,7 @@ def _read_log(folder: Path, job: RenderedJob) -> Log | str:
     """Return the log of a Job, or why there is none."""
     path = folder / RESULTS / f"{job.name}.json"
     try:
-        content = bounded.read(path, _LARGEST_LOG)
+        content = files.read(path, _LARGEST_LOG)
     except FileNotFoundError:
         return f"there is no {RESULTS}/{path.name}: save its log, as README.md says"
     except OSError as error:
@@ -237,7 +237,7 @@ def _events(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
         if not line.startswith(_EVENT) or not ('"report"' in start or '"error"' in start):
             continue
         try:
-            event = strict_json.loads(line.encode())
+            event = decoding.strict_json(line.encode())
         except ValueError:
             continue
         if isinstance(event, dict):

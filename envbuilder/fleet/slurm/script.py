@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 
 from envbuilder.core import types
-from envbuilder.core.resources import MARK
-from envbuilder.core.templates import filled
+from envbuilder.core.resources import MARK, filled
 from envbuilder.fleet.model import RunId
 from envbuilder.fleet.settings import Argument, SchedulerOption, ShellLine
 

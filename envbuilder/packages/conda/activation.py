@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, decoding, resources, templates, types
+from envbuilder.core import decoding, files, resources, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.resources import OWN
 
@@ -83,7 +83,7 @@ def write(step: WriteActivation) -> tuple[str, ...]:
     for path, template in SCRIPTS.items():
         place = env / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(templates.filled(template, context), encoding="utf-8")
+        place.write_text(resources.filled(template, context), encoding="utf-8")
     return tuple(SCRIPTS)
 
 
@@ -103,7 +103,7 @@ def package_variables(env: Path) -> dict[str, str]:
 def _declarations(env: Path) -> Iterator[tuple[Path, Any]]:
     for path in sorted((env / _PACKAGE_VARIABLES).glob("*.json")):
         try:
-            yield path, json.loads(bounded.read(path, _LARGEST))
+            yield path, json.loads(files.read(path, _LARGEST))
         except (OSError, ValueError, RecursionError) as error:
             raise BuildError(f"{path.name}: is not a list of variables: {error}") from error
 

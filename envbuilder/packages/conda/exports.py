@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.redaction import is_public, public
+from envbuilder.core.text import is_public, public
 from envbuilder.host.model import X86_FLAGS
 from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SUBDIRS, again

@@ -15,11 +15,10 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core import zips
+from envbuilder.core import archives
+from envbuilder.core.archives import Tar, path_objection, reserved_objection
 from envbuilder.core.errors import BuildError
-from envbuilder.core.member_paths import objection, of_the_build
-from envbuilder.core.strict_yaml import shown
-from envbuilder.core.tars import Tar
+from envbuilder.core.text import shown
 from envbuilder.packages.conda import prefix as prefix_records
 from envbuilder.packages.conda import records
 
@@ -129,11 +128,11 @@ def _require_bounded(package: Package, path: Path) -> None:
             with path.open("rb") as stream:
                 _require_small(Tar(stream, packed, failure), failure)
             return
-        with zips.opened(path) as outer:
+        with archives.open_zip(path) as outer:
             for name in (n for n in outer.namelist() if n.endswith(".tar.zst")):
                 with outer.open(name) as part:
                     _require_small(Tar(part, packed, failure), failure)
-    except zips.DAMAGED as error:
+    except archives.BAD_ZIP as error:
         raise failure(str(error)) from error
 
 
@@ -150,7 +149,9 @@ def _require_contained(package: Package, path: Path, prefix: str) -> None:
         if relative.is_absolute() or ".." in relative.parts or not relative.parts:
             raise BuildError(f"{package.file}: leads out of its environment: {relative}")
         stated_path = str(relative)
-        if wrong := objection(stated_path) or of_the_build(stated_path, with_python=False):
+        if wrong := path_objection(stated_path) or reserved_objection(
+            stated_path, with_python=False
+        ):
             raise BuildError(f"{package.file}: {wrong}", "Leave the package out of the profile.")
         stated = entry.prefix_placeholder
         binary = stated is not None and stated.file_mode.binary

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core import bounded, strict_json
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def read(prefix: Path) -> list[Installed]:
     records = []
     for path in sorted((prefix / FOLDER).glob("*.json")):
         try:
-            content = bounded.read(path, LARGEST)
-            strict_json.require_few_values(content)
+            content = files.read(path, LARGEST)
+            decoding.require_few_values(content)
             data = json.loads(content)
         except (OSError, ValueError, RecursionError) as error:
             raise BuildError(f"{path}: cannot be read: {error}") from error

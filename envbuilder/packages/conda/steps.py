@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envbuilder.core import types
-from envbuilder.core.step import Action
+from envbuilder.core.types import Action
 from envbuilder.packages.conda.lock import Package
 
 

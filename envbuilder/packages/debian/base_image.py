@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envbuilder.core.archives import READ_LIMIT
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.tars import READ_LIMIT
 from envbuilder.packages.debian import status
 from envbuilder.packages.debian.suite import ARCHITECTURES
 

@@ -17,10 +17,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, decoding
+from envbuilder.core import archives, decoding
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.http import open_session, read, request
-from envbuilder.core.http_reasons import reason
+from envbuilder.core.http import open_session, read, reason, request
 from envbuilder.core.text import clipped
 from envbuilder.packages.debian import mirrors
 from envbuilder.packages.debian.package import (
@@ -133,10 +132,10 @@ def load(
         path = f"main/binary-{architecture}/Packages.xz"
         raw = _answer(read, f"{root}/dists/{name}/{path}")
         _verify(raw, text, path, name)
-        pieces = bounded.pieces(bounded.unpacked(io.BytesIO(raw)), _LARGEST)
+        pieces = archives.pieces(archives.unpacked(io.BytesIO(raw)), _LARGEST)
         try:
             keep_newest(universe, parse_packages(pieces, source=source, by=by))
-        except bounded.faults() as error:
+        except archives.faults() as error:
             raise BuildError(
                 f"Debian {name}: {path} cannot be read: {clipped(str(error), 200)}"
             ) from error

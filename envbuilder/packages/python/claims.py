@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 
 if TYPE_CHECKING:
     from pathlib import Path

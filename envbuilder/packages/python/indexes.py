@@ -1,6 +1,6 @@
 """The sources of packages: the shipped upstream indexes and the user's own pip configuration.
 
-pip's files and variables (`pip_config`) are passed on to uv, which does not read them itself. If
+pip's files and variables (`core/pip.py`) are passed on to uv, which does not read them itself. If
 uv's own variables are set, they win. URLs found here never enter a lock.
 """
 
@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, resources, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.pip_settings import Sources, local_folder, parsed_url
+from envbuilder.core.pip import Sources, local_folder, parsed_url
 from envbuilder.core.schema import decode, parse_yaml, read_text
 
 if TYPE_CHECKING:

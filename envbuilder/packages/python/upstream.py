@@ -16,9 +16,9 @@ import msgspec
 import requests
 from msgspec import Struct
 
-from envbuilder.core import decoding, http, pip_settings, zips
+from envbuilder.core import archives, decoding, http, pip
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.http_reasons import reason
+from envbuilder.core.http import reason
 from envbuilder.packages.python import claims, indexes
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.static_index import Offer
@@ -179,11 +179,11 @@ def read_wheel(path: Path) -> Offer:
 
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
-        with zips.opened(path) as archive:
+        with archives.open_zip(path) as archive:
             next(n for n in archive.namelist() if n.count("/") == 1 and n.endswith(_METADATA))
         with path.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    except (OSError, *zips.DAMAGED, InvalidWheelFilename, StopIteration) as error:
+    except (OSError, *archives.BAD_ZIP, InvalidWheelFilename, StopIteration) as error:
         raise InvalidError(f"{path}: not a readable wheel: {error}") from error
     return Offer(
         distribution=name,
@@ -231,7 +231,7 @@ def local_wheels(locations: Iterable[str], distributions: Sequence[str]) -> tupl
     names = {canonical(w) for w in distributions}
     result: list[Offer] = []
     for location in locations:
-        folder = pip_settings.local_folder(location)
+        folder = pip.local_folder(location)
         wheels = sorted(folder.glob("*.whl")) if folder and folder.is_dir() else []
         result += [read_wheel(w) for w in wheels if canonical(w.name.partition("-")[0]) in names]
     return tuple(result)

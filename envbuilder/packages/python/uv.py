@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, pip_settings, types, uv_program
+from envbuilder.core import decoding, pip, types, uv_program
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http_reasons import printed_reason
+from envbuilder.core.http import printed_reason
 from envbuilder.packages.python import indexes, pylock, unresolvable
 from envbuilder.packages.python.indexes import DEFAULT, canonical
 from envbuilder.packages.python.static_index import StaticIndex
@@ -231,7 +231,7 @@ class Uv(Struct, frozen=True, kw_only=True):
             # The real URL. A wheel in a folder has its size already.
             return Found(file=file, url=offer.location if "://" in offer.location else "")
         sha256, size, url = wheel.sha256, wheel.size, wheel.location
-        local = pip_settings.local_folder(wheel.location)
+        local = pip.local_folder(wheel.location)
         if local is not None:
             path = (self.folder / local).absolute()
             url = path.as_uri()
@@ -295,7 +295,7 @@ def links(locations: Sequence[str], offered: Iterable[str], work: Path) -> tuple
     # Always passed, even if empty: it replaces the user's UV_FIND_LINKS.
     mirror.mkdir()
     for location in locations:
-        folder = pip_settings.local_folder(location)
+        folder = pip.local_folder(location)
         if folder is None:
             result.append(location.replace(",", "%2C"))
             continue

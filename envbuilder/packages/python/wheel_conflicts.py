@@ -13,10 +13,10 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from envbuilder.core import zips
+from envbuilder.core import archives
+from envbuilder.core.archives import path_objection, reserved_objection
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.member_paths import objection, of_the_build
-from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import shown
 from envbuilder.packages.python.indexes import canonical
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _SCRIPTS_LIMIT = 256 << 10
 _LONGEST_LINE = 1000
 """Maximum length of a line in it; parsing takes time quadratic in the length."""
 _INFO = ".dist-info/"
-UNREADABLE = (*zips.DAMAGED, csv.Error, configparser.Error)
+UNREADABLE = (*archives.BAD_ZIP, csv.Error, configparser.Error)
 """Exceptions from reading a damaged wheel, or an archive that is not a wheel."""
 
 
@@ -116,7 +116,7 @@ def contents(
         installed[place] = identifier
     installed |= scripts
     for path in installed:
-        if wrong := objection(path) or of_the_build(path, with_python=True):
+        if wrong := path_objection(path) or reserved_objection(path, with_python=True):
             raise ValueError(wrong)
     return installed
 
@@ -160,7 +160,7 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
 
 def opened(source: Path | io.RawIOBase, python: str) -> dict[str, str]:
     """Return the `contents` of a wheel; raise one of `UNREADABLE` or `OSError`."""
-    with zips.opened(source) as archive:
+    with archives.open_zip(source) as archive:
         members = [name for name in archive.namelist() if not name.endswith("/")]
         record_paths = records(members)
         if len(record_paths) != 1:
@@ -178,4 +178,4 @@ def records(members: Iterable[str]) -> list[str]:
 
 def text(archive: zipfile.ZipFile, name: str, limit: int) -> str:
     """Return a member's text, empty if there is none; raise one of `UNREADABLE` if damaged."""
-    return zips.content(archive, name, limit).decode() if name in archive.namelist() else ""
+    return archives.zip_content(archive, name, limit).decode() if name in archive.namelist() else ""

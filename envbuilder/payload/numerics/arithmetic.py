@@ -269,12 +269,12 @@ class Operators:
     loss: Callable[[Any, List[int]], Any]
 
 
-def like_numpy(numpy: Any, **own: Callable[..., Any]) -> Operators:
-    """Return the operators of a module with numpy's names; ``own`` are those it has not."""
+def like_numpy(numpy: Any, **further: Callable[..., Any]) -> Operators:
+    """Return the operators of a module with numpy's names; ``further`` are those that it lacks."""
     return Operators(
         *(numpy.transpose, numpy.broadcast_to, numpy.tanh, numpy.sum, numpy.mean, numpy.var),
         *(numpy.linalg.norm, numpy.max),
-        **own,
+        **further,
     )
 
 

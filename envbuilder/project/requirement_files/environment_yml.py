@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.core import decoding, strict_yaml, types
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place
-from envbuilder.core.text import escaped
+from envbuilder.core.text import escaped, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project.requirement_files import (
     conda_spec,
@@ -120,7 +120,7 @@ class _Reader:
                 decoding.convert(channel, types.Source)
             except msgspec.ValidationError as error:
                 raise InvalidError(
-                    f"{self._place('channels', number)}: {strict_yaml.shown(str(channel))}:"
+                    f"{self._place('channels', number)}: {shown(str(channel))}:"
                     " channels are listed by name only",
                     "Write a name such as conda-forge, and set its URL up on each machine.",
                 ) from error
@@ -136,8 +136,7 @@ class _Reader:
                 self._take_pip(number, item["pip"])
             else:
                 raise InvalidError(
-                    f"{where}: {strict_yaml.shown(str(item))}: expected a package, or pip: with a"
-                    " list",
+                    f"{where}: {shown(str(item))}: expected a package, or pip: with a list",
                     "Write a name and perhaps versions, such as numpy=1.26.",
                 )
 
@@ -146,7 +145,7 @@ class _Reader:
             where = self._place("dependencies", number, "pip", index)
             if not isinstance(line, str) or "\n" in line:
                 raise InvalidError(
-                    f"{where}: {strict_yaml.shown(str(line))}: expected one package for pip",
+                    f"{where}: {shown(str(line))}: expected one package for pip",
                     "Write one item per package, such as - rich>=13.",
                 )
             self._pip.append((where, line))

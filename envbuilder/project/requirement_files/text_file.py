@@ -6,7 +6,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core import bounded, ownership
+from envbuilder.core import files, ownership
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 
@@ -42,7 +42,7 @@ def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
         path = (project / file).resolve(strict=True)
         inside = path.is_relative_to(project.resolve())
         ownership.require_own(project / file)
-        content = bounded.read(path, limit) if inside else b""
+        content = files.read(path, limit) if inside else b""
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         problem = "no such file" if missing else f"cannot be read: {error.strerror or error}"

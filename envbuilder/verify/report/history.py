@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, files, folders, strict_json
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError, InvalidError, VerifyError
 from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Report
@@ -53,11 +53,11 @@ class Entry(Struct, frozen=True, kw_only=True):
 def read(path: Path) -> StoredReport:
     """Read a report; raise `InvalidError` if it is unreadable or not a complete report."""
     try:
-        content = bounded.read(path, LIMIT_BYTES, pipes=True)
+        content = files.read(path, LIMIT_BYTES, pipes=True)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
-        strict_json.require_few_values(content)
+        decoding.require_few_values(content)
         data = model.restored(msgspec.json.decode(content))
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
@@ -106,7 +106,7 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
     profile, backend = report["profile"], report["backend"]
     fingerprint = f"-{report['fingerprint'][:12]}" if report.get("fingerprint") else ""
     try:
-        folders.ensure(folder)
+        files.ensure_folder(folder)
         # Two verifications that end at the same time must get different numbers.
         with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
             number = max((e.number for e in entries(folder)), default=0) + 1

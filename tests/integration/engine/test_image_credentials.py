@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from envbuilder.core import bounded
+from envbuilder.core import archives
 from tests.support import canaries
 from tests.support.canaries import LOGIN, Machine
 
@@ -41,7 +41,7 @@ def require_clean(client: Any, image: str, folder: Path) -> None:
             content = archive.extractfile(member)
             if content is None:
                 continue
-            assert not canaries.leaked(bounded.unpacked(io.BytesIO(content.read())).read()), (
+            assert not canaries.leaked(archives.unpacked(io.BytesIO(content.read())).read()), (
                 member.name
             )
 

@@ -31,9 +31,9 @@ CHILD = """\
 import functools, sys
 from envbuilder.containers.engine import connection, podman
 from envbuilder.containers.engine.container import Container, Limits
-from envbuilder.core import stopping
+from envbuilder.core import process
 from tests.integration.engine.test_run import labelled
-stopping.install(owns_process=False)
+process.install(owns_process=False)
 client, image, label, code = sys.argv[1:]
 try:
     engine = podman.connect(None) if client == "podman" else connection.connect()
@@ -41,8 +41,8 @@ try:
         image=image, user="1:1", limits=Limits(), arguments=("python3", "-u", "-c", code)
     )
     labelled(engine, label).run(container, functools.partial(print, flush=True), 600)
-except stopping.TerminatedError as stopped:
-    sys.exit(stopping.exit_code(*stopped.args))
+except process.TerminatedError as stopped:
+    sys.exit(process.exit_code(*stopped.args))
 """
 IGNORES = (
     "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)];"

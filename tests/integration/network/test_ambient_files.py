@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pytest
 
-from envbuilder.core import pip_settings, resources
+from envbuilder.core import pip, resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
@@ -180,9 +180,9 @@ class Surroundings:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         self._write(folder / "home/.config/uv/uv.toml", f"index-url = '{ours}'\n")
         # The files of the machine that runs the tests.
-        files = pip_settings.pip_config.files
+        files = pip.pip_config.files
         monkeypatch.setattr(
-            pip_settings.pip_config,
+            pip.pip_config,
             "files",
             lambda environ, **_: tuple(f for f in files(environ) if f.is_relative_to(folder)),
         )

@@ -28,7 +28,7 @@ from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import transfer as registries
 from envbuilder.containers.registry.connection import Connection
-from envbuilder.core import folders as own_folders
+from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.packages import configuration, space
@@ -307,7 +307,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_bundle(
         with pytest.raises(BuildError, match="no space left"):
             unpacking.unpack(bundle, found, quiet, force=False)
         left = [p.name for p in small.rglob("*") if p.is_file() and p.suffix != ".lock"]
-        left = [name for name in left if name != own_folders.MARKER]
+        left = [name for name in left if name != files.MARKER]
         assert all(len(name) == 64 for name in left)  # whole files of the store
     finally:
         subprocess.run(["umount", str(small)], check=True)

@@ -20,12 +20,14 @@ from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
-from envbuilder.containers.registry import referrers
+from envbuilder.containers.registry import transfer
 from envbuilder.containers.registry import transfer as client
+from envbuilder.containers.registry.blobs import PIECE
 from envbuilder.containers.registry.connection import Connection
-from envbuilder.containers.registry.push_blob import PIECE
+from envbuilder.core import http_transport
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.http_limits import Limits
 from envbuilder.core.settings import Configuration, Settings
 from tests.support import image_layouts as images
 from tests.support.registry_requests import attached
@@ -303,7 +305,8 @@ def test_a_registry_that_is_gone_is_named(
 def test_a_registry_that_hangs_is_given_up(
     registry: Registry, layout: Layout, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envbuilder.containers.registry.connection.TIMEOUT_SECONDS", (1.0, 0.3))
+    limits = Limits(timeout=(1.0, 0.3))
+    monkeypatch.setattr(http_transport, "Limits", lambda: limits)
     image = images.image(layout, b"small")
     os.kill(registry.pid, signal.SIGSTOP)
     try:
@@ -374,9 +377,9 @@ def test_attachments_leave_the_image_as_it_is(
     push(registry.host, layout, image, found)
     connection = connect(registry.host)
     for kind in ("application/vnd.cyclonedx+json", "application/vnd.in-toto+json"):
-        made = referrers.make(layout, image, kind, kind, kind.encode())
-        referrers.attach(connection, layout, made, found.uploads_dir, SILENT)
-        referrers.attach(connection, layout, made, found.uploads_dir, SILENT)
+        made = transfer.make_referrer(layout, image, kind, kind, kind.encode())
+        transfer.attach(connection, layout, made, found.uploads_dir, SILENT)
+        transfer.attach(connection, layout, made, found.uploads_dir, SILENT)
     listed = attached(connection, image.digest)
     assert [d.artifact_type for d in listed] == [
         "application/vnd.cyclonedx+json",

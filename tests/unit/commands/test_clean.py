@@ -22,7 +22,7 @@ from envbuilder.build.image import records
 from envbuilder.commands import clean, inventory
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
-from envbuilder.core import folders, settings
+from envbuilder.core import files, settings
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
@@ -110,14 +110,14 @@ def folder(path: Path, marker: Any = None) -> Path:
 def working(path: Path) -> Path:
     """A working folder, as a killed build leaves it."""
     folder(path)
-    folders.mark(path)
+    files.mark_folder(path)
     return path
 
 
-def store(own: settings.Settings, name: str, *files: str) -> Path:
+def store(own: settings.Settings, name: str, *names: str) -> Path:
     """A folder of the cache that envbuilder made, with these files."""
-    above = folders.ensure(own.cache_dir / name)
-    for file in files:
+    above = files.ensure_folder(own.cache_dir / name)
+    for file in names:
         (above / file).parent.mkdir(parents=True, exist_ok=True)
         (above / file).write_text("x")
     return above
@@ -301,7 +301,7 @@ DOWNLOADED = {
 
 
 def test_the_store_only_when_asked(own: settings.Settings, capsys: Shown) -> None:
-    made = [store(own, name, *files) for name, files in DOWNLOADED.items()]
+    made = [store(own, name, *contents) for name, contents in DOWNLOADED.items()]
     strange = folder(own.cache_dir / "somebody's")
     report = folder(own.reports_dir)
     assert run() == 0
@@ -388,7 +388,7 @@ def test_nothing_below_a_link_is_removed(own: settings.Settings, capsys: Shown) 
     other = own.cache_dir.with_name("other")
     made = msgspec.structs.replace(own, cache_dir=other / "cache", data_dir=other / "data")
     mine = [working(made.cache_dir / "build" / "cpu-0123456789ab"), ours(made)]
-    mine += [store(made, name, *files) for name, files in DOWNLOADED.items()]
+    mine += [store(made, name, *contents) for name, contents in DOWNLOADED.items()]
     for link, target in ((own.cache_dir, made.cache_dir), (own.data_dir, made.data_dir)):
         link.symlink_to(target)
     assert run("--store") == 0
@@ -425,8 +425,8 @@ def test_a_link_above_the_folders_is_no_obstacle(
 
 
 def test_files_of_others_in_folders_of_ours_stay(own: settings.Settings, capsys: Shown) -> None:
-    for name, files in DOWNLOADED.items():
-        store(own, name, *files)
+    for name, contents in DOWNLOADED.items():
+        store(own, name, *contents)
     theirs = [
         own.cache_dir / "store" / "sha256" / "00" / "README",
         own.cache_dir / "store" / "mine" / f"{3:064}",
@@ -440,7 +440,7 @@ def test_files_of_others_in_folders_of_ours_stay(own: settings.Settings, capsys:
         path.write_text("theirs")
     (own.cache_dir / "uploads" / "empty").mkdir()
     assert run("--store", "--json") == 0
-    left = {p for p in own.cache_dir.rglob("*") if p.is_file() and p.name != folders.MARKER}
+    left = {p for p in own.cache_dir.rglob("*") if p.is_file() and p.name != files.MARKER}
     assert left == set(theirs)
     assert (own.cache_dir / "uploads" / "empty").is_dir()
     kept = {k["name"] for k in json.loads(capsys.readouterr().out)["kept"]}
@@ -449,9 +449,9 @@ def test_files_of_others_in_folders_of_ours_stay(own: settings.Settings, capsys:
 
 def test_folders_that_were_there_before_us_stay(own: settings.Settings, capsys: Shown) -> None:
     """Also those of earlier versions, which set no marker: it says which, and what to do."""
-    for name, files in DOWNLOADED.items():
+    for name, contents in DOWNLOADED.items():
         (own.cache_dir / name).mkdir(parents=True)
-        store(own, name, *files)
+        store(own, name, *contents)
     before = set(own.cache_dir.rglob("*"))
     assert run("--store") == 0
     assert set(own.cache_dir.rglob("*")) == before
@@ -476,9 +476,9 @@ def test_what_we_made_in_a_folder_of_others_goes(own: settings.Settings) -> None
 def test_a_marker_that_is_not_ours_says_nothing(
     own: settings.Settings, tmp_path: Path, forged: str
 ) -> None:
-    real = folders.ensure(tmp_path / "real") / folders.MARKER
+    real = files.ensure_folder(tmp_path / "real") / files.MARKER
     theirs = folder(own.cache_dir / "build" / "cpu-0123456789ab")
-    marker = theirs / folders.MARKER
+    marker = theirs / files.MARKER
     if forged == "a link":
         marker.symlink_to(real)
     elif forged == "a folder":
@@ -501,7 +501,7 @@ def test_an_environments_marker_that_is_a_link_says_nothing(own: settings.Settin
 def test_downloads_stay_while_a_build_or_a_download_is_running(
     own: settings.Settings, capsys: Shown
 ) -> None:
-    made = [store(own, name, *files) for name, files in DOWNLOADED.items()]
+    made = [store(own, name, *contents) for name, contents in DOWNLOADED.items()]
     building = working(own.cache_dir / "build" / "cpu-0123456789ab")
     with FileLock(f"{building}.lock"):
         assert run("--store") == 0
@@ -670,8 +670,8 @@ def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(
     own: settings.Settings, fake: Labelled, capsys: Shown, tmp_path: Path
 ) -> None:
     """A folder full of surprises: the tree tells what really went."""
-    for name, files in DOWNLOADED.items():
-        store(own, name, *files)
+    for name, contents in DOWNLOADED.items():
+        store(own, name, *contents)
         (own.cache_dir / name / "theirs.txt").write_text("theirs")
     (own.cache_dir / "logs" / "link.log").symlink_to(tmp_path)
     (own.cache_dir / "store" / "partial" / f"{5:064}").symlink_to(tmp_path)
@@ -705,7 +705,7 @@ def test_a_folder_that_holds_a_mount_stays_and_a_dry_run_says_so(
     left = working(own.cache_dir / "build" / "cpu-0123456789ab")
     (left / "home").mkdir()
     table = f"41 36 98:0 / {left}/home rw - ext4 a rw\n"
-    monkeypatch.setattr(folders, "mount_table", lambda: table)
+    monkeypatch.setattr(files, "mount_table", lambda: table)
     for arguments in (("--dry-run",), ()):
         assert run(*arguments) == 0
         shown = capsys.readouterr()

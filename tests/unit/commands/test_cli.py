@@ -13,7 +13,7 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.build import pipeline
-from envbuilder.core import console, stopping
+from envbuilder.core import console, process
 from envbuilder.core.errors import (
     BuildError,
     EnvbuilderError,
@@ -271,7 +271,7 @@ def test_it_starts_again_where_text_is_not_utf8(
 ) -> None:
     started: list[list[str]] = []
     # The process is not the command's: its guard would end the tests at a later one's signal.
-    monkeypatch.setattr(stopping, "install", lambda *, owns_process: None)
+    monkeypatch.setattr(process, "install_stop_handlers", lambda *, owns_process: None)
     monkeypatch.setattr(os, "execv", lambda program, argv: started.append(argv))
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: encoding)
     monkeypatch.setattr(sys, "_xoptions", options)

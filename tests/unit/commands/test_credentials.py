@@ -94,7 +94,7 @@ def test_no_reason_of_a_failed_request_holds_a_credential(
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr(download, "ATTEMPTS", 1)
+    monkeypatch.setattr(http, "ATTEMPTS", 1)
     url = URLS[form].replace("index.example", "127.0.0.1").replace(":8443", ":9")
     try:
         download.download(http.open_session(), url, Path("part"), lambda size: None, limit=1)

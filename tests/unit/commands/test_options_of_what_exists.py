@@ -27,7 +27,7 @@ from envbuilder.containers.oci import archive
 from envbuilder.core import process
 from envbuilder.host import interpreters, probe
 from envbuilder.packages import configuration, fetch, space
-from envbuilder.packages.debian import members
+from envbuilder.packages.debian import deb
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
@@ -195,7 +195,7 @@ def world(
     monkeypatch.setattr(collect, "bases", lambda bases, *args: ([], [str(b) for b in bases]))
     for module, name in (
         (fetch, "fetch"), (space, "require"), (base_python, "require"),
-        (members, "require_clean"), (wheel_conflicts, "require_compatible"),
+        (deb, "require_clean"), (wheel_conflicts, "require_compatible"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, lambda *args: None)
     (folder / "host.json").write_text(made.start("detect", "--json").out)

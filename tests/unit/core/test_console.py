@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from envbuilder.core import console
-from envbuilder.core.terminal import EscapingConsole
 
 HOSTILE = "\x1b[2J\x9b31m\u202e\u2028\ud800\r\nFORGED https://me:c4nary@host/x"
 
@@ -20,7 +19,7 @@ HOSTILE = "\x1b[2J\x9b31m\u202e\u2028\ud800\r\nFORGED https://me:c4nary@host/x"
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     screen = io.StringIO()
-    made = EscapingConsole(file=screen, force_terminal=True, width=80, color_system=None)
+    made = console._escaping_console(file=screen, force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(console, "rich_console", lambda **options: made)
     return screen
 
@@ -70,7 +69,7 @@ def test_json_is_the_same_value_without_control_characters(
 
 def test_tables_keep_their_columns_and_show_markup_as_text() -> None:
     screen = io.StringIO()
-    out = EscapingConsole(file=screen, force_terminal=True, width=60, color_system=None)
+    out = console._escaping_console(file=screen, force_terminal=True, width=60, color_system=None)
     table = Table()
     table.add_column("name", overflow="fold")
     table.add_column("next")
@@ -118,3 +117,26 @@ def test_errors_break_between_words_on_a_terminal(
     assert max(map(len, lines)) <= 60
     assert "  an excerpt" in lines
     assert " ".join(" ".join(lines).split()) == " ".join(whole.split())
+
+
+HOSTILE_TEXT = "\x1b[2J\x9b31m\u202e\ud800 https://me:c4nary@host/x\n"
+
+
+def test_whatever_is_printed_is_escaped() -> None:
+    screen = io.StringIO()
+    for stream in (console.Results(screen), console.Messages(screen)):
+        assert stream.write(HOSTILE_TEXT) == len(HOSTILE_TEXT)
+        assert all(line.isprintable() for line in screen.getvalue().splitlines())
+
+
+def test_messages_hold_no_credentials() -> None:
+    screen = io.StringIO()
+    console.Messages(screen).write(HOSTILE_TEXT)
+    assert "c4nary" not in screen.getvalue()
+
+
+def test_only_styled_streams_pass_styles_on() -> None:
+    screen = io.StringIO()
+    for stream in (console.Results(screen), console.Messages(screen), screen):
+        console.styled(stream).write("\x1b[1m")
+    assert screen.getvalue() == 3 * "\x1b[1m"

@@ -64,7 +64,7 @@ def test_a_refusal_is_final(source: Source, status: int) -> None:
     assert source.pauses == []
 
 
-@pytest.mark.parametrize("status", [408, 416, 425, 429, 500, 503])
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
 def test_what_may_pass_is_tried_again(source: Source, status: int) -> None:
     source.answer(lambda e: e.answer(f"{status} No", Content_Length="0"))
     with pytest.raises(UnavailableError, match=f"^HTTP {status} No$"):
@@ -88,7 +88,7 @@ def test_an_address_that_is_none_is_final(source: Source) -> None:
         ("30", [30.0, 30.0, 30.0]),
         ("31", []),
         ("99999999", []),
-        ("999999999", [1.0, 2.0, 4.0]),
+        ("999999999", []),
         ("²", [1.0, 2.0, 4.0]),
         ("-9", [1.0, 2.0, 4.0]),
         ("Fri, 31 Dec 1999 23:59:59 GMT", [1.0, 2.0, 4.0]),

@@ -14,8 +14,8 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from envbuilder.core import http_transport
+from envbuilder.core.http import reason
 from envbuilder.core.http_limits import LimitError, Limits
-from envbuilder.core.http_reasons import reason
 from envbuilder.core.http_transport import Meter, Session
 from tests.support.faulty_server import FaultyServer
 

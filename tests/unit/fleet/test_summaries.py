@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.core import strict_json
+from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import summaries
 from envbuilder.fleet.model import Group
@@ -104,7 +104,7 @@ def test_a_file_that_is_missing_or_too_large_is_not_read(tmp_path: Path) -> None
     assert "folder of a finished run" in caught.value.hint
     file = tmp_path / summaries.NAME
     with file.open("wb") as stream:
-        stream.truncate(strict_json.LARGEST + 1)
+        stream.truncate(decoding.LARGEST + 1)
     with pytest.raises(InvalidError, match="larger than"):
         summaries.read(file)
 

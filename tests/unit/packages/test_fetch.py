@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import download, folders, http, http_transport, process
+from envbuilder.core import download, files, http, http_transport, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
 from envbuilder.core.http_limits import Limits
@@ -191,7 +191,7 @@ def test_wrong_bytes_are_refused(found: Settings, server: Server) -> None:
     with pytest.raises(ChangedFileError, match=r"tiny-1.*127\.0\.0\.1 serves another file"):
         run(found, wheel())
     assert not Store(found.store_dir).has(wheel().sha256)
-    left = (p for p in found.store_dir.rglob("*") if p.is_file() and p.name != folders.MARKER)
+    left = (p for p in found.store_dir.rglob("*") if p.is_file() and p.name != files.MARKER)
     assert [p for p in left if p.suffix != ".lock"] == []
 
 
@@ -499,7 +499,7 @@ OTHER_FILE = {
 def faulty(
     located: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[faulty_server.FaultyServer]:
-    monkeypatch.setattr(download, "ATTEMPTS", 2)
+    monkeypatch.setattr(http, "ATTEMPTS", 2)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(fetch, "open_session", lambda: http_transport.Session(TIGHT))
     with faulty_server.FaultyServer(SMALL) as made:
@@ -530,7 +530,7 @@ def test_a_fault_is_an_error_and_the_next_run_succeeds(
 ) -> None:
     faulty.fault = fault
     resumed = "early" in fault or "range" in fault
-    monkeypatch.setattr(download, "ATTEMPTS", 2 if resumed else 1)
+    monkeypatch.setattr(http, "ATTEMPTS", 2 if resumed else 1)
     started = time.monotonic()
     with pytest.raises(BuildError, match=problem) as caught:
         run(found, wheel(SMALL))
@@ -544,7 +544,7 @@ def test_a_fault_is_an_error_and_the_next_run_succeeds(
         assert "envbuilder lock" in caught.value.hint
     assert time.monotonic() - started < 10
     left = [p for p in found.store_dir.rglob("*") if p.is_file() and p.name != wheel(SMALL).sha256]
-    assert {p.suffix for p in left if p.name != folders.MARKER} <= {".lock"}
+    assert {p.suffix for p in left if p.name != files.MARKER} <= {".lock"}
     faulty.fault = ""
     assert run(found, wheel(SMALL)) == 1
     assert Store(found.store_dir).path(wheel(SMALL).sha256).read_bytes() == SMALL

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.core import bounded, folders, http_transport, process
+from envbuilder.core import archives, files, http_transport, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration
@@ -244,7 +244,7 @@ def test_a_full_disk_is_an_error_and_no_subset(
         raise OSError(28, "No space left on device")
 
     mirrors.first = dict(PACKED)
-    monkeypatch.setattr(bounded, "pieces", full)
+    monkeypatch.setattr(archives, "pieces", full)
     with pytest.raises(BuildError, match="no space left"):
         obtain(here)
 
@@ -361,7 +361,7 @@ def test_a_hostile_package_brings_nothing_but_right_bytes(
     assert all(p.read_bytes() == RAW[p.name] and not p.is_symlink() for p in kept)
     after = {p for p in tmp_path.rglob("*") if cache(here) not in (p, *p.parents)}
     datasets = here.cache_dir / "datasets"
-    assert after - outside <= {here.cache_dir, datasets, datasets / folders.MARKER}
+    assert after - outside <= {here.cache_dir, datasets, datasets / files.MARKER}
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_a_file_that_cannot_be_read_is_named(
         raise PermissionError(13, "Permission denied", "a file")
 
     lay(tmp_path, RAW)
-    monkeypatch.setattr(bounded, "pieces", refuse)
+    monkeypatch.setattr(archives, "pieces", refuse)
     with pytest.raises(InvalidError, match=f"{IMAGES}: cannot be read: Permission denied"):
         mnist.from_folder(tmp_path)
 
@@ -490,14 +490,14 @@ def test_a_mirror_cannot_fill_the_disk(
     monkeypatch.setattr(mnist, "LARGEST", 1 << 20)
     mirrors.first = {f"{IMAGES}.gz": gzip.compress(bytes(8 << 20), mtime=0)}
     written: list[int] = []
-    real = mnist.bounded.pieces
+    real = mnist.archives.pieces
 
     def counted(stream: Any, limit: int) -> Iterator[bytes]:
         for piece in real(stream, limit):
             written.append(len(piece))
             yield piece
 
-    monkeypatch.setattr(bounded, "pieces", counted)
+    monkeypatch.setattr(archives, "pieces", counted)
     obtain(here)
     assert sum(written) <= 1 << 20
 

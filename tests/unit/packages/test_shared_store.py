@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder.core import files, folders
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages import shared_store, space
@@ -154,7 +154,7 @@ def test_a_planted_partial_file_is_not_written_through(tmp_path: Path, kind: str
     theirs.write_bytes(b"theirs")
     theirs.chmod(0o640)
     store = Store(tmp_path / "store")
-    folders.ensure(store.root / "partial")
+    files.ensure_folder(store.root / "partial")
     part = store.root / "partial" / file().sha256
     {"link": part.symlink_to, "hard link": part.hardlink_to, "pipe": lambda _: os.mkfifo(part)}[
         kind

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.core import folders
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.packages.store import OWNED, Store
 from envbuilder.profiles.lock import File
@@ -107,7 +107,7 @@ def test_every_version_finds_a_file_in_the_same_place(tmp_path: Path) -> None:
 
 def test_only_folders_with_a_fixed_name_are_marked(tmp_path: Path) -> None:
     Store(tmp_path / "store").take(file(b"x").sha256, [b"x"])
-    marked = {path.parent for path in tmp_path.rglob(folders.MARKER)}
+    marked = {path.parent for path in tmp_path.rglob(files.MARKER)}
     assert marked == {tmp_path / "store", tmp_path / "store" / "sha256"}
 
 

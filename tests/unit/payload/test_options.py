@@ -17,7 +17,7 @@ SUBSET = Dataset("mnist-subset", Split(b"", b"", 3_000), Split(b"", b"", 1_000),
 def test_full_data_is_trained_once_and_has_gates_for_it() -> None:
     options = Options("cpu")
     assert (options.epochs_for(FULL), options.gates_for(FULL)) == (1, gates.FULL)
-    assert options.gate_for(FULL) >= 0.975
+    assert options.gate_for(FULL) >= 0.97
 
 
 @pytest.mark.parametrize(("epochs", "trained"), [(None, 3), (1, 1), (2, 2), (9, 9)])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from envbuilder.core import resources, strict_json, types
+from envbuilder.core import decoding, resources, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
@@ -366,7 +366,7 @@ def test_file_names_may_spell_the_same_otherwise(
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_any_bytes_are_a_value_or_a_sentence(content: bytes) -> None:
     try:
-        found = strict_json.loads(content)
+        found = decoding.strict_json(content)
     except ValueError as error:
         assert len(str(error)) < 300  # noqa: PT017
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.core import folders
+from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from envbuilder.project import image_files
 from envbuilder.project.image_files import Contents, ImageFile
@@ -77,7 +77,7 @@ def test_secrets_and_litter_are_never_copied(tmp_path: Path) -> None:
     lay(tmp_path, "train.py", ".env.example", "keys/id_ed25519.pub", ".gitignore", *LITTER)
     lay(tmp_path, ".venv/pyvenv.cfg", "cenv/conda-meta/history", ".mypy_cache/CACHEDIR.TAG")
     lay(tmp_path, "deploy", "src/server.pem", text=KEY)
-    folders.mark(tmp_path / "image" / "project")
+    files.mark_folder(tmp_path / "image" / "project")
     contents = collect(tmp_path, ".")
     assert names(contents) == [".env.example", ".gitignore", "keys/id_ed25519.pub", "train.py"]
     assert {*contents.omitted} == {

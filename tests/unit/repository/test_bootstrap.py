@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import bootstrap
-from envbuilder.core import pip_config
+from envbuilder.core import pip
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_of_pips_settings_only_those_of_places_hold(
         "[global]\nextra-index-url =\n    https://a/s\n    https://b/s\nquiet = 3\n"
         "[install]\ntarget = /x\nconstraint = /c\nfind-links = /wheels\n"
     )
-    monkeypatch.setattr(pip_config, "files", lambda environ, prefix: (own,))
+    monkeypatch.setattr(pip, "files", lambda environ, prefix: (own,))
     spoiling = ("USER", "TARGET", "PREFIX", "PYTHON", "CONSTRAINT", "NO_BINARY", "DRY_RUN", "X")
     for name in spoiling:
         monkeypatch.setenv(f"PIP_{name}", "1")

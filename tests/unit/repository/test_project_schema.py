@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
-from envbuilder.core import project_file, settings, strict_yaml, type_paths
+from envbuilder.core import project_file, schema, settings, yaml_files
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import configuration
 from tests.unit.core.test_project_file import WRONG_KEYS, WRONG_TYPES
@@ -48,10 +48,10 @@ def test_the_example_has_every_key_and_is_valid(tmp_path: Path) -> None:
     (tmp_path / "envbuilder.yaml").write_text(project_schema.EXAMPLE)
     environ = {"ENVBUILDER_CONFIG_DIR": str(tmp_path / "config")}
     assert configuration.load(environ, tmp_path).definition is not None
-    assert errors(strict_yaml.load(project_schema.EXAMPLE)) == []
+    assert errors(yaml_files.load(project_schema.EXAMPLE)) == []
     examples = project_schema.examples()
     for structure in STRUCTURES:
-        assert {*dict(type_paths.fields(structure))} <= {*examples[structure.__name__]}
+        assert {*dict(schema.fields(structure))} <= {*examples[structure.__name__]}
 
 
 def test_every_key_is_described() -> None:
@@ -70,7 +70,7 @@ def test_patterns_are_those_of_javascript_too() -> None:
 
 @pytest.mark.parametrize("name", [*WRONG_KEYS, *WRONG_TYPES])
 def test_wrong_keys_and_types_are_errors_in_the_editor_too(name: str) -> None:
-    assert errors(strict_yaml.load({**WRONG_KEYS, **WRONG_TYPES}[name].text))
+    assert errors(yaml_files.load({**WRONG_KEYS, **WRONG_TYPES}[name].text))
 
 
 words = st.sampled_from(
@@ -113,7 +113,7 @@ def test_the_schema_and_envbuilder_agree(document: dict[str, Any]) -> None:
 
 
 def is_accepted(document: dict[str, Any]) -> bool:
-    keys = {name for name, _ in type_paths.fields(settings.ProjectConfiguration)}
+    keys = {name for name, _ in schema.fields(settings.ProjectConfiguration)}
     try:
         msgspec.convert(
             {k: v for k, v in document.items() if k in keys}, settings.ProjectConfiguration

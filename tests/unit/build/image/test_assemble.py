@@ -24,7 +24,7 @@ from envbuilder.build.plan import Assemble, Run, Step, System, UnpackTool
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.rootfs import read
-from envbuilder.core import folders
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
 from tests.support import project_layers
@@ -513,7 +513,7 @@ def test_uv_hears_of_the_images_interpreter(tmp_path: Path) -> None:
 
 def test_a_folder_in_memory_is_removed_and_so_is_what_a_killed_process_left(tmp_path: Path) -> None:
     shared, disk = tmp_path / "shm", tmp_path / "disk"
-    left, theirs = folders.ensure(shared / "envbuilder-left"), shared / "envbuilder-notes"
+    left, theirs = files.ensure_folder(shared / "envbuilder-left"), shared / "envbuilder-notes"
     theirs.mkdir()
     disk.mkdir()
     with scratch.folder(1, disk, shared) as place:

@@ -13,7 +13,7 @@ from envbuilder.build.image.layer_cache import LayerCache, MadeLayers
 from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Layer, Member
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.core import folders, parallel
+from envbuilder.core import files, parallel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,7 +145,7 @@ def test_clean_knows_the_files_of_the_cache(bench: Bench) -> None:
     bench.keep()
     bench.cache().remembered({"x": 1}, int, lambda: 1)
     names = {str(p.relative_to(bench.folder)) for p in bench.folder.rglob("*") if p.is_file()}
-    names.remove(folders.MARKER)
+    names.remove(files.MARKER)
     assert len(names) == 3
     assert all(layer_cache.OWNED.has(name, "file") for name in names)
 

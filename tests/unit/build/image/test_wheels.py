@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from envbuilder.build.image import wheels
 from envbuilder.build.image.wheels import Wheel
-from envbuilder.core import bounded
+from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import wheel_conflicts
 from tests.support.images import record
@@ -99,11 +99,11 @@ def test_only_metadata_scripts_and_data_are_left_to_the_installer(
 @pytest.mark.parametrize("more", [0, 1, 100, 257, 500])
 def test_the_last_bytes_of_a_file_of_zeros_are_not_lost(tmp_path: Path, more: int) -> None:
     """A match takes so few bits that all input is read before the last output fits."""
-    size = bounded.PIECE + more
+    size = archives.PIECE + more
     with Wheel(made(tmp_path, {"a/lib.so": bytes(size)}), NAME) as wheel:
         pieces = [len(piece) for piece in wheel.files["a/lib.so"].pieces()]
     assert sum(pieces) == size
-    assert max(pieces) <= bounded.PIECE
+    assert max(pieces) <= archives.PIECE
 
 
 def huge(path: Path, size: int) -> None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from envbuilder.build.backends import integrity
 from envbuilder.build.reproduce import differences
 from envbuilder.build.reproduce.differences import Difference, Image, Key, Member, Prefix
+from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError
-from envbuilder.core.tars import Tar
 
 if TYPE_CHECKING:
     from pathlib import Path

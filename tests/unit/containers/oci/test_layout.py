@@ -28,7 +28,7 @@ from envbuilder.containers.oci.descriptor import (
     encode,
 )
 from envbuilder.containers.oci.layout import Layout, place
-from envbuilder.core import bounded
+from envbuilder.core import archives
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
 from tests.support.images import add, image
 
@@ -343,7 +343,7 @@ def test_a_mark_is_neither_deep_nor_waited_for(tmp_path: Path) -> None:
 def test_an_archive_cannot_unpack_to_more_than_its_size_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "ALLOWANCE", 0)
+    monkeypatch.setattr(archives, "ALLOWANCE", 0)
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as made:
         entry = tarfile.TarInfo("blobs/sha256/" + "0" * 64)

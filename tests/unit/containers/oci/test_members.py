@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.containers.oci import members
-from envbuilder.core import bounded
+from envbuilder.core import archives
 from envbuilder.core.errors import InvalidError
 from tests.support import debs
 
@@ -50,7 +50,7 @@ def test_the_diff_id_is_the_digest_of_the_tar(pack: type[bytes]) -> None:
 def test_no_diff_id_without_the_whole_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidError, match="x: not a readable layer"):
         diff_id(gzip.compress(debs.tar(FILES))[:-9])
-    monkeypatch.setattr(bounded, "ALLOWANCE", 0)
+    monkeypatch.setattr(archives, "ALLOWANCE", 0)
     with pytest.raises(InvalidError, match="unpacks to more"):
         diff_id(gzip.compress(bytes(8 << 20)))
 
@@ -91,7 +91,7 @@ def test_nor_can_a_file(tmp_path: Path) -> None:
 
 
 def test_a_bomb_ends_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded, "ALLOWANCE", 0)
+    monkeypatch.setattr(archives, "ALLOWANCE", 0)
     path = tmp_path / "layer"
     packed = gzip.compress(header(tarfile.REGTYPE, 8 << 20) + bytes(8 << 20))
     path.write_bytes(packed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,17 @@ from urllib.parse import parse_qs
 import pytest
 import requests
 import urllib3
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import credentials
+from envbuilder.containers.registry import auth
 from envbuilder.containers.registry import transfer as registry
-from envbuilder.containers.registry.auth import DeniedError, Login
+from envbuilder.containers.registry.auth import Challenge, Credential, DeniedError, Login
 from envbuilder.containers.registry.connection import Connection
-from envbuilder.containers.registry.credentials import Credential
-from envbuilder.core.errors import BuildError
+from envbuilder.core import process
+from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from tests.support import image_layouts as images
 from tests.support import registry_fixture as fake_registry
 from tests.support.registry_fixture import PASSWORD, TOKEN, FakeRegistry
@@ -134,17 +137,13 @@ def test_token_servers_that_may_see_a_password(
     server: FakeRegistry, tmp_path: Path, host: str, plain: bool, realm: str, asked: bool
 ) -> None:
     log_in(tmp_path, host)
-    sent: list[str] = []
-
-    def send_(method: str, url: str, headers: Any, data: Any) -> Any:
-        sent.append(url)
-        raise requests.ConnectionError
-
-    made = Login(host, send_, lambda seconds: None, plain_http=plain)
+    token_server = Asked(None)
     with pytest.raises(DeniedError):
-        made.answer(f'Bearer realm="{realm}",service="s",scope="repository:a:pull"')
-    assert bool(sent) is asked
-    assert all(url == f"{realm}?service=s&scope=repository%3Aa%3Apull" for url in sent)
+        token_server.login_to(host, plain=plain).answer(
+            f'Bearer realm="{realm}",service="s",scope="repository:a:pull"'
+        )
+    urls = {url for _, url, _, _ in token_server.requests}
+    assert urls == ({f"{realm}?service=s&scope=repository%3Aa%3Apull"} if asked else set())
 
 
 def answered(status: int, body: bytes = b"") -> requests.Response:
@@ -162,22 +161,31 @@ class Asked:
         self.requests: list[tuple[str, str, Any, bytes | None]] = []
         self._answer = answer
 
-    def send(self, method: str, url: str, headers: Any, data: bytes | None) -> requests.Response:
+    def request(
+        self, method: str, url: str, headers: Any, data: bytes | None, **options: Any
+    ) -> requests.Response:
+        assert not options["allow_redirects"]
+        assert options["auth"](prepared := requests.PreparedRequest()) is prepared
         self.requests.append((method, url, headers, data))
         if self._answer is None:
             raise requests.ConnectionError("broke off")
         return answered(*self._answer)
 
     def login(self) -> Login:
-        return Login("far.example", self.send, self.pauses.append, plain_http=False)
+        return self.login_to("far.example")
+
+    def login_to(self, host: str, *, plain: bool = False) -> Login:
+        session: Any = self
+        return Login(host, session, self.pauses.append, plain_http=plain)
 
 
 def logged_in(monkeypatch: pytest.MonkeyPatch, credential: Credential | None) -> None:
-    monkeypatch.setattr(credentials, "find", lambda host, **_: credential)
+    monkeypatch.setattr(auth, "stored_credential", lambda host, **_: credential)
 
 
 REALM = "https://auth.example/token"
 BEARER = f'Bearer realm="{REALM}"'
+PLAIN = {"Accept-Encoding": "identity"}
 SOMEBODY = Credential(user="me", secret="pw")
 
 
@@ -234,7 +242,9 @@ def test_what_a_token_server_is_asked(
     asked = Asked((200, b'{"token": "abc"}'))
     login = asked.login()
     assert login.answer(challenge) == "Bearer abc"
-    assert asked.requests == [("GET", REALM + url, {"Authorization": "Basic bWU6cHc="}, None)]
+    assert asked.requests == [
+        ("GET", REALM + url, {**PLAIN, "Authorization": "Basic bWU6cHc="}, None)
+    ]
     assert login.secrets == {"pw", "bWU6cHc=", "abc"}
 
 
@@ -250,7 +260,7 @@ def test_an_identity_token_goes_into_a_form_and_not_into_a_url(
     asked.login().answer(f"{BEARER}{parameters}")
     ((method, url, headers, data),) = asked.requests
     assert (method, url) == ("POST", REALM)
-    assert headers == {"Content-Type": "application/x-www-form-urlencoded"}
+    assert headers == {**PLAIN, "Content-Type": "application/x-www-form-urlencoded"}
     assert parse_qs((data or b"").decode(), keep_blank_values=True, strict_parsing=True) == {
         "grant_type": ["refresh_token"], "client_id": ["envbuilder"],
         "refresh_token": ["identity"], "service": [service], "scope": [scope],
@@ -326,13 +336,14 @@ def test_netrc_does_not_speak_for_us(
         ("file:///etc/passwd", "which is not https"),
         ("http://[bad", "which is not https"),
         ("http://127.0.0.1.example/", "which is not https"),
-        ("", "too many redirects"),
+        ("", "HTTP 302"),
+        ("/v2/a/manifests/t", "too many redirects"),
     ],
 )
 def test_redirects_that_are_not_followed(
     server: FakeRegistry, there: Descriptor, tmp_path: Path, location: str, why: str
 ) -> None:
-    server.faults = [("manifests", f"302 Location: {location}")] * 7
+    server.faults = [("manifests", f"302 Location: {location}")] * 11
     with pytest.raises(BuildError, match=why):
         pull(server, "t", tmp_path / "b")
 
@@ -379,7 +390,7 @@ def test_waits_grow_and_a_busy_registry_is_heard(server: FakeRegistry, tmp_path:
     server.faults = [("manifests", "503"), ("manifests", "429 Retry-After: 7")]
     with pytest.raises(BuildError, match="404"):
         connect(server, waits=waits).ask("GET", connect(server).url("manifests/t"), "t", accept=())
-    assert waits == [1.0, 7.0, 2.0]
+    assert waits == [1.0, 7.0]
     server.faults = [("manifests", "429 Retry-After: 3600")]
     with pytest.raises(BuildError, match="429"):
         connect(server).ask("GET", connect(server).url("manifests/t"), "t", accept=())
@@ -401,3 +412,274 @@ def test_nobody_there(tmp_path: Path, found: Settings) -> None:
         match=r"127\.0\.0\.1:1/a: t: 127\.0\.0\.1:1 does not answer \(connection refused\)",
     ):
         registry.pull(gone, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (
+            'Bearer realm="https://auth.example/token",service="registry",'  # noqa: ISC004
+            'scope="repository:a/b:pull,push"',
+            [
+                (
+                    "bearer",
+                    {
+                        "realm": "https://auth.example/token",
+                        "service": "registry",
+                        "scope": "repository:a/b:pull,push",
+                    },
+                )
+            ],
+        ),
+        ('Basic realm="a b, c"', [("basic", {"realm": "a b, c"})]),
+        ("BASIC Realm=plain", [("basic", {"realm": "plain"})]),
+        (
+            'Bearer realm="x", Basic realm="y"',
+            [("bearer", {"realm": "x"}), ("basic", {"realm": "y"})],
+        ),
+        ('Negotiate, Basic realm="y"', [("negotiate", {}), ("basic", {"realm": "y"})]),
+        ('Bearer realm = "x" , service = "y"', [("bearer", {"realm": "x", "service": "y"})]),
+        (r'Basic realm="say \"so\""', [("basic", {"realm": 'say "so"'})]),
+        ('Bearer realm="first",realm="second"', [("bearer", {"realm": "first"})]),
+        (
+            'Basic realm="y", "stray", Bearer realm="x"',
+            [("basic", {"realm": "y"}), ("bearer", {"realm": "x"})],
+        ),
+        ("", []),
+        ('realm="of nothing"', []),
+        ('Basic realm="unfinished', [("basic", {"realm": '"unfinished'})]),
+    ],
+)
+def test_challenges(header: str, expected: list[tuple[str, dict[str, str]]]) -> None:
+    assert auth.parse_challenges(header) == tuple(Challenge(s, p) for s, p in expected)
+
+
+WORD = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,8}", fullmatch=True)
+VALUE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
+MADE = st.lists(
+    st.builds(
+        Challenge,
+        WORD.map(str.lower),
+        st.dictionaries(WORD.map(str.lower), VALUE.map(str.strip), min_size=1, max_size=3),
+    ),
+    max_size=3,
+)
+
+
+def quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+@given(MADE)
+def test_what_is_written_by_the_rules_is_read(made: list[Challenge]) -> None:
+    header = ", ".join(
+        f"{c.scheme} " + ",".join(f"{k}={quoted(v)}" for k, v in c.parameters.items()) for c in made
+    )
+    assert list(auth.parse_challenges(header)) == made
+
+
+@given(st.text(max_size=200) | st.text('Bearer realm="x",\\= ', max_size=60))
+def test_any_header_is_read(header: str) -> None:
+    auth.parse_challenges(header)
+
+
+@pytest.mark.parametrize(
+    ("body", "token"),
+    [
+        (b'{"token": "abc"}', "abc"),
+        (b'{"access_token": "abc"}', "abc"),
+        (b'{"token": "abc", "access_token": "other", "expires_in": 300}', "abc"),
+        (b'{"token": null, "access_token": "abc"}', "abc"),
+        (b"{}", ""),
+        (b'{"token": 5}', ""),
+        (b'{"token": "with\\r\\nHeader: injected"}', ""),
+        (b'{"token": "with space"}', ""),
+        (json.dumps({"token": "a" * 65537}).encode(), ""),
+        (b"no json", ""),
+        (b"\xff", ""),
+        (b"[" * 100_000, ""),
+    ],
+)
+def test_tokens(body: bytes, token: str) -> None:
+    assert auth.parse_token(body) == token
+
+
+SECRET = "a:secret:with:colons"
+AUTH = base64.b64encode(f"me:{SECRET}".encode()).decode()
+ME = Credential(user="me", secret=SECRET)
+
+
+def docker(folder: Path, content: Any) -> dict[str, str]:
+    """An environment with this as docker's configuration."""
+    folder.mkdir(exist_ok=True)
+    text = content if isinstance(content, str) else json.dumps(content)
+    (folder / "config.json").write_text(text)
+    return {"DOCKER_CONFIG": str(folder), "HOME": str(folder)}
+
+
+@pytest.fixture
+def helper(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A credential helper: [answer, exit code]; what it was asked is appended."""
+    state: list[Any] = ["", 0]
+
+    def run(argv: list[str], **options: Any) -> process.Completed:
+        state.append((argv, options["stdin"]))
+        return process.Completed(
+            argv=tuple(argv), returncode=state[1], stdout=state[0], stderr="", seconds=0.1
+        )
+
+    monkeypatch.setattr(process, "run", run)
+    monkeypatch.setattr(process, "which", lambda name: f"/bin/{name}")
+    return state
+
+
+@pytest.mark.parametrize(
+    ("key", "host"),
+    [
+        ("ghcr.io", "ghcr.io"),
+        ("https://ghcr.io", "ghcr.io"),
+        ("https://ghcr.io/v1/", "ghcr.io"),
+        ("https://ghcr.io/v2/", "ghcr.io"),
+        ("127.0.0.1:5000", "127.0.0.1:5000"),
+        ("https://index.docker.io/v1/", "docker.io"),
+        ("docker.io", "docker.io"),
+    ],
+)
+def test_what_docker_login_left(tmp_path: Path, key: str, host: str) -> None:
+    environ = docker(tmp_path, {"auths": {key: {"auth": AUTH}, "other.example": {}}})
+    assert auth.stored_credential(host, environ) == ME
+    assert auth.stored_credential("elsewhere.example", environ) is None
+    assert auth.stored_credential("other.example", environ) is None
+
+
+def test_one_host_s_password_is_not_another_s(tmp_path: Path) -> None:
+    environ = docker(tmp_path, {"auths": {"ghcr.io": {"auth": AUTH}}})
+    for other in ("ghcr.io.evil.example", "evil.example", "ghcr.io:444", "x.ghcr.io"):
+        assert auth.stored_credential(other, environ) is None
+
+
+@pytest.mark.parametrize(
+    ("repository", "user"),
+    [
+        ("org/image", "image"),
+        ("org/image/part", "image"),
+        ("org/other", "org"),
+        ("organisation/image", "host"),
+        ("", "host"),
+    ],
+)
+def test_a_login_of_a_namespace_goes_before_the_hosts(
+    repository: str, user: str, tmp_path: Path, helper: list[Any]
+) -> None:
+    keys = {"quay.io": "host", "quay.io/org": "org", "quay.io/org/image": "image"}
+    auths = {
+        key: {"auth": base64.b64encode(f"{name}:secret".encode()).decode()}
+        for key, name in keys.items()
+    }
+    helper[:2] = ["credentials not found", 1]
+    environ = docker(tmp_path, {"auths": auths, "credsStore": "store"})
+    credential = auth.stored_credential("quay.io", environ, repository)
+    assert credential == Credential(user=user, secret="secret")
+    assert auth.stored_credential("evil.example", environ, "quay.io/org") is None
+
+
+def test_an_identity_token_goes_first(tmp_path: Path) -> None:
+    auths = {"x.example": {"auth": AUTH, "identitytoken": "tok"}}
+    found = auth.stored_credential("x.example", docker(tmp_path, {"auths": auths}))
+    assert found == Credential(user="me", secret="tok", is_token=True)
+
+
+def test_podman_s_file_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "containers").mkdir()
+    path = tmp_path / "containers" / "auth.json"
+    path.write_text(json.dumps({"auths": {"x.example": {"auth": AUTH}}}))
+    home = {"HOME": str(tmp_path / "empty")}
+    assert auth.stored_credential("x.example", {**home, "XDG_RUNTIME_DIR": str(tmp_path)}) == ME
+    assert auth.stored_credential("x.example", {**home, "XDG_CONFIG_HOME": str(tmp_path)}) == ME
+    assert auth.stored_credential("x.example", {**home, "REGISTRY_AUTH_FILE": str(path)}) == ME
+    assert auth.stored_credential("x.example", home) is None
+
+
+def test_docker_s_own_nulls_are_no_fault(tmp_path: Path) -> None:
+    content = {"auths": {"x.example": {"auth": None}}, "credHelpers": None, "credsStore": None}
+    assert auth.stored_credential("x.example", docker(tmp_path, content)) is None
+    assert auth.stored_credential("x.example", docker(tmp_path, {"auths": None, "x": [1]})) is None
+    assert auth.stored_credential("x.example", docker(tmp_path, "")) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"auths": []}',
+        '{"auths": {"x.example": {"auth": "!!!"}}}',
+        '{"auths": {"x.example": {"auth": "c2VjcmV0"}}}',
+        '{"auths": {"x.example": {"auth": "/w=="}}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_damaged_file_is_named_without_its_content(tmp_path: Path, content: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        auth.stored_credential("x.example", docker(tmp_path, content))
+    assert "config.json" in caught.value.message
+    assert "c2VjcmV0" not in caught.value.message
+    assert "secret" not in caught.value.message
+
+
+def test_a_helper_is_asked_for_its_registry(tmp_path: Path, helper: list[Any]) -> None:
+    helper[0] = json.dumps({"ServerURL": "x", "Username": "me", "Secret": SECRET})
+    environ = docker(
+        tmp_path,
+        {"credHelpers": {"x.example": "one"}, "credsStore": "all", "auths": {"x.example": {}}},
+    )
+    assert auth.stored_credential("x.example", environ) == ME
+    assert auth.stored_credential("docker.io", environ) == ME
+    assert helper[2:] == [
+        (["docker-credential-one", "get"], "x.example\n"),
+        (["docker-credential-all", "get"], "https://index.docker.io/v1/\n"),
+    ]
+
+
+def test_a_helper_s_identity_token(tmp_path: Path, helper: list[Any]) -> None:
+    helper[0] = json.dumps({"Username": "<token>", "Secret": "tok"})
+    found = auth.stored_credential("x.example", docker(tmp_path, {"credsStore": "all"}))
+    assert found is not None
+    assert found.is_token
+
+
+def test_a_helper_that_knows_nobody(tmp_path: Path, helper: list[Any]) -> None:
+    helper[:2] = ["credentials not found in native keychain\n", 1]
+    content = {"credsStore": "all", "auths": {"x.example": {"auth": AUTH}}}
+    assert auth.stored_credential("x.example", docker(tmp_path, content)) == ME
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [("locked: very-secret", 1), ("very-secret", 0), ('{"Secret": 1}', 0)]
+)
+def test_a_helper_that_fails_is_named_and_not_quoted(
+    tmp_path: Path, helper: list[Any], answer: str, code: int
+) -> None:
+    helper[:2] = [answer, code]
+    with pytest.raises(ToolError, match=r"docker-credential-all: no answer") as caught:
+        auth.stored_credential("x.example", docker(tmp_path, {"credsStore": "all"}))
+    assert "very-secret" not in caught.value.message + caught.value.hint
+
+
+def test_a_helper_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "which", lambda name: None)
+    with pytest.raises(ToolError, match=r"docker-credential-gone: not found"):
+        auth.stored_credential("x.example", docker(tmp_path, {"credsStore": "gone"}))
+
+
+@pytest.mark.parametrize("name", ["../evil", "a b", "-x", "x;y", "x/y"])
+def test_a_helper_s_name_is_a_name(tmp_path: Path, helper: list[Any], name: str) -> None:
+    with pytest.raises(InvalidError, match="is not the name of a credential helper"):
+        auth.stored_credential("x.example", docker(tmp_path, {"credsStore": name}))
+    assert helper[2:] == []
+
+
+def test_a_credential_prints_nothing() -> None:
+    assert SECRET not in repr(ME)
+    assert SECRET not in str([ME])
+    assert SECRET not in f"{ME}"

@@ -10,7 +10,7 @@ import requests
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Descriptor
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import connection, pull_blob
+from envbuilder.containers.registry import blobs, connection
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.errors import BuildError, WrongHashError
 from tests.support.scripted_session import Scripted, answer
@@ -49,7 +49,7 @@ class Bench:
 
     def receive(self) -> int:
         """Pull the blob, which must be there then, and shown to be; return what was transferred."""
-        transferred = pull_blob.receive(self._connection, self.blob, self.layout, self.shown.append)
+        transferred = blobs.receive(self._connection, self.blob, self.layout, self.shown.append)
         assert self.layout.checked(self.blob).read_bytes() == CONTENT
         assert not self.part.exists()
         assert sum(self.shown) == 10

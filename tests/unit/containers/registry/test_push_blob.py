@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Descriptor
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry.connection import Answer
-from envbuilder.containers.registry.push_blob import PIECE, send
-from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError
+from envbuilder.containers.registry.blobs import PIECE, send
+from envbuilder.containers.registry.connection import Answer, BrokenOffError
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.core.http import ATTEMPTS
 from tests.support import image_layouts as images
 from tests.support.registry_fixture import FakeRegistry, digest_of
 from tests.support.registry_requests import BIG, SMALL, impatient, push

@@ -11,11 +11,11 @@ import requests
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.descriptor import LAYER_ZSTD
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import connection, credentials, push_blob
+from envbuilder.containers.registry import auth, blobs, connection
+from envbuilder.containers.registry.auth import Credential
+from envbuilder.containers.registry.blobs import Sent
 from envbuilder.containers.registry.connection import Connection
-from envbuilder.containers.registry.credentials import Credential
-from envbuilder.containers.registry.push_blob import Sent
-from envbuilder.core import folders
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError
 from tests.support.scripted_session import Scripted, answer
 
@@ -50,7 +50,7 @@ class Bench:
         self.blob = self.layout.add(CONTENT, LAYER_ZSTD)
 
     def send(self, mount_from: str = "") -> Sent:
-        return push_blob.send(
+        return blobs.send(
             *(self.connection, self.blob, self.layout, self.notes, self.shown.append, mount_from)
         )
 
@@ -70,10 +70,10 @@ class Bench:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     """`bench(*answers)`: pieces are of four bytes, and at most of eight."""
-    monkeypatch.setattr(push_blob, "PIECE", 4)
-    monkeypatch.setattr(push_blob, "_PIECE_LIMIT", 8)
+    monkeypatch.setattr(blobs, "PIECE", 4)
+    monkeypatch.setattr(blobs, "_PIECE_LIMIT", 8)
     monkeypatch.setattr(
-        credentials, "find", lambda host, **_: Credential(user="me", secret="very-secret")
+        auth, "stored_credential", lambda host, **_: Credential(user="me", secret="very-secret")
     )
     return lambda *answers: Bench(monkeypatch, tmp_path, answers)
 
@@ -82,8 +82,8 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
 def test_a_small_blob_is_sent_as_a_whole(
     bench: Make, monkeypatch: pytest.MonkeyPatch, location: str, url: str
 ) -> None:
-    monkeypatch.setattr(push_blob, "PIECE", 10)
-    monkeypatch.setattr(push_blob, "_PIECE_LIMIT", 10)
+    monkeypatch.setattr(blobs, "PIECE", 10)
+    monkeypatch.setattr(blobs, "_PIECE_LIMIT", 10)
     made = bench(answer(404), answer(202, Location=location), answer(201))
     assert made.send() == Sent(how="sent", bytes=10)
     closed = ("PUT", f"https://far.example/{url}digest={QUERY}")
@@ -140,9 +140,9 @@ def test_a_blob_that_is_there_is_not_sent_and_it_is_noted_where(bench: Make) -> 
     (note,) = made.notes.glob("*.repository")
     assert note.read_text() == "a"
     assert stat.S_IMODE(note.stat().st_mode) == 0o600
-    names = {path.name for path in made.notes.iterdir()} - {folders.MARKER}
+    names = {path.name for path in made.notes.iterdir()} - {files.MARKER}
     assert len(names) == 2
-    assert all(push_blob.OWNED.has(name, "file") for name in names)
+    assert all(blobs.OWNED.has(name, "file") for name in names)
 
 
 def test_a_note_that_cannot_be_written_fails_no_push(bench: Make) -> None:
@@ -303,7 +303,7 @@ def test_a_blob_that_changes_meanwhile(
 
 def test_a_push_is_tried_by_an_upload_that_is_cancelled(bench: Make) -> None:
     made = bench(answer(202, Location="/up?x=y"), answer(204))
-    push_blob.require_allowed(made.connection)
+    blobs.require_allowed(made.connection)
     assert made.requests == [BEGUN, ("DELETE", "https://far.example/up?x=y")]
     assert made.session.options[0]["data"] == b""
 
@@ -321,11 +321,11 @@ def test_a_push_is_tried_by_an_upload_that_is_cancelled(bench: Make) -> None:
 )
 def test_an_upload_that_cannot_be_cancelled_is_left(bench: Make, cancelled: Any) -> None:
     made = bench(*cancelled)
-    push_blob.require_allowed(made.connection)
+    blobs.require_allowed(made.connection)
     assert made.pauses == []
     assert all(url.startswith("https://far.example/") for _, url in made.requests)
 
 
 def test_a_push_that_is_not_allowed_is_said_before(bench: Make) -> None:
     with pytest.raises(BuildError, match=r"^far\.example/a: a push: HTTP 403$"):
-        push_blob.require_allowed(bench(answer(403)).connection)
+        blobs.require_allowed(bench(answer(403)).connection)

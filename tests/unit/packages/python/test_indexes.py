@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.core import http, pip_settings
+from envbuilder.core import http, pip
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.pip_settings import Sources
+from envbuilder.core.pip import Sources
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages import configuration
 from envbuilder.packages.python import indexes
@@ -63,29 +63,27 @@ def test_settings_of_the_machine_can_be_read() -> None:
 def test_later_files_and_variables_win() -> None:
     site = "[global]\nindex-url = https://a/simple\nfind-links = /one\n"
     user = "[global]\nindex_url = https://b/simple\n[install]\nfind-links =\n    /two\n    /three\n"
-    found = pip_settings.pip_sources({}, [site, user])
+    found = pip.pip_sources({}, [site, user])
     assert found.index_url == "https://b/simple"
     assert found.find_links == ("/two", "/three")
-    found = pip_settings.pip_sources(
-        {"PIP_INDEX_URL": "https://c", "PIP_FIND_LINKS": ""}, [site, user]
-    )
+    found = pip.pip_sources({"PIP_INDEX_URL": "https://c", "PIP_FIND_LINKS": ""}, [site, user])
     assert found.index_url == "https://c"
     assert found.find_links == ("/two", "/three")
 
 
 def test_other_commands_sections_do_not_count() -> None:
-    assert pip_settings.pip_sources({}, ["[freeze]\nindex-url = x\n"]) == Sources()
+    assert pip.pip_sources({}, ["[freeze]\nindex-url = x\n"]) == Sources()
 
 
 def test_percent_signs_are_no_interpolation() -> None:
-    found = pip_settings.pip_sources({}, ["[global]\nindex-url = https://u:p%40ss@x/s\n"])
+    found = pip.pip_sources({}, ["[global]\nindex-url = https://u:p%40ss@x/s\n"])
     assert found.index_url == "https://u:p%40ss@x/s"
 
 
 def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
     named = tmp_path / "my.conf"
     named.write_text("[global]\nextra-index-url = https://a https://b\nno-index = yes\n")
-    found = pip_settings.sources({"PIP_CONFIG_FILE": str(named)})
+    found = pip.sources({"PIP_CONFIG_FILE": str(named)})
     assert found.extra_index_urls == ("https://a", "https://b")
     assert found.no_index
 
@@ -128,15 +126,15 @@ def test_certificates_proxy_and_hosts_are_handed_on() -> None:
 
 
 def test_local_folders() -> None:
-    assert pip_settings.local_folder("file:///a%20b/c") == Path("/a b/c")
-    assert pip_settings.local_folder("/a/b") == Path("/a/b")
-    assert pip_settings.local_folder("https://a/b") is None
-    assert pip_settings.local_folder("~/x") == Path.home() / "x"
+    assert pip.local_folder("file:///a%20b/c") == Path("/a b/c")
+    assert pip.local_folder("/a/b") == Path("/a/b")
+    assert pip.local_folder("https://a/b") is None
+    assert pip.local_folder("~/x") == Path.home() / "x"
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_a_pip_conf_or_nothing(text: str) -> None:
-    assert isinstance(pip_settings.pip_sources({}, [text]), Sources)
+    assert isinstance(pip.pip_sources({}, [text]), Sources)
 
 
 words_ = st.text(string.ascii_letters + string.digits + "/:._-", min_size=1, max_size=20)
@@ -145,7 +143,7 @@ words_ = st.text(string.ascii_letters + string.digits + "/:._-", min_size=1, max
 @given(st.lists(words_, min_size=1, max_size=4), words_)
 def test_what_is_written_is_read(links: list[str], index: str) -> None:
     text = f"[global]\nindex-url = {index}\nfind-links =\n" + "".join(f"  {x}\n" for x in links)
-    found = pip_settings.pip_sources({}, [text])
+    found = pip.pip_sources({}, [text])
     assert found.index_url == index
     assert found.find_links == tuple(links)
 
@@ -168,7 +166,7 @@ def test_a_url_that_cannot_be_parsed_is_a_sentence(url: str, found: Settings) ->
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_PROXY"):
         environ = {name: url, "PIP_CONFIG_FILE": "/dev/null"}
         with pytest.raises(InvalidError, match="cannot be parsed") as caught:
-            pip_settings.sources(environ)
+            pip.sources(environ)
         assert url not in caught.value.message
 
 

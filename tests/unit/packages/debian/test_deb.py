@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from envbuilder.core.errors import BuildError
-from envbuilder.packages.debian import archive
+from envbuilder.packages.debian import deb
 from tests.support import debs
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def read(path: Path) -> tuple[dict[str, bytes], list[str]]:
-    with archive.opened(path, BuildError) as package:
+    with deb.open_deb(path, BuildError) as package:
         files = {name: content for name, (content, _) in package.control().items()}
         return files, [member.name for member in package.data()]
 

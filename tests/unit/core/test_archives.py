@@ -1,28 +1,231 @@
-"""What packages may bring into a layer or an environment."""
+"""Files and compressed streams are read within limits, and nothing is waited for."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import lzma
+import os
 import posixpath
 import tarfile
-from typing import TYPE_CHECKING, Any
+import tracemalloc
+import zipfile
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Member
-from envbuilder.core import member_paths
-from envbuilder.core.errors import BuildError
-from envbuilder.packages.debian import members as deb_members
+from envbuilder.core import archives
+from envbuilder.core.archives import Tar
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.packages.debian import deb
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles.lock import File
 from tests.support import debs
 from tests.unit.build.image.test_debs import found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
+
+PACKERS = [bytes, gzip.compress, bz2.compress, lzma.compress, zstandard.compress]
+TEXT = b"some text\n" * 1000
+
+
+@pytest.mark.parametrize("pack", PACKERS)
+def test_what_is_compressed_is_recognized(pack: Callable[[bytes], bytes]) -> None:
+    assert archives.unpacked(io.BytesIO(pack(TEXT))).read() == TEXT
+
+
+@pytest.mark.parametrize("pack", PACKERS[1:])
+def test_several_streams_are_one(pack: Callable[[bytes], bytes]) -> None:
+    assert archives.unpacked(io.BytesIO(pack(TEXT) + pack(b"more"))).read() == TEXT + b"more"
+
+
+@pytest.mark.parametrize("pack", PACKERS[1:4])
+def test_a_stream_that_breaks_off_is_an_error(pack: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(archives.faults()):
+        archives.unpacked(io.BytesIO(pack(os.urandom(5000))[:-9])).read()
+
+
+def test_pieces_end_at_the_limit() -> None:
+    assert b"".join(archives.pieces(io.BytesIO(b"12345"), 5)) == b"12345"
+    with pytest.raises(ValueError, match="more bytes than it may have"):
+        list(archives.pieces(io.BytesIO(bytes(3 << 20)), 2 << 20))
+
+
+def read(data: bytes) -> dict[str, bytes]:
+    archive = Tar(io.BytesIO(data), len(data), InvalidError)
+    return {m.name: archive.content(m) if m.isreg() else b"" for m in archive}
+
+
+def refused(data: bytes) -> str:
+    with pytest.raises(InvalidError) as caught:
+        read(data)
+    return caught.value.message
+
+
+def block(kind: bytes, content: bytes, size: int | None = None) -> bytes:
+    entry = tarfile.TarInfo("x")
+    entry.type, entry.size = kind, len(content) if size is None else size
+    return entry.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
+
+
+def with_records(**records: str) -> bytes:
+    entry = tarfile.TarInfo("x")
+    entry.pax_headers = {k.replace("__", "."): v for k, v in records.items()}
+    return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape") + bytes(1024)
+
+
+def test_files_are_read() -> None:
+    assert read(debs.tar({"a": b"one", "b": "a"})) == {"./a": b"one", "./b": b""}
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        ({"mtime": "nan"}, "impossible time"),
+        ({"mtime": "1e300"}, "impossible time"),
+        ({"size": "-1"}, "impossible size"),
+        ({"uid": "99999999999"}, "impossible size, mode or owner"),
+        ({"path": "a\0b"}, "null character"),
+        ({"comment": "1" * 300}, "invalid extended header"),
+        ({"GNU__sparse__map": "0,1", "GNU__sparse__size": "9" * 18}, "sparse"),
+    ],
+)
+def test_values_that_no_file_has_are_refused(records: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidError, match=why):
+        read(with_records(**records))
+
+
+def test_a_sparse_file_has_no_end() -> None:
+    assert "sparse" in refused(block(tarfile.GNUTYPE_SPARSE, b"") + bytes(1024))
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_chain_of_headers_is_an_error(kind: bytes) -> None:
+    refused(block(kind, b"6 a=b\n") * 3000 + debs.tar({"a": b""}))
+
+
+def test_a_long_name_is_no_extended_header() -> None:
+    name = "d/" * 100 + "x" * 150
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    assert list(read(out.getvalue())) == [name]
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray])
+def test_only_regular_files_have_content(make: Callable[[bytes], bytes]) -> None:
+    data = make(debs.tar({"a": "b"}))
+    archive = Tar(io.BytesIO(data), len(data), InvalidError)
+    with pytest.raises(InvalidError, match="not a regular file"):
+        archive.content(next(iter(archive)))
+
+
+class Holes(io.RawIOBase):
+    """An archive of two members, of which the first has 9 GiB; only its headers are bytes."""
+
+    size = (9 << 30) + 1000
+
+    def __init__(self) -> None:
+        entry, after = tarfile.TarInfo("large"), tarfile.TarInfo("b")
+        entry.size, after.size = self.size, 3
+        self._head = entry.tobuf(tarfile.PAX_FORMAT)
+        self._tail = bytes(-self.size % 512) + after.tobuf() + b"one" + bytes(509 + 1024)
+        self._hole = memoryview(bytes(1 << 20))
+        self._at = 0
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        self._at = position
+        return position
+
+    def read(self, size: int = -1) -> bytes:
+        end = len(self._head) + self.size
+        if self._at < len(self._head):
+            data = self._head[self._at :][:size]
+        elif self._at < end:
+            data = bytes(self._hole[: min(size, end - self._at)])
+        else:
+            data = self._tail[self._at - end :][:size]
+        self._at += len(data)
+        return data
+
+
+def test_a_member_of_more_than_8_gib_is_skipped_or_read() -> None:
+    archive = Tar(cast("IO[bytes]", Holes()), 1 << 30, InvalidError)
+    found = {}
+    for member in archive:
+        pieces = archive.pieces(member)
+        found[member.name] = member.size, len(next(pieces))
+    assert found == {"large": (Holes.size, 1 << 18), "b": (3, 3)}
+
+
+def made_zip(folder: Path, files: dict[str, bytes]) -> Path:
+    path = folder / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def changed(path: Path, at: int, value: int, size: int = 4) -> Path:
+    """Change a field of the last entry of the directory."""
+    data = bytearray(path.read_bytes())
+    start = data.rindex(b"PK\x01\x02") + at
+    data[start : start + size] = value.to_bytes(size, "little")
+    path.write_bytes(data)
+    return path
+
+
+def refused_zip(path: Path) -> str:
+    with pytest.raises(archives.BAD_ZIP) as caught, archives.open_zip(path):
+        pass
+    return str(caught.value)
+
+
+def test_a_member_is_read(tmp_path: Path) -> None:
+    with archives.open_zip(made_zip(tmp_path, {"a": b"one"})) as archive:
+        assert archives.zip_content(archive, "a", 3) == b"one"
+        with pytest.raises(ValueError, match="'a' is larger than 0 KiB"):
+            archives.zip_content(archive, "a", 2)
+
+
+def test_no_more_is_inflated_than_a_member_states(tmp_path: Path) -> None:
+    path = changed(made_zip(tmp_path, {"a": bytes(50 << 20)}), 24, 1000)
+    tracemalloc.start()
+    try:
+        with archives.open_zip(path) as archive, pytest.raises(archives.BAD_ZIP):
+            archives.zip_content(archive, "a", 1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_garbage_is_no_archive(tmp_path: Path) -> None:
+    for content in (b"", b"PK\x05\x06" + b"\xff" * 18):
+        (tmp_path / "x").write_bytes(content)
+        refused_zip(tmp_path / "x")
+
+
+def test_damaged_bzip2_is_a_damaged_archive(tmp_path: Path) -> None:
+    """It raises an `OSError` without a number, unlike a disk."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("a", b"text" * 100)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"1AY&SY", b"1AY&SX", 1))
+    with (
+        archives.open_zip(path) as damaged,
+        pytest.raises(zipfile.BadZipFile, match="Invalid data"),
+    ):
+        archives.zip_content(damaged, "a", 1000)
+
 
 STRAY = [
     "", ".", "..", "/", "/etc/passwd", "a/../b", "../a", "a/..", "a//b", "a/", "./a", "a/./b",
@@ -33,8 +236,8 @@ STRAY = [
 
 @pytest.mark.parametrize("path", STRAY)
 def test_stray_paths_are_refused(path: str) -> None:
-    assert member_paths.objection(path)
-    assert len(member_paths.objection(path)) < 200
+    assert archives.path_objection(path)
+    assert len(archives.path_objection(path)) < 200
     with pytest.raises(BuildError, match="a layer cannot be created"):
         layer.clean([Member(path=path)])
 
@@ -44,14 +247,14 @@ def test_stray_paths_are_refused(path: str) -> None:
     ["a", ".a", "a/...", "a/.wha", "wh.a", "a.wh.b", "ä/ö", "a b", "a\udcff", "x" * 255, "a:b"],
 )
 def test_odd_but_clean_paths_are_fine(path: str) -> None:
-    assert not member_paths.objection(path)
+    assert not archives.path_objection(path)
 
 
 @given(
     st.lists(st.sampled_from(["a", "b", ".", "..", "", ".wh.a", ".wh..wh..opq", "…"])).map("/".join)
 )
 def test_what_is_accepted_stays_below_its_root_and_deletes_nothing(path: str) -> None:
-    if member_paths.objection(path):
+    if archives.path_objection(path):
         return
     assert posixpath.normpath(f"/{path}") == f"/{path}"
     assert ".wh." not in path
@@ -132,8 +335,8 @@ def listed(path: Path) -> list[str]:
         kind="deb", name="libx", version="1", file="pool/libx_1_amd64.deb", sha256="0" * 64,
         size=1, source="debian", provenance="read", by="test",
     )  # fmt: skip
-    with deb_members.opened(file, path) as opened:
-        return [name for name, _ in deb_members.members(file, opened.data())]
+    with deb.opened(file, path) as opened:
+        return [name for name, _ in deb.members(file, opened.data())]
 
 
 LINK, HARD, FOLDER = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}, {"type": tarfile.DIRTYPE}
@@ -205,9 +408,9 @@ def test_what_a_package_says_of_itself_is_checked(
         size=1, source="debian", provenance="read", by="test",
     )  # fmt: skip
     stated = {"Package": "libx", "Version": "1", "Architecture": "amd64"}
-    deb_members.require_named(file, stated)
+    deb.require_named(file, stated)
     with pytest.raises(BuildError, match=why):
-        deb_members.require_named(file, {**stated, **fields})
+        deb.require_named(file, {**stated, **fields})
 
 
 @pytest.mark.parametrize(

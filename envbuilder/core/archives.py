@@ -1,0 +1,311 @@
+"""Read tars, zips and compressed streams, and check the paths that packages may install.
+
+A lock names packages by their hashes: who chooses the hashes chooses the code, so their size is not
+questioned. Layers, images and data sets may come from anywhere: a tar is read forward only, and its
+own size bounds what it unpacks to, whatever its headers state. Nothing is unpacked to a path that
+an archive names.
+
+Some names in a layer are commands: `.wh.NAME` deletes a file of the layers below. A path through a
+link leads elsewhere than it appears to.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import math
+import re
+import tarfile
+import zipfile
+import zlib
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TypeVar, cast
+
+from envbuilder.core.text import binary_size, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from envbuilder.core.errors import EnvbuilderError
+
+ALLOWANCE = 64 << 20
+"""Bytes that any file may unpack to, however small it is."""
+RATIO = 100
+"""Bytes that a file may unpack to for each of its own. Packages and layers unpack to 2 to 20 times
+their size; deflate can reach 1,032, and zstd, xz and bzip2 10,000 and more."""
+PIECE = 1 << 20
+"""Maximum bytes that are read or unpacked at once."""
+_ZSTD_WINDOW = 128 << 20
+"""Maximum window of a zstd stream: that of `zstd --long`."""
+_T = TypeVar("_T")
+READ_LIMIT = 64 << 20
+"""Maximum bytes of a member that is read into memory."""
+_PART = 1 << 18
+"""Maximum bytes of a tar that are read at once, and of an extended header: a path, attributes."""
+_DIGITS = re.compile(rb"[0-9]{256}")
+_LARGEST_ID = 1 << 32
+_LATEST = 1 << 53
+BAD_ZIP = (
+    *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, ValueError, RuntimeError),
+    *(OverflowError, LookupError, lzma.LZMAError),
+)
+"""Exceptions from reading a damaged or hostile archive. `RuntimeError`: encrypted, or of a later
+version of the format."""
+_STRAY = re.compile(r"(?:^|/)(?:\.{0,2}|\.wh\.[^/]*)(?:/|\Z)|[\x00-\x1f\x7f-\x9f]")
+_LONGEST_NAME = 255
+_LONGEST_PATH = 4095
+_PYTHON = re.compile(r"bin/(?:python|python3|python3\.[0-9]+)")
+_RESERVED = ("lib/envbuilder", "envbuilder.json", "pyvenv.cfg", "venv")
+"""Paths below a prefix that builds write themselves, including the record of files to check."""
+
+
+def unpacked_limit(packed: int) -> int:
+    """Return the maximum number of bytes that a file of `packed` bytes may unpack to."""
+    return ALLOWANCE + RATIO * packed
+
+
+def unpacked(raw: IO[bytes]) -> IO[bytes]:
+    """Return a stream's content, decompressed if it begins like gzip, bzip2, xz or zstd.
+
+    Its length is not limited here, but each read unpacks little more than it returns. Damage
+    raises one of `faults`.
+    """
+    # Loaded where they are needed: most commands open no archive.
+    magic = raw.read(6)
+    raw.seek(0)
+    if magic[:2] == b"\x1f\x8b":
+        import gzip
+
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
+    if magic[:3] == b"BZh":
+        import bz2
+
+        return cast("IO[bytes]", bz2.BZ2File(raw))
+    if magic == b"\xfd7zXZ\x00":
+        return cast("IO[bytes]", lzma.LZMAFile(raw))
+    if magic[:4] == b"\x28\xb5\x2f\xfd":
+        import zstandard
+
+        packed = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+        stream = cast("io.RawIOBase", packed.stream_reader(raw, read_across_frames=True))
+        return cast("IO[bytes]", io.BufferedReader(stream, PIECE))
+    return raw
+
+
+def pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
+    """Yield a stream's bytes; raise `ValueError` if it has more than `limit`."""
+    while piece := stream.read(PIECE):
+        limit -= len(piece)
+        if limit < 0:
+            raise ValueError("it unpacks to more bytes than it may have")
+        yield piece
+
+
+def faults() -> tuple[type[Exception], ...]:
+    """Return the exceptions that damaged or hostile compressed bytes raise."""
+    import zstandard
+
+    return OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError
+
+
+class Tar:
+    """A tar archive whose faults are all raised as `failure(reason)`.
+
+    `packed` is the size of the file, which bounds what it may unpack to.
+    """
+
+    def __init__(
+        self, raw: IO[bytes], packed: int, failure: Callable[[str], EnvbuilderError]
+    ) -> None:
+        self._raw, self._packed, self._failure = raw, packed, failure
+        self._archive: tarfile.TarFile | None = None
+
+    def __iter__(self) -> Iterator[tarfile.TarInfo]:
+        """Yield each member; its content can be read until the next one is requested."""
+        try:
+            stream = _Forward(unpacked(self._raw), unpacked_limit(self._packed))
+            opening = partial(tarfile.open, fileobj=cast("IO[bytes]", stream), mode="r:")
+            self._archive = stream.header(opening)
+            while member := stream.header(self._archive.next):
+                _require_plain(member)
+                self._archive.members.clear()  # type: ignore[attr-defined]
+                yield member
+        except _faults() as error:
+            raise self._error(error) from error
+
+    def content(self, member: tarfile.TarInfo, limit: int = READ_LIMIT) -> bytes:
+        """Return a regular file's bytes, at most `limit`."""
+        if member.size > limit:
+            raise self._failure(f"{shown(member.name)} has {member.size} bytes; at most {limit}")
+        return b"".join(self.pieces(member))
+
+    def pieces(self, member: tarfile.TarInfo) -> Iterator[bytes]:
+        """Yield a regular file's bytes in pieces."""
+        assert self._archive is not None, "the member was yielded by it"
+        if not member.isreg():
+            raise self._failure(f"{shown(member.name)} is not a regular file")
+        try:
+            stream = self._archive.extractfile(member)
+            assert stream is not None, "a regular file"
+            while piece := stream.read(_PART):
+                yield piece
+        except _faults() as error:
+            raise self._error(error) from error
+
+    def _error(self, error: Exception) -> Exception:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error  # of the disk, not of the archive
+        return self._failure(str(error) or type(error).__name__)
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """Return the exceptions that a damaged or hostile archive raises."""
+    # A chain of extended headers is read recursively.
+    return (*faults(), tarfile.TarError, OverflowError, RecursionError, LookupError)
+
+
+def _require_plain(member: tarfile.TarInfo) -> None:
+    """Raise `ValueError` for a member with values that no file system has."""
+    name = shown(member.name)
+    if member.issparse():
+        raise ValueError(f"{name} is a sparse file, of any stated size")
+    if "\0" in member.name + member.linkname:
+        raise ValueError(f"{name} has a null character in its name or target")
+    if not (math.isfinite(member.mtime) and abs(member.mtime) < _LATEST):
+        raise ValueError(f"{name} has an impossible time")
+    numbers = (member.uid, member.gid, member.mode)
+    if member.size < 0 or not all(0 <= number < _LARGEST_ID for number in numbers):
+        raise ValueError(f"{name} has an impossible size, mode or owner")
+
+
+class _Forward:
+    """A stream for `tarfile` to read from, which can only be skipped forward, within limits.
+
+    `tarfile` reads in one piece as many bytes as an extended header states, and takes time
+    quadratic in the length of a number there (before 3.11.10 and 3.12.6: CVE-2024-6232).
+    """
+
+    def __init__(self, stream: IO[bytes], limit: int) -> None:
+        self._stream, self._limit, self._at = stream, limit, 0
+        self._in_header = False
+
+    def header(self, read: Callable[[], _T]) -> _T:
+        """Return what `read` makes of the next header."""
+        self._in_header = True
+        try:
+            return read()
+        finally:
+            self._in_header = False
+
+    def read(self, size: int) -> bytes:
+        """Return `size` bytes, or what is left."""
+        if not 0 <= size <= _PART:
+            raise ValueError(f"it has an extended header of {size} bytes; not read")
+        data = self._take(size)
+        if self._in_header and _DIGITS.search(data):
+            raise ValueError("it has an invalid extended header")
+        return data
+
+    def _take(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size and (piece := self._stream.read(size - len(data))):
+            data += piece
+        self._at += len(data)
+        if self._at > self._limit:
+            raise ValueError(f"it unpacks to more than {self._limit} bytes; not read")
+        return bytes(data)
+
+    def tell(self) -> int:
+        """Return the number of bytes read or skipped."""
+        return self._at
+
+    def seek(self, position: int) -> None:
+        """Skip to a later position."""
+        if position < self._at:
+            raise tarfile.StreamError("an archive can only be read forward")
+        while self._at < position and self._take(min(_PART, position - self._at)):
+            pass
+
+
+@contextmanager
+def open_zip(source: Path | IO[bytes] | io.RawIOBase) -> Iterator[zipfile.ZipFile]:
+    """Open an archive in a file; raise one of `BAD_ZIP` if it is none."""
+    try:
+        archive = zipfile.ZipFile(cast("IO[bytes]", source))
+    except OSError as error:
+        if isinstance(source, Path) and not source.is_file():
+            raise
+        raise zipfile.BadZipFile(f"its directory cannot be read: {error}") from error
+    with archive:
+        yield archive
+
+
+def zip_content(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+    """Return a member's bytes; raise one of `BAD_ZIP` if it is damaged or has more than `limit`."""
+    size = archive.getinfo(name).file_size
+    if size > limit:
+        raise ValueError(f"{shown(name)} is larger than {binary_size(limit)}")
+    return b"".join(zip_pieces(archive, name))
+
+
+def zip_pieces(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Iterator[bytes]:
+    """Yield a member's bytes, no more than it states; raise one of `BAD_ZIP` if it is damaged."""
+    try:
+        with archive.open(member) as stream:  # `ZipFile.read` would inflate more than that
+            while piece := stream.read(PIECE):
+                yield piece
+    except OSError as error:
+        if error.errno is not None:  # of the disk
+            raise
+        # bzip2 has no error of its own for damaged data.
+        raise zipfile.BadZipFile(str(error)) from error
+
+
+def path_objection(path: str) -> str:
+    """Return why no package may install a path, relative to a root; empty if one may."""
+    stray = _STRAY.search(path)
+    if stray is None:
+        encoded = path.encode(errors="surrogateescape")
+        longest = max(map(len, encoded.split(b"/"))) if len(encoded) > _LONGEST_NAME else 0
+        too_long = longest > _LONGEST_NAME or len(encoded) > _LONGEST_PATH
+        return f"{shown(path)} is longer than file systems allow" if too_long else ""
+    name = stray[0].strip("/")
+    if name.startswith(".wh."):
+        return f"{shown(path)} would delete another file from an image"
+    leads_out = name == ".." or path.startswith("/")
+    return f"{shown(path)} {'leads out of its folder' if leads_out else 'is not a normalized path'}"
+
+
+def reserved_objection(path: str, *, with_python: bool) -> str:
+    """Return why a package may not install a path below a prefix; empty if it may.
+
+    `with_python`: the paths of an interpreter are reserved, too.
+    """
+    plain = path.casefold()
+    if any(plain == own or plain.startswith(f"{own}/") for own in _RESERVED) or (
+        with_python and _PYTHON.fullmatch(plain)
+    ):
+        return f"{shown(path)} is a file that envbuilder writes itself"
+    return ""
+
+
+class Folders:
+    """Check for paths that lead through something other than a folder; paths come sorted."""
+
+    def __init__(self) -> None:
+        self._no_folders: set[str] = set()
+        self._checked: set[str] = {""}
+
+    def objection(self, path: str, *, is_folder: bool) -> str:
+        """Return why a path conflicts with those before it; empty if it does not."""
+        folder = path.rpartition("/")[0]
+        while folder not in self._checked:
+            if folder in self._no_folders:
+                return f"{shown(path)} leads through {shown(folder)}, which is not a folder"
+            self._checked.add(folder)
+            folder = folder.rpartition("/")[0]
+        if not is_folder:
+            self._no_folders.add(path)
+        return ""

@@ -1,0 +1,208 @@
+"""Open .debs, and check their members and control fields before any of them is used.
+
+A .deb is an `ar` archive of two tars, one with control files and one with the package's own. Not
+with python-debian, which for some contents never ends (a part of negative size), and starts
+programs for zstd.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.core import archives
+from envbuilder.core.archives import Tar
+from envbuilder.core.errors import BuildError
+from envbuilder.core.text import escaped, is_encodable, shown
+from envbuilder.profiles import lock
+
+if TYPE_CHECKING:
+    import tarfile
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from typing import IO
+
+    from envbuilder.core.errors import EnvbuilderError
+    from envbuilder.packages.store import Store
+    from envbuilder.profiles.lock import File
+
+_MAGIC = b"!<arch>\n"
+_HEADER = 60
+"""Bytes of a part's header: its name has the first 16, its size 10 from byte 48 on."""
+_PARTS = 16
+"""Maximum number of parts; deb(5) defines three, and ignores others."""
+_TEXT = 16 << 20
+"""Maximum bytes of a control file; the largest are lists of 100,000 files."""
+LONGEST_REASON = 300
+"""Maximum characters of a reason, which may name members."""
+_CLEAN = "members of a clean deb 1"
+"""What the store remembers; the number changes whenever `members` refuses more or less."""
+
+
+def require_clean(files: Iterable[File], store: Store) -> None:
+    """Raise `BuildError` if a .deb in the store has a member that an image must not have.
+
+    This is for packages that dpkg will unpack, in an engine's container or for a base: dpkg writes
+    `.wh.NAME` as an ordinary file, but in a layer that name is a whiteout, which deletes a file.
+    """
+    for file in files:
+        if file.kind == "deb" and store.has(file.sha256):
+            # To list a compiler's packages takes seconds: they are unpacked for it.
+            store.derived(file.sha256, _CLEAN, int, partial(_count, file))
+
+
+def _count(file: File, path: Path) -> int:
+    with opened(file, path) as package:
+        return sum(1 for _ in members(file, package.data()))
+
+
+def opened(file: File, path: Path) -> AbstractContextManager[Deb]:
+    """Open a .deb; raise `BuildError` if it is damaged or not a .deb."""
+    return open_deb(path, lambda reason: refused(file, f"it is damaged: {reason}"))
+
+
+def members(file: File, data: Tar) -> Iterator[tuple[str, tarfile.TarInfo]]:
+    """Yield each member of a package's data, by its path below the root.
+
+    Raise `BuildError` for a duplicate, an unsafe path, or anything but files, folders and links
+    inside the package, such as a device or a pipe.
+    """
+    names: set[str] = set()
+    for member in data:
+        name = member_path(file, member.name)
+        if not name:
+            continue
+        if name in names and not member.isdir():
+            raise refused(file, f"/{name} appears twice")
+        names.add(name)
+        if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+            raise refused(file, f"/{name} is neither a file nor a folder nor a link")
+        if member.islnk() and member_path(file, member.linkname) not in names:
+            raise refused(
+                file, f"/{name} is a link to {member.linkname!r}, which does not precede it"
+            )
+        if member.issym() and (not member.linkname or not member.linkname.isprintable()):
+            raise refused(file, f"/{name} is a link to {member.linkname!r}")
+        yield name, member
+
+
+def member_path(file: File, stated: str) -> str:
+    """Return a member's path below the root; empty for the root itself."""
+    name = stated.removeprefix("./").removesuffix("/")
+    if name in {"", "."}:
+        return ""
+    if not is_encodable(name):
+        raise refused(file, f"{shown(name)} is not UTF-8 text")
+    if objection := archives.path_objection(name):
+        raise refused(file, objection)
+    return name
+
+
+def require_named(file: File, fields: Mapping[str, str]) -> None:
+    """Raise `BuildError` if a package is not the locked one, or its fields violate Debian policy.
+
+    Files are named after these control fields.
+    """
+    name, version = fields.get("Package", ""), fields.get("Version", "")
+    if not lock.is_debian(name, version):
+        raise refused(file, "its name or version violates Debian policy")
+    if (name, version) != (file.name, file.version):
+        raise refused(file, f"its control file states {name} {version}")
+    if not fields.get("Architecture", "").replace("-", "").isalnum():
+        raise refused(file, "its architecture violates Debian policy")
+
+
+def refused(file: File, reason: str) -> BuildError:
+    """Return the error for a package that cannot be used as it is."""
+    return BuildError(
+        f"{file.basename}: refused: {escaped(reason, LONGEST_REASON)}",
+        "The file matches the lock. Leave the package out of the profile, or pin another version.",
+    )
+
+
+@contextmanager
+def open_deb(path: Path, failure: Callable[[str], EnvbuilderError]) -> Iterator[Deb]:
+    """Open a .deb; raise `failure(reason)` if it is damaged or none."""
+    with path.open("rb") as stream:
+        yield Deb(stream, failure)
+
+
+class Deb:
+    """An open .deb; faults are raised as `failure(reason)`."""
+
+    def __init__(self, stream: IO[bytes], failure: Callable[[str], EnvbuilderError]) -> None:
+        self._stream, self._failure = stream, failure
+        self._parts = dict(self._listed())
+
+    def data(self) -> Tar:
+        """Return the archive of the package's own files."""
+        return self._tar("data.tar")
+
+    def control(self) -> dict[str, tuple[bytes, float]]:
+        """Return the control files: name → content and time."""
+        archive = self._tar("control.tar")
+        files = {
+            member.name.removeprefix("./"): (archive.content(member, _TEXT), member.mtime)
+            for member in archive
+            if member.isreg()
+        }
+        if "control" not in files:
+            raise self._failure("it has no control file")
+        return files
+
+    def _tar(self, name: str) -> Tar:
+        start, size = next((p for n, p in self._parts.items() if n.startswith(name)), (0, 0))
+        if not start:
+            raise self._failure(f"it has no {name}")
+        part: Any = io.BufferedReader(_Part(self._stream, start, size))
+        return Tar(part, size, self._failure)
+
+    def _listed(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Yield the name, start and size of each part."""
+        if self._stream.read(len(_MAGIC)) != _MAGIC:
+            raise self._failure("it is not a .deb")
+        length = self._stream.seek(0, io.SEEK_END)
+        start = self._stream.seek(len(_MAGIC))
+        for _ in range(_PARTS):
+            header = self._stream.read(_HEADER)
+            if not header:
+                return
+            start += _HEADER
+            size = header[48:58].rstrip(b" ")
+            if header[58:] != b"`\n" or not size.isdigit() or start + int(size) > length:
+                raise self._failure("one of its parts is damaged")
+            yield header[:16].decode("ascii", "replace").rstrip(" /"), (start, int(size))
+            start = self._stream.seek(start + int(size) + int(size) % 2)
+        raise self._failure(f"it has more than {_PARTS} parts")
+
+
+class _Part(io.RawIOBase):
+    """A part of a file as a stream."""
+
+    def __init__(self, stream: IO[bytes], start: int, size: int) -> None:
+        self._stream, self._start, self._size, self._at = stream, start, size, 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position from the start; return it."""
+        assert whence == io.SEEK_SET, "nothing else is used"
+        self._at = position
+        return position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with the next bytes; return their number, 0 at the end."""
+        self._stream.seek(self._start + self._at)
+        data = self._stream.read(min(len(buffer), self._size - self._at))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
