@@ -180,9 +180,9 @@ class Surroundings:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         self._write(folder / "home/.config/uv/uv.toml", f"index-url = '{ours}'\n")
         # The files of the machine that runs the tests.
-        files = pip.pip_config.files
+        files = pip.files
         monkeypatch.setattr(
-            pip.pip_config,
+            pip,
             "files",
             lambda environ, **_: tuple(f for f in files(environ) if f.is_relative_to(folder)),
         )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 COPIED = ("bootstrap.py", "pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("envbuilder", "profiles", "requirements", "share", "templates")
-TEST_FILE = "tests/unit/core/test_pip_config.py"
+TEST_FILE = "tests/unit/core/test_pip.py"
 
 
 class Index:
