@@ -33,7 +33,7 @@ from envbuilder.containers.engine import connection, podman
 from envbuilder.containers.engine.container import Container, Limits
 from envbuilder.core import process
 from tests.integration.engine.test_run import labelled
-process.install(owns_process=False)
+process.install_stop_handlers(owns_process=False)
 client, image, label, code = sys.argv[1:]
 try:
     engine = podman.connect(None) if client == "podman" else connection.connect()
