@@ -11,6 +11,7 @@ link leads elsewhere than it appears to.
 
 from __future__ import annotations
 
+import errno
 import io
 import lzma
 import math
@@ -257,9 +258,9 @@ def zip_pieces(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Itera
             while piece := stream.read(PIECE):
                 yield piece
     except OSError as error:
-        if error.errno is not None:  # of the disk
+        if error.errno not in {None, errno.EINVAL}:  # of the disk
             raise
-        # bzip2 has no error of its own for damaged data.
+        # bzip2 has no error number for damaged data; EINVAL: the member starts before the file.
         raise zipfile.BadZipFile(str(error)) from error
 
 

@@ -213,6 +213,20 @@ def test_garbage_is_no_archive(tmp_path: Path) -> None:
         refused_zip(tmp_path / "x")
 
 
+def test_a_member_said_to_start_before_the_file_is_a_damaged_archive(tmp_path: Path) -> None:
+    path = tmp_path / "early.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("member", TEXT)
+    data = bytearray(path.read_bytes())
+    start = data.rindex(b"PK\5\6") + 16  # of the directory, by the record at the end
+    data[start : start + 4] = (int.from_bytes(data[start : start + 4], "little") + 1).to_bytes(
+        4, "little"
+    )
+    path.write_bytes(data)
+    with pytest.raises(archives.BAD_ZIP), archives.open_zip(path) as archive:
+        b"".join(archives.zip_pieces(archive, "member"))
+
+
 def test_damaged_bzip2_is_a_damaged_archive(tmp_path: Path) -> None:
     """It raises an `OSError` without a number, unlike a disk."""
     path = tmp_path / "a.zip"
