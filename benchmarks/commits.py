@@ -1,11 +1,12 @@
 """Two checkouts of envbuilder side by side: is the newer one slower anywhere?
 
-    python benchmarks/commits.py OLD NEW [PAIRS] [--json FILE] [--only WORD]
+    python benchmarks/commits.py OLD NEW [PAIRS] [--most PAIRS] [--json FILE] [--only WORD]
 
 OLD and NEW are checkouts that were set up (`python3 bootstrap.py setup`), each with its own locked
 tools. Each has its own cache and data folder below a temporary one, so that neither profits from
-the other. PAIRS (9) alternating pairs of each command, after a pair that is not counted; the order
-within a pair changes from pair to pair. A ratio is NEW's wall time over OLD's of one pair; shown
+the other. PAIRS (9) alternating pairs of each command, after a pair that is not counted, and up to
+`--most` (60) until the interval lies below 1.10 or above 1.05; the order within a pair changes from
+pair to pair. A ratio is NEW's wall time over OLD's of one pair; shown
 are the median of the ratios and the order statistics that enclose it with 95 % confidence (for nine
 pairs the second and the second last). The archives of `cpu` and the digests of its wheel layers are
 compared as well. Images need an engine and ENVBUILDER_BASE_IMAGE.
@@ -32,11 +33,14 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "render": ("render", *CPU),
     "detect": ("detect",),
     "unchanged build": ("build", *CPU, "--backend", "venv"),
+    "run -- true": ("run", *CPU, "--backend", "venv", "--", "true"),
     "verify --quick": ("verify", *CPU, "--backend", "venv", "--quick"),
     "cpu by layers": ("build", *LAYERS, "--rebuild"),
     "cpu by buildkit": ("build", *BUILDKIT, "--rebuild"),
 }
 CONFIDENCE = 0.95
+SLOWER, TOO_SLOW = 1.05, 1.10
+"""A median may reach the first, the upper end of its interval the second."""
 
 
 def run(checkout: Path, folder: Path, arguments: tuple[str, ...]) -> float:
@@ -75,6 +79,27 @@ def interval(ratios: list[float]) -> tuple[float, float]:
     return ordered[first], ordered[count - 1 - first]
 
 
+def compare(
+    checkouts: dict[str, Path],
+    folders: dict[str, Path],
+    arguments: tuple[str, ...],
+    options: argparse.Namespace,
+) -> tuple[dict[str, list[float]], tuple[float, float]]:
+    """Return the seconds of both sides, pair by pair, and the interval of the ratios' median."""
+    seconds: dict[str, list[float]] = {"old": [], "new": []}
+    for number in range(max(options.pairs, options.most) + 1):
+        for side in ("old", "new") if number % 2 else ("new", "old"):
+            taken = run(checkouts[side], folders[side], arguments)
+            if number:
+                seconds[side].append(taken)
+        if number >= options.pairs:
+            ratios = [n / o for o, n in zip(seconds["old"], seconds["new"], strict=True)]
+            low, high = interval(ratios)
+            if high <= TOO_SLOW or low > SLOWER:
+                break
+    return seconds, interval(ratios)
+
+
 def wheel_layers(archive: Path) -> dict[str, str]:
     """Return the digests of an OCI layout's layers of wheels, by what is in them."""
 
@@ -100,6 +125,7 @@ def main() -> None:
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("pairs", type=int, nargs="?", default=9)
+    parser.add_argument("--most", type=int, default=60, metavar="PAIRS")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
@@ -112,20 +138,14 @@ def main() -> None:
         for name, arguments in COMMANDS.items():
             if options.only not in name:
                 continue
-            seconds: dict[str, list[float]] = {"old": [], "new": []}
-            for number in range(options.pairs + 1):
-                for side in ("old", "new") if number % 2 else ("new", "old"):
-                    taken = run(checkouts[side], folders[side], arguments)
-                    if number:
-                        seconds[side].append(taken)
+            seconds, (low, high) = compare(checkouts, folders, arguments, options)
             ratios = [n / o for o, n in zip(seconds["old"], seconds["new"], strict=True)]
-            low, high = interval(ratios)
             median = statistics.median(ratios)
             results[name] = {"ratios": ratios, "seconds": seconds, "interval": [low, high]}
             print(
                 f"{name:16} {statistics.median(seconds['old']):8.2f} s"
                 f" {statistics.median(seconds['new']):8.2f} s"
-                f"   {median:.3f} ({low:.3f} to {high:.3f})",
+                f"   {median:.3f} ({low:.3f} to {high:.3f}), {len(ratios)} pairs",
                 flush=True,
             )
         if not options.only:
