@@ -2,7 +2,7 @@
 
     python benchmarks/startup.py [ROUNDS]
 
-Goals: `--help` within 2×, `render` within 3×, `detect` within 4×.
+Goals: `--help` within 1.1×, `render` within 2.9×.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import sys
 import time
@@ -101,6 +100,8 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
         encoded = msgspec.json.encode(value)
         text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
     except UnicodeEncodeError:  # a file's name that is not UTF-8
+        import json
+
         text = json.dumps(value, indent=indent)
     return escaped_json(text)
 

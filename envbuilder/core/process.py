@@ -15,21 +15,17 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import shlex
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
     from types import FrameType
@@ -55,7 +51,7 @@ _running: dict[subprocess.Popen[str], int] = {}
 """The children that are running → the thread that started each."""
 
 
-class Completed(Struct, frozen=True, kw_only=True):
+class Completed(NamedTuple):
     """A finished program: its exit status (negative: the signal number), output and wall time."""
 
     argv: tuple[str, ...]
@@ -92,11 +88,15 @@ class Tail:
 
 def which(program: str) -> str | None:
     """Return the full path of an executable, or None."""
+    import shutil
+
     return shutil.which(program)
 
 
 def quoted(argv: Iterable[str]) -> str:
     """Return a command quoted for a shell."""
+    import shlex
+
     return shlex.join(argv)
 
 
@@ -125,6 +125,8 @@ def run(
     Raises `ToolError` if the program is missing; a failing exit status is returned. If the output
     is very long, only its end is returned. What a callback raises stops the program and is raised.
     """
+    import subprocess
+
     program = which(argv[0])
     if program is None:
         raise ToolError(f"{argv[0]}: not found or not executable")
@@ -198,6 +200,8 @@ def hold(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int
     Its stdin is `beginning`, and then stays open until the program is to end, or this process ends
     in any way: whatever becomes of the processes between, the program can notice that.
     """
+    import subprocess
+
     program = which(argv[0])
     if program is None:
         raise ToolError(f"{argv[0]}: not found or not executable")
@@ -275,6 +279,8 @@ def _drain(
 
 def _stop(child: subprocess.Popen[str], patience: tuple[float, float]) -> None:
     """Interrupt, then terminate, then kill the child's process group."""
+    import subprocess
+
     for number, seconds in zip((signal.SIGINT, signal.SIGTERM), patience, strict=True):
         if child.poll() is not None:
             break

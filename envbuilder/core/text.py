@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-import textwrap
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +60,8 @@ def escaped_json(text: str) -> str:
     """
     if _is_shown(text):
         return text
+    import json
+
     return "".join(c if c in "\n\t" or _shown(c) else json.dumps(c)[1:-1] for c in text)
 
 
@@ -90,6 +89,8 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
 
     `first` and `rest` are put before the first line and before the others.
     """
+    import textwrap
+
     protected = _COMMAND.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
     lines = textwrap.wrap(
         protected,
@@ -216,6 +217,8 @@ def public(url: str) -> str:
 
     Raises `ValueError` if it cannot be parsed.
     """
+    from urllib.parse import urlsplit, urlunsplit
+
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, _TOKEN.sub("", parts.path), "", ""))
