@@ -1,4 +1,4 @@
-"""The gates that follow from honest trainings, and how good that derivation is: Markdown tables.
+"""The gates that follow from honest trainings, as Markdown tables.
 
 An accuracy is looked at on the logit scale and a loss on the logarithm's, where they have neither
 bounds nor, nearly, a skew. The gate is the mean minus (of a loss: plus) k standard deviations. k is
@@ -30,9 +30,6 @@ LEAST = 5
 """Fewer runs are no sample."""
 ENOUGH = 30
 """Fewer runs make no gate: k would be too large for one that refuses anything."""
-BINS = 0.5
-"""Width of the histogram's rows, in standard deviations."""
-
 MARK = "<!-- benchmarks/gates.py report -->"
 """What follows in the page is generated."""
 
@@ -210,46 +207,6 @@ def reached(runs: Sequence[Run]) -> str:
     return table(("run, epoch", "framework", "runs", *titles), rows)
 
 
-def normality(runs: Sequence[Run]) -> str:
-    """How far the distributions are from normal ones: moments and the two extremes of each."""
-    rows = []
-    for kind, epoch, framework, chosen in groups(runs):
-        count = len(chosen)
-        cells: list[object] = [f"{kind}, {epoch + 1}", framework, count]
-        expected = [NORMAL.inv_cdf(1 - (i + 0.625) / (count + 0.25)) for i in range(2)]
-        cells.append(", ".join(f"{distance:.1f}" for distance in expected))
-        for name in QUANTITIES:
-            measured = sample(chosen, name, epoch)
-            farthest = measured.distances[-2:]
-            fourth = statistics.fmean(distance**4 for distance in measured.distances) - 3
-            extremes = f"{farthest[1]:.1f}, {farthest[0]:.1f}"
-            cells.append(f"{extremes} ({measured.skewness:+.2f}, {fourth:+.2f})")
-        rows.append(cells)
-    titles = [quantity.title for quantity in QUANTITIES.values()]
-    return table(("run, epoch", "framework", "runs", "normal", *titles), rows)
-
-
-def effects(runs: Sequence[Run]) -> str:
-    """How the means differ between what was varied, in standard deviations of the framework."""
-    rows = []
-    for kind, epoch, framework, chosen in groups(runs):
-        if kind == "full" or epoch != 2 or framework == "all":
-            continue
-        for varied in ("data", "threads", "form"):
-            for value, count in sorted(Counter(run[varied] for run in chosen).items()):
-                part = [run for run in chosen if run[varied] == value]
-                if count == len(chosen) or count < 3:
-                    continue
-                shifts = []
-                for name in QUANTITIES:
-                    all_of, some = sample(chosen, name, epoch), sample(part, name, epoch)
-                    difference = statistics.fmean(some.scaled) - statistics.fmean(all_of.scaled)
-                    shifts.append(f"{difference / all_of.deviation:+.2f}")
-                rows.append((framework, f"{varied}: {value}", count, *shifts))
-    titles = [quantity.title for quantity in QUANTITIES.values()]
-    return table(("framework", "varied", "runs", *titles), rows)
-
-
 def faults(runs: Sequence[Run]) -> str:
     """How many runs with a fault the gates of the payload refuse after each epoch, and by which."""
     rows = []
@@ -257,13 +214,11 @@ def faults(runs: Sequence[Run]) -> str:
         chosen = [run for run in runs if run.get("fault") == name]
         cells: list[object] = [name, len(chosen)]
         for epoch, gates in enumerate(QUICK):
-            refused = Counter[str]()
-            for run in chosen:
-                by = refusals(run, epoch, gates)
-                refused.update([*by, "any"] if by else [])
-            last = [run["accuracy"][epoch] for run in chosen]
-            rest = ", ".join(f"{k} {refused[k]}" for k in ("accuracy", "loss", "blind loss"))
-            cells.append(f"{statistics.fmean(last):.1%}: {refused['any']} ({rest})")
+            refused = [by for run in chosen if (by := refusals(run, epoch, gates))]
+            last = statistics.fmean(run["accuracy"][epoch] for run in chosen)
+            names = dict.fromkeys(name for by in refused for name in by)
+            by_name = f" ({', '.join(names)})" if names else ""
+            cells.append(f"{last:.1%}: {len(refused)}{by_name}")
         rows.append(cells)
     return table(("fault", "runs", "after 1 epoch", "after 2", "after 3"), rows)
 
@@ -279,29 +234,6 @@ def refusals(run: Run, epoch: int, gates: Gates) -> list[str]:
     return [name for name, refused in problems.items() if refused]
 
 
-def histogram(measured: Sample) -> str:
-    """How many runs are how far from the mean, and where the gate is."""
-    quantity = measured.quantity
-    mean, deviation = statistics.fmean(measured.scaled), measured.deviation
-    bins = Counter(math.floor(distance / BINS) for distance in measured.distances)
-    lines = []
-    for number in range(min(bins), math.floor(measured.k / BINS) + 1):
-        low, high = number * BINS, (number + 1) * BINS
-        value = shown(quantity, quantity.back(mean + quantity.side * low * deviation))
-        normal = len(measured.values) * (NORMAL.cdf(high) - NORMAL.cdf(low))
-        mark = "← gate" if low <= measured.k < high else "█" * bins[number]
-        lines.append(f"{low:+5.1f} {value:>6} {bins[number]:4} {normal:6.1f}  {mark}".rstrip())
-    return "\n".join(("   sd  value runs normal", *lines))
-
-
-def tails(runs: Sequence[Run]) -> Iterator[str]:
-    """The distributions after the last epoch of quick runs, which most verifications are."""
-    chosen = [run for run in runs if run["kind"] == "quick" and "fault" not in run]
-    for name in ("accuracy", "loss", "blind_loss"):
-        measured = sample(chosen, name, 2)
-        yield f"{measured.quantity.title.capitalize()}:\n\n```\n{histogram(measured)}\n```"
-
-
 def counted(runs: Sequence[Run]) -> str:
     """How many honest runs there are of what."""
     counts = Counter(
@@ -314,13 +246,11 @@ def counted(runs: Sequence[Run]) -> str:
 def report(runs: Sequence[Run]) -> str:
     """The generated part of docs/evidence/gates.md."""
     sections = {
-        "Runs": [counted(runs)],
-        "What they reach": [reached(runs)],
-        "How normal that is": [normality(runs), *tails(runs)],
-        "What makes a difference": [effects(runs)],
-        "What the gates refuse": [faults(runs)],
+        "Runs": counted(runs),
+        "What they reach": reached(runs),
+        "What the gates refuse": faults(runs),
     }
-    parts = [f"## {title}\n\n" + "\n\n".join(texts) for title, texts in sections.items()]
+    parts = [f"## {title}\n\n{text}" for title, text in sections.items()]
     return "\n\n".join(parts) + "\n"
 
 
