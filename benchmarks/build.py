@@ -39,7 +39,7 @@ from msgspec.structs import replace
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
 from envbuilder.core import pip, resources
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock
 from envbuilder.profiles import lock as lockfile
@@ -257,7 +257,7 @@ def main(rounds: int, *, with_plain: bool) -> None:
     """Alternate them all and print medians and ratios."""
     if not BASE:
         sys.exit("set ENVBUILDER_BASE_IMAGE to a base image with Python 3.11")
-    found = configuration.load()
+    found = load_settings()
     store, layers = Store(found.store_dir), found.cache_dir / "layers"
     lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
     target = lockfile.select(lock, "linux/amd64", "3.11")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import native
 from envbuilder.core import console
-from envbuilder.packages import configuration, mnist
+from envbuilder.core.settings import load as load_settings
+from envbuilder.packages import mnist
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,7 @@ def seconds(prefix: Path, data: Path, environment: dict[str, str]) -> float:
 def main(rounds: int) -> None:
     """Alternate the two and print medians."""
     prefix = native.build()
-    data = mnist.obtain(configuration.load(), console.PlainProgress()).folder
+    data = mnist.obtain(load_settings(), console.PlainProgress()).folder
     preloaded = {"libc": "", "tcmalloc (the profile)": native.allocator(prefix)}
     ways = {name: {"LD_PRELOAD": library} for name, library in preloaded.items()}
     taken: dict[str, list[float]] = {name: [] for name in ways}

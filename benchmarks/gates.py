@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import gates_report
 import native
 from envbuilder.core import console, resources
-from envbuilder.packages import configuration, mnist
+from envbuilder.core.settings import load as load_settings
+from envbuilder.packages import mnist
 from faulty_steps import FAULTS
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def run(path: Path, at_once: int) -> None:
     """Train what is missing."""
     done = {key(finished) for finished in results(path)}
     missing = [asked for asked in plan() if key(asked) not in done]
-    full = mnist.obtain(configuration.load(), console.PlainProgress())
+    full = mnist.obtain(load_settings(), console.PlainProgress())
     assert not full.subset
     folders = {"mnist": str(full.folder), "subset": str(resources.mnist_subset_dir())}
     print(f"{len(missing)} of {len(plan())} runs are missing", flush=True)

@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from build import BASE, forget, names, redate, run
 from build import naive as naive_image
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 
@@ -114,7 +114,7 @@ def main(profile: str, python: str, rounds: int) -> None:
     """Build alternately, and print medians, ratios and memory."""
     if not BASE:
         sys.exit("set ENVBUILDER_BASE_IMAGE to a base image with the profile's Python")
-    store = Store(configuration.load().store_dir)
+    store = Store(load_settings().store_dir)
     first = int(time.time()) % 20_000
     rows: dict[str, list[Row]] = {"naive": [], "buildkit": [], "layers": []}
     loads, timeline = [os.getloadavg()[0]], ""

@@ -24,8 +24,9 @@ from envbuilder.containers.oci.descriptor import Index
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console, types
 from envbuilder.core.errors import EnvbuilderError, HostError
+from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import system_packages
-from envbuilder.packages import configuration, fetch
+from envbuilder.packages import fetch
 from envbuilder.packages.debian import suite
 from envbuilder.packages.store import Store
 from envbuilder.profiles import profile as profiles
@@ -72,7 +73,7 @@ def main() -> int:
     parser.add_argument("name", help="the image's name and tag in the engine")
     name = parser.parse_args().name
     try:
-        settings = configuration.load()
+        settings = load_settings()
         debian_base.require_tool()
         target = lock(settings)
         fetch.fetch(target.files, target, settings, console.PlainProgress())

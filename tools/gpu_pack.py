@@ -19,7 +19,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from envbuilder.core import console
-from envbuilder.packages import configuration, mnist
+from envbuilder.core.settings import load as load_settings
+from envbuilder.packages import mnist
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_BYTES = 64 * 2**20
@@ -54,7 +55,7 @@ def download(version: str, folder: Path) -> None:
 
 def digits(folder: Path) -> None:
     """Put MNIST's four files there, packed; their bytes were checked."""
-    dataset = mnist.obtain(configuration.load(), console.PlainProgress())
+    dataset = mnist.obtain(load_settings(), console.PlainProgress())
     if dataset.subset:
         raise SystemExit("error: MNIST cannot be fetched here")
     folder.mkdir(exist_ok=True)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from envbuilder.core.settings import load as load_settings
 from envbuilder.host import fetch, probe, record, system
-from envbuilder.packages import configuration
 from envbuilder.profiles.choice import choose_best
 from envbuilder.project import catalog
 
@@ -73,7 +73,7 @@ def judged(host: Host) -> tuple[Choice, dict[str, Any]]:
 
     What only the live machine has (the numbers of groups) is not in a recording.
     """
-    library = catalog.library(configuration.load())
+    library = catalog.library(load_settings())
     candidates = library.profiles()
     choice = choose_best(candidates, host, locks=library.locks(candidates))
     facts = {"host": msgspec.to_builtins(host), "choice": msgspec.to_builtins(choice)}

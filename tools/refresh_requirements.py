@@ -33,7 +33,7 @@ import hatchling.build
 
 from envbuilder.core import files as atomic
 from envbuilder.core import uv_program
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import locations as origins
 from envbuilder.packages.python import indexes
 
@@ -141,7 +141,7 @@ def try_install(folder: Path, version: str, platform: str) -> None:
 
 def uv(*arguments: str, folder: Path) -> None:
     """Run envbuilder's uv in a folder, with wheels of the user's package index alone."""
-    variables = {**os.environ, **origins.uv_variables(indexes.DEFAULT, configuration.load())}
+    variables = {**os.environ, **origins.uv_variables(indexes.DEFAULT, load_settings())}
     for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_CONSTRAINT", "UV_OVERRIDE"):
         variables.pop(name, None)
     done = subprocess.run(

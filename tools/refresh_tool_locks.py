@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core import files
 from envbuilder.core.errors import EnvbuilderError
+from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import changes, resolve
 from envbuilder.notebooks import server
-from envbuilder.packages import configuration
 from envbuilder.profiles import lock as locks
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--upgrade", action="store_true", help="the newest versions")
     upgrade = parser.parse_args(arguments).upgrade
-    settings = configuration.load()
+    settings = load_settings()
     library = server.library()
     for name in TOOLS:
         path = library.folders[0] / "locks" / f"{name}.json"

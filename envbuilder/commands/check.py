@@ -10,7 +10,7 @@ from msgspec import Struct
 from envbuilder.commands.options import json_option
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import search_path
@@ -60,7 +60,7 @@ def command(as_json: bool) -> int:
     from envbuilder.locks.entries import of_project
     from envbuilder.locks.needless import needless
 
-    settings = configuration.load()
+    settings = load_settings()
     entries = tuple(of_project(settings))
     states = [_state(entry) for entry in entries]
     failed = any(state.failed for state in states)

@@ -18,7 +18,7 @@ from envbuilder.commands.matrix import matrix_options, planned
 from envbuilder.commands.render import write
 from envbuilder.core import console, resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -126,7 +126,7 @@ def command(
         omissions=tuple(omissions),
         arguments=("envbuilder", "ci", *options, *(("--output", output) if output else ())),
         output=output,
-        project=configuration.load().definition is not None,
+        project=load_settings().definition is not None,
         from_checkout=not wheel and source is not None and source == Path.cwd().resolve(),
         wheel=wheel,
         quick=quick,

@@ -15,7 +15,7 @@ from envbuilder.commands.options import json_option
 from envbuilder.containers.engine import connection
 from envbuilder.core import console, text
 from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -69,7 +69,7 @@ def command(
     for subject, is_given in (("--store: downloads", store), ("--volumes: they", volumes)):
         if is_given and profile is not None:
             raise click.UsageError(f"{subject} belong to no profile; leave out --profile")
-    progress, settings = console.progress(), configuration.load()
+    progress, settings = console.progress(), load_settings()
     scope = removal.Scope(
         profile=profile, store=store, reports=reports, all_images=all_images, volumes=volumes
     )

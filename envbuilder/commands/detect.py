@@ -11,9 +11,9 @@ import msgspec
 
 from envbuilder.commands.options import json_option, root_option, target_host_option
 from envbuilder.core import console
+from envbuilder.core.settings import load as load_settings
 from envbuilder.core.types import FRAMEWORKS
 from envbuilder.host import probe
-from envbuilder.packages import configuration
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import choose_best, grouped, workarounds
 from envbuilder.project import catalog
@@ -78,7 +78,7 @@ def command(
         return
     requested = model_fit.parse_model(model) if model is not None else None
     model_fit.bits_of(quant)
-    library = catalog.library(configuration.load())
+    library = catalog.library(load_settings())
     if root != Path("/"):
         host = probe.host(root, full=full)
     elif assumed.is_assumed(target_host):
@@ -125,7 +125,7 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
     taken = fetch.fetch(Path("/"), full=full)
     scrubber = recorder.this_machine()
     files = recorder.write(folder, taken, scrubber)
-    library = catalog.library(configuration.load())
+    library = catalog.library(load_settings())
     candidates = library.candidates()
     choices = [
         choose_best(candidates, host, locks=library.locks(candidates))

@@ -15,9 +15,9 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console
 from envbuilder.core.errors import NOTHING_FITS, HostError
+from envbuilder.core.settings import load as load_settings
 from envbuilder.core.text import wrapped
 from envbuilder.host import assumed, probe
-from envbuilder.packages import configuration
 from envbuilder.profiles import choice
 from envbuilder.project import catalog
 
@@ -64,7 +64,7 @@ def command(profile: str | None, root: Path, target_host: Path | None, as_json: 
 def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[Problem, ...]:
     from envbuilder.doctor import diagnosis, surroundings
 
-    settings = configuration.load()
+    settings = load_settings()
     library = catalog.library(settings)
     requested = library.profile(name) if name else None
     candidates = library.candidates(requested.framework if requested else None)

@@ -15,7 +15,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import save
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import PROJECT_FILE
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import profile as profile_files
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _tried(definition: Definition, folder: Path) -> tuple[tuple[str, ...], tuple
     from envbuilder.project.catalog import ProjectProfiles
 
     variants = ProjectProfiles(definition, DEFAULT, folder)
-    folders = profile_files.search_path(folder, configuration.load().config_dir)
+    folders = profile_files.search_path(folder, load_settings().config_dir)
     try:
         framework, _ = variants.framework
     except InvalidError as error:

@@ -12,7 +12,7 @@ from envbuilder.commands.options import json_option, profile_option
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.core.settings import PROJECT_FILE
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import load as load_profile
@@ -74,7 +74,7 @@ def command(
     """
     from envbuilder.locks import entries
 
-    settings = configuration.load()
+    settings = load_settings()
     folders = search_path(settings.project, settings.config_dir)
     names = (profile,) if profile else profile_names(folders)
     if packages and (check or backend or upgrade):

@@ -13,8 +13,8 @@ from envbuilder.ci.workflow import SERVICES
 from envbuilder.commands.options import json_option
 from envbuilder.core import console, decoding, types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import load as load_settings
 from envbuilder.core.text import gigabytes
-from envbuilder.packages import configuration
 from envbuilder.profiles.profile import suggestion
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def planned(
     """Return the rows for the project in this folder, and what has none."""
     from envbuilder.ci.matrix import profiles
 
-    each = [*profiles(configuration.load(), names, Path.cwd())]
+    each = [*profiles(load_settings(), names, Path.cwd())]
     omissions = [item for item in each if isinstance(item, Omission)]
     locked = [item for item in each if not isinstance(item, Omission)]
     _require_known(runners, [item.profile for item in locked])

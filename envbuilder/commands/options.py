@@ -12,11 +12,11 @@ from click.core import ParameterSource
 
 from envbuilder.containers.oci import image_names
 from envbuilder.core import decoding, files, process, types
+from envbuilder.core import settings as core_settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import Signatures
 from envbuilder.core.types import BUILDERS
-from envbuilder.packages import configuration
 from envbuilder.profiles.backends import BACKENDS, makes_image
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: st
     del ctx, param
     from envbuilder.profiles.profile import names, search_path
 
-    settings = configuration.load()
+    settings = core_settings.load()
     candidates = names(search_path(settings.project, settings.config_dir))
     return [name for name in candidates if name.startswith(incomplete)]
 
@@ -90,7 +90,7 @@ def _complete_environment(ctx: click.Context, param: click.Parameter, incomplete
     del ctx, param
     from envbuilder.project import environments
 
-    definition = configuration.load().definition
+    definition = core_settings.load().definition
     candidates = environments.names(definition) if definition else ()
     return [name for name in candidates if name.startswith(incomplete)]
 
@@ -109,7 +109,7 @@ environment_option: Decorator = click.option(
 def load_settings() -> Settings:
     """Return the settings of this command, for the environment that `--environment` names."""
     context = click.get_current_context()
-    return configuration.load(environment=context.meta.get(_ENVIRONMENT, DEFAULT))
+    return core_settings.load(environment=context.meta.get(_ENVIRONMENT, DEFAULT))
 
 
 json_option: Decorator = click.option(

@@ -10,8 +10,8 @@ import click
 from envbuilder.commands.options import json_option
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import load as load_settings
 from envbuilder.host import probe
-from envbuilder.packages import configuration
 from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.fit import judge
@@ -33,7 +33,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
 
-    settings = configuration.load()
+    settings = load_settings()
     folders = search_path(settings.project, settings.config_dir)
     host = probe.host()
     rows = [_row(name, folders, host) for name in names(folders)]
@@ -70,7 +70,7 @@ def show(name: str, as_json: bool) -> None:
     Example:
       envbuilder profiles show zendnn --json
     """
-    settings = configuration.load()
+    settings = load_settings()
     folders = search_path(settings.project, settings.config_dir)
     profile = load_profile(name, folders)
     row = _row(name, folders, probe.host())

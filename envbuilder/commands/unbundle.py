@@ -12,7 +12,7 @@ from envbuilder.commands.options import json_option, require_signature_option, r
 from envbuilder.core import console
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import LOCKS
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def command(file: Path, force: bool, require_signature: tuple[Path, ...], as_jso
 
     from envbuilder.bundle.unpack import unpack
 
-    settings = requiring(configuration.load(), require_signature)
+    settings = requiring(load_settings(), require_signature)
     taken = unpack(file, settings, console.progress(), force=force)
     manifest = taken.manifest
     commands = _next(taken)

@@ -10,7 +10,7 @@ import click
 from envbuilder.commands.options import json_option
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ def command(
     """
     if signature and len(files) != 1:
         raise InvalidError("--signature is for one file", "Leave --signature out.")
-    settings = configuration.load()
+    settings = load_settings()
     signed = [_file(path, signature, named, settings) for path in files]
     if as_json:
         console.data({"schema": 1, "signed": signed})

@@ -9,6 +9,7 @@ is ignored; other files of another user's among them are refused.
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 from urllib.parse import urlsplit
@@ -63,11 +64,11 @@ class ProjectConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     base_images: dict[str, types.ImageRef] = {}
     """Image reference as in a lock (without digest) → the reference to use instead."""
-    builders: dict[str, types.Instance] = {}
+    builders: dict[types.BuildTarget, types.Instance] = {}
     """PROFILE, OS/ARCH or PROFILE@OS/ARCH → the buildx instance that builds its images."""
-    indexes: dict[str, types.Url] = {}
+    indexes: dict[types.Source, types.Url] = {}
     """Symbolic source → URL of a mirror."""
-    mirrors: dict[str, str] = {}
+    mirrors: dict[types.Registry, str] = {}
     """Registry → where its images are requested first: a host, optionally with a path."""
     profile: types.Name | None = None
     """The profile used if none is requested."""
@@ -81,7 +82,7 @@ class ProjectConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Configuration(ProjectConfiguration, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys that `config.yaml` may hold."""
 
-    plain_http: tuple[str, ...] = ()
+    plain_http: tuple[types.Registry, ...] = ()
     """Registries (host, or host:port) to use HTTP with; those on this machine need no entry. Only
     the user decides that a login is sent unencrypted."""
 
@@ -146,7 +147,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.cache_dir / "uv-resolve"
 
 
-class File(NamedTuple):
+class _File(NamedTuple):
     """A configuration file that was read."""
 
     where: str
@@ -154,18 +155,21 @@ class File(NamedTuple):
     read: Configuration
 
 
-def read(
-    environ: Mapping[str, str],
+def load(
+    environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     note: Callable[[str], object] | None = None,
-) -> tuple[Settings, tuple[File, ...]]:
-    """Return the settings from folders, files and variables, and the files that were read.
+    environment: str = project_file.DEFAULT,
+) -> Settings:
+    """Return the settings from folders, files and variables (by default those of this process).
 
     `note` receives a line for each project that is ignored because another user owns its file or
-    can write it; by default it goes to stderr. Raises `InvalidError` for other files like that.
+    can write it; by default it goes to stderr. `environment`: which of a project's environments
+    they are for. Raises `InvalidError` for invalid files, and for others of another user.
     """
     from platformdirs import PlatformDirs
 
+    environ = os.environ if environ is None else environ
     note = note or console.PlainProgress().note
     trusted = ownership.current_trust(environ)
     dirs = PlatformDirs("envbuilder", appauthor=False)
@@ -173,15 +177,15 @@ def read(
     config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir).absolute()
     configuration, definition = Configuration(), None
     paths = [config_dir / "config.yaml", *([project / PROJECT_FILE] if project else [])]
-    files: list[File] = []
+    files: list[_File] = []
     ownership.require_own(config_dir, trusted)
     for path in paths:
         if path.is_file():
             text = read_text(path)
             stated, definition = decoded(text, path)
             configuration = _over(configuration, _located(stated, path.parent))
-            files.append(File(where=str(path), text=text, read=stated))
-    settings = Settings(
+            files.append(_File(where=str(path), text=text, read=stated))
+    return Settings(
         project=project,
         config_dir=config_dir,
         cache_dir=Path(environ.get("ENVBUILDER_CACHE_DIR") or dirs.user_cache_dir).absolute(),
@@ -189,8 +193,8 @@ def read(
         configuration=configuration,
         shared_store=_shared_store(environ.get(SHARED_STORE), files),
         definition=definition,
+        environment=environment,
     )
-    return settings, tuple(files)
 
 
 def decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definition | None]:
@@ -217,7 +221,7 @@ def decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definiti
     return Configuration(**asdict(stated)), definition
 
 
-def _shared_store(variable: str | None, files: Sequence[File]) -> Path | None:
+def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
     """Return the shared store; the variable takes precedence over files, and if empty, means none.
 
     Raise `InvalidError` for a relative path, which would mean another folder in each project.

@@ -64,6 +64,22 @@ ImageRef = Annotated[
         description="an image reference",
     ),
 ]
+BuildTarget = Annotated[
+    str,
+    Meta(
+        pattern=r"^(linux/(amd64|arm64)|[a-z][a-z0-9-]{0,62}(@linux/(amd64|arm64))?)\Z",
+        description="PROFILE, OS/ARCH or PROFILE@OS/ARCH, with linux/amd64 or linux/arm64",
+    ),
+]
+Registry = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!(hub|index|registry-1|registry\.hub)\.docker\.(io|com)$)"
+        r"(localhost|\[[0-9a-f:.]+\]|(?=[^/]*[.:])[A-Za-z0-9][A-Za-z0-9.-]*)(:[0-9]{1,5})?\Z",
+        description="a registry's host as image references have it, such as docker.io, ghcr.io or"
+        " registry.example:5000",
+    ),
+]
 # Name, extras, versions, and for which Python or platform; no URL, no option. The full grammar is
 # left to the resolver: its parser would add 0.1 s to the start-up.
 _CLAUSE = r"(==|~=|!=|<=|>=|<|>) ?[0-9][A-Za-z0-9.+!*]*"

@@ -12,7 +12,7 @@ from msgspec import Struct
 from envbuilder.core import types
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
 
 class Backend(Struct, frozen=True, kw_only=True):
@@ -61,25 +61,3 @@ def assigned(builders: Mapping[str, types.Instance], profile: str, platform: str
     """
     keys = (f"{profile}@{platform}", profile, platform)
     return next((builders[key] for key in keys if key in builders), "")
-
-
-def meant(key: str) -> tuple[str, str]:
-    """Return the profile and the platform that a key names, each empty if it names none."""
-    profile, _, platform = key.partition("@")
-    return ("", profile) if "/" in profile else (profile, platform)
-
-
-def problem(key: str, profiles: Collection[str] | None) -> tuple[str, Collection[str]] | None:
-    """Return the part of a key that names nothing and the names that it may be; None if all does.
-
-    `profiles` are those that exist; None: any name may be one.
-    """
-    profile, platform = meant(key)
-    if platform or "@" in key:
-        if platform not in PLATFORMS:
-            return platform or key, PLATFORMS
-        if not profile:
-            return None if "@" not in key else (key, PLATFORMS)
-    if profiles is None:
-        return None if types.is_name(profile) else (profile, ())
-    return None if profile in profiles else (profile, profiles)

@@ -30,8 +30,9 @@ from envbuilder.containers.registry import auth, transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import settings as core_settings
 from envbuilder.core.console import PlainProgress
+from envbuilder.core.settings import load as load_settings
 from envbuilder.host import model, probe
-from envbuilder.packages import configuration, mnist
+from envbuilder.packages import mnist
 from envbuilder.packages.conda import install
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.debian import deb, package, suite
@@ -534,7 +535,7 @@ def read_profile(path: Path, work: Path) -> None:
 
 
 def read_settings(path: Path, work: Path) -> None:
-    configuration.load(
+    load_settings(
         {"ENVBUILDER_CONFIG_DIR": str(work / "config"), "HOME": str(work)}, work, lambda line: None
     )
 

@@ -23,7 +23,8 @@ from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.core import console
 from envbuilder.core.errors import ToolError
-from envbuilder.packages import configuration, mnist
+from envbuilder.core.settings import load as load_settings
+from envbuilder.packages import mnist
 from envbuilder.packages.python import static_index
 from tests.conftest import missing
 from tests.support import conda_channel as conda
@@ -127,7 +128,7 @@ def tensorflow_prefix(session_environment: dict[str, str]) -> Path:
 @pytest.fixture(scope="session")
 def mnist_dir(session_environment: dict[str, str]) -> Path:
     """The four MNIST files."""
-    found = configuration.load({**os.environ, **session_environment})
+    found = load_settings({**os.environ, **session_environment})
     dataset = mnist.obtain(found, console.PlainProgress(lambda line: None))
     if dataset.subset:
         missing("network", "MNIST could not be fetched")

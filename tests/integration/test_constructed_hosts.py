@@ -13,7 +13,7 @@ import pytest
 
 from envbuilder.build.backends import devices
 from envbuilder.containers.engine.container import Devices
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.project import catalog
 from tests.support import examples, host_trees
 
@@ -54,7 +54,7 @@ def recording(name: str) -> str:
 
 def access(name: str, profile: str, project: Path) -> Devices:
     """What a container of the project's profile gets on a constructed machine."""
-    settings = configuration.load({"ENVBUILDER_CONFIG_DIR": str(project / "config")}, project)
+    settings = load_settings({"ENVBUILDER_CONFIG_DIR": str(project / "config")}, project)
     paths = [Path("/", path) for path in host_trees.load(name)["nodes"]]
     nodes = {str(p): RENDER if p.match("/dev/dri/renderD*") else GROUP for p in paths}
     nodes |= {str(p.parent): 0 for p in paths if p.parent.name == "dri"}

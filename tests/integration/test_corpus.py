@@ -19,7 +19,6 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, RequirementFile
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import entries
-from envbuilder.packages import configuration
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.project import environments, starter
@@ -156,7 +155,9 @@ def test_check_has_an_answer_for_every_repository(
                 project=folder, config_dir=tmp_path, cache_dir=tmp_path, data_dir=tmp_path,
                 configuration=Configuration(), definition=definition,
             )  # fmt: skip
-            monkeypatch.setattr(configuration, "load", lambda project=project: project)
+            monkeypatch.setattr(
+                "envbuilder.commands.check.load_settings", lambda project=project: project
+            )
             with pytest.raises(SystemExit) as ended:
                 cli.main(["check", "--json"])
             printed = capsys.readouterr()

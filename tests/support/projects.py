@@ -36,10 +36,10 @@ def lay_locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_lock(folder: Path, **torch: Any) -> None:
     """Write the lock of that project, with another file of torch."""
-    from envbuilder.packages import configuration
+    from envbuilder.core.settings import load as load_settings
     from envbuilder.project import catalog
 
-    variants = catalog.variants(configuration.load())
+    variants = catalog.variants(load_settings())
     assert variants is not None
     variant = variants.of(profiles.load("cpu", FOLDERS))
     targets = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from tests.integration.engine.test_plain_docker import build_options
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_a_baked_image_has_what_its_lock_names(
     folder = tmp_path / "images"
     done = cli("render", "--profile", "tiny", "--target", "bake", "-o", str(folder))
     assert done.returncode == 0, done.stderr
-    own = configuration.load({**os.environ, **session_environment})
+    own = load_settings({**os.environ, **session_environment})
     options = ("--build-arg", f"BASE_IMAGE={base_image}", *build_options(own))
     keys = {"--build-arg": "args.", "--secret": "secrets="}
     stated = [f"*.{keys[o]}{v}" for o, v in zip(options[::2], options[1::2], strict=True)]

@@ -14,7 +14,7 @@ from envbuilder.build import conventions, pipeline
 from envbuilder.build.backends.container import DockerEnvironment
 from envbuilder.build.request import Request
 from envbuilder.core import console
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from tests.integration.conftest import start
 from tests.integration.engine.conftest import PODMAN_BASE
 from tests.support.confinement import PROBE
@@ -44,7 +44,7 @@ class Bench:
     def as_verified(self) -> dict[str, Any]:
         """In a container as `verify` starts it, but for the program."""
         request = Request(profile="tiny", backend="docker", base_image=self.base)
-        settings = configuration.load(os.environ)
+        settings = load_settings(os.environ)
         build = pipeline.prepare(request, settings, QUIET, running=True)
         environment = pipeline.finish(build).environment
         assert isinstance(environment, DockerEnvironment)

@@ -19,7 +19,7 @@ import pytest
 import requests
 
 from envbuilder.core import resources, settings
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.debian import mirrors as archives
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
@@ -49,7 +49,7 @@ def path_without_envbuilder() -> str:
 @pytest.fixture
 def own(session_environment: dict[str, str]) -> settings.Settings:
     """The settings of the commands that the tests start."""
-    return configuration.load({**os.environ, **session_environment})
+    return load_settings({**os.environ, **session_environment})
 
 
 @contextlib.contextmanager

@@ -20,8 +20,8 @@ from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci.members import members
 from envbuilder.core import resources
 from envbuilder.core.files import file_sha256
+from envbuilder.core.settings import load as load_settings
 from envbuilder.core.types import BUILDERS
-from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
@@ -172,7 +172,7 @@ def stamped(tiny: Path, tmp_path: Path, session_environment: dict[str, str]) -> 
         provenance="read",
         by="test",
     )
-    store = Store(configuration.load({**os.environ, **session_environment}).store_dir)
+    store = Store(load_settings({**os.environ, **session_environment}).store_dir)
     with store.receiving(file) as part:
         shutil.copyfile(deb, part)
         store.accept(part, file, "test")

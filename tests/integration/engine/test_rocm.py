@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envbuilder.core.settings import load as load_settings
 from envbuilder.core.types import BUILDERS
-from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
 from tests.conftest import missing
 from tests.integration.conftest import start
@@ -34,7 +34,7 @@ ASK = "import json, torch, triton_rocm, os; print(json.dumps([torch.__file__, di
 def environment(session_environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """Variables for commands in a project whose profile `mine` is locked to generated wheels."""
     wheels = shipped_locks.generate(tmp_path / "wheels", SHIPPED, b"no program")
-    store = Store(configuration.load(session_environment).store_dir)
+    store = Store(load_settings(session_environment).store_dir)
     shipped_locks.lay(tmp_path, PROFILE, "rocm", SHIPPED, wheels, store)
     return {**session_environment, **RADEON}
 

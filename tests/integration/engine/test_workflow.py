@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError
-from envbuilder.packages import configuration, fetch
+from envbuilder.core.settings import load as load_settings
+from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.verify.report.speed import with_speed
@@ -66,7 +67,7 @@ def packages(
     )
     for wheel in fetched(test_cache).iterdir():
         shutil.copy(wheel, folder)
-    settings = configuration.load(session_environment)
+    settings = load_settings(session_environment)
     lock = profile_lock.load(examples.ROOT / examples.LOCKED / LOCK)
     target = profile_lock.select(lock, "linux/amd64", "3.11")
     files = (lock.tool("linux/amd64"), *target.files)

@@ -16,7 +16,7 @@ from debian.deb822 import Deb822
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import resources
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.debian import status as dpkg_status
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
@@ -130,7 +130,7 @@ def target(lock: lockfile.Lock) -> Target:
 
 @pytest.fixture(scope="module")
 def store(session_environment: dict[str, str]) -> Store:
-    return Store(configuration.load({**os.environ, **session_environment}).store_dir)
+    return Store(load_settings({**os.environ, **session_environment}).store_dir)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,8 @@ from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError
-from envbuilder.packages import configuration, fetch
+from envbuilder.core.settings import load as load_settings
+from envbuilder.packages import fetch
 from envbuilder.packages.debian import base_image as base_status
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
@@ -87,7 +88,7 @@ def lock(based: Path) -> lockfile.Lock:
 
 @pytest.fixture(scope="module")
 def own(session_environment: dict[str, str]) -> Settings:
-    return configuration.load({**os.environ, **session_environment})
+    return load_settings({**os.environ, **session_environment})
 
 
 def fetched(target: Target, own: Settings) -> Target:

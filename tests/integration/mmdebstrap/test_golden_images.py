@@ -20,8 +20,9 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console, resources
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError
+from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import system_packages
-from envbuilder.packages import configuration, fetch
+from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
@@ -89,7 +90,7 @@ WHEELS = {
 
 @pytest.fixture
 def own(session_environment: dict[str, str]) -> Settings:
-    return configuration.load({**os.environ, **session_environment})
+    return load_settings({**os.environ, **session_environment})
 
 
 @pytest.fixture

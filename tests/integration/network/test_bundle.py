@@ -31,8 +31,9 @@ from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
-from envbuilder.packages import configuration, space
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import locations as origins
+from envbuilder.packages import space
 from tests.conftest import missing
 from tests.integration.conftest import lay_tiny, start
 from tests.support import examples
@@ -303,7 +304,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_bundle(
                 form.write(small / "x.tar", reader.manifest, parts, quiet)
         config = str(tmp_path / "config")  # not above a folder that all may write
         folders = {"ENVBUILDER_CACHE_DIR": str(small), "ENVBUILDER_CONFIG_DIR": config}
-        found = configuration.load(folders)
+        found = load_settings(folders)
         with pytest.raises(BuildError, match="no space left"):
             unpacking.unpack(bundle, found, quiet, force=False)
         left = [p.name for p in small.rglob("*") if p.is_file() and p.suffix != ".lock"]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from envbuilder.core import resources, uv_program
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.integration.conftest import offer_of
@@ -39,7 +39,7 @@ def torch_wheels(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """A folder with the wheels of the `cpu` lock for this platform, out of the store."""
-    store = Store(configuration.load({**os.environ, **session_environment}).store_dir)
+    store = Store(load_settings({**os.environ, **session_environment}).store_dir)
     folder = tmp_path_factory.mktemp("wheels")
     for file in TARGET.of_kind("wheel"):
         store.link(file, folder)

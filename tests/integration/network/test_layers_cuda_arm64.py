@@ -15,7 +15,8 @@ import pytest
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError
-from envbuilder.packages import configuration, fetch
+from envbuilder.core.settings import load as load_settings
+from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
 from tests.conftest import missing
 from tests.integration.conftest import start
@@ -59,7 +60,7 @@ def build(
     store = Store(folder / "cache" / "store")
     lock = shipped_locks.lay(folder, PROFILE, "cuda", SHIPPED, wheels, store)
     own = {**environment, **VARIABLES, "ENVBUILDER_CACHE_DIR": str(folder / "cache")}
-    settings = configuration.load({**os.environ, **own})
+    settings = load_settings({**os.environ, **own})
     tool = lock.tool(types.container_platform(platform.machine()))
     try:
         fetch.fetch([tool], lock.targets[0], settings, console.PlainProgress(lambda line: None))

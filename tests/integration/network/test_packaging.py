@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 
 from envbuilder import __version__
 from envbuilder.core import uv_program
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import locations as origins
 from envbuilder.packages.python import indexes
 from tests.conftest import missing
@@ -53,7 +53,7 @@ def uv(*arguments: str, environment: dict[str, str]) -> None:
 
 
 def ask_uv(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    found = configuration.load({**os.environ, **environment})
+    found = load_settings({**os.environ, **environment})
     return subprocess.run(
         [uv_program.path(), *arguments],
         env={

@@ -136,7 +136,7 @@ def test_profiles_share_their_layers(registry: Registry, layout: Layout, found: 
 PUSHER = """
 import os, signal, sys
 from pathlib import Path
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.core.console import PlainProgress
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import transfer as registry
@@ -160,7 +160,7 @@ class Progress(PlainProgress):
 
 found = reference.parse(ref)
 layout = Layout.open(folder)
-options = configuration.load()
+options = load_settings()
 connection = registry.connect(found, options)
 image = layout.index().manifests[0]
 progress = Progress(lambda line: None)
@@ -205,12 +205,12 @@ def test_a_push_after_one_that_was_ended(
 
 PULLER = """
 import sys
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.core.console import PlainProgress
 from envbuilder.containers.registry import base_images as bases
 
 ref, digest = sys.argv[1:]
-found = bases.obtain(ref, digest, "linux/amd64", configuration.load(), PlainProgress(print))
+found = bases.obtain(ref, digest, "linux/amd64", load_settings(), PlainProgress(print))
 print(found.find("linux/amd64").digest)
 """
 

@@ -15,7 +15,7 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.core import resources
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.profiles import profile as profiles
 from envbuilder.project import catalog
@@ -56,7 +56,7 @@ def options(
     monkeypatch.chdir(resources.profiles_dir().parent)
     if "conda" in chosen:
         lay_locked(tmp_path, monkeypatch)
-        variants = catalog.variants(configuration.load())
+        variants = catalog.variants(load_settings())
         assert variants is not None
         variant = variants.of(profiles.load("cpu", FOLDERS))
         path = conda_locks.beside(variants.lock_path("cpu"))

@@ -11,7 +11,7 @@ from envbuilder.build import conventions, project_layer
 from envbuilder.build.image import config
 from envbuilder.containers.oci import layer
 from envbuilder.core.errors import BuildError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def planned(folder: Path, environment: str = "default", text: str = TEXT) -> Pro
         (folder / name).write_text("x")
     (folder / "train.py").chmod(0o700)
     (folder / "envbuilder.yaml").write_text(text)
-    settings = configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder / "c")}, folder)
+    settings = load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "c")}, folder)
     return project_layer.planned(replace(settings, environment=environment))
 
 

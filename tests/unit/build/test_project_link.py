@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.build import project_link
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "envbuilder.yaml").write_text("requirements: [einops]\n")
-    return configuration.load({"ENVBUILDER_CONFIG_DIR": str(tmp_path / "config")}, tmp_path)
+    return load_settings({"ENVBUILDER_CONFIG_DIR": str(tmp_path / "config")}, tmp_path)
 
 
 def test_the_link_follows_the_environment(settings: Settings, tmp_path: Path) -> None:

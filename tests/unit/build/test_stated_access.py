@@ -11,7 +11,7 @@ from envbuilder.build import stated_access
 from envbuilder.build.access import NOTHING
 from envbuilder.containers.engine.container import Port, Volume
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ environments:
 
 def of(folder: Path, text: str, environment: str) -> Settings:
     (folder / "envbuilder.yaml").write_text(text)
-    settings = configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder / "c")}, folder)
+    settings = load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "c")}, folder)
     return replace(settings, environment=environment)
 
 

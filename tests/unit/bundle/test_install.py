@@ -12,7 +12,7 @@ from envbuilder.bundle import collect
 from envbuilder.bundle import format as form
 from envbuilder.bundle import install as placing
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
@@ -221,7 +221,7 @@ def lay(folder: Path, **changes: str) -> Settings:
         path.write_text(text)
     home = folder.parent / f"home-of-{folder.name}"
     variables = {f"ENVBUILDER_{n}_DIR": str(home / n.lower()) for n in ("CONFIG", "CACHE", "DATA")}
-    return configuration.load(variables, folder)
+    return load_settings(variables, folder)
 
 
 def lock(settings: Settings) -> None:

@@ -24,7 +24,7 @@ from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
 from envbuilder.core import files, settings
 from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from tests.support import reports
 from tests.support.engines import FakeEngine
@@ -87,7 +87,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Labelled:
 @pytest.fixture
 def own() -> settings.Settings:
     """The folders that the command itself will see."""
-    return configuration.load()
+    return load_settings()
 
 
 def run(*arguments: str) -> int:
@@ -737,7 +737,7 @@ def test_a_folder_that_cannot_be_read_stays_and_is_named(
     monkeypatch.setattr(inventory, "_look", fails)
     if isinstance(error, OSError):
         monkeypatch.setattr(Path, "iterdir", fails)
-    with inventory.Inventory(configuration.load(environ, tmp_path)) as found:
+    with inventory.Inventory(load_settings(environ, tmp_path)) as found:
         assert list(found.leftovers()) == []
         found.downloads()
     assert inventory.Kept(str(tmp_path / "logs"), reason) in found.staying

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from envbuilder import cli
 from envbuilder.core import resources
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.profiles import profile as profiles
 from envbuilder.project import catalog
@@ -60,7 +60,7 @@ def test_a_project_whose_conda_packages_are_locked(
 ) -> None:
     path = project / "envbuilder.lock" / "default.cpu.conda.json"
     assert "conda packages are not locked" in run(capsys, "--backend", "conda")[1]
-    variants = catalog.variants(configuration.load())
+    variants = catalog.variants(load_settings())
     assert variants is not None
     variant = variants.of(profiles.load("cpu", FOLDERS))
     path.write_text(conda_locks.dump(lock_of_python(variant)))

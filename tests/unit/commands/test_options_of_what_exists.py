@@ -25,8 +25,9 @@ from envbuilder.bundle import collect
 from envbuilder.containers.engine.interface import LABEL, Image
 from envbuilder.containers.oci import archive
 from envbuilder.core import process
+from envbuilder.core.settings import load as load_settings
 from envbuilder.host import interpreters, probe
-from envbuilder.packages import configuration, fetch, space
+from envbuilder.packages import fetch, space
 from envbuilder.packages.debian import deb
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles import lock as profile_lock
@@ -105,7 +106,7 @@ class World:
         """Lock the project; each edition and environment has a torch of its own."""
         self.edition = edition
         for environment in ("default", "test"):
-            variants = catalog.variants(configuration.load(environment=environment))
+            variants = catalog.variants(load_settings(environment=environment))
             assert variants is not None
             inputs = profile_lock.inputs_digest(variants.of(profiles.load("cpu", FOLDERS)))
             targets = [

@@ -18,8 +18,8 @@ from envbuilder.commands.run import _Brief, _is_free
 from envbuilder.containers.engine.container import Port
 from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
+from envbuilder.core.settings import load as load_settings
 from envbuilder.host import interpreters, model, probe
-from envbuilder.packages import configuration
 from tests.support.projects import lay_locked
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def run(
         monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(tmp_path / name.lower()))
     request = Request(profile="cpu", backend="venv", dry_run=True)
     progress = PlainProgress(lambda line: None)
-    product = pipeline.prepare(request, configuration.load(), progress, running=True).product
+    product = pipeline.prepare(request, load_settings(), progress, running=True).product
     asked.clear()
     prefix = Path(product.plan.artifact.ref)
     prefix.mkdir(parents=True)
@@ -149,7 +149,7 @@ def test_nothing_is_built_from_what_is_only_remembered(
 ) -> None:
     prefix = Path(run("true")["VIRTUAL_ENV"])
     (prefix / integrity.MARKER).unlink()
-    settings, progress = configuration.load(), PlainProgress(lambda line: None)
+    settings, progress = load_settings(), PlainProgress(lambda line: None)
     for rebuild in (False, True):
         request = Request(profile="cpu", backend="venv", rebuild=rebuild)
         pipeline.prepare(request, settings, progress, running=True)

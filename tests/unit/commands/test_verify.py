@@ -13,9 +13,9 @@ import pytest
 from envbuilder import cli
 from envbuilder.core import files, process
 from envbuilder.core.errors import ToolError
+from envbuilder.core.settings import load as load_settings
 from envbuilder.host import model as host
 from envbuilder.host import probe
-from envbuilder.packages import configuration
 from envbuilder.verify.page import page
 from envbuilder.verify.report import history
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
@@ -72,7 +72,7 @@ def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
 
 @pytest.fixture
 def own() -> Settings:
-    return configuration.load()
+    return load_settings()
 
 
 def run(*arguments: str) -> int:

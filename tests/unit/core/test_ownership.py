@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from envbuilder.core import ownership
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.ownership import Facts, Trust
+from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import entries
-from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -165,16 +165,16 @@ def test_a_project_whose_file_others_can_write_is_ignored_and_noted_once(
     project = tmp_path / "project"
     _written(project, "envbuilder.yaml", "below/file")
     notes: list[str] = []
-    assert configuration.load(cwd=project / "below", note=notes.append).project == project
+    assert load_settings(cwd=project / "below", note=notes.append).project == project
     assert not notes
     (project / "envbuilder.yaml").chmod(0o666)
-    ignoring = configuration.load(cwd=project / "below", note=notes.append)
+    ignoring = load_settings(cwd=project / "below", note=notes.append)
     assert ignoring.project is None
     assert ignoring.configuration.profile is None
     (note,) = notes
     assert f"{project / 'envbuilder.yaml'} can be written by every user" in note
     monkeypatch.setenv(ownership.VARIABLE, str(project))
-    assert configuration.load(cwd=project / "below", note=notes.append).project == project
+    assert load_settings(cwd=project / "below", note=notes.append).project == project
 
 
 BESIDE = ("profiles/mine.yaml", "profiles/locks/a.json", "envbuilder.lock/default.cpu.json")
@@ -184,13 +184,13 @@ BESIDE = ("profiles/mine.yaml", "profiles/locks/a.json", "envbuilder.lock/defaul
 def test_what_others_can_write_beside_a_projects_file_is_refused(name: str, tmp_path: Path) -> None:
     """Ignoring it would lift the signatures that the project requires."""
     _written(tmp_path, "envbuilder.yaml", *BESIDE)
-    assert configuration.load(cwd=tmp_path).project == tmp_path
+    assert load_settings(cwd=tmp_path).project == tmp_path
     mode = (tmp_path / name).stat().st_mode
     (tmp_path / name).chmod(mode | 0o002)
     with pytest.raises(InvalidError, match=f"{name} can be written by every user"):
-        configuration.load(cwd=tmp_path)
+        load_settings(cwd=tmp_path)
     named = {ownership.VARIABLE: str(tmp_path)}
-    assert configuration.load(named, cwd=tmp_path).project == tmp_path
+    assert load_settings(named, cwd=tmp_path).project == tmp_path
 
 
 @pytest.mark.parametrize("name", ["profiles", "profiles/locks", "envbuilder.lock"])
@@ -202,8 +202,8 @@ def test_locks_are_never_written_through_a_link(name: str, tmp_path: Path) -> No
     (project / name).parent.mkdir(exist_ok=True)
     (project / name).symlink_to(other)
     with pytest.raises(InvalidError, match=f"{name} is a link"):
-        entries.place("cpu", configuration.load(cwd=project), None)
-    settings = replace(configuration.load(cwd=tmp_path), project=project)
+        entries.place("cpu", load_settings(cwd=project), None)
+    settings = replace(load_settings(cwd=tmp_path), project=project)
     assert entries.place("cpu", settings, other) == other / "cpu.json"
 
 
@@ -215,12 +215,12 @@ def test_a_configuration_folder_that_others_can_write_is_refused(name: str, tmp_
     user = tmp_path / "user"
     _written(user, "config.yaml", "profiles/mine.yaml", "jupyter/jupyter_server_config.py")
     environ = {"ENVBUILDER_CONFIG_DIR": str(user)}
-    assert configuration.load(environ).configuration.profile == "zendnn"
+    assert load_settings(environ).configuration.profile == "zendnn"
     (user / name).chmod((user / name).stat().st_mode | 0o002)
     with pytest.raises(InvalidError, match="can be written by every user"):
-        configuration.load(environ)
+        load_settings(environ)
     environ[ownership.VARIABLE] = str(user)
-    assert configuration.load(environ).configuration.profile == "zendnn"
+    assert load_settings(environ).configuration.profile == "zendnn"
 
 
 def test_a_file_of_another_user_is_refused_with_the_way_to_use_it(

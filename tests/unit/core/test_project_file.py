@@ -171,7 +171,6 @@ WRONG_VALUES = {
     "arc": Mistake("profiles: [arc]\n", 1, "profiles.0", "Did you mean 'xpu'?"),
     "m1": Mistake("profiles: [m1]\n", 1, "profiles.0", "Did you mean 'mps'?"),
     "a base of profiles": Mistake("profiles: [_cpu]\n", 1, "profiles.0", "mean 'cpu'?"),
-    "the default profile": Mistake("profile: nvidia\n", 1, "profile", "Did you mean 'cuda'?"),
     "twice": Mistake("profiles:\n  - cpu\n  - cpu\n", 3, "profiles.1", "Remove one of them."),
     "default": Mistake(
         "environments:\n  default: {}\n", 2, "environments.default", "to the top level"

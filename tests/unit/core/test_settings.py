@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ def shared(project: Path, text: str = "", config: str = "", **variables: str) ->
     (project / "config").mkdir(exist_ok=True)
     (project / "config" / "config.yaml").write_text(config)
     environ = {"ENVBUILDER_CONFIG_DIR": str(project / "config"), **variables}
-    return settings.read(environ, project)[0].shared_store
+    return settings.load(environ, project).shared_store
 
 
 def test_the_shared_store_is_named_by_a_variable_or_a_file(project: Path) -> None:
@@ -115,7 +116,7 @@ def read(tmp_path: Path, user: str = "", project: str = "") -> settings.Signatur
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     environ = {"ENVBUILDER_CONFIG_DIR": str(tmp_path / "user")}
-    return settings.read(environ, tmp_path / "project")[0].configuration.signatures
+    return settings.load(environ, tmp_path / "project").configuration.signatures
 
 
 def test_paths_of_keys_are_relative_to_their_file(tmp_path: Path) -> None:
@@ -177,3 +178,48 @@ def test_a_project_cannot_have_logins_sent_unencrypted(key: str, text: str, tmp_
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080"])
 def test_a_project_may_name_a_server_of_this_machine(host: str, tmp_path: Path) -> None:
     read(tmp_path, project=f"indexes: {{pytorch-cpu: 'http://{host}/whl'}}\n")
+
+
+def configured(folder: Path, user: str, project: str = "") -> settings.Configuration:
+    (folder / "config.yaml").write_text(user)
+    (folder / "envbuilder.yaml").write_text(project)
+    return settings.load({"ENVBUILDER_CONFIG_DIR": str(folder)}, folder).configuration
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mirrors:\n  https://docker.io: m.example",
+        "mirrors:\n  docker.io/library: m.example",
+        "mirrors:\n  dockerhub: m.example",
+        "mirrors:\n  index.docker.io: m.example",
+        "mirrors:\n  registry-1.docker.io: m.example",
+        "mirrors:\n  '': m.example",
+        "plain_http:\n- http://lab.example",
+        "plain_http:\n- lab.example/path",
+        "plain_http:\n- lab",
+        "indexes:\n  pytorch_cpu: https://mirror.example/simple",
+        "builders:\n  linux/arm46: big-box",
+        "builders:\n  cuda@linux/arm: big-box",
+        "builders:\n  '@linux/amd64': big-box",
+        "builders:\n  cuda: --push",
+        "builders:\n  cuda: big box",
+    ],
+)
+def test_a_name_that_nothing_can_have_is_refused_by_its_line(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidError) as caught:
+        configured(tmp_path, text)
+    assert caught.value.message.startswith(f"{tmp_path}/config.yaml:2: {text.partition(':')[0]}")
+
+
+def test_names_of_registries_and_builders(tmp_path: Path) -> None:
+    hosts = ("docker.io", "ghcr.io", "localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000")
+    keys = ("linux/arm64", "mine", "cuda@linux/amd64")
+    text = {"mirrors": dict.fromkeys(hosts, "m.example/x"), "plain_http": hosts}
+    read = configured(tmp_path, json.dumps({**text, "builders": dict.fromkeys(keys, "box")}))
+    assert (tuple(read.mirrors), read.plain_http, tuple(read.builders)) == (hosts, hosts, keys)
+
+
+def test_a_projects_builders_go_before_the_users(tmp_path: Path) -> None:
+    read = configured(tmp_path, "builders: {cuda: mine, cpu: mine}", "builders: {cuda: theirs}")
+    assert read.builders == {"cuda": "theirs", "cpu": "mine"}

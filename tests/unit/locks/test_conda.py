@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import conda
-from envbuilder.packages import configuration
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda import solve
 from envbuilder.packages.conda.lock import Lock, Package, Target
@@ -28,7 +28,7 @@ YML = "dependencies: [python=3.11, tiny-lib, numpy=2.1]\n"
 def settings_of(folder: Path, text: str = WITH_CONDA) -> Settings:
     (folder / "envbuilder.yaml").write_text(text)
     (folder / "environment.yml").write_text(YML)
-    return configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
+    return load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
 
 
 def entries(settings: Settings, name: str | None = None, **options: Any) -> list[conda.Entry]:

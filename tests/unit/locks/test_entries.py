@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import load as load_settings
 from envbuilder.locks.entries import Entry, of_project
-from envbuilder.packages import configuration
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import Profile
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def entries(folder: Path, text: str, name: str | None = None) -> list[Entry]:
     (folder / "envbuilder.yaml").write_text(text)
-    settings = configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
+    settings = load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
     return [*of_project(settings, name)]
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.core.settings import load as load_settings
 from envbuilder.locks.needless import needless
-from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def write(path: Path, **changes: str) -> None:
 
 def names(locks: Path) -> dict[str, tuple[str, bool]]:
     environ = {"ENVBUILDER_CONFIG_DIR": str(locks.parent / "config")}
-    settings = configuration.load(environ, locks.parent)
+    settings = load_settings(environ, locks.parent)
     return {each.path.name: (each.why, each.excluded) for each in needless(settings)}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.project import catalog
 
@@ -23,7 +23,7 @@ SHIPPED = resources.profiles_dir() / "locks" / "cpu.json"
 def library(folder: Path, text: str, environment: str = "default") -> Library:
     (folder / "envbuilder.yaml").write_text(text)
     return catalog.library(
-        configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder,
+        load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder,
                            environment=environment)
     )  # fmt: skip
 

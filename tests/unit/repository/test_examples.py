@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import own_build, resolve
 from envbuilder.locks.entries import Entry, of_project
-from envbuilder.packages import configuration
 from envbuilder.profiles import lock as profile_lock
 from tests.support import examples
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def entries(name: str, folder: Path) -> list[Entry]:
     examples.copy(name, folder)
-    settings = configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
+    settings = load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
     return [*of_project(settings)]
 
 

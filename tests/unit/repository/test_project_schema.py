@@ -13,7 +13,7 @@ from jsonschema import Draft7Validator
 
 from envbuilder.core import project_file, schema, settings, yaml_files
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from tests.unit.core.test_project_file import WRONG_KEYS, WRONG_TYPES
 from tools import project_schema
 
@@ -47,7 +47,7 @@ def test_the_file_is_fresh() -> None:
 def test_the_example_has_every_key_and_is_valid(tmp_path: Path) -> None:
     (tmp_path / "envbuilder.yaml").write_text(project_schema.EXAMPLE)
     environ = {"ENVBUILDER_CONFIG_DIR": str(tmp_path / "config")}
-    assert configuration.load(environ, tmp_path).definition is not None
+    assert load_settings(environ, tmp_path).definition is not None
     assert errors(yaml_files.load(project_schema.EXAMPLE)) == []
     examples = project_schema.examples()
     for structure in STRUCTURES:

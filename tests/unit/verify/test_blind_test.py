@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core.errors import VerifyError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.payload.options import Gates
 from envbuilder.payload.training.blind_test import IMAGES
 from envbuilder.payload.training.dataset import Split
@@ -231,7 +231,7 @@ def test_a_few_images_close_to_two_classes_are_no_lie() -> None:
 def test_the_folder_of_the_questions_is_locked_and_goes(tmp_path: Path) -> None:
     from filelock import FileLock, Timeout
 
-    own = configuration.load({"ENVBUILDER_CACHE_DIR": str(tmp_path)}, tmp_path)
+    own = load_settings({"ENVBUILDER_CACHE_DIR": str(tmp_path)}, tmp_path)
     with blind_test.exchange(own) as folders:
         modes = {name: path.stat().st_mode & 0o777 for name, path in folders.items()}
         assert modes == {"questions": 0o755, "record": 0o777}

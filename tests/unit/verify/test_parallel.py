@@ -14,9 +14,9 @@ import rich.console
 from envbuilder import cli
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.core.settings import load as load_settings
 from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Host
-from envbuilder.packages import configuration
 from envbuilder.verify import parallel
 from envbuilder.verify.page import page
 from envbuilder.verify.report import history, model
@@ -290,7 +290,7 @@ def run(*arguments: str, profile: str = "cpu") -> int:
 
 
 def kept() -> dict[str, Any]:
-    folder = configuration.load().reports_dir
+    folder = load_settings().reports_dir
     stored: dict[str, Any] = json.loads(history.entries(folder)[-1].path.read_text())
     return stored
 
@@ -318,7 +318,7 @@ def test_the_payload_is_started_twice_and_both_are_reported(
     assert (stored["ranks"], stored["efficiency"], "schema" in stored) == (2, 0.9, False)
     shown = " ".join(capsys.readouterr().out.split())
     assert "900 images/s on 2 ranks (gloo), 90 % of the sum of each alone" in shown
-    logs = [p for p in configuration.load().logs_dir.iterdir() if p.name.endswith("-devices.log")]
+    logs = [p for p in load_settings().logs_dir.iterdir() if p.name.endswith("-devices.log")]
     assert [log.read_text() for log in logs] == ["rank 1 said"]
 
 

@@ -22,9 +22,9 @@ from envbuilder.build.reproduce import builds as trials
 from envbuilder.build.reproduce import differences as reproduce
 from envbuilder.build.request import Request
 from envbuilder.commands import reproduce as reproducing
+from envbuilder.core import settings as core_settings
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
 from tests.support.engines import FakeEngine
@@ -123,7 +123,7 @@ def builds(found: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Seen]
 
     monkeypatch.setattr(pipeline, "prepare", prepare)
     monkeypatch.setattr(pipeline, "finish", finish)
-    monkeypatch.setattr(configuration, "load", lambda **_: found)
+    monkeypatch.setattr(core_settings, "load", lambda **_: found)
     return seen, writes
 
 

@@ -19,7 +19,7 @@ from envbuilder.build.request import Build, Request
 from envbuilder.commands import reproduce as command
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import a_build
 
@@ -41,7 +41,7 @@ class Bench:
         for name in ("train.py", "src/a.py"):
             (self.folder / name).write_text(name)
         places = {f"ENVBUILDER_{n}_DIR": str(folder / n) for n in ("CONFIG", "CACHE", "DATA")}
-        self.settings = configuration.load(places, self.folder)
+        self.settings = load_settings(places, self.folder)
         self.read_from: list[Path] = []
         self.meanwhile: Callable[[], object] = lambda: None
         """What happens after the first build."""

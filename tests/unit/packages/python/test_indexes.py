@@ -13,7 +13,7 @@ from envbuilder.core import http, pip
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.pip import Sources
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.packages import configuration
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.python import indexes
 
 
@@ -57,7 +57,7 @@ def test_environment_then_configuration_then_table(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_machine_can_be_read() -> None:
-    assert indexes.url("pytorch-cpu", configuration.load({}), {}).startswith("https://")
+    assert indexes.url("pytorch-cpu", load_settings({}), {}).startswith("https://")
 
 
 def test_later_files_and_variables_win() -> None:
