@@ -18,7 +18,7 @@ from envbuilder.build.backends import dockerfile, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import records
 from envbuilder.build.outputs import Output
-from envbuilder.containers.engine import buildx, connection
+from envbuilder.containers.engine import connection, docker_client
 from envbuilder.containers.engine.interface import BuildCommand
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.errors import InvalidError
@@ -87,7 +87,7 @@ def prepare(name: str, build: Build, target: Target) -> Product:
         product = _in_engine(planned(), build, target, engine)
         if product.existing():
             return product
-    instance = replace(instance, made_by=records.versions(buildx.describe(name)))
+    instance = replace(instance, made_by=records.versions(docker_client.describe_instance(name)))
     if engine is None:
         return Output(target, planned(), settings, instance.made_by)
     return _in_engine(planned(), build, target, engine)

@@ -169,7 +169,7 @@ def _in_engine(engine: Engine | None, ref: str) -> bool:
 def _of_engine(
     ref: str, platform: types.Platform, connected: Engine | None, settings: Settings
 ) -> Layout:
-    from envbuilder.containers.engine import images, stored
+    from envbuilder.containers.engine import images
     from envbuilder.containers.oci.layout import Layout
 
     with contextlib.nullcontext(connected) if connected else connection.connect() as engine:
@@ -181,7 +181,7 @@ def _of_engine(
         copying = console.progress().task(f"copy the base image {ref} from the engine")
         with contextlib.nullcontext() if was_copied else copying:
             layout = images.export(engine, image, bases)
-    stored.remember(layout, Layout(settings.cache_dir / "layers"))
+    images.remember(layout, Layout(settings.cache_dir / "layers"))
     return layout
 
 

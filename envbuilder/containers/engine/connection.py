@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.containers.engine import endpoint
-from envbuilder.containers.engine.endpoint import configured
+from envbuilder.containers.engine import docker_client
+from envbuilder.containers.engine.docker_client import configured, version_numbers
 from envbuilder.containers.engine.interface import short
-from envbuilder.containers.engine.versions import parsed
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
 
@@ -29,7 +28,7 @@ def connect() -> Engine:
     podman is installed, no engine is configured explicitly, and Docker's socket or client is
     missing or this user may not open the socket.
     """
-    location = endpoint.find()
+    location = docker_client.find()
     unusable = not location.may_be_opened() or process.which("docker") is None
     if unusable and not location.named and process.which("podman") is not None:
         from envbuilder.containers.engine import podman
@@ -59,7 +58,7 @@ def connect() -> Engine:
 
             return podman.connect(location.url)
         number = str(version.get("Version", ""))
-        if parsed(number) < OLDEST:
+        if version_numbers(number) < OLDEST:
             raise ToolError(
                 f"Docker {number} is too old: {OLDEST[0]} or newer is needed",
                 "Update Docker, or use --backend venv.",

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import io
+import tarfile
 import weakref
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docker.errors import APIError, NotFound
+from docker.types import Mount
 from docker.utils import parse_repository_tag
 from requests import RequestException
 
-from envbuilder.containers.engine import buildx, cdi, docker_volumes
+from envbuilder.containers.engine import cdi, docker_client
 from envbuilder.containers.engine.container import limits
-from envbuilder.containers.engine.interface import BuildCommand, Engine, short
-from envbuilder.containers.engine.versions import parsed
+from envbuilder.containers.engine.docker_client import version_numbers
+from envbuilder.containers.engine.interface import (
+    VOLUME_LABEL,
+    BuildCommand,
+    Engine,
+    StoredVolume,
+    short,
+)
 from envbuilder.containers.oci import archive
 from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
@@ -27,8 +35,8 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
     from envbuilder.containers.engine.container import Container, Limits
-    from envbuilder.containers.engine.endpoint import Endpoint
-    from envbuilder.containers.engine.interface import Image, StoredVolume
+    from envbuilder.containers.engine.docker_client import Endpoint
+    from envbuilder.containers.engine.interface import Image
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core import types
 
@@ -229,29 +237,29 @@ class DockerEngine(Engine):
             version_argv=(*self.command, "buildx", "inspect", endpoint.builder),
             docker_version=self._version,
             takes_epoch=True,
-            exports_layouts=parsed(self._version) >= _EXPORTS_LAYOUTS,
+            exports_layouts=version_numbers(self._version) >= _EXPORTS_LAYOUTS,
             keeps_blobs=containerd,
             storage=str(info.get("DockerRootDir") or "") if local else "",
         )
 
     def require_builder(self) -> None:
         """Raise `ToolError` (exit 4) if the docker client or a recent enough buildx is missing."""
-        buildx.require_plugin()
+        docker_client.require_plugin()
 
     def volumes(self) -> tuple[StoredVolume, ...]:
         """Return the volumes that carry envbuilder's label."""
         with _reported("the engine cannot list its volumes"):
-            return docker_volumes.labelled(self._api)
+            return labelled_volumes(self._api)
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
-        docker_volumes.remove(self._api, name)
+        remove_volume(self._api, name)
 
     def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
         flags = self._user_flags(container)
         mapped = dict(zip(flags[::2], flags[1::2], strict=True))
         with _reported(f"the engine cannot make the volume {name}"):
-            docker_volumes.make(
+            make_volume(
                 *(self._api, name, labels, container.image),
                 user=mapped["--user"],
                 userns=mapped.get("--userns"),
@@ -296,7 +304,7 @@ class DockerEngine(Engine):
         return f"uid={uid},gid={gid}"
 
     def _isolated_run(self, folder: str) -> tuple[tuple[str, ...], dict[str, str]]:
-        buildx.require_client()
+        docker_client.require_client()
         # The configuration may hold proxies for containers; the endpoint comes as flags instead.
         variables = {"DOCKER_CONFIG": folder, "DOCKER_TLS": "", "DOCKER_TLS_VERIFY": ""}
         return ("docker", *self._endpoint.explicit_flags, "run"), variables
@@ -324,3 +332,64 @@ def _reported(failure: str) -> Iterator[None]:
         yield
     except (APIError, RequestException) as error:
         raise ToolError(f"{failure}: {short(error)}") from error
+
+
+_FOLDER = "volume"
+
+
+def labelled_volumes(api: Any) -> tuple[StoredVolume, ...]:
+    """Return the volumes that carry envbuilder's label."""
+    listed = api.volumes(filters={"label": [VOLUME_LABEL]}).get("Volumes") or ()
+    stored = (StoredVolume(name=v["Name"], labels=dict(v.get("Labels") or {})) for v in listed)
+    return tuple(sorted(stored, key=lambda volume: volume.name))
+
+
+def make_volume(
+    api: Any, name: str, labels: Mapping[str, str], image: str, *, user: str, userns: str | None
+) -> None:
+    """Make a volume that belongs to `user` (uid:gid), unless it exists.
+
+    `image` and `userns` are those of the container that will use it.
+    """
+    with contextlib.suppress(NotFound):
+        api.inspect_volume(name)
+        return
+    api.create_volume(name, labels=dict(labels))
+    try:
+        mount = Mount(f"/{_FOLDER}", name, type="volume")
+        config = api.create_host_config(mounts=[mount], userns_mode=userns)
+        container = api.create_container(
+            image, command=["none"], host_config=config, network_disabled=True
+        )
+        try:
+            api.put_archive(container["Id"], "/", _folder(user))
+        finally:
+            api.remove_container(container["Id"], force=True)
+    except BaseException:
+        with contextlib.suppress(APIError, RequestException):
+            api.remove_volume(name)
+        raise
+
+
+def _folder(user: str) -> bytes:
+    """Return an archive that holds the volume's folder as its user's own."""
+    uid, _, gid = user.partition(":")
+    member = tarfile.TarInfo(_FOLDER)
+    member.type, member.mode = tarfile.DIRTYPE, 0o700
+    member.uid, member.gid = int(uid), int(gid)
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        archive.addfile(member)
+    return data.getvalue()
+
+
+def remove_volume(api: Any, name: str) -> None:
+    """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
+    try:
+        api.remove_volume(name)
+    except (APIError, RequestException) as error:
+        reason = getattr(error, "explanation", None) or short(error)
+        raise BuildError(
+            f"{name}: cannot be removed: {reason}",
+            "Stop the containers that use it, then try again.",
+        ) from error

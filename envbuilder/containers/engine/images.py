@@ -11,13 +11,14 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder.containers.engine import stored
 from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.descriptor import INDEXES, MANIFESTS, Index, Manifest, decode
 from envbuilder.containers.oci.layout import Layout
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from envbuilder.containers.engine.interface import Engine, Image
     from envbuilder.core import types
@@ -79,7 +80,7 @@ def _load(
     manifest = layout.read_manifest(listed[0])
     ids = (manifest.config.digest, listed[0].digest)
     names = names or [d.annotations[archive.NAME] for d in listed if archive.NAME in d.annotations]
-    present = stored.layers(engine, recorded, manifest, names, preload)
+    present = layers(engine, recorded, manifest, names, preload)
     try:
         engine.load(layout, names, present)
         _require(engine, names, ids)
@@ -89,7 +90,7 @@ def _load(
         # The engine may have dropped a blob that it had.
         engine.load(layout, names, ())
         _require(engine, names, ids)
-    stored.remember(layout, recorded)
+    remember(layout, recorded)
     return ids
 
 
@@ -101,3 +102,86 @@ def _require(engine: Engine, names: Sequence[str], ids: Collection[types.Digest]
                 f"{name}: the engine has {image.id if image else 'no such image'} after it was"
                 f" loaded, not {' or '.join(ids)}"
             )
+
+
+_WORTH = 32 << 20
+"""Bytes that take longer to send than a few questions."""
+_QUESTIONS = 8
+"""Maximum number of recorded images that an engine is asked for; each takes some milliseconds."""
+_LARGEST = 64 << 10
+"""Bytes of the largest manifest or index; layers are mostly larger."""
+
+
+def remember(layout: Layout, recorded: Layout) -> None:
+    """Record the manifests of a layout's images in `recorded`."""
+    files.ensure_folder(recorded.folder)
+    for image in (*layout.index().manifests, *layout.images()):
+        if image.media_type in MANIFESTS | INDEXES and layout.has(image):
+            recorded.add(layout.read(image), image.media_type)
+
+
+def layers(
+    engine: Engine, recorded: Layout, manifest: Manifest, names: Sequence[str], preload: str
+) -> set[types.Digest]:
+    """Return those layers of an image that the engine has, as far as a few questions show.
+
+    The engine is asked for the image `preload`, of the preloaded lower layers. If it has none: for
+    what has one of the `names` now, mostly the image that this one replaces, and then for the
+    recorded images that have most of what is lacking. Listing all of its images would take longer,
+    because the engine adds up the size of each (8 ms for an image, Docker 26.1).
+    """
+    if not engine.receives_layers:
+        return set()
+    lacking = {layer.digest: layer.size for layer in manifest.layers}
+
+    def take(held: Collection[types.Digest]) -> None:
+        for digest in held:
+            lacking.pop(digest, None)
+
+    image = engine.image(preload) if preload else None
+    for present in [image] if image else filter(None, map(engine.image, names)):
+        take(_recorded(present.id, recorded))
+    if image is None and sum(lacking.values()) > _WORTH:
+        for digest, held in _promising(dict(_images(recorded)), lacking):
+            if engine.image(digest) is not None:
+                take(held)
+    return {layer.digest for layer in manifest.layers} - lacking.keys()
+
+
+def _promising(
+    images: dict[types.Digest, set[types.Digest]], lacking: Mapping[types.Digest, int]
+) -> Iterator[tuple[types.Digest, set[types.Digest]]]:
+    """Yield images, each time that with most of `lacking`, from which the caller removes layers."""
+
+    def gain(image: types.Digest) -> int:
+        return sum(lacking.get(layer, 0) for layer in images[image])
+
+    for _ in range(_QUESTIONS):
+        best = max(images, key=gain, default=None)
+        if best is None or not gain(best) or sum(lacking.values()) <= _WORTH:
+            return
+        yield best, images.pop(best)
+
+
+def _images(recorded: Layout) -> Iterator[tuple[types.Digest, set[types.Digest]]]:
+    """Yield the recorded images with their layers, the latest first."""
+    for digest in recorded.small(_LARGEST):
+        if held := _recorded(digest, recorded):
+            yield digest, held
+
+
+def _recorded(digest: types.Digest, recorded: Layout) -> set[types.Digest]:
+    """Return the layers of an image if its manifest or index is recorded, else an empty set."""
+    try:
+        path = recorded.blob(digest)
+        return _layers(path.read_bytes(), recorded) if path.is_file() else set()
+    except (OSError, EnvbuilderError):
+        return set()
+
+
+def _layers(data: bytes, recorded: Layout) -> set[types.Digest]:
+    """Return the layers of a manifest, or of an index's manifests that are recorded."""
+    if b'"layers"' in data:
+        return {layer.digest for layer in decode(data, Manifest, "a manifest").layers}
+    listed = [m for m in decode(data, Index, "an index").manifests if recorded.has(m)]
+    return {layer.digest for m in listed for layer in recorded.read_manifest(m).layers}

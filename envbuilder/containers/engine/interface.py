@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct
 
-from envbuilder.containers.engine import client_flags
+from envbuilder.containers.engine.container import run_flags
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError
 
@@ -267,7 +267,7 @@ class Engine(abc.ABC):
 
     def _flags(self, container: Container) -> tuple[str, ...]:
         """Return a container as flags of the client's `run`."""
-        return client_flags.flags(
+        return run_flags(
             container,
             user=self._user_flags(container),
             home_options=self._home_options(container),

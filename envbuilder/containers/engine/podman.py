@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from envbuilder.containers.engine import cdi
-from envbuilder.containers.engine.client_flags import NO_LABELS
-from envbuilder.containers.engine.container import Limits, limits
-from envbuilder.containers.engine.endpoint import Endpoint
+from envbuilder.containers.engine.container import NO_LABELS, Limits, limits
+from envbuilder.containers.engine.docker_client import Endpoint
 from envbuilder.containers.engine.interface import (
     VOLUME_LABEL,
     BuildCommand,

@@ -13,7 +13,7 @@ from envbuilder.build import plan
 from envbuilder.build.backends import docker, dockerfile, instance
 from envbuilder.build.image import base as image_base
 from envbuilder.build.request import Request
-from envbuilder.containers.engine import buildx
+from envbuilder.containers.engine import docker_client
 from envbuilder.core import process, resources
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
@@ -38,7 +38,7 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(name)
         return "BuildKit version: v0.15.0\n"
 
-    monkeypatch.setattr(buildx, "describe", describe)
+    monkeypatch.setattr(docker_client, "describe_instance", describe)
     monkeypatch.setattr(image_base, "find", lambda *args, **options: BASE)
     return asked
 
@@ -149,5 +149,5 @@ def test_an_instance_that_is_not_there_is_4_with_what_creates_it(
     monkeypatch.setattr(process, "which", lambda program: program)
     monkeypatch.setattr(process, "run", run)
     with pytest.raises(ToolError, match=said) as caught:
-        buildx.describe("big-box")
+        docker_client.describe_instance("big-box")
     assert "docker buildx create --name big-box" in caught.value.hint

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from envbuilder.build.image import base
 from envbuilder.build.request import Request
-from envbuilder.containers.engine import images, stored
+from envbuilder.containers.engine import images
 from envbuilder.containers.oci import reference
 from envbuilder.core import resources
 from envbuilder.core.project_file import Definition
@@ -36,7 +36,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
         manifest=lambda platform: SimpleNamespace(config=SimpleNamespace(digest=DIGEST)),
     )
     monkeypatch.setattr(images, "export", lambda *args: layout)
-    monkeypatch.setattr(stored, "remember", lambda *args: None)
+    monkeypatch.setattr(images, "remember", lambda *args: None)
     return FakeEngine("mine:1")
 
 

@@ -11,7 +11,7 @@ import pytest
 from docker.errors import DockerException
 from requests import ReadTimeout
 
-from envbuilder.containers.engine import connection, endpoint
+from envbuilder.containers.engine import connection, docker_client
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core.errors import ToolError
@@ -146,7 +146,7 @@ def test_an_old_podman_is_4(
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(endpoint, "_SOCKET", str(tmp_path / "docker.sock"))
+    monkeypatch.setattr(docker_client, "_SOCKET", str(tmp_path / "docker.sock"))
     assert not connection.configured()
     programs["podman --version"] = (0, f"podman version {client}\n", "")
     programs["podman info"] = (0, podman_info(server), "")
@@ -167,7 +167,7 @@ def test_podman_is_used_where_dockers_socket_may_not_be_opened(
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     socket = tmp_path / "docker.sock"
     socket.touch()
-    monkeypatch.setattr(endpoint, "_SOCKET", str(socket))
+    monkeypatch.setattr(docker_client, "_SOCKET", str(socket))
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(socket))
     programs["docker version"] = (0, "", "")
     programs["podman --version"] = (0, "podman version 5.4.2\n", "")
@@ -203,11 +203,12 @@ def test_the_docker_context_is_the_clients_own(
         connection.connect()
     monkeypatch.delenv("DOCKER_CONTEXT")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(endpoint, "_SOCKET", str(tmp_path / "none"))
+    monkeypatch.setattr(docker_client, "_SOCKET", str(tmp_path / "none"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "docker.sock").touch()
     url = f"unix://{tmp_path}/docker.sock"
-    assert endpoint.find() == endpoint.Endpoint(url=url, flags=("--host", url), named=False)
+    found = docker_client.Endpoint(url=url, flags=("--host", url), named=False)
+    assert docker_client.find() == found
 
 
 def test_a_socket_that_is_not_there_is_4_and_leaves_nothing_open(

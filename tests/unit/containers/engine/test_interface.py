@@ -9,7 +9,7 @@ import pytest
 
 from envbuilder.containers.engine.container import Container, Limits
 from envbuilder.containers.engine.docker import DockerEngine
-from envbuilder.containers.engine.endpoint import Endpoint
+from envbuilder.containers.engine.docker_client import Endpoint
 from envbuilder.containers.engine.interface import short
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core import process

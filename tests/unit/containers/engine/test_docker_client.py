@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.containers.engine import versions
+from envbuilder.containers.engine import docker_client
 
 
 @pytest.mark.parametrize(
@@ -12,4 +12,4 @@ from envbuilder.containers.engine import versions
     [("26.1.5+dfsg1", (26, 1)), ("20.10.24", (20, 10)), ("v0.13", (0, 0)), ("", (0, 0))],
 )
 def test_engine_versions(text: str, numbers: tuple[int, int]) -> None:
-    assert versions.parsed(text) == numbers
+    assert docker_client.version_numbers(text) == numbers
