@@ -19,9 +19,16 @@ from msgspec.structs import replace
 
 from envbuilder.build.image import debian_base
 from envbuilder.containers.engine import connection, images
-from envbuilder.containers.oci import archive, descriptor
-from envbuilder.containers.oci.descriptor import Index
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.layout import (
+    CONFIG,
+    INDEX,
+    MANIFEST,
+    Index,
+    Layout,
+    encode,
+    oci_platform,
+)
 from envbuilder.core import console, types
 from envbuilder.core.errors import EnvbuilderError, HostError
 from envbuilder.core.settings import load as load_settings
@@ -57,14 +64,14 @@ def plain(layout: Layout, target: Target, name: str) -> None:
     manifest = layout.manifest(target.platform)
     config = layout.read_config(manifest)
     config["config"] = {"Env": config["config"]["Env"], "Cmd": COMMAND}
-    manifest = replace(manifest, config=layout.add(descriptor.encode(config), descriptor.CONFIG))
+    manifest = replace(manifest, config=layout.add(encode(config), CONFIG))
     listed = layout.add(
-        descriptor.encode(manifest),
-        descriptor.MANIFEST,
-        platform=descriptor.platform(target.platform),
+        encode(manifest),
+        MANIFEST,
+        platform=oci_platform(target.platform),
         annotations=archive.named(name),
     )
-    layout.write_index(Index(schema_version=2, media_type=descriptor.INDEX, manifests=(listed,)))
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(listed,)))
 
 
 def main() -> int:

@@ -24,8 +24,8 @@ from envbuilder.bundle.format import (
 )
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine import images as engine_images
-from envbuilder.containers.oci import archive, image_names
-from envbuilder.containers.oci.descriptor import INDEX, Descriptor, Index, encode
+from envbuilder.containers.oci import archive, reference
+from envbuilder.containers.oci.layout import INDEX, Descriptor, Index, encode
 from envbuilder.containers.registry import base_images
 from envbuilder.core import settings as core_settings
 from envbuilder.core import types
@@ -291,8 +291,8 @@ class Needed(Struct, frozen=True, kw_only=True, order=True):
     @property
     def name(self) -> str:
         """Return its name in an engine, without the digest, which cannot be part of a tag."""
-        if image_names.on_disk(self.ref):
-            return image_names.path(self.ref).name
+        if reference.is_on_disk(self.ref):
+            return reference.path_on_disk(self.ref).name
         name = self.ref.partition("@")[0]
         return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
@@ -341,8 +341,8 @@ def bases(
 def _obtain(needed: Needed, settings: Settings, progress: Progress) -> Layout:
     """Return a layout with the image: from this disk, the engine, or its registry."""
     folder = require_writable(settings.bases_dir)
-    if image_names.on_disk(needed.ref):
-        return archive.opened(image_names.path(needed.ref), folder)
+    if reference.is_on_disk(needed.ref):
+        return archive.opened(reference.path_on_disk(needed.ref), folder)
     cached = needed.digest and base_images.is_present(needed.digest, needed.platform, settings)
     layout = None if cached else _of_engine(needed, folder, progress)
     if layout is not None:
@@ -379,7 +379,7 @@ def _of_base(needed: Needed, layout: Layout) -> Iterator[Part]:
         sha256 = blob.removeprefix("sha256:")
         path = f"bases/blobs/sha256/{sha256}"
         yield _of_path(path, layout.blob(blob), sha256, "base", "part of a base image")
-    if not image_names.on_disk(needed.ref):
+    if not reference.is_on_disk(needed.ref):
         image = replace(image, annotations=archive.named(needed.name))
     index = Index(schema_version=2, media_type=INDEX, manifests=(image,))
     name = f"{digest.removeprefix('sha256:')}-{needed.platform.replace('/', '-')}.json"

@@ -16,8 +16,7 @@ from envbuilder.bundle.format import SIGNED_TYPE, TEXTS, Manifest, Reader, opene
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine import images as engine_images
 from envbuilder.containers.oci import archive
-from envbuilder.containers.oci.descriptor import JSON_LIMIT, Descriptor, Index, decode
-from envbuilder.containers.oci.layout import Layout, place
+from envbuilder.containers.oci.layout import JSON_LIMIT, Descriptor, Index, Layout, decode, place
 from envbuilder.containers.registry import base_images
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError, ToolError

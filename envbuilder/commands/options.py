@@ -10,7 +10,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from envbuilder.containers.oci import image_names
+from envbuilder.containers.oci import reference
 from envbuilder.core import decoding, files, process, types
 from envbuilder.core import settings as core_settings
 from envbuilder.core.errors import InvalidError
@@ -165,10 +165,12 @@ def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 def base_image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Return a checked image reference, or the name of an image on disk with its absolute path."""
-    if value and image_names.on_disk(value):
-        if not image_names.path(value).exists():
-            raise click.BadParameter(f"{image_names.path(value)}: does not exist", param=param)
-        return image_names.absolute(value)
+    if value and reference.is_on_disk(value):
+        if not reference.path_on_disk(value).exists():
+            raise click.BadParameter(
+                f"{reference.path_on_disk(value)}: does not exist", param=param
+            )
+        return reference.absolute_on_disk(value)
     return image_ref(ctx, param, value)
 
 
@@ -191,10 +193,10 @@ def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     value = _only(ctx, param, values)
     if value is None:
         return None
-    if not image_names.on_disk(value) or not value.removeprefix("oci:"):
+    if not reference.is_on_disk(value) or not value.removeprefix("oci:"):
         raise click.BadParameter(f"{value!r} is neither oci:DIR nor FILE.tar", param=param)
-    place = image_names.absolute(value)
-    if image_names.is_archive(place):
+    place = reference.absolute_on_disk(value)
+    if reference.is_archive(place):
         files.require_replaceable(Path(place), b"blobs/")
     return place
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from envbuilder.containers.oci import image_names, reference
+from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import base_images
 from envbuilder.core.errors import EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.http import host_of, open_session, reason, request
@@ -195,7 +195,7 @@ def _registries(
         return
     named = settings.configuration.base_images.get(locked.ref, locked.ref)
     ref = os.environ.get("ENVBUILDER_BASE_IMAGE") or named
-    if image_names.on_disk(ref) or not locked.digest:
+    if reference.is_on_disk(ref) or not locked.digest:
         return
     try:
         registry = reference.parse(ref).host

@@ -22,10 +22,9 @@ from envbuilder.build.image import debian_base, debs, wheels
 from envbuilder.build.reproduce import differences
 from envbuilder.bundle import format as bundle_format
 from envbuilder.bundle import unpack
-from envbuilder.containers.oci import archive, members, reference, rootfs
-from envbuilder.containers.oci.descriptor import INDEX
+from envbuilder.containers.oci import archive, layer, reference, rootfs
 from envbuilder.containers.oci.layer import Member
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import INDEX, Layout
 from envbuilder.containers.registry import auth, transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import settings as core_settings
@@ -276,7 +275,7 @@ def read_layer(path: Path, work: Path) -> None:
 
 
 def read_differences(path: Path, work: Path) -> None:
-    found = {(1, m.name): differences.member(m, tar) for m, tar in members.members(path)}
+    found = {(1, m.name): differences.member(m, tar) for m, tar in layer.members(path)}
     list(differences.between(found, {}))
 
 

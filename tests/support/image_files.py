@@ -10,14 +10,11 @@ import re
 import zipfile
 from typing import TYPE_CHECKING, NamedTuple
 
-from envbuilder.containers.oci import members
-
 if TYPE_CHECKING:
     import tarfile
     from pathlib import Path
 
-    from envbuilder.containers.oci.descriptor import Manifest
-    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.oci.layout import Layout, Manifest
     from envbuilder.core.archives import Tar
 
 RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
@@ -43,7 +40,7 @@ def read(layout: Layout, manifest: Manifest) -> dict[str, Content]:
     """Path → content of every plain file."""
     files: dict[str, Content] = {}
     for layer in manifest.layers:
-        for member, archive in members.members(layout.checked(layer)):
+        for member, archive in layer.members(layout.checked(layer)):
             if member.islnk():
                 files[member.name] = files[member.linkname]
             elif member.isreg():

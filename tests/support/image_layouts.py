@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from envbuilder.containers.oci.descriptor import (
+from envbuilder.containers.oci.layout import (
     CONFIG,
     INDEX,
     LAYER_ZSTD,

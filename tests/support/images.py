@@ -9,17 +9,18 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.containers.oci import layer
-from envbuilder.containers.oci.descriptor import (
+from envbuilder.containers.oci.layer import Member
+from envbuilder.containers.oci.layout import (
     CONFIG,
     INDEX,
     MANIFEST,
     Descriptor,
     Index,
+    Layout,
     Manifest,
     encode,
+    place,
 )
-from envbuilder.containers.oci.layer import Member
-from envbuilder.containers.oci.layout import Layout, place
 from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.containers.oci import reference
-from envbuilder.containers.oci.descriptor import Index, decode
-from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import blobs, manifests
+from envbuilder.containers.oci.layout import Index, Layout, decode
+from envbuilder.containers.registry import blobs
 from envbuilder.containers.registry import transfer as registry
-from envbuilder.containers.registry.connection import Connection
+from envbuilder.containers.registry.connection import ACCEPT, OK, Connection
 from envbuilder.core import http_transport
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.http_limits import Limits
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.layout import Descriptor
     from envbuilder.core import types
     from envbuilder.core.settings import Settings
 
@@ -75,8 +74,8 @@ def attached(to: Connection, digest: types.Digest) -> tuple[Descriptor, ...]:
     """The referrers of an image: in the registry's own list, else in the index under a tag."""
     for path in (f"referrers/{digest}", f"manifests/{digest.replace(':', '-')}"):
         url = to.url(path)
-        with to.request("GET", url, path, accept=(200, 404), headers=manifests.ACCEPT) as response:
-            if response.status_code == manifests.OK:
+        with to.request("GET", url, path, accept=(200, 404), headers=ACCEPT) as response:
+            if response.status_code == OK:
                 return decode(response.content, Index, path).manifests
     return ()
 

@@ -9,7 +9,7 @@ from envbuilder.build.attestation import provenance, sbom
 from envbuilder.build.image import records as image_records
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import blobs, manifests, transfer
+from envbuilder.containers.registry import blobs, transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envbuilder.build.plan import Push
-    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.layout import Descriptor
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 
@@ -107,5 +107,5 @@ def _connect(ref: str, settings: Settings) -> Connection:
 
 
 def _tagged(connection: Connection, ref: str) -> Descriptor | None:
-    found = manifests.find(connection, reference.parse(ref).tag_or_digest)
+    found = connection.find_manifest(reference.parse(ref).tag_or_digest)
     return found[0] if found else None

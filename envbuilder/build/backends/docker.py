@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from envbuilder.build.backends import instance, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.containers.engine import connection
-from envbuilder.containers.oci import image_names
+from envbuilder.containers.oci import reference
 from envbuilder.core.errors import InvalidError, ToolError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def needs_layers(request: Request) -> bool:
     Raises `InvalidError` if it needs that builder and names another.
     """
     only = "--output" if request.output else "--push" if request.push else ""
-    if request.base_image and image_names.on_disk(request.base_image):
+    if request.base_image and reference.is_on_disk(request.base_image):
         only = "a base image on disk"
     if only and request.builder not in {None, layers.BUILDER}:
         raise InvalidError(

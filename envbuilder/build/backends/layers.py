@@ -35,7 +35,7 @@ from envbuilder.build.plan import (
     fingerprint,
 )
 from envbuilder.containers.engine import connection
-from envbuilder.containers.oci import image_names
+from envbuilder.containers.oci import reference
 from envbuilder.core import types
 from envbuilder.core.errors import ToolError
 from envbuilder.packages.space import Room, unpacked
@@ -171,7 +171,7 @@ def room(
     packed = sum(f.room for f in wheels)
     rooms = [Room(folder=str(settings.cache_dir), bytes=packed)]
     if request.output:
-        rooms.append(Room(folder=str(image_names.path(request.output).parent), bytes=packed))
+        rooms.append(Room(folder=str(reference.path_on_disk(request.output).parent), bytes=packed))
     elif build and build.storage and not request.push:
         rooms.append(Room(folder=build.storage, bytes=packed + unpacked(wheels)))
     return tuple(rooms)
@@ -209,8 +209,8 @@ def end(
             )
         )
     if request.output:
-        kind = "archive" if image_names.is_archive(request.output) else "layout"
-        artifact = Artifact(kind=kind, ref=str(image_names.path(request.output)))
+        kind = "archive" if reference.is_archive(request.output) else "layout"
+        artifact = Artifact(kind=kind, ref=str(reference.path_on_disk(request.output)))
         end.insert(0, Save(what=f"write {artifact.ref}", layout=layout, target=artifact.ref))
     load = Load(
         what="load the image into the engine",
@@ -238,7 +238,7 @@ def _system(
     build: BuildCommand | None,
 ) -> System:
     """Return the Dockerfile's stage of system packages, which an engine builds and exports."""
-    if build is None or image_names.on_disk(base.ref):
+    if build is None or reference.is_on_disk(base.ref):
         raise ToolError(
             f"the system packages of '{profile.name}' run scripts when they are installed: that"
             " requires an engine, and a base image that the engine can use",

@@ -25,10 +25,20 @@ from envbuilder.build.image.staging import Python, Stage
 from envbuilder.build.image.wheels import Packed, Wheel
 from envbuilder.build.payload import payload_pyz, payload_sha256
 from envbuilder.build.plan import Assemble, Step, UnpackTool
-from envbuilder.containers.oci import archive, descriptor, layer, rootfs
-from envbuilder.containers.oci.descriptor import Index, Manifest
+from envbuilder.containers.oci import archive, layer, rootfs
 from envbuilder.containers.oci.layer import Layer, Member
-from envbuilder.containers.oci.layout import Layout, place
+from envbuilder.containers.oci.layout import (
+    CONFIG,
+    INDEX,
+    MANIFEST,
+    Index,
+    Layout,
+    Manifest,
+    digest_of,
+    encode,
+    oci_platform,
+    place,
+)
 from envbuilder.core import parallel
 
 if TYPE_CHECKING:
@@ -125,20 +135,18 @@ class Assembly:
         )
         manifest = Manifest(
             schema_version=2,
-            media_type=descriptor.MANIFEST,
-            config=layout.add(descriptor.encode(configuration), descriptor.CONFIG),
+            media_type=MANIFEST,
+            config=layout.add(encode(configuration), CONFIG),
             layers=(*base.layers, *(a.layer.descriptor for a in added)),
         )
         entry = layout.add(
-            descriptor.encode(manifest),
-            descriptor.MANIFEST,
-            platform=descriptor.platform(step.platform),
+            encode(manifest),
+            MANIFEST,
+            platform=oci_platform(step.platform),
         )
         entries = [replace(entry, annotations=archive.named(name)) for name in names]
         layout.write_index(
-            Index(
-                schema_version=2, media_type=descriptor.INDEX, manifests=tuple(entries or [entry])
-            )
+            Index(schema_version=2, media_type=INDEX, manifests=tuple(entries or [entry]))
         )
         return layout
 
@@ -212,7 +220,7 @@ class Assembly:
             "base": self._base.config["rootfs"],  # its folders' modes, owners and times
             "uv": step.uv.version,
             "python": msgspec.to_builtins(self._python),
-            "users": {n: descriptor.digest_of(c) for n, c in contents.items() if "dpkg" not in n},
+            "users": {n: digest_of(c) for n, c in contents.items() if "dpkg" not in n},
             "epoch": step.epoch,
         }
         scaffold = self._cache.find(inputs)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from envbuilder.build.plan import LoadBase, MakeBase
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import LABEL, no_base
-from envbuilder.containers.oci import image_names
+from envbuilder.containers.oci import reference
 from envbuilder.core import console, files, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.project_file import DEFAULT
@@ -144,12 +144,12 @@ def find(
             debian_base.require_tool(step)
         make = (step, loaded(step, settings)) if scripts else (step,)
         return Base(ref=ref, identity=step.identity, folder=step.layout, make=make)
-    if request.dry_run and not image_names.on_disk(ref):
+    if request.dry_run and not reference.is_on_disk(ref):
         return Base(ref=ref, identity=ref, folder="")
-    if image_names.on_disk(ref):
+    if reference.is_on_disk(ref):
         from envbuilder.containers.oci import archive
 
-        layout = archive.opened(image_names.path(ref), require_writable(settings.bases_dir))
+        layout = archive.opened(reference.path_on_disk(ref), require_writable(settings.bases_dir))
     elif override is None and locked.digest and not (scripts or _in_engine(engine, ref)):
         from envbuilder.containers.registry import base_images
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.containers.oci import rootfs
-from envbuilder.containers.oci.descriptor import LAYER, LAYER_ZSTD, Descriptor, Manifest
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import LAYER, LAYER_ZSTD, Descriptor, Layout, Manifest
 
 if TYPE_CHECKING:
     from envbuilder.build.image.layer_cache import LayerCache

@@ -22,11 +22,19 @@ from envbuilder.build.image import debian_rootfs
 from envbuilder.build.image.config import DEFAULT_PATH
 from envbuilder.build.plan import MakeBase
 from envbuilder.containers.engine.interface import LABEL
-from envbuilder.containers.oci import descriptor
 from envbuilder.containers.oci.archive import named
-from envbuilder.containers.oci.descriptor import Index, Manifest
 from envbuilder.containers.oci.layer import Layer, write
-from envbuilder.containers.oci.layout import Layout, place
+from envbuilder.containers.oci.layout import (
+    CONFIG,
+    INDEX,
+    MANIFEST,
+    Index,
+    Layout,
+    Manifest,
+    encode,
+    oci_platform,
+    place,
+)
 from envbuilder.core import decoding, process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.packages.debian import deb
@@ -277,14 +285,14 @@ def _lay_image(base: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None
     place(blob, layout.blob(layer.digest))
     manifest = Manifest(
         schema_version=2,
-        media_type=descriptor.MANIFEST,
-        config=layout.add(descriptor.encode(config), descriptor.CONFIG),
+        media_type=MANIFEST,
+        config=layout.add(encode(config), CONFIG),
         layers=(layer.descriptor,),
     )
     entry = layout.add(
-        descriptor.encode(manifest),
-        descriptor.MANIFEST,
-        platform=descriptor.platform(base.platform),
+        encode(manifest),
+        MANIFEST,
+        platform=oci_platform(base.platform),
         annotations=named(base.ref),
     )
-    layout.write_index(Index(schema_version=2, media_type=descriptor.INDEX, manifests=(entry,)))
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(entry,)))

@@ -11,9 +11,8 @@ import hashlib
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from envbuilder.containers.oci.descriptor import decode, encode
 from envbuilder.containers.oci.layer import Layer, compressor
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import Layout, decode, encode
 from envbuilder.core import files
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.layout import Descriptor
 
 _T = TypeVar("_T")
 FORMAT = 4

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from envbuilder.build.project_layer import ProjectLayer
-    from envbuilder.containers.oci.descriptor import Bytes
+    from envbuilder.containers.oci.layout import Bytes
     from envbuilder.core import types
 
 LARGE = 4 << 20

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from envbuilder.build.image.config import Added
-    from envbuilder.containers.oci.descriptor import Bytes
-    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.oci.layout import Bytes, Layout
 
     Write = Callable[[Sequence[Added]], Layout]
 

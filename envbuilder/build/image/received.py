@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder.containers.engine.interface import LABEL
-from envbuilder.containers.oci import archive, descriptor
-from envbuilder.containers.oci.descriptor import Index
-from envbuilder.containers.oci.layout import Layout, place
+from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.layout import INDEX, Index, Layout, oci_platform, place
 from envbuilder.core.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
@@ -41,11 +40,7 @@ def _taken(step: Receive) -> Layout:
     layout = Layout.create(Path(step.layout))
     for blob in (manifest.config, *manifest.layers):
         place(exported.checked(blob), layout.blob(blob.digest))
-    added = layout.add(
-        exported.read(entry), entry.media_type, platform=descriptor.platform(step.platform)
-    )
+    added = layout.add(exported.read(entry), entry.media_type, platform=oci_platform(step.platform))
     named = tuple(replace(added, annotations=archive.named(name)) for name in step.names)
-    layout.write_index(
-        Index(schema_version=2, media_type=descriptor.INDEX, manifests=named or (added,))
-    )
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=named or (added,)))
     return layout

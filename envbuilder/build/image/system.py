@@ -18,8 +18,8 @@ from envbuilder.build.image.layer_cache import SYSTEM_FORMAT
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import layer, rootfs
+from envbuilder.containers.oci.layer import members
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.oci.members import members
 from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
-from envbuilder.containers.oci.descriptor import Bytes
+from envbuilder.containers.oci.layout import Bytes
 from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import wheel_conflicts

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from envbuilder.build.backends import integrity, tree_digest
-from envbuilder.containers.oci.members import members
+from envbuilder.containers.oci.layer import members
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder.containers.oci import archive
-from envbuilder.containers.oci.descriptor import INDEXES, MANIFESTS, Index, Manifest, decode
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import INDEXES, MANIFESTS, Index, Layout, Manifest, decode
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 

@@ -24,8 +24,7 @@ from envbuilder.containers.engine.interface import (
     StoredVolume,
 )
 from envbuilder.containers.oci import archive
-from envbuilder.containers.oci.descriptor import INDEX, Index
-from envbuilder.containers.oci.layout import MARK, Layout
+from envbuilder.containers.oci.layout import INDEX, MARK, Index, Layout
 from envbuilder.containers.oci.reference import qualified
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.engine.container import Container
     from envbuilder.containers.engine.interface import Image
-    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.layout import Descriptor
     from envbuilder.core import types
 
 OLDEST = (4, 8)

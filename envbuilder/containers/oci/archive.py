@@ -13,10 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from envbuilder.containers.oci.descriptor import JSON_LIMIT, encode
-from envbuilder.containers.oci.layer import Member, gathered, tar
-from envbuilder.containers.oci.layout import MARK, Layout, place
-from envbuilder.containers.oci.members import diff_id
+from envbuilder.containers.oci.layer import Member, diff_id, gathered, tar
+from envbuilder.containers.oci.layout import JSON_LIMIT, MARK, Layout, encode, place
 from envbuilder.containers.oci.reference import qualified
 from envbuilder.core import files
 from envbuilder.core.archives import Tar
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Collection, Iterator
 
-    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.layout import Descriptor
     from envbuilder.core import types
 
     _Look = Callable[[IO[bytes], int], str]

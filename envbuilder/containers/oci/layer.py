@@ -1,7 +1,9 @@
-"""One layer: a compressed tar whose bytes depend on its members alone.
+"""Write and read layers.
 
-Members are sorted by path; time, owner and mode are set explicitly, never taken from the build
-machine. The tar is hashed and compressed while it is produced, and never stored uncompressed.
+A written layer is a compressed tar whose bytes depend on its members alone: they are sorted by
+path; time, owner and mode are set explicitly, never taken from the build machine. The tar is hashed
+and compressed while it is produced, and never stored uncompressed. A layer that is read may come
+from anywhere: its names, sizes and compression are untrusted.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ import os
 import stat
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
+from typing import IO, TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
-from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Bytes, Descriptor
-from envbuilder.core import parallel, types
-from envbuilder.core.archives import Folders, path_objection
-from envbuilder.core.errors import BuildError
+from envbuilder.containers.oci.layout import LAYER_ZSTD, Bytes, Descriptor
+from envbuilder.core import archives, parallel, types
+from envbuilder.core.archives import Folders, Tar, path_objection
+from envbuilder.core.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -272,3 +274,39 @@ def folders_above(paths: Iterable[str]) -> Iterator[Member]:
             folder = folder.rpartition("/")[0]
     for folder in sorted(folders):
         yield Member(path=folder, kind="folder", mode=0o755)
+
+
+# --- reading
+
+
+def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, Tar]]:
+    """Yield each member of a layer, with the archive from which its content can be read at once.
+
+    The layer is a tar, plain or compressed, detected by its first bytes, since media types can be
+    wrong. Raise `InvalidError` if it is damaged or exceeds the limits.
+    """
+
+    def failure(reason: str) -> InvalidError:
+        return InvalidError(f"{layer}: not a readable layer: {reason}")
+
+    try:
+        with layer.open("rb") as raw:
+            archive = Tar(raw, layer.stat().st_size, failure)
+            for member in archive:
+                yield member, archive
+    except OSError as error:
+        raise failure(error.strerror or str(error)) from error
+
+
+def diff_id(layer: IO[bytes], size: int, where: str) -> types.Digest:
+    """Return the digest of a layer's decompressed bytes; raise `InvalidError` as `members` does.
+
+    `size` is the size of the layer as it is, `where` names it in errors.
+    """
+    digest = hashlib.sha256()
+    try:
+        for piece in archives.pieces(archives.unpacked(layer), archives.unpacked_limit(size)):
+            digest.update(piece)
+    except archives.faults() as error:
+        raise InvalidError(f"{where}: not a readable layer: {error}") from error
+    return f"sha256:{digest.hexdigest()}"

@@ -1,43 +1,55 @@
-"""An OCI image layout on disk: `oci-layout`, `index.json` and `blobs/sha256/…`.
+"""OCI images: their JSON (descriptors, manifests, indexes), and layouts of them on disk.
 
-Blobs are hashed before an atomic rename adds them; `checked` hashes them again before use.
+The JSON is validated when read. Unknown keys are ignored, as the specification requires; documents
+are passed on as the exact bytes that were read. Docker's older media types for the same structures
+are accepted.
+
+A layout is a folder with `oci-layout`, `index.json` and `blobs/sha256/…`. Blobs are hashed before
+an atomic rename adds them; `checked` hashes them again before use.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta, Struct
 
-from envbuilder.containers.oci.descriptor import (
-    INDEX,
-    INDEXES,
-    JSON_LIMIT,
-    MANIFESTS,
-    Descriptor,
-    Index,
-    Manifest,
-    Platform,
-    decode,
-    digest_of,
-    encode,
-)
-from envbuilder.core import files
+from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from envbuilder.core import types
+INDEX = "application/vnd.oci.image.index.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar"
+LAYER_ZSTD = f"{LAYER}+zstd"
+EMPTY = "application/vnd.oci.empty.v1+json"
+DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
+INDEXES = frozenset({INDEX, DOCKER_INDEX})
+MANIFESTS = frozenset({MANIFEST, DOCKER_MANIFEST})
+
+JSON_LIMIT = 4 << 20
+"""Maximum bytes of a manifest, index or configuration: what registries accept."""
+
+MediaType = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*/[A-Za-z0-9!#$&^_.+-]+\Z")
+]
+Bytes = Annotated[int, Meta(ge=0, lt=1 << 50)]
+_T = TypeVar("_T")
 MARK = "oci-layout"
 _VERSION = {"imageLayoutVersion": "1.0.0"}
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -45,6 +57,91 @@ _DEPTH = 4
 """Maximum depth of nested indexes that are followed."""
 _MARK_LIMIT = 1 << 10
 _FULL = "The disk may be full."
+
+
+class Platform(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The platform of an image in OCI terms."""
+
+    architecture: str
+    os: str
+    variant: str = ""
+
+    def is_of(self, platform: types.Platform) -> bool:
+        """Return whether this is the given platform, ignoring the variant."""
+        return f"{self.os}/{self.architecture}" == platform
+
+
+class Descriptor(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A reference to bytes: their media type, digest and size."""
+
+    media_type: MediaType
+    digest: types.Digest
+    size: Bytes
+    annotations: dict[str, str] = {}
+    platform: Platform | None = None
+    artifact_type: MediaType | None = None
+
+
+class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The manifest of one image or artifact: its configuration and its layers, lowest first."""
+
+    schema_version: Literal[2]
+    media_type: MediaType | None = None
+    artifact_type: MediaType | None = None
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+    subject: Descriptor | None = None
+    annotations: dict[str, str] = {}
+
+
+class Index(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A list of images, usually one per platform; in a layout, all that it holds."""
+
+    schema_version: Literal[2]
+    media_type: MediaType | None = None
+    manifests: tuple[Descriptor, ...]
+    annotations: dict[str, str] = {}
+
+
+def oci_platform(ours: types.Platform) -> Platform:
+    """Return an envbuilder platform in OCI terms."""
+    os, _, architecture = ours.partition("/")
+    return Platform(architecture=architecture, os=os)
+
+
+def only_image(listed: Iterable[Descriptor], platform: types.Platform, where: str) -> Descriptor:
+    """Return the only image for a platform; raise `InvalidError` if there is none or several."""
+    images = {d.digest: d for d in listed if d.media_type in MANIFESTS and d.platform}
+    fitting = [d for d in images.values() if d.platform and d.platform.is_of(platform)]
+    if len(fitting) == 1:
+        return fitting[0]
+    platforms = {
+        f"{d.platform.os}/{d.platform.architecture}" for d in images.values() if d.platform
+    }
+    raise InvalidError(
+        f"{where}: holds {len(fitting) or 'no'} images for {platform}",
+        f"It holds: {', '.join(sorted(platforms)) or 'no images'}. One image for it is needed.",
+    )
+
+
+def digest_of(data: bytes) -> types.Digest:
+    """Return the sha256 digest of bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def encode(value: object) -> bytes:
+    """Return a value as canonical JSON: the same value gives the same bytes."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+def decode(data: bytes, kind: type[_T], where: str) -> _T:
+    """Return decoded and validated JSON; raise `InvalidError` naming `where` if it is invalid."""
+    if len(data) > JSON_LIMIT:
+        raise InvalidError(f"{where}: {len(data)} bytes of JSON; at most {JSON_LIMIT} are read")
+    try:
+        return decoding.from_json(data, kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidError(f"{where}: does not follow the OCI specification: {error}") from error
 
 
 class Layout:
@@ -178,15 +275,7 @@ class Layout:
 
     def find(self, platform: types.Platform) -> Descriptor:
         """Return the only image for a platform; raise `InvalidError` unless there is just one."""
-        images = list(self.images())
-        fitting = [d for d in images if d.platform and d.platform.is_of(platform)]
-        if len(fitting) == 1:
-            return fitting[0]
-        have = sorted({f"{d.platform.os}/{d.platform.architecture}" for d in images if d.platform})
-        raise InvalidError(
-            f"{self.folder}: holds {len(fitting) or 'no'} images for {platform}",
-            f"It holds: {', '.join(have) or 'no image at all'}. One image for it is needed.",
-        )
+        return only_image(self.images(), platform, str(self.folder))
 
     def manifest(self, platform: types.Platform) -> Manifest:
         """Return the manifest of the only image for a platform."""

@@ -1,4 +1,4 @@
-"""References to images in registries, parsed by Docker's rules; pure.
+"""Names of images: references to registries by Docker's rules, `oci:DIR` and `FILE.tar` on disk.
 
 `python:3.11` is `docker.io/library/python:3.11`: a first component without a dot or a colon that is
 not `localhost` is not a host. Only sha256 digests are supported.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -166,3 +167,27 @@ def familiar(ref: str) -> str:
             ref = ref.removeprefix(registry)
             break
     return ref if ":" in ref.rpartition("/")[2] else f"{ref}:{DEFAULT_TAG}"
+
+
+_LAYOUT, _ARCHIVE = "oci:", ".tar"
+
+
+def is_archive(text: str) -> bool:
+    """Return whether this names an archive."""
+    return text.endswith(_ARCHIVE) and not text.startswith(_LAYOUT)
+
+
+def is_on_disk(text: str) -> bool:
+    """Return whether this names an image on disk, not one of an engine or a registry."""
+    return text.startswith(_LAYOUT) or is_archive(text)
+
+
+def path_on_disk(text: str) -> Path:
+    """Return the path_on_disk of the folder or file."""
+    return Path(text.removeprefix(_LAYOUT)).absolute()
+
+
+def absolute_on_disk(text: str) -> str:
+    """Return the name with an absolute_on_disk path_on_disk."""
+    prefix = _LAYOUT if text.startswith(_LAYOUT) else ""
+    return f"{prefix}{path_on_disk(text)}"

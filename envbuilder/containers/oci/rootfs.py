@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import Struct
 
-from envbuilder.containers.oci.members import members
+from envbuilder.containers.oci.layer import members
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import is_encodable
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
-    from envbuilder.containers.oci.descriptor import Manifest
-    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.oci.layout import Layout, Manifest
     from envbuilder.core.archives import Tar
 
 

@@ -10,9 +10,16 @@ import os
 from typing import TYPE_CHECKING
 
 from envbuilder.containers.oci import reference
-from envbuilder.containers.oci.descriptor import INDEX, Descriptor, Index, decode
-from envbuilder.containers.oci.layout import MARK, Layout
-from envbuilder.containers.registry import manifests, transfer
+from envbuilder.containers.oci.layout import (
+    INDEX,
+    MARK,
+    Descriptor,
+    Index,
+    Layout,
+    decode,
+    only_image,
+)
+from envbuilder.containers.registry import transfer
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.files import HEX, Owned, full_or_broken
 from envbuilder.core.settings import require_writable
@@ -146,5 +153,5 @@ def _require_listed(
         raise BuildError(f"{path}: missing")
     index = Descriptor(media_type=INDEX, digest=digest, size=path.stat().st_size)
     listed = decode(layout.read(index), Index, str(path))
-    if manifests.choose(listed, platform, str(path)).digest != image.digest:
+    if only_image(listed.manifests, platform, str(path)).digest != image.digest:
         raise InvalidError(f"{path}: does not list {image.digest}")

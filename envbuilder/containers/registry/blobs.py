@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from envbuilder.containers.oci.descriptor import Descriptor
-    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.oci.layout import Descriptor, Layout
     from envbuilder.containers.registry.connection import Answer, Connection
 
 _PIECE = 1 << 18

@@ -6,6 +6,7 @@ resume neither pulls nor pushes, set no timeouts of their own, and load or trust
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -14,10 +15,20 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 from msgspec import Struct
 
+from envbuilder.containers.oci.layout import (
+    INDEX,
+    INDEXES,
+    JSON_LIMIT,
+    MANIFEST,
+    MANIFESTS,
+    Descriptor,
+    decode,
+    digest_of,
+)
 from envbuilder.containers.oci.reference import Reference, is_loopback
 from envbuilder.containers.registry.auth import DeniedError, Login
 from envbuilder.core import console, decoding, http
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.http import open_session, reason
 from envbuilder.core.http_limits import TooLongError
 from envbuilder.core.text import printable, public
@@ -32,6 +43,9 @@ class BrokenOffError(Exception):
     """A missing or incomplete response to a request; `str` says why in a few words."""
 
 
+OK, CREATED, ACCEPTED, NOT_FOUND = 200, 201, 202, 404
+ACCEPT = {"Accept": ", ".join(sorted(INDEXES | MANIFESTS))}
+_IS_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ANSWER_LIMIT = 1 << 16
 
 
@@ -42,6 +56,15 @@ class _Error(Struct, frozen=True):
 
 class _Errors(Struct, frozen=True):
     errors: tuple[_Error, ...] = ()
+
+
+class _Kind(Struct, frozen=True, rename="camel"):
+    """The keys that distinguish a manifest from an index."""
+
+    media_type: str | None = None
+    config: dict[str, object] | None = None
+    layers: list[object] | None = None
+    manifests: list[object] | None = None
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -174,6 +197,65 @@ class Connection:
         )
         return BuildError(f"{self.name}: {what}: {problem}", hints.get(status, default))
 
+    # --- manifests and indexes
+
+    def read_manifest(self, reference: str) -> tuple[Descriptor, bytes]:
+        """Return a manifest or an index by digest or tag, and its bytes.
+
+        Its type is taken from the bytes alone, since they are what a digest covers. Raise
+        `WrongHashError` if the registry sends other bytes than the digest names, `BuildError` if it
+        sends none, `InvalidError` if they are something else.
+        """
+        found = self._manifest(reference, (OK,))
+        assert found is not None, "any other status was refused"
+        return found
+
+    def find_manifest(self, reference: str) -> tuple[Descriptor, bytes] | None:
+        """Return what `read_manifest` returns, or None if the repository has nothing so named."""
+        return self._manifest(reference, (OK, NOT_FOUND))
+
+    def _manifest(self, reference: str, accept: tuple[int, ...]) -> tuple[Descriptor, bytes] | None:
+        url, where, problem = self.url(f"manifests/{reference}"), f"{self.name}: {reference}", ""
+        for _ in http.Attempts(self.pause):
+            response = self.request("GET", url, reference, accept=accept, headers=ACCEPT)
+            try:
+                data = limited(response, JSON_LIMIT)
+            except BrokenOffError as error:
+                problem = str(error)
+                continue
+            if response.status_code != OK:
+                return None
+            if data is None:
+                raise InvalidError(f"{where}: a manifest of more than {JSON_LIMIT} bytes")
+            if _IS_DIGEST.fullmatch(reference) and digest_of(data) != reference:
+                raise WrongHashError(
+                    f"{where}: the received content has the digest {digest_of(data)}",
+                    "The registry or a proxy changes the content. Nothing was kept.",
+                )
+            return _described(data, where), data
+        raise self.failure(reference, problem)
+
+    def put_manifest(self, reference: str, media_type: str, data: bytes) -> int:
+        """Push a manifest or an index under a tag or its digest; return the bytes transferred.
+
+        Everything it references must be in the registry already. Raise `BuildError` if the push
+        fails.
+        """
+        digest, url = digest_of(data), self.url(f"manifests/{reference}")
+        existing = self.ask("HEAD", url, reference, accept=(OK, NOT_FOUND), headers=ACCEPT)
+        if existing.status == OK and existing.headers.get("Docker-Content-Digest") == digest:
+            return 0
+        headers, accept = {"Content-Type": media_type}, (CREATED, ACCEPTED)
+        answer = self.ask("PUT", url, reference, accept=accept, headers=headers, data=data)
+        reported = answer.headers.get("Docker-Content-Digest", digest)
+        if reported != digest:
+            raise WrongHashError(
+                f"{self.name}: {reference}: the registry reports digest {reported},"
+                f" expected {digest}",
+                "A proxy may be rewriting the upload.",
+            )
+        return len(data)
+
     def _no_response(self, error: requests.RequestException) -> str:
         """Return which host does not answer, which may be one that the registry redirects to."""
         url = error.request.url if error.request is not None else None
@@ -238,6 +320,20 @@ class Connection:
         if not message or any(secret in message for secret in self._login.secrets):
             return status
         return f"{status} ({printable(message, 200, instead=' ')})"
+
+
+def _described(data: bytes, where: str) -> Descriptor:
+    """Return the descriptor of a manifest or an index; raise `InvalidError` if it is neither."""
+    kind = decode(data, _Kind, where)
+    if kind.manifests is not None and kind.config is None and kind.layers is None:
+        media_type, allowed = kind.media_type or INDEX, INDEXES
+    elif kind.manifests is None and kind.config is not None and kind.layers is not None:
+        media_type, allowed = kind.media_type or MANIFEST, MANIFESTS
+    else:
+        media_type, allowed = "", frozenset()
+    if media_type not in allowed:
+        raise InvalidError(f"{where}: neither a supported image nor a supported image index")
+    return Descriptor(media_type=media_type, digest=digest_of(data), size=len(data))
 
 
 def limited(response: requests.Response, limit: int) -> bytes | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.containers.oci.descriptor import (
+from envbuilder.containers.oci.layout import (
     EMPTY,
     INDEX,
     INDEXES,
@@ -26,11 +26,18 @@ from envbuilder.containers.oci.descriptor import (
     Manifest,
     decode,
     encode,
+    oci_platform,
+    only_image,
 )
-from envbuilder.containers.oci.descriptor import platform as platform_of
-from envbuilder.containers.registry import manifests
 from envbuilder.containers.registry.blobs import receive, remaining, send
-from envbuilder.containers.registry.connection import BrokenOffError, Connection, limited
+from envbuilder.containers.registry.connection import (
+    ACCEPT,
+    NOT_FOUND,
+    OK,
+    BrokenOffError,
+    Connection,
+    limited,
+)
 from envbuilder.core import parallel, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import gigabytes
@@ -101,11 +108,11 @@ def pull(
     """
     where = f"{connection.name}: {reference}"
     with progress.task(f"ask {connection.host} for {connection.repository}"):
-        descriptor, data = manifests.read(connection, reference)
+        descriptor, data = connection.read_manifest(reference)
         if descriptor.media_type in INDEXES:
             _keep(layout, descriptor, data)
-            chosen = manifests.choose(decode(data, Index, where), platform, where)
-            descriptor, data = manifests.read(connection, chosen.digest)
+            chosen = only_image(decode(data, Index, where).manifests, platform, where)
+            descriptor, data = connection.read_manifest(chosen.digest)
     manifest = decode(data, Manifest, where)
     _keep(layout, descriptor, data)
     missing = [b for b in _unique((manifest.config, *manifest.layers)) if not _has(layout, b)]
@@ -118,7 +125,7 @@ def pull(
         progress,
     )
     _require_platform(layout, manifest, platform, where)
-    image = replace(descriptor, platform=platform_of(platform))
+    image = replace(descriptor, platform=oci_platform(platform))
     others = tuple(d for d in layout.index().manifests if d.digest != image.digest)
     with contextlib.suppress(OSError):
         (layout.folder / "partial").rmdir()
@@ -164,7 +171,7 @@ def push(
     )
     names = (*(d.digest for d in described[:-1]), reference)
     written = sum(
-        manifests.put(connection, name, d.media_type, layout.read(d))
+        connection.put_manifest(name, d.media_type, layout.read(d))
         for name, d in zip(names, described, strict=True)
     )
     how = [s.how for s in sent]
@@ -291,22 +298,22 @@ def _side_by_side(
 
 def _listed(connection: Connection, digest: types.Digest) -> Index | None:
     """Return the registry's own list of referrers; None if it keeps none."""
-    return _index(connection, f"referrers/{digest}", (manifests.OK, *_NO_LISTS))
+    return _index(connection, f"referrers/{digest}", (OK, *_NO_LISTS))
 
 
 def _tagged(connection: Connection, digest: types.Digest) -> Index | None:
     path = f"manifests/{digest.replace(':', '-')}"
-    return _index(connection, path, (manifests.OK, manifests.NOT_FOUND))
+    return _index(connection, path, (OK, NOT_FOUND))
 
 
 def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index | None:
     subject = f"the list of referrers ({path.rpartition('/')[2]})"
     response = connection.request(
-        "GET", connection.url(path), subject, accept=accept, headers=manifests.ACCEPT
+        "GET", connection.url(path), subject, accept=accept, headers=ACCEPT
     )
     with response:
         kind = response.headers.get("Content-Type", "").partition(";")[0]
-        if response.status_code != manifests.OK or kind != INDEX:
+        if response.status_code != OK or kind != INDEX:
             return None
         try:
             data = limited(response, JSON_LIMIT)
@@ -327,5 +334,5 @@ def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.D
         if any(d.digest == attachment.digest for d in current.manifests):
             return
         listed = replace(current, manifests=(*current.manifests, attachment))
-        manifests.put(connection, tag, INDEX, encode(listed))
+        connection.put_manifest(tag, INDEX, encode(listed))
     raise connection.failure(tag, "the list of referrers loses what is added to it")

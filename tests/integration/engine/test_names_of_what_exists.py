@@ -10,7 +10,6 @@ import pytest
 
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import archive, reference
-from envbuilder.containers.registry import manifests
 from envbuilder.containers.registry.connection import Connection
 from tests.integration.conftest import locked, start
 from tests.integration.engine.conftest import PODMAN_BASE
@@ -98,6 +97,6 @@ def test_names_on_disk_and_in_a_registry(
         assert {n for n in held.names if "/me/" in n} == {f"docker.io/me/{tag}"}
     for number in (0, 1, 0):
         artifact = build(number, "--base-image", base_image, "--push", ref)["artifact"]
-        found = manifests.find(Connection(reference.parse(ref), plain_http=True), "1")
+        found = Connection(reference.parse(ref), plain_http=True).find_manifest("1")
         assert found
         assert found[0].digest == artifact["manifest_digest"]

@@ -17,7 +17,7 @@ import pytest
 
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.engine.interface import LABEL
-from envbuilder.containers.oci.members import members
+from envbuilder.containers.oci.layer import members
 from envbuilder.core import resources
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import load as load_settings

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.containers.oci import archive, members, rootfs
+from envbuilder.containers.oci import archive, layer, rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
@@ -279,9 +279,7 @@ def test_no_root_is_needed(cli: Cli, base: str, tiny: Path, tmp_path: Path) -> N
     manifest = layout.manifest("linux/amd64")
     root = rootfs.read(layout, manifest)
     assert (root.entries["work"].uid, root.entries["opt/env/bin/python"].uid) == (1000, 0)
-    times = {
-        int(m.mtime) for d in manifest.layers[1:] for m, _ in members.members(layout.checked(d))
-    }
+    times = {int(m.mtime) for d in manifest.layers[1:] for m, _ in layer.members(layout.checked(d))}
     target = lockfile.select(lockfile.load(tiny), "linux/amd64", "3.11")
     assert target.base is not None
     assert max(times) == target.base.epoch
@@ -310,8 +308,8 @@ def test_an_image_for_another_architecture_needs_no_emulation(
     assert len(digests) == 1
     layout = Layout.open(tmp_path / "one")
     machines = set()
-    for layer in layout.manifest("linux/arm64").layers[1:]:
-        for member, tar in members.members(layout.checked(layer)):
+    for blob in layout.manifest("linux/arm64").layers[1:]:
+        for member, tar in layer.members(layout.checked(blob)):
             if member.name.endswith(".so"):
                 assert "aarch64-linux-gnu" in member.name
                 machines.add(int.from_bytes(tar.content(member)[18:20], "little"))

@@ -12,7 +12,6 @@ from envbuilder.build.attestation.provenance import MEDIA_TYPE as PROVENANCE
 from envbuilder.build.attestation.sbom import MEDIA_TYPE as SBOM
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
-from envbuilder.containers.registry import manifests
 from envbuilder.containers.registry.connection import Connection
 from tests.support.registry_requests import attached
 from tests.support.registry_server import PASSWORD, USER, Registry
@@ -70,7 +69,7 @@ def test_a_profile_is_pushed_with_its_documents(
     built = push(ref)
     assert (built["status"], built["builder"]) == ("built", "layers")
     assert (built["artifact"]["kind"], built["artifact"]["ref"]) == ("registry", ref)
-    image, _ = manifests.read(connect(ref), "1")
+    image, _ = connect(ref).read_manifest("1")
     listed = attached(connect(ref), image.digest)
     assert sorted(d.artifact_type or "" for d in listed) == sorted([SBOM, PROVENANCE])
     try:
@@ -99,12 +98,12 @@ def test_what_somebody_else_pushed_there_is_not_ours(push: Any, registry: Regist
     ref = f"{registry.host}/envbuilder/tiny:1"
     built = push(ref)
     connection = connect(ref)
-    _, data = manifests.read(connection, "1")
+    _, data = connection.read_manifest("1")
     changed = json.loads(data) | {"annotations": {"by": "somebody else"}}
-    manifests.put(connection, "1", changed["mediaType"], json.dumps(changed).encode())
+    connection.put_manifest("1", changed["mediaType"], json.dumps(changed).encode())
     again = push(ref)
     assert again["status"] == "built"
-    assert manifests.read(connection, "1")[1] == data
+    assert connection.read_manifest("1")[1] == data
     assert again["artifact"] == built["artifact"]
 
 
@@ -114,7 +113,7 @@ def test_to_disk_and_to_a_registry(push: Any, registry: Registry, tmp_path: Path
     built = push(ref, "--output", str(place))
     assert built["artifact"]["kind"] == "archive"
     assert place.is_file()
-    image, _ = manifests.read(connect(ref), "1")
+    image, _ = connect(ref).read_manifest("1")
     assert len(attached(connect(ref), image.digest)) == 2
     assert push(ref, "--output", str(place))["status"] == "reused"
     place.unlink()

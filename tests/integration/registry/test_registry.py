@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.containers.engine.interface import Engine
-    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.layout import Descriptor
 
 SILENT = PlainProgress(lambda line: None)
 BIG = 2 * PIECE + PIECE // 2
@@ -385,7 +385,7 @@ def test_attachments_leave_the_image_as_it_is(
         "application/vnd.cyclonedx+json",
         "application/vnd.in-toto+json",
     ]
-    head, _ = client.manifests.read(connection, "latest")
+    head, _ = connection.read_manifest("latest")
     assert head.digest == image.digest
 
 
@@ -414,7 +414,7 @@ def test_a_real_engine_pulls_what_we_push_and_we_pull_what_it_pushes(
         docker_client.api.tag(ref, f"{registry.host}/theirs", "latest")
         pushed = docker_client.api.push(f"{registry.host}/theirs", "latest")
         assert "errorDetail" not in pushed
-        top, _ = client.manifests.read(connect(registry.host, "theirs"), "latest")
+        top, _ = connect(registry.host, "theirs").read_manifest("latest")
         pulled = bases.obtain(theirs, top.digest, "linux/amd64", found, SILENT)
         config = exported.read_manifest(image).config.digest
         assert pulled.manifest("linux/amd64").config.digest == config

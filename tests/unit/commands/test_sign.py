@@ -16,17 +16,17 @@ from envbuilder.build.backends import integrity
 from envbuilder.bundle import format as bundle_format
 from envbuilder.bundle.format import Part
 from envbuilder.commands import sign as module
-from envbuilder.containers.oci.descriptor import (
+from envbuilder.containers.oci.layout import (
     CONFIG,
     INDEX,
     LAYER,
     MANIFEST,
     Index,
+    Layout,
     Manifest,
     digest_of,
     encode,
 )
-from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.signatures import statement as statements

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from envbuilder.build.image.base_layers import Base
     from envbuilder.build.image.layer_cache import LayerCache
-    from envbuilder.containers.oci.descriptor import Descriptor, Manifest
-    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.oci.layout import Descriptor, Layout, Manifest
     from envbuilder.containers.oci.rootfs import RootFs
     from envbuilder.profiles.lock import File
 

@@ -18,7 +18,7 @@ from envbuilder.core import files, parallel
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.layout import Descriptor
 
 INPUTS = {"packages": ["torch"], "python": "3.11"}
 

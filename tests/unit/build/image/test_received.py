@@ -10,17 +10,17 @@ import pytest
 from envbuilder.build.image import received
 from envbuilder.build.plan import Receive
 from envbuilder.containers.oci.archive import NAME
-from envbuilder.containers.oci.descriptor import (
+from envbuilder.containers.oci.layout import (
     CONFIG,
     INDEX,
     LAYER_ZSTD,
     MANIFEST,
     Index,
+    Layout,
     Manifest,
     Platform,
     encode,
 )
-from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:

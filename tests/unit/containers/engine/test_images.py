@@ -21,18 +21,18 @@ from envbuilder.containers.engine.docker_client import Endpoint
 from envbuilder.containers.engine.interface import Image
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.containers.oci import archive
-from envbuilder.containers.oci.descriptor import (
+from envbuilder.containers.oci.layer import Member
+from envbuilder.containers.oci.layout import (
     INDEX,
     LAYER,
     MANIFEST,
     Descriptor,
     Index,
+    Layout,
     Manifest,
     decode,
     encode,
 )
-from envbuilder.containers.oci.layer import Member
-from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError
 from tests.support.images import BASE, image

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from envbuilder.containers.oci.descriptor import Index
+    from envbuilder.containers.oci.layout import Index
 
 LIMIT = 5000
 LARGE = os.urandom(2 * LIMIT)

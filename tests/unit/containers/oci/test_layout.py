@@ -16,18 +16,19 @@ import pytest
 from envbuilder.build.image import layer_cache
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci import layout as module
-from envbuilder.containers.oci.descriptor import (
+from envbuilder.containers.oci.layout import (
     CONFIG,
     INDEX,
     MANIFEST,
     Descriptor,
     Index,
+    Layout,
     Manifest,
     Platform,
     decode,
     encode,
+    place,
 )
-from envbuilder.containers.oci.layout import Layout, place
 from envbuilder.core import archives
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
 from tests.support.images import add, image

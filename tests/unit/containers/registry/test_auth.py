@@ -39,7 +39,7 @@ from tests.support.registry_requests import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.layout import Descriptor
     from envbuilder.core.settings import Settings
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.containers.oci import reference
-    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.layout import Descriptor
     from envbuilder.containers.registry.connection import Connection
     from envbuilder.core.settings import Settings
     from tests.support.registry_fixture import FakeRegistry

@@ -8,8 +8,7 @@ import pytest
 import requests
 
 from envbuilder.containers.oci import reference
-from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Descriptor
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import LAYER_ZSTD, Descriptor, Layout
 from envbuilder.containers.registry import blobs, connection
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.errors import BuildError, WrongHashError

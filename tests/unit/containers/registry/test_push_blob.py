@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Descriptor
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import LAYER_ZSTD, Descriptor, Layout
 from envbuilder.containers.registry.blobs import PIECE, send
 from envbuilder.containers.registry.connection import Answer, BrokenOffError
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from envbuilder.containers.oci.descriptor import Manifest
+    from envbuilder.containers.oci.layout import Manifest
     from envbuilder.containers.registry import transfer as registry
     from envbuilder.core.settings import Settings
 

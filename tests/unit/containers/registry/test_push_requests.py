@@ -9,8 +9,7 @@ import pytest
 import requests
 
 from envbuilder.containers.oci import reference
-from envbuilder.containers.oci.descriptor import LAYER_ZSTD
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import LAYER_ZSTD, Layout
 from envbuilder.containers.registry import auth, blobs, connection
 from envbuilder.containers.registry.auth import Credential
 from envbuilder.containers.registry.blobs import Sent

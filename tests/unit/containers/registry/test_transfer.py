@@ -13,17 +13,18 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.containers.oci import reference
-from envbuilder.containers.oci.descriptor import (
+from envbuilder.containers.oci.layout import (
     INDEX,
     MANIFEST,
     Descriptor,
     Index,
+    Layout,
     Platform,
     encode,
 )
-from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import blobs, manifests, transfer
+from envbuilder.containers.registry import blobs, transfer
 from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.settings import Configuration
@@ -486,7 +487,7 @@ def test_a_list_that_others_write_too(
     attach(server, source, image, found, SBOM)
     tag = image.digest.replace(":", "-")
     older = server.manifests["a", tag]
-    real, spoiled = manifests.put, []
+    real, spoiled = Connection.put_manifest, []
 
     def put(*arguments: object) -> int:
         done = real(*arguments)  # type: ignore[arg-type]
@@ -495,7 +496,7 @@ def test_a_list_that_others_write_too(
             server.manifests["a", tag] = older
         return done
 
-    monkeypatch.setattr(manifests, "put", put)
+    monkeypatch.setattr(Connection, "put_manifest", put)
     attach(server, source, image, found, PROVENANCE)
     assert len(attached(connect(server), image.digest)) == 2
 
@@ -507,7 +508,7 @@ def test_a_registry_that_forgets_the_list_is_named(
     found: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = manifests.put
+    real = Connection.put_manifest
     empty = encode(Index(schema_version=2, media_type=INDEX, manifests=()))
 
     def put(*arguments: object) -> int:
@@ -516,6 +517,6 @@ def test_a_registry_that_forgets_the_list_is_named(
             server.manifests["a", str(arguments[1])] = (INDEX, empty)
         return done
 
-    monkeypatch.setattr(manifests, "put", put)
+    monkeypatch.setattr(Connection, "put_manifest", put)
     with pytest.raises(BuildError, match="loses what is added"):
         attach(server, source, image, found, SBOM)

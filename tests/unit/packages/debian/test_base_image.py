@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.containers.oci import descriptor, rootfs
-from envbuilder.containers.oci.descriptor import Index, Manifest
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci import rootfs
+from envbuilder.containers.oci.layout import (
+    CONFIG,
+    LAYER,
+    MANIFEST,
+    Index,
+    Layout,
+    Manifest,
+    encode,
+    oci_platform,
+)
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages.debian import base_image
 from tests.support import debs
@@ -34,13 +42,13 @@ def layout(folder: Path, *layers: Members) -> Layout:
     blobs = []
     for number, members in enumerate(layers):
         packed = gzip.compress(debs.layer(folder / "x.tar", members).read_bytes(), mtime=number)
-        blobs.append(made.add(packed, f"{descriptor.LAYER}+gzip"))
-    config = made.add(b'{"os":"linux","architecture":"amd64"}', descriptor.CONFIG)
+        blobs.append(made.add(packed, f"{LAYER}+gzip"))
+    config = made.add(b'{"os":"linux","architecture":"amd64"}', CONFIG)
     manifest = Manifest(schema_version=2, config=config, layers=tuple(blobs))
     found = made.add(
-        descriptor.encode(manifest),
-        descriptor.MANIFEST,
-        platform=descriptor.platform("linux/amd64"),
+        encode(manifest),
+        MANIFEST,
+        platform=oci_platform("linux/amd64"),
     )
     made.write_index(Index(schema_version=2, manifests=(found,)))
     return made
