@@ -55,6 +55,14 @@ COMMANDS = {
     "clean": "Remove what envbuilder made.",
     "completion": "Print the shell completion script.",
 }
+RELATIVES = {
+    "remove": "add",
+    "shell": "run",
+    "verify-signature": "sign",
+    "unbundle": "bundle",
+    "matrix": "ci",
+}
+"""Commands that stand in the module of another one, under their own names."""
 PASSES_CODE_THROUGH = {"run", "shell", "jupyter"}
 
 
@@ -120,7 +128,7 @@ def _with_global_options(command: click.Command) -> click.Command:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live in `envbuilder.commands.NAME` and load on first use."""
+    """A group whose commands live in `envbuilder.commands` and load on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order in which they are typically used."""
@@ -130,10 +138,9 @@ class LazyGroup(click.Group):
         """Import a command; None if there is no command of that name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(
-            f"envbuilder.commands.{cmd_name.replace('-', '_')}"
-        ).command
-        return _with_global_options(command)
+        module = import_module(f"envbuilder.commands.{RELATIVES.get(cmd_name, cmd_name)}")
+        name = cmd_name.replace("-", "_") if cmd_name in RELATIVES else "command"
+        return _with_global_options(getattr(module, name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from `COMMANDS`, without importing them."""

@@ -1,11 +1,27 @@
-"""`envbuilder add`: add packages to the project."""
+"""`envbuilder add` and `remove`: change a project's requirements, and its locks with them."""
 
 from __future__ import annotations
 
-import click
+from typing import TYPE_CHECKING
 
-from envbuilder.commands import project_change
+import click
+from msgspec.structs import replace
+
+from envbuilder.commands import lock as locks
 from envbuilder.commands.options import environment_option, load_settings
+from envbuilder.core import console, files
+from envbuilder.core.errors import EnvbuilderError, InvalidError
+from envbuilder.core.project_file import DEFAULT
+from envbuilder.core.schema import read_text
+from envbuilder.core.settings import PROJECT_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from envbuilder.commands.lock import Outcome
+    from envbuilder.core.settings import Settings
+    from envbuilder.project.edit import Change
 
 
 @click.command("add", short_help="Add packages to the project, and lock it.")
@@ -28,6 +44,94 @@ def command(requirements: tuple[str, ...], no_lock: bool) -> int:
     from envbuilder.project import edit
 
     settings = load_settings()
-    text, path = project_change.read(settings)
+    text, path = read_project(settings)
     change = edit.added(text, path, settings.environment, requirements)
-    return project_change.apply(change, path, settings, lock=not no_lock)
+    return apply_change(change, path, settings, lock=not no_lock)
+
+
+@click.command("remove", short_help="Remove packages from the project, and lock it.")
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@environment_option
+@click.option("--no-lock", is_flag=True, help="Only edit envbuilder.yaml.")
+def remove(names: tuple[str, ...], no_lock: bool) -> int:
+    """Remove packages from `requirements:` of envbuilder.yaml, and lock the project.
+
+    Comments and order of the others stay. A package that comes from a file, such as
+    requirements.txt, is to be removed there: the file and the line are named.
+
+    \b
+    Examples:
+      envbuilder remove einops
+      envbuilder remove --environment notebooks jupyterlab
+    """
+    from envbuilder.project import edit
+    from envbuilder.project.requirement_files import read
+
+    settings = load_settings()
+    text, path = read_project(settings)
+    change = edit.removed(
+        text, path, settings.environment, names, project=path.parent, read=read.read
+    )
+    return apply_change(change, path, settings, lock=not no_lock)
+
+
+_LEFT = f"{PROJECT_FILE} is left as it was."
+
+
+def read_project(settings: Settings) -> tuple[str, Path]:
+    """Return the text of a project's file, and its path. Raises `InvalidError` if there is none."""
+    if settings.project is None:
+        raise InvalidError(
+            f"there is no {PROJECT_FILE} in this folder or above", "Write one: envbuilder init"
+        )
+    path = settings.project / PROJECT_FILE
+    return read_text(path), path
+
+
+def apply_change(change: Change, path: Path, settings: Settings, *, lock: bool) -> int:
+    """Write a change together with the locks that follow from it; return the exit code.
+
+    Nothing is written if no lock follows at all, or if the file was changed meanwhile: resolving
+    may take minutes. Raises `InvalidError` for both.
+    """
+    if not change.lines:
+        console.result(f"{PROJECT_FILE}: nothing to change")
+        return 0
+    outcomes = _locked(change, settings) if lock else ()
+    if read_text(path) != change.before:
+        raise InvalidError(
+            f"{path}: was changed by somebody else meanwhile, and is left like that",
+            "Run the command again.",
+        )
+    try:
+        files.rewrite(path, change.text.encode())
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be written: {error.strerror or error}") from error
+    for line in change.lines:
+        console.result(f"{PROJECT_FILE}: {line}")
+    if not lock:
+        console.result("Next: envbuilder lock")
+    return locks.settle(outcomes)
+
+
+def _locked(change: Change, settings: Settings) -> Sequence[Outcome]:
+    """Return the locks of the environments that a change concerns."""
+    from envbuilder.locks.entries import of_project
+
+    changed = replace(settings, definition=change.definition)
+    try:
+        concerned = [
+            entry
+            for entry in of_project(changed)
+            if settings.environment in {DEFAULT, entry.environment}
+        ]
+        outcomes = locks.resolved(concerned, changed, upgrade=False)
+    except EnvbuilderError as error:
+        error.hint = f"{error.hint} {_LEFT}".strip()
+        raise
+    failures = [outcome for outcome in outcomes if outcome.obstacle]
+    if outcomes and len(failures) == len(outcomes):
+        first = failures[0]
+        others = f" (and for {len(failures) - 1} more)" if failures[1:] else ""
+        raise InvalidError(f"{first.entry.label} cannot be locked{others}: {first.obstacle}", _LEFT)
+    return outcomes

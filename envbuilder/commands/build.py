@@ -1,12 +1,13 @@
-"""`envbuilder build`: build an environment from a locked profile."""
+"""`envbuilder build`: build environments from locked profiles."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from envbuilder.build import pipeline
+from envbuilder.build import batch, pipeline
 from envbuilder.build.request import Request
 from envbuilder.commands.options import (
     builder_option,
@@ -23,10 +24,16 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import clipped
 from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from envbuilder.build.batch import Outcome
+    from envbuilder.build.request import Build
+    from envbuilder.core.settings import Settings
 
 
 @click.command("build", short_help="Build an environment from a locked profile.")
@@ -90,9 +97,7 @@ def command(
     )
     settings = requiring(load_settings(), require_signature)
     if len(profiles) > 1:
-        from envbuilder.commands import builds
-
-        return builds.build(profiles, request, settings, as_json=as_json)
+        return _build_several(profiles, request, settings, as_json=as_json)
     progress = console.progress()
     planned = pipeline.prepare(request, settings, progress, running=False)
     require_image(planned.backend)
@@ -117,3 +122,85 @@ def command(
     if result.artifact.config_digest:
         console.result(f"  config   {result.artifact.config_digest}")
     return 0
+
+
+_LONGEST = 200
+"""Characters of an artifact or an error in the table; errors are printed in full above it."""
+
+
+def _build_several(
+    profiles: Sequence[str], request: Request, settings: Settings, *, as_json: bool
+) -> int:
+    """Build profiles, print what came of each, and return the exit code."""
+    _require_no_place(request, profiles[0])
+    progress = console.progress()
+    outcomes = batch.prepare(profiles, request, settings, progress, _require_image)
+    if request.dry_run:
+        plans = [outcome.build.plan for outcome in outcomes if outcome.build]
+        console.data({"schema": 1, "plans": plans}, indent=1)
+    else:
+        outcomes = batch.finish(outcomes, settings, progress)
+    for outcome in outcomes:
+        if outcome.error:
+            console.error(f"{outcome.profile}: {outcome.error.message}", outcome.error.hint)
+    if as_json and not request.dry_run:
+        console.data({"schema": 1, "builds": [_as_data(outcome) for outcome in outcomes]})
+    elif not request.dry_run:
+        _print_table(outcomes)
+    return batch.exit_code(outcomes)
+
+
+def _require_no_place(request: Request, first: str) -> None:
+    """Raise `InvalidError` for an option that says where one image goes."""
+    stated = {"--tag": request.tag, "--output": request.output, "--push": request.push}
+    for option, value in stated.items():
+        if value:
+            raise InvalidError(
+                f"{option} is for one image, and several profiles make several",
+                "Build them without it; then, for each, which reuses what is built:"
+                f" envbuilder _build_several --profile {first} {option} …",
+            )
+
+
+def _require_image(_build_several: Build) -> None:
+    require_image(_build_several.backend)
+
+
+def _as_data(outcome: Outcome) -> dict[str, Any]:
+    if outcome.result:
+        data: dict[str, Any] = msgspec.to_builtins(outcome.result)
+        return data
+    assert outcome.error is not None, "a _build_several has a result or an error"
+    return {
+        "schema": 1,
+        "status": "failed",
+        "profile": outcome.profile,
+        **({"backend": outcome.build.backend} if outcome.build else {}),
+        "error": {
+            "message": outcome.error.message,
+            "hint": outcome.error.hint,
+            "exit_code": outcome.error.exit_code,
+        },
+    }
+
+
+def _print_table(outcomes: Sequence[Outcome]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("profile", "status", "backend"):
+        table.add_column(heading, no_wrap=heading != "profile")
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("result", overflow="fold")
+    for outcome in outcomes:
+        result = outcome.result
+        backend = outcome.build.backend if outcome.build else ""
+        if result:
+            shown = (result.status, backend, f"{result.seconds:.1f}", result.artifact.ref)
+        else:
+            message = outcome.error.message if outcome.error else ""
+            shown = ("failed", backend, "", message.partition("\n")[0])
+        cells = (outcome.profile, *shown[:3], clipped(console.one_line(shown[3]), _LONGEST))
+        table.add_row(*map(Text, cells))
+    console.rich_console().print(table)

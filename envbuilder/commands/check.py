@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from envbuilder.commands.options import json_option
+from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
-from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import search_path

@@ -11,11 +11,10 @@ import click
 
 from envbuilder.commands import clean_sizes, removal
 from envbuilder.commands.inventory import Inventory, Kept
-from envbuilder.commands.options import json_option
+from envbuilder.commands.options import json_option, load_settings
 from envbuilder.containers.engine import connection
 from envbuilder.core import console, text
 from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.core.settings import load as load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

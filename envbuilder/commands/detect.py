@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder.commands.options import json_option, root_option, target_host_option
+from envbuilder.commands.options import json_option, load_settings, root_option, target_host_option
 from envbuilder.core import console
-from envbuilder.core.settings import load as load_settings
 from envbuilder.core.types import FRAMEWORKS
 from envbuilder.host import probe
 from envbuilder.profiles.accelerators import ACCELERATORS

@@ -9,13 +9,13 @@ import click
 
 from envbuilder.commands.options import (
     json_option,
+    load_settings,
     profile_option,
     root_option,
     target_host_option,
 )
 from envbuilder.core import console
 from envbuilder.core.errors import NOTHING_FITS, HostError
-from envbuilder.core.settings import load as load_settings
 from envbuilder.core.text import wrapped
 from envbuilder.host import assumed, probe
 from envbuilder.profiles import choice

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from envbuilder.commands.options import json_option
+from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console, process, settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import save
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import PROJECT_FILE
-from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import profile as profile_files
 
 if TYPE_CHECKING:

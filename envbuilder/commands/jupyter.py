@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from envbuilder.build import pipeline, stated_access
 from envbuilder.build.request import Build, Request
-from envbuilder.commands import project_change
+from envbuilder.commands.add import apply_change, read_project
 from envbuilder.commands.options import environment_options, load_settings, require_image
 from envbuilder.core import console, process, types
 from envbuilder.core.errors import InvalidError
@@ -86,7 +86,7 @@ def command(
     if project is not None and connection_file is not None:
         return _start_kernel(request, project, connection_file)
     settings = load_settings()
-    _, definition_file = project_change.read(settings)
+    _, definition_file = read_project(settings)
     choice = Choice(
         project=definition_file.parent, environment=settings.environment, request=request
     )
@@ -134,9 +134,9 @@ def _add_package(settings: Settings, progress: Progress) -> Settings:
     from envbuilder.project import edit
 
     progress.note(f"{PACKAGE}, which kernels need, is not locked: adding it to the project")
-    text, path = project_change.read(settings)
+    text, path = read_project(settings)
     change = edit.added(text, path, settings.environment, [PACKAGE])
-    project_change.apply(change, path, settings, lock=True)
+    apply_change(change, path, settings, lock=True)
     return load_settings()
 
 

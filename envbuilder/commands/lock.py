@@ -1,26 +1,45 @@
-"""`envbuilder lock`: resolve a profile to exact files with hashes."""
+"""`envbuilder lock`: resolve profiles, and a project's environments on them, to exact files."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from envbuilder.commands import conda_locking, locking
-from envbuilder.commands.options import json_option, profile_option
+from envbuilder.commands.options import json_option, load_settings, profile_option
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
+from envbuilder.core.files import save
 from envbuilder.core.settings import PROJECT_FILE
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.text import shown
+from envbuilder.locks import changes, conda, entries
+from envbuilder.packages.conda import lock as conda_lock
+from envbuilder.packages.python.indexes import canonical
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.profile import load as load_profile
-from envbuilder.profiles.profile import names as profile_names
-from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:
-    from envbuilder.packages.conda.lock import Lock as CondaLock
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.locks.conda import Entry as CondaEntry
+    from envbuilder.locks.entries import Entry
+    from envbuilder.packages.python.uv import Uv
+    from envbuilder.profiles.lock import Lock
+
+_TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
+"""What begins the reason of a lock if one target decided it."""
+_AT_ONCE = 2
+"""Locks that are resolved side by side. More do not help: uv keeps several cores busy itself."""
+_NAME = re.compile(r"[\w.-]+")
+_MOST_PLACES = 4
+_INSTEAD = (
+    "it is used instead of the lock that came with envbuilder; to return to that one,"
+    " remove the file"
+)
 
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
@@ -72,31 +91,27 @@ def command(
       envbuilder lock --upgrade-package rich
       envbuilder lock --profile cuda --backend conda
     """
-    from envbuilder.locks import entries
-
     settings = load_settings()
-    folders = search_path(settings.project, settings.config_dir)
-    names = (profile,) if profile else profile_names(folders)
     if packages and (check or backend or upgrade):
         other = "--check" if check else "--backend" if backend else "--upgrade, which moves all"
         raise click.UsageError(f"--upgrade-package cannot be combined with {other}")
     if backend:
         if check:
             raise click.UsageError("--backend conda cannot be combined with --check")
-        return conda_locking.requested(profile, settings, output_dir, upgrade=upgrade)
+        wanted = _conda_entries(profile, settings, output_dir, requested=True)
+        return settle_conda(wanted, settings, upgrade=upgrade, again=True)
     if check:
         if settings.definition is not None:
             raise InvalidError("these are a project's locks", "Run: envbuilder check")
-        return _check(names, folders, as_json)
+        return _check(profile, settings, as_json=as_json)
     chosen = list(entries.entries(settings, profile, output_dir))
-    locking.require_locked(conda_locking.not_locked(packages, profile, settings), chosen)
-    outcomes = locking.resolved(chosen, settings, upgrade=upgrade, packages=packages)
-    code = max(
-        locking.settle(outcomes),
-        conda_locking.needed(profile, settings, output_dir, upgrade=upgrade, packages=packages),
-    )
+    of_conda = _conda_entries(profile, settings, output_dir, requested=False)
+    _require_locked(packages, chosen, of_conda)
+    code = settle(resolved(chosen, settings, upgrade=upgrade, packages=packages))
+    if settings.definition is not None:
+        code = max(code, settle_conda(of_conda, settings, upgrade=upgrade, packages=packages))
     if profile is None and output_dir is None:
-        locking.remove_needless(settings)
+        _remove_needless(settings)
     definition = settings.definition
     requires = not definition or definition.requirements_from or any(e.places for e in chosen)
     if settings.project and not requires:
@@ -107,44 +122,317 @@ def command(
     return code
 
 
-def _check(names: tuple[str, ...], folders: tuple[Path, ...], as_json: bool) -> int:
+def _check(name: str | None, settings: Settings, *, as_json: bool) -> int:
+    """Print whether the locks of profiles are fresh; return the exit code."""
     from envbuilder.locks import resolve
 
+    folders = profiles.search_path(settings.project, settings.config_dir)
+    library = Library(folders)
     states: list[dict[str, Any]] = []
-    for name in names:
-        profile = load_profile(name, folders)
-        path = profile_lock.path_for(name, folders)
+    conda_states: list[dict[str, Any]] = []
+    for each in (name,) if name else profiles.names(folders):
+        profile = profiles.load(each, folders)
+        path = profile_lock.path_for(each, folders)
         if path is None:
-            states.append({"profile": name, "state": "missing", "stale": ["there is no lock"]})
-            continue
-        lock = profile_lock.load(path)
-        reasons = list(resolve.check(profile, lock))
-        states.append(
-            {"profile": name, "state": lock.state, "stale": reasons, "reason": lock.reason}
-        )
-    states += [_state_of_conda(*pair, folders) for pair in _conda_locks(names, folders)]
+            states.append({"profile": each, "state": "missing", "stale": ["there is no lock"]})
+        else:
+            lock = profile_lock.load(path)
+            summary = {"stale": [*resolve.check(profile, lock)], "reason": lock.reason}
+            states.append({"profile": each, "state": lock.state, **summary})
+        of_conda = conda_lock.find(each, library)  # shipped profiles have none
+        if of_conda is not None:
+            fresh = of_conda.inputs == conda_lock.inputs_digest(profile)
+            stale = [] if fresh else ["the profile changed after the lock was made"]
+            summary = {"state": "locked", "stale": stale, "reason": ""}
+            conda_states.append({"profile": each, "backend": "conda", **summary})
+    states += conda_states
     if as_json:
         console.data({"schema": 1, "locks": states})
     else:
         for state in states:
-            stale = "; ".join(state["stale"])
-            of = " (conda)" if state.get("backend") else ""
-            console.result(f"{state['profile'] + of:<19} {state['state']:<9} {stale or 'fresh'}")
-    return INVALID if any(s["stale"] for s in states) else 0
+            label = state["profile"] + (" (conda)" if "backend" in state else "")
+            shown_stale = "; ".join(state["stale"]) or "fresh"
+            console.result(f"{label:<19} {state['state']:<9} {shown_stale}")
+    return INVALID if any(state["stale"] for state in states) else 0
 
 
-def _conda_locks(names: tuple[str, ...], folders: tuple[Path, ...]) -> list[tuple[str, CondaLock]]:
-    """Return the conda locks that exist; shipped profiles have none."""
-    from envbuilder.packages.conda import lock as conda_lock
+class Outcome(NamedTuple):
+    """What came of an entry; nothing is written yet."""
 
-    library = Library(folders)
-    pairs = ((name, conda_lock.find(name, library)) for name in names)
-    return [(name, lock) for name, lock in pairs if lock is not None]
+    entry: Entry
+    previous: Lock | None
+    lock: Lock | None
+    """None if the profile cannot be combined with the project."""
+    notes: tuple[str, ...] = ()
+    """A line for each package that is older than a user may expect."""
+
+    @property
+    def obstacle(self) -> str:
+        """Why there is no lock to build from; empty if there is one."""
+        if isinstance(self.entry.profile, InvalidError):
+            return self.entry.profile.message
+        reason = self.lock.reason if self.lock and self.lock.state == "unlocked" else ""
+        return _TARGET.sub("", reason)
+
+    @property
+    def hint(self) -> str:
+        """What to do about a profile that cannot be combined with the project."""
+        return self.entry.profile.hint if isinstance(self.entry.profile, InvalidError) else ""
 
 
-def _state_of_conda(name: str, lock: CondaLock, folders: tuple[Path, ...]) -> dict[str, Any]:
-    from envbuilder.packages.conda import lock as conda_lock
+def _require_locked(
+    names: Sequence[str], chosen: Iterable[Entry], of_conda: Iterable[CondaEntry]
+) -> None:
+    """Raise `InvalidError` for a package that none of the locks holds."""
+    if not names:
+        return
+    from difflib import get_close_matches
 
-    fresh = lock.inputs == conda_lock.inputs_digest(load_profile(name, folders))
-    stale = [] if fresh else ["the profile changed after the lock was made"]
-    return {"profile": name, "backend": "conda", "state": "locked", "stale": stale, "reason": ""}
+    locks = (profile_lock.previous(entry.earlier) for entry in chosen if entry.earlier)
+    available = {file.name for lock in locks for file in lock.files}
+    conda_names = {name for entry in of_conda for name in conda.names(entry.earlier)}
+    for name in names:
+        if canonical(name) not in available | conda_names:
+            close = get_close_matches(name, available, n=1)
+            raise InvalidError(
+                f"--upgrade-package: no lock holds {shown(name)}",
+                f"Did you mean '{close[0]}'?" if close else "Add it: envbuilder add NAME",
+            )
+
+
+def resolved(
+    chosen: Sequence[Entry], settings: Settings, *, upgrade: bool, packages: Sequence[str] = ()
+) -> tuple[Outcome, ...]:
+    """Resolve locks, a few at a time; one that cannot be made does not stop the others."""
+    import sysconfig
+    from concurrent import futures
+
+    from envbuilder.core import parallel, process
+    from envbuilder.locks import newer, resolve
+    from envbuilder.packages.python import upstream
+
+    # Of two threads that are the first to ask for one, CPython 3.11 gives None to the second.
+    sysconfig.get_config_vars()
+    progress, read = console.progress(), upstream.Pages().read
+
+    def make(entry: Entry) -> Outcome:
+        previous = profile_lock.previous(entry.earlier) if entry.earlier else None
+        profile = entry.profile
+        if isinstance(profile, InvalidError):
+            return Outcome(entry, previous, None)
+        notes: list[str] = []
+
+        def inspect(lock: Lock, uv: Uv) -> None:
+            if upgrade or packages:
+                notes.extend(newer.unmoved(profile, lock, uv, entry.places, packages))
+            else:
+                notes.extend(newer.unexpected(profile, lock, uv, previous))
+
+        lock = resolve.resolve(
+            *(profile, settings, previous, upgrade, progress.note),
+            origin=entry.origin,
+            upgrade_packages=packages,
+            inspect=inspect,
+            read=read,
+        )
+        return Outcome(entry, previous, lock, tuple(notes))
+
+    task_name = f"resolve {chosen[0].label if len(chosen) == 1 else f'{len(chosen)} locks'}"
+    with (
+        progress.task(task_name, len(chosen)) as task,
+        parallel.pool(_AT_ONCE, lambda: process.kill(process.running())) as pool,
+    ):
+        jobs = [pool.submit(make, entry) for entry in chosen]
+        for job in futures.as_completed(jobs):
+            job.result()
+            task.advance(1)
+    return tuple(job.result() for job in jobs)
+
+
+def settle(outcomes: Iterable[Outcome]) -> int:
+    """Write the locks that changed, and print what came of each; return the exit code.
+
+    A profile that nobody requires by name may fail, but not all of them.
+    """
+    worst, usable = 0, False
+    failures: dict[str, list[str]] = {}
+    hints: list[str] = []
+    places: dict[str, list[str]] = {}
+    details: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        entry, previous, lock, _ = outcome
+        usable = usable or not outcome.obstacle
+        if lock is None:
+            failures.setdefault(outcome.obstacle, []).append(entry.label)
+            hints.append(outcome.hint)
+            worst = INVALID if entry.required else worst
+            continue
+        if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
+            stays = f"the lock in {entry.earlier} is kept"
+            console.result(f"{entry.label}: cannot be locked now; {stays}: {outcome.obstacle}")
+            _print_indented(_places(entry, outcome.obstacle))
+            worst = INVALID
+            continue
+        text = profile_lock.dump(lock)
+        present = _present(entry, text)
+        if present is None:
+            _write(entry.path, text)
+        if lock.state == "unlocked" and entry.environment:
+            failures.setdefault(outcome.obstacle, []).append(entry.label)
+            places[outcome.obstacle] = _places(entry, outcome.obstacle)
+        else:
+            _report(entry, lock, present)
+            hides = [_INSTEAD] if entry.shipped and entry.shipped != present else []
+            details[entry.label] = [*_details(outcome, lock), *hides]
+        worst = INVALID if lock.state == "unlocked" and entry.required else worst
+    for heading, lines in changes.grouped(details).items():
+        if heading:
+            console.result(heading)
+        _print_indented(lines)
+    for reason, labels in failures.items():
+        console.result(f"{', '.join(labels)}: cannot be locked: {reason}")
+        _print_indented(places.get(reason, ()))
+    for hint in dict.fromkeys(hints):
+        console.result(hint)
+    return INVALID if failures and not usable else worst
+
+
+def _print_indented(lines: Iterable[str]) -> None:
+    for line in lines:
+        console.result(f"  {line}")
+
+
+def _places(entry: Entry, reason: str) -> list[str]:
+    """Return where the user wrote the requirements whose packages a reason names."""
+    return [
+        f"{where}: {requirement}"
+        for requirement, where in entry.places.items()
+        if (name := _NAME.match(requirement))
+        and re.search(rf"(?<![\w.-]){re.escape(name[0])}(?![\w.-])", reason)
+    ][:_MOST_PLACES]
+
+
+def _present(entry: Entry, text: str) -> Path | None:
+    """Return the file that has this text already; a shipped lock is not copied."""
+    path = entry.earlier
+    if path is None or path not in {entry.path, entry.shipped}:
+        return None
+    return path if path.read_text(encoding="utf-8") == text else None
+
+
+def _report(entry: Entry, lock: Lock, present: Path | None) -> None:
+    """Print what a lock holds now, and where it is."""
+    state = f"{lock.state}, unchanged" if present else lock.state
+    counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
+    console.result(f"{entry.label}: {state}, {counts} → {present or entry.path}")
+    if lock.state == "unlocked":
+        console.result(f"  {lock.reason}")
+
+
+def _details(outcome: Outcome, lock: Lock) -> list[str]:
+    """Return what moved in a lock, what did not, which targets it lacks, and which hashes."""
+    missing = [f"not for {target}: {why}" for target, why in lock.missing.items()]
+    unread = [
+        f"{name}: its server gives no part of it, so it was not compared with other wheels"
+        for name in sorted({file.basename for file in lock.files if file.unread})
+    ]
+    moved = changes.lines(outcome.previous, lock)
+    return [*moved, *outcome.notes, *missing, *unread, *changes.claims(lock)]
+
+
+def _write(path: Path, text: str) -> None:
+    hint = "Name another folder with --output-dir."
+    save(path, text.encode(), InvalidError, hint, "the lock")
+
+
+def _remove_needless(settings: Settings) -> None:
+    """Remove the locks that the project's file rules out."""
+    from envbuilder.locks.needless import needless
+
+    for each in needless(settings):
+        if each.excluded:
+            try:
+                each.path.unlink()
+            except OSError as error:
+                raise InvalidError(
+                    f"{each.path}: cannot be removed: {error.strerror or error}"
+                ) from error
+            console.result(f"removed {each.path}: {each.why}")
+
+
+# --- conda packages
+
+
+def _conda_entries(
+    name: str | None, settings: Settings, output_dir: Path | None, *, requested: bool
+) -> tuple[CondaEntry, ...]:
+    """Return the conda locks to make: `requested` ones, or those that a project needs."""
+    if settings.definition is not None:
+        return tuple(conda.of_project(settings, name, output_dir, requested=requested))
+    if not requested:
+        return ()
+    library = Library(profiles.search_path(settings.project, settings.config_dir))
+    folder = entries.place("any", settings, output_dir).parent
+    return tuple(conda.of_profiles(library, name, folder))
+
+
+def settle_conda(
+    chosen: Sequence[CondaEntry],
+    settings: Settings,
+    *,
+    upgrade: bool,
+    packages: Sequence[str] = (),
+    again: bool = False,
+) -> int:
+    """Solve and write conda locks one by one, and print what came of each; return the exit code.
+
+    A profile that nobody requires by name may fail, but not all of them.
+    """
+    from envbuilder.packages.conda import solve
+
+    progress = console.progress()
+    worst = 0
+    failures: dict[tuple[str, str], list[str]] = {}
+    with solve.Channels() as channels:
+        for entry in chosen:
+            try:
+                with progress.task(f"solve {entry.label}"):
+                    before, lock = conda.solved(
+                        *(entry, settings, channels, progress.note),
+                        upgrade=upgrade, packages=packages, again=again,
+                    )  # fmt: skip
+            except InvalidError as error:
+                if entry.origin is None:
+                    raise
+                reason = error.message.removeprefix(f"{entry.profile.name}: ")
+                failures.setdefault((reason, error.hint), []).append(entry.label)
+                worst = INVALID if entry.required else worst
+                continue
+            text = conda_lock.dump(lock)
+            same = entry.earlier == entry.path and entry.path.read_text(encoding="utf-8") == text
+            if not same:
+                _write(entry.path, text)
+            for line in _conda_lines(entry, before, lock, same=same):
+                console.result(line)
+    for (reason, _), labels in failures.items():
+        console.result(f"{', '.join(labels)}: conda packages cannot be locked: {reason}")
+    for hint in dict.fromkeys(hint for _, hint in failures if hint):
+        console.result(hint)
+    failed = sum(map(len, failures.values()))
+    return INVALID if failed and failed == len(chosen) else worst
+
+
+def _conda_lines(
+    entry: CondaEntry, before: conda_lock.Lock | None, lock: conda_lock.Lock, *, same: bool
+) -> Iterator[str]:
+    """Yield what a lock holds now, what moved in it, and what it has not."""
+    count = sum(len(target.packages) for target in lock.targets)
+    state = "locked, unchanged" if same else "locked"
+    counts = f"{len(lock.targets)} targets, {count} conda packages"
+    yield f"{entry.label}: {state}, {counts} → {entry.path}"
+    after = conda.as_files(entry.profile, lock)
+    assert after is not None, "there is a lock"
+    for line in changes.lines(conda.as_files(entry.profile, before), after):
+        yield f"  {line}"
+    for target, why in lock.missing.items():
+        yield f"  not for {target}: {why}"

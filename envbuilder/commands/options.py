@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from envbuilder.profiles.backends import BACKENDS, makes_image
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from envbuilder.build.access import Access
     from envbuilder.core.settings import Settings
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -273,41 +275,41 @@ def require_image(backend: str | None) -> None:
             )
 
 
-def environment_options(
-    function: Callable[..., Any], profile: Decorator = profile_option
-) -> Callable[..., Any]:
-    """Add the options that choose an environment, and require that they agree.
-
-    They are `--profile --environment --backend --python-version --base-image`.
-    """
-
-    @functools.wraps(function)
-    def checked(**options: Any) -> Any:
-        require_image(options["backend"])
-        return inner(**options)
-
-    inner, function = function, checked
-    for option in reversed(
-        (
-            profile,
-            environment_option,
-            click.option(
-                "--backend",
-                type=click.Choice(tuple(BACKENDS)),
-                help="Image, native venv, or conda packages with a venv on top. Without it: docker"
-                " if an engine and the base image are available, else venv.",
-            ),
-            python_option,
-            base_image_option,
-        )
-    ):
-        function = option(function)
-    return function
+def adding(*options: Decorator) -> Decorator:
+    """Return a decorator that adds options, which `--help` shows in this order."""
+    return lambda function: functools.reduce(lambda f, option: option(f), options[::-1], function)
 
 
-def environments_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the same options, with several profiles."""
-    return environment_options(function, profiles_option)
+def _environment_options(profile: Decorator) -> Decorator:
+    """Return a decorator that adds the options that choose an environment, and checks them."""
+    options = adding(
+        profile,
+        environment_option,
+        click.option(
+            "--backend",
+            type=click.Choice(tuple(BACKENDS)),
+            help="Image, native venv, or conda packages with a venv on top. Without it: docker"
+            " if an engine and the base image are available, else venv.",
+        ),
+        python_option,
+        base_image_option,
+    )
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def checked(**values: Any) -> Any:
+            require_image(values["backend"])
+            return function(**values)
+
+        return options(checked)
+
+    return decorated
+
+
+environment_options = _environment_options(profile_option)
+"""Adds `--profile --environment --backend --python-version --base-image`."""
+environments_options = _environment_options(profiles_option)
+"""Adds the same options, with several profiles."""
 
 
 class _Interpreter(click.Path):
@@ -319,49 +321,97 @@ class _Interpreter(click.Path):
         return super().convert(process.which(value) or value if by_name else value, param, ctx)
 
 
-def payload_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the payload's options.
+payload_options = adding(
+    click.option(
+        "--quick",
+        is_flag=True,
+        help="Use a small subset and skip comparisons (seconds).",
+    ),
+    click.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        help="Folder with the four MNIST files; without it they are fetched once.",
+    ),
+    click.option(
+        "--output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Also write the JSON to this file.",
+    ),
+    click.option(
+        "--python",
+        "executable",
+        type=_Interpreter(path_type=Path, dir_okay=False, exists=True),
+        help="Use this interpreter as it is, instead of an environment of envbuilder's.",
+    ),
+    click.option(
+        "--inherit-environment",
+        "inherit",
+        is_flag=True,
+        help="With --python: keep your own variables (PYTHONPATH, LD_LIBRARY_PATH …), for"
+        " sites whose modules provide the framework through them. The verdict then states"
+        " that the environment was used as found.",
+    ),
+    click.option(
+        "--force",
+        is_flag=True,
+        help="Skip the host check, and leave out device flags that the engine cannot satisfy.",
+    ),
+)
+"""Adds `--quick --data --output --python --inherit-environment --force`."""
 
-    They are `--quick --data --output --python --inherit-environment --force`.
-    """
-    for option in reversed(
-        (
-            click.option(
-                "--quick",
-                is_flag=True,
-                help="Use a small subset and skip comparisons (seconds).",
-            ),
-            click.option(
-                "--data",
-                type=click.Path(path_type=Path, file_okay=False, exists=True),
-                help="Folder with the four MNIST files; without it they are fetched once.",
-            ),
-            click.option(
-                "--output",
-                type=click.Path(path_type=Path, dir_okay=False),
-                help="Also write the JSON to this file.",
-            ),
-            click.option(
-                "--python",
-                "executable",
-                type=_Interpreter(path_type=Path, dir_okay=False, exists=True),
-                help="Use this interpreter as it is, instead of an environment of envbuilder's.",
-            ),
-            click.option(
-                "--inherit-environment",
-                "inherit",
-                is_flag=True,
-                help="With --python: keep your own variables (PYTHONPATH, LD_LIBRARY_PATH …), for"
-                " sites whose modules provide the framework through them. The verdict then states"
-                " that the environment was used as found.",
-            ),
-            click.option(
-                "--force",
-                is_flag=True,
-                help="Skip the host check, and leave out device flags that the engine cannot"
-                " satisfy.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+
+def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--publish --volume --env`; the function gets their checked values as `given`."""
+
+    @functools.wraps(function)
+    def reading(
+        publish: tuple[str, ...], volume: tuple[str, ...], env: tuple[str, ...], **options: Any
+    ) -> Any:
+        return function(given=_access(publish, volume, env), **options)
+
+    return adding(
+        click.option(
+            "-p",
+            "--publish",
+            multiple=True,
+            metavar="[IP:]PORT[:PORT]",
+            help="Make a port of the command's container reachable on this machine, at"
+            " 127.0.0.1 unless another address is stated.",
+        ),
+        click.option(
+            "-v",
+            "--volume",
+            multiple=True,
+            metavar="SOURCE:TARGET[:ro]",
+            help="Show a folder (./data, /data, ~/data) or a named volume in the container.",
+        ),
+        click.option(
+            "-e",
+            "--env",
+            multiple=True,
+            metavar="NAME[=VALUE]",
+            help="Set a variable; NAME alone takes your own value, which no argument list shows.",
+        ),
+    )(reading)
+
+
+def _access(ports: tuple[str, ...], volumes: tuple[str, ...], variables: tuple[str, ...]) -> Access:
+    """Return what the options give a command. Raise `InvalidError` that names the option."""
+    from envbuilder.build import access
+
+    pairs = dict(_named("-e", access.variable, text, os.environ) for text in variables)
+    result = access.Access(
+        ports=tuple(_named("-p", access.port, text) for text in ports),
+        volumes=tuple(_named("-v", access.volume, text, Path.cwd()) for text in volumes),
+        variables={name: value for name, value in pairs.items() if value is not None},
+        passed=tuple(name for name, value in pairs.items() if value is None),
+    )
+    access.require_distinct(result)
+    return result
+
+
+def _named(option: str, read_one: Callable[..., Any], text: str, *more: Any) -> Any:
+    try:
+        return read_one(text, *more)
+    except InvalidError as error:
+        raise InvalidError(f"{option}: {error.message}", error.hint) from error

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from envbuilder.commands.options import json_option
+from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.settings import load as load_settings
 from envbuilder.host import probe
 from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock

@@ -1,4 +1,4 @@
-"""`envbuilder run`: run a command inside an environment."""
+"""`envbuilder run` and `shell`: run a command, or a shell, inside an environment."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from envbuilder.build import pipeline, shadowing, stated_access
 from envbuilder.build.access import combined
 from envbuilder.build.backends import foreign_programs
 from envbuilder.build.request import Request
-from envbuilder.commands.access_options import access_options
-from envbuilder.commands.options import environment_options, load_settings, require_image
+from envbuilder.commands.options import (
+    access_options,
+    environment_options,
+    load_settings,
+    require_image,
+)
 from envbuilder.core import console
 
 if TYPE_CHECKING:
@@ -152,3 +156,109 @@ def _is_free(port: Port, note: Callable[[str], None]) -> bool:
                 note(f"warning: port {port.outside} is in use here, so it is not the container's")
                 return False
     return True
+
+
+@click.command("shell", short_help="Open a shell inside an environment.")
+@environment_options
+@access_options
+def shell(
+    profile: str | None,
+    backend: str | None,
+    python: str | None,
+    base_image: str | None,
+    given: Access,
+) -> None:
+    """Open an interactive shell inside the environment, with the flags that its device needs.
+
+    Its prompt begins with the environment's name, unless VIRTUAL_ENV_DISABLE_PROMPT is set.
+
+    \b
+    Examples:
+      envbuilder shell --profile cpu --backend venv
+      envbuilder shell --backend docker -p 8000
+    """
+    enter(
+        load_settings(),
+        Request(profile=profile, backend=backend, python=python, base_image=base_image),
+        lambda name: shell_command(os.environ.get("SHELL", "/bin/sh"), _prompt(name)),
+        given,
+    )
+
+
+def _prompt(name: str) -> str:
+    """Return the beginning of the prompt; empty if the user wants none, as for a venv."""
+    return "" if os.environ.get("VIRTUAL_ENV_DISABLE_PROMPT") else f"(envbuilder {name}) "
+
+
+_STARTS = {
+    "bash": r"""
+export ENVBUILDER_PATH="$PATH" ENVBUILDER_PROMPT="$1"
+exec "$0" --rcfile /dev/fd/3 -i 3<<'END'
+[ ! -f ~/.bashrc ] || . ~/.bashrc
+PATH="$ENVBUILDER_PATH:$PATH"
+_envbuilder_name="$ENVBUILDER_PROMPT"
+unset ENVBUILDER_PATH ENVBUILDER_PROMPT
+_envbuilder_prompt() {
+  [[ $PS1 == *"$_envbuilder_name"* ]] || PS1="$_envbuilder_name$PS1"
+}
+PROMPT_COMMAND="${PROMPT_COMMAND:+$PROMPT_COMMAND
+}_envbuilder_prompt"
+exec 3<&-
+END
+""",
+    "zsh": r"""
+if ENVBUILDER_FOLDER=$(mktemp -d); then
+export ENVBUILDER_FOLDER ENVBUILDER_PATH="$PATH" ENVBUILDER_PROMPT="$1"
+[ -z "${ZDOTDIR+set}" ] || export ENVBUILDER_ZDOTDIR="$ZDOTDIR"
+export ZDOTDIR="$ENVBUILDER_FOLDER"
+cat >"$ZDOTDIR/.zshenv" <<'END'
+if (( ${+ENVBUILDER_ZDOTDIR} )); then ZDOTDIR=$ENVBUILDER_ZDOTDIR; else unset ZDOTDIR; fi
+rm -f -- "$ENVBUILDER_FOLDER/.zshenv" && rmdir -- "$ENVBUILDER_FOLDER"
+_envbuilder_path=$ENVBUILDER_PATH _envbuilder_name=$ENVBUILDER_PROMPT
+unset ENVBUILDER_FOLDER ENVBUILDER_PATH ENVBUILDER_PROMPT ENVBUILDER_ZDOTDIR
+_envbuilder_prompt() {
+  (( ! ${+_envbuilder_path} )) || PATH=$_envbuilder_path:$PATH
+  unset _envbuilder_path
+  [[ $PROMPT == *"$_envbuilder_name"* ]] || PROMPT=$_envbuilder_name$PROMPT
+  precmd_functions=(${precmd_functions:#_envbuilder_prompt} _envbuilder_prompt)
+}
+precmd_functions+=(_envbuilder_prompt)
+[[ ! -f ${ZDOTDIR:-$HOME}/.zshenv ]] || . "${ZDOTDIR:-$HOME}/.zshenv"
+END
+fi
+exec "$0" -i
+""",
+    "fish": r"""
+export ENVBUILDER_PATH="$PATH" ENVBUILDER_PROMPT="$1"
+exec "$0" -i -C '
+set -gx PATH (string split : -- $ENVBUILDER_PATH) $PATH
+set -g _envbuilder_name $ENVBUILDER_PROMPT
+set -e ENVBUILDER_PATH
+set -e ENVBUILDER_PROMPT
+functions -c fish_prompt _envbuilder_fish_prompt
+function _envbuilder_status
+    return $argv[1]
+end
+function fish_prompt
+    set -l last $status
+    printf %s "$_envbuilder_name"
+    _envbuilder_status $last
+    _envbuilder_fish_prompt
+end'
+""",
+}
+"""How to start some shells. zsh reads no file of ours but `.zshenv`, which leads it back to the
+user's own before the others are read."""
+_OTHER = r"""
+[ -z "$1" ] || export PS1="$1$([ "$(id -u)" = 0 ] && echo '#' || echo '$') "
+"""
+
+
+def shell_command(shell: str, name: str) -> tuple[str, ...]:
+    """Return a command that starts a shell, or sh, which every image has, if there is none.
+
+    `name` begins its prompt, where the shell has one that can be set; empty to leave it.
+    """
+    start = _STARTS.get(shell.rpartition("/")[2], _OTHER + 'exec "$0" -i\n')
+    script = f'if [ -x "$0" ]; then{start}fi{_OTHER}exec /bin/sh -i\n'
+    return ("/bin/sh", "-c", script, shell, name)

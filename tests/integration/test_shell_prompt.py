@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.commands import shell_start
+from envbuilder.commands import run
 from tests.conftest import missing
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def start(name: str, home: Path, prompt: str = NAME, **more: str) -> Terminal:
     (home / file).parent.mkdir(parents=True, exist_ok=True)
     if not (home / file).exists():
         (home / file).write_text(text)
-    return Terminal(shell_start.command(shell, prompt), environ(home, **more))
+    return Terminal(run.shell_command(shell, prompt), environ(home, **more))
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
@@ -161,7 +161,7 @@ def test_a_plain_shell_has_a_prompt_of_its_own(home: Path) -> None:
 
 
 def test_sh_where_the_users_shell_is_missing(home: Path) -> None:
-    terminal = Terminal(shell_start.command("/nowhere/zsh", NAME), environ(home))
+    terminal = Terminal(run.shell_command("/nowhere/zsh", NAME), environ(home))
     terminal.until(NAME)
     terminal.type("echo still here")
     terminal.until("still here")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.commands import conda_locking
+from envbuilder.commands import lock as locks
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.locks import conda
@@ -65,7 +65,7 @@ def test_what_changed_is_written_and_said(
     missing = {"linux/arm64 3.11": "conda-forge has no x for linux-aarch64"}
     results["cpu"] = lock_of("1"), lock_of("2", missing=missing)
     path = tmp_path / "default.cpu.conda.json"
-    assert conda_locking._settle([entry_of(tmp_path, "cpu")], found, upgrade=False) == 0
+    assert locks.settle_conda([entry_of(tmp_path, "cpu")], found, upgrade=False) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"default.cpu: locked, 1 targets, 1 conda packages → {path}",
         "  python 3.11.1 → 3.11.2",
@@ -73,7 +73,7 @@ def test_what_changed_is_written_and_said(
     ]
     assert conda_lock.load(path) == results["cpu"][1]
     results["cpu"] = results["cpu"][1], results["cpu"][1]
-    assert conda_locking._settle([entry_of(tmp_path, "cpu")], found, upgrade=False) == 0
+    assert locks.settle_conda([entry_of(tmp_path, "cpu")], found, upgrade=False) == 0
     assert "default.cpu: locked, unchanged, 1 targets" in capsys.readouterr().out
 
 
@@ -90,14 +90,14 @@ def test_one_that_cannot_be_solved_does_not_stop_the_others(
         results[name] = InvalidError(f"{name}: linux/amd64 with Python 3.11: no x", "Change it.")
     results["cpu"] = None, lock_of()
     entries = [entry_of(tmp_path, name, required=required) for name in results]
-    assert conda_locking._settle(entries, found, upgrade=False) == code
+    assert locks.settle_conda(entries, found, upgrade=False) == code
     printed = capsys.readouterr().out
     assert "default.cpu: locked" in printed
     assert (
         "default.cuda, default.rocm: conda packages cannot be locked: linux/amd64 with Python 3.11:"
         " no x\nChange it.\n"
     ) in printed
-    assert conda_locking._settle(entries[:2], found, upgrade=False) == 2  # all of them
+    assert locks.settle_conda(entries[:2], found, upgrade=False) == 2  # all of them
 
 
 def test_other_failures_end_the_command(
@@ -105,9 +105,9 @@ def test_other_failures_end_the_command(
 ) -> None:
     results["cpu"] = BuildError("a channel cannot be read")
     with pytest.raises(BuildError):
-        conda_locking._settle([entry_of(tmp_path, "cpu")], found, upgrade=False)
+        locks.settle_conda([entry_of(tmp_path, "cpu")], found, upgrade=False)
     # Outside of a project, each profile was requested.
     results["cpu"] = InvalidError("no x")
     entry = replace(entry_of(tmp_path, "cpu"), origin=None)
     with pytest.raises(InvalidError):
-        conda_locking._settle([entry], found, upgrade=False)
+        locks.settle_conda([entry], found, upgrade=False)

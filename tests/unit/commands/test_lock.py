@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder import cli
-from envbuilder.commands import locking
+from envbuilder.commands import lock as locks
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import load as load_settings
@@ -168,7 +168,7 @@ def test_locks_are_resolved_side_by_side_and_stay_in_order(
 
     monkeypatch.setattr(resolve, "resolve", resolved)
     settings = load_settings()
-    made = locking.resolved([entry(project, n) for n in "abcd"], settings, upgrade=False)
+    made = locks.resolved([entry(project, n) for n in "abcd"], settings, upgrade=False)
     assert [outcome.entry.name for outcome in made] == ["a", "b", "c", "d"]
 
 
@@ -189,7 +189,7 @@ def test_what_threads_must_not_set_up_is_set_up_before_them(
     monkeypatch.setattr(sysconfig, "get_config_vars", variables)
     monkeypatch.setattr(resolve, "resolve", resolved)
     entries = [entry(project, n) for n in "ab"]
-    assert len(locking.resolved(entries, load_settings(), upgrade=False)) == 2
+    assert len(locks.resolved(entries, load_settings(), upgrade=False)) == 2
 
 
 def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
@@ -210,6 +210,6 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
     monkeypatch.setattr(process, "kill", lambda _: killed.set())
     entries = [entry(project, n) for n in "ab"]
     with pytest.raises(BuildError, match="broken"):
-        locking.resolved(entries, load_settings(), upgrade=False)
+        locks.resolved(entries, load_settings(), upgrade=False)
     assert ended.wait(10)
     assert not any(each.path.exists() for each in entries)

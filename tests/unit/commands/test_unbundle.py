@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from envbuilder.bundle.install import LockDifference
 from envbuilder.bundle.unpack import Unpacked
-from envbuilder.commands import unbundle
+from envbuilder.commands import bundle
 from tests.support.bundles import made_of
 
 if TYPE_CHECKING:
@@ -41,16 +41,16 @@ def taken(environment: str | None, *differences: LockDifference) -> Unpacked:
 def test_the_next_commands_are_those_of_what_was_unpacked(
     environment: str | None, commands: list[str]
 ) -> None:
-    assert list(unbundle._next(taken(environment))) == commands
+    assert list(bundle._next(taken(environment))) == commands
 
 
 def test_a_lock_that_is_not_the_bundles_can_be_taken_from_it(
     found: Settings, tmp_path: Path
 ) -> None:
     settings = replace(found, project=tmp_path / "my project")
-    assert list(unbundle._differences(taken("default"), Path("x.tar"), settings)) == []
+    assert list(bundle._differences(taken("default"), Path("x.tar"), settings)) == []
     lines = list(
-        unbundle._differences(
+        bundle._differences(
             taken(
                 "default",
                 LockDifference(path="envbuilder.lock/default.cpu.json", state="different"),
