@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from msgspec.structs import replace
 
 from envbuilder.core import console
@@ -26,8 +27,8 @@ from envbuilder.profiles import lock as profile_lock
 from envbuilder.verify.report.speed import with_speed
 from tests.conftest import missing
 from tests.integration.conftest import start
-from tests.support import examples, github_workflow
-from tests.support.github_runner import Event, Run, Runner
+from tests.support import examples
+from tests.support.github_runner import PULL, PUSH, Run, Runner
 from tests.support.locked_wheels import fetched
 from tests.support.reports import BUSY, QUIET
 
@@ -46,7 +47,6 @@ ID = "default.cpu-linux-amd64-py3.11-venv"
 REPORT = f"{ID}.json"
 PYTHONS = {"3.11": "python3.11", "3.12": "python3.11"}
 """The image has one Python only. envbuilder itself, for which the second is, runs in any newer."""
-PUSH, PULL = Event("push", "main"), Event("pull_request", "main")
 
 
 @pytest.fixture(scope="module")
@@ -102,19 +102,25 @@ def runner(
 
 
 @pytest.fixture(scope="module")
-def workflow(commit: Path) -> github_workflow.Workflow:
-    return github_workflow.read((commit / FILE).read_text())
+def workflow(commit: Path) -> dict[str, Any]:
+    return read(commit)
 
 
 @pytest.fixture(scope="module")
-def first(runner: Runner, workflow: github_workflow.Workflow, commit: Path) -> Run:
+def first(runner: Runner, workflow: dict[str, Any], commit: Path) -> Run:
     """The first push to the main branch."""
     return runner.run(workflow, commit, PUSH)
 
 
+def read(commit: Path) -> dict[str, Any]:
+    """Read the workflow; with BaseLoader, since `on` is a key and versions are text."""
+    workflow: dict[str, Any] = yaml.load((commit / FILE).read_text(), yaml.BaseLoader)
+    return workflow
+
+
 def reported(runner: Runner) -> Path:
     """The report that the job uploaded."""
-    return runner.artifacts.folder / "environment" / f"report-{ID}" / REPORT
+    return runner.artifacts / "environment" / f"report-{ID}" / REPORT
 
 
 def changed(commit: Path, folder: Path) -> Path:
@@ -129,7 +135,7 @@ def test_the_first_push_is_green(runner: Runner, first: Run) -> None:
     report = json.loads(reported(runner).read_text())
     assert (report["status"], report["quick"]) == ("passed", True)
     assert report["framework"]["version"] == "2.13.0+cpu"
-    downloads, reports = runner.caches.entries.items()
+    downloads, reports = runner.caches.items()
     assert downloads[0].startswith(f"{ID}-")
     assert reports[0] == "reports-main-1-1"
     assert (reports[1] / "earlier" / REPORT).read_text() == reported(runner).read_text()
@@ -150,7 +156,7 @@ def test_red_if_a_lock_is_stale(
     assert done.returncode == 0, done.stderr
     with (other / "requirements.txt").open("a") as file:
         file.write("pandas>=2\n")
-    run = runner.run(github_workflow.read((other / FILE).read_text()), other, PULL)
+    run = runner.run(read(other), other, PULL)
     assert f"Processing ./{wheel.name}" in run.log
     assert run.results == {"locks": "failure", "environment": "skipped", "reports": "skipped"}
     assert run.failed == ["envbuilder check"]
@@ -159,7 +165,7 @@ def test_red_if_a_lock_is_stale(
 
 
 def test_red_if_the_lock_has_another_hardwares_torch(
-    runner: Runner, workflow: github_workflow.Workflow, commit: Path, tmp_path: Path
+    runner: Runner, workflow: dict[str, Any], commit: Path, tmp_path: Path
 ) -> None:
     other = changed(commit, tmp_path)
     lock = profile_lock.load(other / LOCK)
@@ -182,7 +188,7 @@ def test_red_if_the_lock_has_another_hardwares_torch(
 
 def test_red_if_torch_was_exchanged_in_an_environment_that_was_kept(
     runner: Runner,
-    workflow: github_workflow.Workflow,
+    workflow: dict[str, Any],
     commit: Path,
     first: Run,
     tmp_path: Path,
@@ -203,11 +209,11 @@ def test_red_if_torch_was_exchanged_in_an_environment_that_was_kept(
 
 
 def test_red_if_torch_was_exchanged_in_the_cache(
-    runner: Runner, workflow: github_workflow.Workflow, commit: Path, first: Run
+    runner: Runner, workflow: dict[str, Any], commit: Path, first: Run
 ) -> None:
     assert first.results["environment"] == "success"
-    (key,) = (key for key in runner.caches.entries if key.startswith(ID))
-    files = (path for path in runner.caches.entries[key].rglob("*") if path.is_file())
+    (key,) = (key for key in runner.caches if key.startswith(ID))
+    files = (path for path in runner.caches[key].rglob("*") if path.is_file())
     torch = max(files, key=lambda path: path.stat().st_size)
     content = bytearray(torch.read_bytes())
     content[1 << 20] ^= 1
@@ -230,7 +236,7 @@ def test_red_if_torch_was_exchanged_in_the_cache(
 )
 def test_red_if_a_report_became_slower_unless_the_machine_was_busy(
     runner: Runner,
-    workflow: github_workflow.Workflow,
+    workflow: dict[str, Any],
     commit: Path,
     first: Run,
     tmp_path: Path,
@@ -240,12 +246,12 @@ def test_red_if_a_report_became_slower_unless_the_machine_was_busy(
 ) -> None:
     """The times of the real report, with what the machine did at that time."""
     assert first.results["reports"] == "success"
-    path = runner.caches.entries["reports-main-1-1"] / "earlier" / REPORT
+    path = runner.caches["reports-main-1-1"] / "earlier" / REPORT
     report = json.loads(path.read_text())
     earlier = tmp_path / "earlier" / REPORT
     earlier.parent.mkdir()
     earlier.write_text(json.dumps(while_machine_was(QUIET, report, faster=2)))
-    runner.caches.save(f"reports-main-{tmp_path.name}", ("earlier",), tmp_path)
+    runner.save(f"reports-main-{tmp_path.name}", ["earlier"], tmp_path)
     reported(runner).parent.mkdir(parents=True, exist_ok=True)
     reported(runner).write_text(json.dumps(while_machine_was(contention, report)))
     run = runner.run(workflow, commit, PULL, passed=("locks", "environment"))
