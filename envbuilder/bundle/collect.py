@@ -44,7 +44,7 @@ from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import Profile
-from envbuilder.project.requirement_files import text_file
+from envbuilder.project.lines import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -171,7 +171,7 @@ def project_texts(
         below = f"{PROJECT}/{LOCKS}"
         parts += of_locks(locks, library.folders, below, "project")
     for file in (PROJECT_FILE, *variants.contents.read_from):
-        content = text_file.read_bytes(folder, file, LARGEST_TEXT)
+        content = read_bytes(folder, file, LARGEST_TEXT)
         parts.append(of_bytes(f"{PROJECT}/{file}", content, "project", "project's file"))
     return tuple({part.member.path: part for part in parts}.values())
 

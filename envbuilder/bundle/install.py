@@ -22,7 +22,7 @@ from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
 from envbuilder.project.catalog import ProjectProfiles
-from envbuilder.project.requirement_files import text_file
+from envbuilder.project.lines import read_bytes
 from envbuilder.signatures import statement
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[LockDif
         relative = path.removeprefix(f"{PROJECT}/")
         if path.startswith(f"{PROJECT}/{LOCKS}/") and path.endswith(".json"):
             try:
-                present = text_file.read_bytes(settings.project, relative, LARGEST_TEXT)
+                present = read_bytes(settings.project, relative, LARGEST_TEXT)
             except InvalidError:
                 result.append(LockDifference(path=relative, state="missing"))
                 continue

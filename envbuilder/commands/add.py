@@ -65,13 +65,10 @@ def remove(names: tuple[str, ...], no_lock: bool) -> int:
       envbuilder remove --environment notebooks jupyterlab
     """
     from envbuilder.project import edit
-    from envbuilder.project.requirement_files import read
 
     settings = load_settings()
     text, path = read_project(settings)
-    change = edit.removed(
-        text, path, settings.environment, names, project=path.parent, read=read.read
-    )
+    change = edit.removed(text, path, settings.environment, names, project=path.parent)
     return apply_change(change, path, settings, lock=not no_lock)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.core.project_file import Definition
-    from envbuilder.project.starter import Source
+    from envbuilder.project.edit import Source
 
 _NOTHING = (
     "No file that is read lists what the project requires, so the environment holds the framework"
@@ -82,19 +82,18 @@ def command(as_json: bool) -> None:
 
 
 def _write(folder: Path, path: Path) -> Written:
-    from envbuilder.project import entry_points, starter
-    from envbuilder.project.requirement_files import read
+    from envbuilder.project import edit, environments
 
-    chosen, unread = _readable(folder, starter.sources(folder))
-    text = starter.text(chosen, others := starter.others(folder, chosen))
+    chosen, unread = _readable(folder, edit.sources(folder))
+    text = edit.first_text(chosen, others := edit.others(folder, chosen))
     definition = settings.decoded(text, path)[1]
     assert definition is not None, "the text lists requirements"
     notes, impossible = _tried(definition, folder)
     if chosen is None:
-        unread = [*read.unread(folder)]
+        unread = [*environments.unread(folder)]
         notes = (*notes, ": ".join(filter(None, (_NOTHING, ", ".join(others[:5])))))
     save(path, text.encode(), InvalidError, "Check that the folder is yours.")
-    script = process.quoted(entry_points.arguments(folder)) or "…"
+    script = process.quoted(edit.program_arguments(folder)) or "…"
     return Written(
         file=str(path),
         text=text,
@@ -110,13 +109,13 @@ def _readable(folder: Path, sources: Sequence[Source]) -> tuple[Source | None, l
 
     Raises `InvalidError` if there are files, and none can be.
     """
-    from envbuilder.project.requirement_files import read
+    from envbuilder.project import environments
 
     errors: list[InvalidError] = []
     for source in sources:
         stated = source.stated
         try:
-            read.read(folder, stated.file, stated.extras, stated.groups)
+            environments.read(folder, stated.file, stated.extras, stated.groups)
         except InvalidError as error:
             errors.append(error)
         else:

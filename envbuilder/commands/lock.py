@@ -115,9 +115,9 @@ def command(
     definition = settings.definition
     requires = not definition or definition.requirements_from or any(e.places for e in chosen)
     if settings.project and not requires:
-        from envbuilder.project.requirement_files import read
+        from envbuilder.project import environments
 
-        for line in read.unread(settings.project):
+        for line in environments.unread(settings.project):
             console.result(f"note: {PROJECT_FILE} requires nothing, and {line}")
     return code
 

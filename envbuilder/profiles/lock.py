@@ -20,6 +20,7 @@ from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.schema import explain
 from envbuilder.core.text import shown
+from envbuilder.profiles.requirements import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,10 +101,10 @@ def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best
         return "role: a wheel cannot be part of a base"
     if file.source in _DEBIAN_SOURCES:
         return f"source: {file.source} has no wheels"
-    if file.name != _canonical(file.name):
-        return f"name: is not normalised: expected {_canonical(file.name)}"
+    if file.name != canonical(file.name):
+        return f"name: is not normalised: expected {canonical(file.name)}"
     parts = file.file.split("-")
-    if len(parts) not in _WHEEL_PARTS or _canonical(parts[0]) != file.name:
+    if len(parts) not in _WHEEL_PARTS or canonical(parts[0]) != file.name:
         return f"name: {file.name}, but the file is another distribution's"
     if not _same_version(unquote(parts[1]), file.version):
         return f"version: {file.version}, but the file is of another version"
@@ -124,10 +125,6 @@ def _deb(file: File) -> str:
     if rest.rpartition("_")[0] not in {file.version, upstream}:
         return f"version: {file.version}, but the file is of another version"
     return ""
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _same_version(stated: str, locked: str) -> bool:

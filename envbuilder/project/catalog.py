@@ -1,32 +1,46 @@
-"""The profiles and locks that a command uses: the project's variants of them, if it defines any."""
+"""The profiles and locks that a command uses: the project's variants of them, if it defines any.
+
+A variant is a profile like any other. The framework and its companions stay those of the hardware:
+what a project's files say of them is checked, and never decides.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.schema import dotted, place, read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE
 from envbuilder.core.text import shown
+from envbuilder.profiles import backends, frameworks
 from envbuilder.profiles import profile as profile_files
-from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.profiles.library import Library, OtherFrameworkError
-from envbuilder.profiles.profile import suggestion
-from envbuilder.project import environments, framework
-from envbuilder.project.adapt import adapt
-from envbuilder.project.requirement_files import read
+from envbuilder.profiles.profile import Python
+from envbuilder.profiles.requirements import applies, distribution
+from envbuilder.project import conda, environments
+from envbuilder.project.lines import Line, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from envbuilder.core import types
+    from packaging.requirements import Requirement
+
     from envbuilder.core.project_file import Definition
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.profile import Profile
+    from envbuilder.profiles.profile import Conda, Profile
     from envbuilder.project.environments import Contents
+
+    RowOf = Callable[[str], types.Framework | None]
 
 
 class ProjectProfiles:
@@ -68,7 +82,7 @@ class ProjectProfiles:
     @cached_property
     def framework(self) -> tuple[types.Framework, str]:
         """The framework that the project is for, and what says so; "" if nothing does."""
-        return framework.of(self._definition, self.contents.requirements)
+        return framework_of(self._definition, self.contents.requirements)
 
     def lock_path(self, name: str) -> Path:
         """Return the path of the environment's lock for a profile."""
@@ -81,7 +95,7 @@ class ProjectProfiles:
     @cached_property
     def contents(self) -> Contents:
         """What the environment requires; its files are read at most once."""
-        return environments.contents(self._definition, self.environment, self._project, read.read)
+        return environments.contents(self._definition, self.environment, self._project)
 
 
 def library(settings: Settings) -> Library:
@@ -116,5 +130,268 @@ def _require_known(definition: Definition, project: Path, config_dir: Path) -> N
             path = ["profiles", str(number)]
             where = place(PROJECT_FILE, read_text(project / PROJECT_FILE), path)
             raise InvalidError(
-                f"{where}: {dotted(path)}unknown profile {shown(name)}", suggestion(name, available)
+                f"{where}: {dotted(path)}unknown profile {shown(name)}",
+                profile_files.suggestion(name, available),
             )
+
+
+# Which framework a project is for
+
+_TARGETS = tuple(product(types.PLATFORMS, (f"3.{minor}" for minor in range(10, 16))))
+"""What profiles may be for: a package that is for none of these shows nothing."""
+
+
+def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.Framework, str]:
+    """Return the framework, and what says so; the default and "" if nothing does.
+
+    A framework that is required counts before packages that are made for one. Raise `InvalidError`
+    if several are required and none is stated: with one stated, the others are ordinary packages.
+    """
+    if definition.framework:
+        return definition.framework, f"{PROJECT_FILE} says so"
+    for row_of in (frameworks.of_name, frameworks.of_user):
+        shown = _first_lines(row_of, lines)
+        if len(shown) > 1:
+            (chosen, first), (other, second) = [*shown.items()][:2]
+            raise InvalidError(
+                f"the project requires {FRAMEWORKS[chosen].title} ({_at(first)}) and"
+                f" {FRAMEWORKS[other].title} ({_at(second)}), and a profile has one framework",
+                f"Write framework: {chosen} or framework: {other} into {PROJECT_FILE}; what is left"
+                " is then an ordinary package from the index. Or list each in an environment of its"
+                " own (environments:).",
+            )
+        for framework, line in shown.items():
+            return framework, f"{line.where} requires {line.name}"
+    return frameworks.DEFAULT, ""
+
+
+def _first_lines(row_of: RowOf, lines: Iterable[Line]) -> dict[types.Framework, Line]:
+    """Return the first line that shows each framework."""
+    result: dict[types.Framework, Line] = {}
+    for line in lines:
+        framework = row_of(line.name)
+        if framework and any(applies(parse(line.text, line.where).marker, *t) for t in _TARGETS):
+            result.setdefault(framework, line)
+    return result
+
+
+def _at(line: Line) -> str:
+    return f"{line.name}, {line.where}"
+
+
+# A project's variant of a profile
+
+_LIKE_PYPI = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?[=<>!~][0-9.*,=<>!~]+")
+"""A conda package and versions that may mean the same on PyPI; not so `tzdata==2024a`."""
+
+
+def adapt(profile: Profile, contents: Contents) -> Profile:
+    """Return the profile with an environment's packages, Python, variables and system packages.
+
+    Raise `InvalidError` if a line cannot be combined with the profile.
+    """
+    stated = contents.stated
+    python = _python(profile, contents)
+    result = replace(
+        profile,
+        requirements=tuple(_requirements(profile, python.supported, contents.requirements)),
+        constraints=(
+            *profile.constraints,
+            *_constraints(profile, python.supported, contents),
+            *_conda_versions(profile, contents.conda),
+        ),
+        indexes={**profile.indexes, **_indexes(profile)},
+        python=python,
+        base={v: base for v, base in profile.base.items() if v in python.supported},
+        debian_base={v: base for v, base in profile.debian_base.items() if v in python.supported},
+        environment={**profile.environment, **stated.environment},
+        warnings=(*profile.warnings, *(note.removesuffix(".") for note in contents.notes)),
+    )
+    if new := [p for p in stated.system_packages if p not in profile.system_packages]:
+        if profile.base and not profile.debian_suite:
+            raise InvalidError(
+                f"system_packages: profile '{profile.name}' does not say which Debian suite its"
+                " base images are",
+                "Set debian_suite in the profile.",
+            )
+        # Those of the profile are known to be nothing but files.
+        every = (*profile.system_packages, *new)
+        result = replace(result, system_packages=every, unpack_packages=False)
+    if contents.conda:
+        result = replace(result, conda=_conda(profile.conda, contents))
+    return replace(result, backends=_backends(result, contents))
+
+
+def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line]) -> Iterator[str]:
+    """Yield the profile's requirements, then what the lines add to them, each once."""
+    framework = FRAMEWORKS[profile.framework]
+    brought = framework.parts | framework.foreign(profile.accelerator)
+    yield from profile.requirements
+    seen = set(profile.requirements)
+    for line in lines:
+        for requirement in _added(profile, pythons, line):
+            if line.name not in brought and str(requirement) not in seen:
+                seen.add(str(requirement))
+                yield str(requirement)
+
+
+def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Requirement]:
+    """Yield what a line requires in addition to the profile's own build of the framework.
+
+    Of a package that the profile pins, extras alone are left. Raise `InvalidError` if the line
+    needs another version of it.
+    """
+    from packaging.requirements import Requirement
+
+    framework = FRAMEWORKS[profile.framework]
+    requirement = parse(line.text, line.where)
+    name = distribution(requirement.name)
+    if name not in framework.builds:
+        yield requirement
+        return
+    targets = [t for t in product(profile.platforms, pythons) if applies(requirement.marker, *t)]
+    # Another name of the framework, such as tensorflow-gpu, means the profile's build, too.
+    names = framework.names if name in framework.names else {name}
+    owned = [need for need in map(Requirement, profile.requirements)
+             if distribution(need.name) in names
+             and any(applies(need.marker, *target) for target in targets)]  # fmt: skip
+    if targets and not owned:
+        yield requirement
+    extras = sorted(e for e in requirement.extras if not BUILD_EXTRA.fullmatch(distribution(e)))
+    for need in owned:
+        version = _pinned(need)
+        if version and not requirement.specifier.contains(version, prereleases=True):
+            raise InvalidError(
+                f"{line.where}: {line.text}: profile '{profile.name}' has {need.name} {version}",
+                "Allow that version, or leave the line out: each profile has its own. To"
+                " support only profiles that fit, list them: profiles: [NAME, …]",
+            )
+        if extras or (not version and requirement.specifier):
+            brackets = f"[{','.join(extras)}]" if extras else ""
+            markers = " and ".join(f"({m})" for m in (need.marker, requirement.marker) if m)
+            versions = "" if version else requirement.specifier
+            end = f"; {markers}" if markers else ""
+            yield Requirement(f"{need.name}{brackets}{versions}{end}")
+
+
+def _pinned(requirement: Requirement) -> str:
+    """Return the one version that a requirement allows; empty if it allows several."""
+    exact = [s.version for s in requirement.specifier if s.operator == "=="]
+    return exact[0] if len(requirement.specifier) == len(exact) == 1 and "*" not in exact[0] else ""
+
+
+def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -> Iterator[str]:
+    """Yield the constraints, except on what each build of the framework requires exactly.
+
+    What a project requires of the framework's parts is one: the profile decides which there are.
+    So is what it requires of the compiler of kernels by its name on other hardware.
+    """
+    framework = FRAMEWORKS[profile.framework]
+    for line in contents.constraints:
+        name = line.name
+        if not framework.libraries.fullmatch(name) and not (
+            line.locked and name in framework.builds
+        ):
+            yield from map(str, _added(profile, pythons, line))
+    for line in contents.requirements:
+        requirement = parse(line.text, line.where)
+        requirement.extras = set()
+        names = framework.parts & {name := line.name}
+        if name in framework.foreign(profile.accelerator):
+            names = framework.kernel_compilers.get(profile.accelerator, frozenset())
+        for each in sorted(names) if requirement.specifier else ():
+            requirement.name = each
+            yield str(requirement)
+
+
+def _conda_versions(profile: Profile, lines: Iterable[Line]) -> Iterator[str]:
+    """Yield the versions that are stated for conda packages, as constraints on wheels.
+
+    Wheels are found first, so another version of the same library would hide conda's.
+    """
+    libraries = FRAMEWORKS[profile.framework].libraries
+    for line in lines:
+        spec = conda.parse(line.text, line.where)
+        versions = spec.specifier() or ""
+        if _LIKE_PYPI.fullmatch(spec.name + versions) and not libraries.fullmatch(spec.name):
+            with contextlib.suppress(InvalidError):  # a range that only conda understands
+                yield str(parse(f"{spec.name}{versions}", line.where))
+
+
+def _indexes(profile: Profile) -> dict[str, str]:
+    """Return the index of the framework's companions: the one that has the profile's build of it.
+
+    PyPI's builds of PyTorch's are for CUDA on Linux: they would be installed beside any torch of
+    the same version, and fail when they are imported.
+    """
+    framework = FRAMEWORKS[profile.framework]
+    source = next((s for name, s in profile.indexes.items() if name in framework.names), None)
+    return dict.fromkeys(sorted(framework.names | framework.companions), source) if source else {}
+
+
+def _python(profile: Profile, contents: Contents) -> Python:
+    """Return the Python of an environment: one that the project and all its files allow.
+
+    If no image can be made with that one, a second one is added for images.
+    """
+    allowed = [v for v in profile.python.supported if all(_fits(v, p) for p in contents.pythons)]
+    if not allowed:
+        limits = ", ".join(f"{line.text} ({line.where})" for line in contents.pythons)
+        raise InvalidError(
+            f"the project needs Python {limits}; profile '{profile.name}' has"
+            f" {', '.join(profile.python.supported)}",
+            "Change what is stated there so that one of these fits all of it, or leave the profile"
+            " out of profiles:.",
+        )
+    default = profile.python.default if profile.python.default in allowed else allowed[-1]
+    for_images = [v for v in allowed if v in profile.image_pythons]
+    if not profile.makes_images or not for_images or default in for_images:
+        return Python(default=default, supported=(default,))
+    return Python(default=default, supported=(default, for_images[-1]))
+
+
+def _fits(version: str, limit: Line) -> bool:
+    """Return whether a file allows some patch release of a Python version."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        specifiers = SpecifierSet(limit.text)
+    except InvalidSpecifier as error:
+        raise InvalidError(f"{limit.where}: Python {shown(limit.text)}: {error}") from error
+    return any(specifiers.contains(f"{version}.{patch}") for patch in range(100))
+
+
+def _conda(of_profile: Conda, contents: Contents) -> Conda:
+    packages = (*of_profile.packages, *(line.text for line in contents.conda))
+    return replace(
+        of_profile,
+        channels=tuple(dict.fromkeys((*contents.channels, *of_profile.channels))),
+        packages=tuple(dict.fromkeys(packages)),
+    )
+
+
+def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]:
+    """Return the backends that can hold the environment."""
+    objections = {backend: _objection(profile, contents, backend) for backend in profile.backends}
+    possible = tuple(backend for backend, objection in objections.items() if not objection)
+    if not possible:
+        reasons = dict.fromkeys(objections.values())
+        raise InvalidError(
+            f"profile '{profile.name}' has no backend for this project: {'; '.join(reasons)}",
+            "Leave the profile out of profiles:.",
+        )
+    return possible
+
+
+def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> str:
+    """Return why a backend cannot hold the environment; empty if it can."""
+    if contents.conda and backend != "conda":
+        return f"{contents.conda[0].where} needs conda packages"
+    if backends.makes_image(backend) and not profile.image_pythons:
+        return f"no base image with Python {profile.python.default} is known"
+    if not profile.framework_from_wheels(backend):
+        for line in contents.requirements:
+            name = parse(line.text, line.where).name
+            if name not in FRAMEWORKS[profile.framework].builds:
+                return f"its {backend} environments hold no wheels, and {line.where} needs {name}"
+    return ""

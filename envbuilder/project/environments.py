@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+from itertools import islice
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -12,18 +14,17 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementFile
 from envbuilder.core.schema import place, read_text
 from envbuilder.core.settings import PROJECT_FILE
-from envbuilder.core.text import shown
-from envbuilder.project.requirement_files import requirement
-from envbuilder.project.requirement_files.listed import Line
+from envbuilder.core.text import escaped, shown
+from envbuilder.project.conda import read_environment_yml
+from envbuilder.project.lines import Line, Listed, parse, read_requirements_txt
+from envbuilder.project.locked import read_pylock, read_uv_lock
+from envbuilder.project.tables import read_pyproject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
-    from envbuilder.project.requirement_files.listed import Listed
-
-    Read = Callable[[Path, str, Sequence[str], Sequence[str]], Listed]
 
 
 class Contents(Struct, frozen=True, kw_only=True):
@@ -45,7 +46,7 @@ class Contents(Struct, frozen=True, kw_only=True):
     def places(self) -> dict[str, str]:
         """Requirement, spelt as in an adapted profile → where it stands."""
         lines = (*self.constraints, *self.requirements)
-        return {str(requirement.parse(line.text, line.where)): line.where for line in lines}
+        return {str(parse(line.text, line.where)): line.where for line in lines}
 
 
 def names(definition: Definition) -> tuple[str, ...]:
@@ -87,42 +88,38 @@ def of(settings: Settings) -> Environment:
     return stated(settings.definition, settings.environment)
 
 
-def contents(definition: Definition, name: str, project: Path, read: Read) -> Contents:
+def contents(definition: Definition, name: str, project: Path) -> Contents:
     """Return all that an environment of a project requires. Raise `InvalidError` as `read` does."""
-    stated_files = entries(definition, name, project, "requirements_from")
-    named = [(named_file(item), where) for item, where in stated_files]
-    files = [(f.file, _read(read, project, f, where)) for f, where in named]
-    every = [listed for _, listed in files]
-    lines = (*_lines(definition, name, project), *(line for f in every for line in f.requirements))
+    files = [
+        (named_file(item), where)
+        for item, where in entries(definition, name, project, "requirements_from")
+    ]
+    every = [_read_named(project, file, where) for file, where in files]
+    # Of two, the environment's own, which comes last.
+    own_python = [*entries(definition, name, project, "python")][-1:]
+    read_from = (*(f.file for f, _ in files), *(file for each in every for file in each.included))
     return Contents(
         stated=stated(definition, name),
-        requirements=lines,
-        constraints=tuple(line for f in every for line in f.constraints),
-        pythons=(
-            # Of two, the environment's own, which comes last.
-            *(
-                Line(f"=={v}.*", where)
-                for v, where in [*entries(definition, name, project, "python")][-1:]
-            ),
-            *(Line(f.python, where) for where, f in files if f.python),
+        requirements=(
+            *_lines(definition, name, project),
+            *(line for each in every for line in each.requirements),
         ),
-        conda=tuple(line for f in every for line in f.conda),
-        channels=tuple(dict.fromkeys(c for f in every for c in f.channels)),
-        notes=tuple(dict.fromkeys(n for f in every for n in f.notes)),
-        read_from=_read_from((f.file for f, _ in named), every),
+        constraints=tuple(line for each in every for line in each.constraints),
+        pythons=(
+            *(Line(f"=={version}.*", where) for version, where in own_python),
+            *(Line(e.python, f.file) for e, (f, _) in zip(every, files, strict=True) if e.python),
+        ),
+        conda=tuple(line for each in every for line in each.conda),
+        channels=tuple(dict.fromkeys(c for each in every for c in each.channels)),
+        notes=tuple(dict.fromkeys(n for each in every for n in each.notes)),
+        read_from=tuple(sorted({posixpath.normpath(file) for file in read_from})),
     )
-
-
-def _read_from(named: Iterable[str], listed: Iterable[Listed]) -> tuple[str, ...]:
-    """Return the files that an environment names and those that they include, each once."""
-    every = (*named, *(file for each in listed for file in each.included))
-    return tuple(sorted({posixpath.normpath(file) for file in every}))
 
 
 def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
     """Yield the requirements in the project's own file, with their places."""
     for text, where in entries(definition, name, project, "requirements"):
-        requirement.parse(text, where)
+        parse(text, where)
         yield Line(text, where)
 
 
@@ -152,7 +149,7 @@ def named_file(item: str | RequirementFile) -> RequirementFile:
     return RequirementFile(file=item) if isinstance(item, str) else item
 
 
-def _read(read: Read, project: Path, entry: RequirementFile, where: str) -> Listed:
+def _read_named(project: Path, entry: RequirementFile, where: str) -> Listed:
     """Read a file; what is wrong with no line of it is wrong with the place that names it."""
     try:
         return read(project, entry.file, entry.extras, entry.groups)
@@ -160,3 +157,109 @@ def _read(read: Read, project: Path, entry: RequirementFile, where: str) -> List
         if re.match(rf"{re.escape(entry.file)}:\d", error.message):
             raise
         raise InvalidError(f"{where}: {error.message}", error.hint) from error
+
+
+# The files that requirements are read from, by their names
+
+SUPPORTED = "requirements.txt, pyproject.toml, uv.lock, pylock.toml and environment.yml"
+
+_WITH_EXTRAS = (
+    (re.compile(r"pyproject\.toml\Z"), read_pyproject),
+    (re.compile(r"uv\.lock\Z"), read_uv_lock),
+    (re.compile(r"pylock(\.[^.]+)?\.toml\Z"), read_pylock),
+)
+_PLAIN = (
+    (re.compile(r".+\.(txt|in)\Z"), read_requirements_txt),
+    (re.compile(r".+\.ya?ml\Z"), read_environment_yml),
+)
+_INSTEAD = {
+    "poetry.lock": "List pyproject.toml, or the result of: poetry export -o requirements.txt",
+    "pdm.lock": "List pyproject.toml, or the result of: pdm export -o requirements.txt",
+    "Pipfile": "List the result of: pipenv requirements > requirements.txt",
+    "Pipfile.lock": "List the result of: pipenv requirements > requirements.txt",
+    "pixi.toml": "List the result of: pixi workspace export conda-environment environment.yml",
+    "pixi.lock": "List the result of: pixi workspace export conda-environment environment.yml",
+    "setup.py": "Add what its install_requires lists: envbuilder add NAME",
+    "setup.cfg": "Add what its install_requires lists: envbuilder add NAME",
+}
+_MOST_ENTRIES = 1000
+"""Maximum number of a folder's entries that are looked at for a suggestion."""
+_MOST_SUGGESTIONS = 6
+
+
+def read(
+    project: Path, file: str, extras: Sequence[str] = (), groups: Sequence[str] = ()
+) -> Listed:
+    """Return what a file of a project requires; `file` is its path in the project.
+
+    `extras` and `groups` are added, for files that have any. Nothing outside the project is read.
+    Raises `InvalidError`.
+    """
+    name = PurePosixPath(file).name
+    try:
+        for pattern, read_with_extras in _WITH_EXTRAS:
+            if pattern.match(name):
+                return read_with_extras(project, file, extras, groups)
+        for pattern, read_plain in _PLAIN:
+            if pattern.match(name):
+                _require_none(file, extras, groups)
+                return read_plain(project, file)
+    except InvalidError as error:
+        if isinstance(error.__cause__, FileNotFoundError) and not error.hint:
+            raise InvalidError(error.message, _suggestion(project, file)) from error
+        raise
+    raise InvalidError(
+        f"{escaped(file)}: not a kind of file that requirements are read from",
+        _INSTEAD.get(name, f"Supported are {SUPPORTED}."),
+    )
+
+
+def unread(project: Path) -> Iterator[str]:
+    """Yield why nothing is read from files at the top that may list requirements, and what to do.
+
+    For a project that requires nothing: of one that lists a file, the others do not matter.
+    """
+    for name in ("pyproject.toml", *_INSTEAD):
+        if (project / name).is_file():
+            try:
+                read(project, name)
+            except InvalidError as error:
+                yield f"{error.message}. {error.hint}"
+
+
+def is_supported(name: str) -> bool:
+    """Return whether a file of this name is one that requirements are read from."""
+    return any(pattern.match(name) for pattern, _ in (*_WITH_EXTRAS, *_PLAIN))
+
+
+def _require_none(file: str, extras: Sequence[str], groups: Sequence[str]) -> None:
+    for kind, names in (("extras", extras), ("groups", groups)):
+        if names:
+            raise InvalidError(
+                f"{escaped(file)}: a file of this kind has no {kind}",
+                f"Remove {kind}: {escaped(', '.join(names), 100)}.",
+            )
+
+
+def _suggestion(project: Path, file: str) -> str:
+    """Return the files that could be meant, in the folder of the missing one and at the top."""
+    folders = dict.fromkeys((PurePosixPath(file).parent, PurePosixPath()))
+    names = [
+        (folder / entry).as_posix()
+        for folder in folders
+        if ".." not in folder.parts and not folder.is_absolute()
+        for entry in _entries(project / folder)
+    ]
+    if not names:
+        return f"Supported are {SUPPORTED}."
+    shown = ", ".join(escaped(name, 80) for name in names[:_MOST_SUGGESTIONS])
+    return f"The project has {shown}."
+
+
+def _entries(folder: Path) -> list[str]:
+    """Return the names of files in a folder that requirements can be read from."""
+    try:
+        names = [path.name for path in islice(folder.iterdir(), _MOST_ENTRIES) if path.is_file()]
+    except (OSError, ValueError):
+        return []
+    return sorted(name for name in names if is_supported(name))

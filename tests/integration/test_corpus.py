@@ -21,9 +21,8 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import entries
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
-from envbuilder.project import environments, starter
-from envbuilder.project.adapt import adapt
-from envbuilder.project.requirement_files import read
+from envbuilder.project import edit, environments
+from envbuilder.project.catalog import adapt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,13 +44,15 @@ VARIABLES = ("sys_platform", "platform_system", "platform_machine")
 
 def definitions(folder: Path) -> Iterator[Definition]:
     """What `init` would write for a repository, then each of its files alone."""
-    for source in starter.sources(folder):
-        text = starter.text(source, starter.others(folder, source))
+    for source in edit.sources(folder):
+        text = edit.first_text(source, edit.others(folder, source))
         definition = settings.decoded(text, folder / "envbuilder.yaml")[1]
         assert definition is not None
         yield definition
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and (read.is_supported(path.name) or path.name.startswith("setup.")):
+        if path.is_file() and (
+            environments.is_supported(path.name) or path.name.startswith("setup.")
+        ):
             name = path.relative_to(folder).as_posix()
             yield Definition(requirements_from=(RequirementFile(file=name),))
 
@@ -168,7 +169,7 @@ def test_check_has_an_answer_for_every_repository(
                 answer: dict[str, Any] = json.loads(printed.out)
                 assert {each["state"] for each in answer["locks"]} <= {"missing", "impossible"}
             try:
-                contents = environments.contents(definition, DEFAULT, folder, read.read)
+                contents = environments.contents(definition, DEFAULT, folder)
             except InvalidError:
                 assert printed.err, where
                 continue

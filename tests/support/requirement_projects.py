@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.project.requirement_files.read import read
+from envbuilder.project.environments import read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.project.requirement_files.listed import Line, Listed
+    from envbuilder.project.lines import Line, Listed
 
 DATA = Path(__file__).parent.parent / "data" / "project_files"
 

@@ -23,7 +23,7 @@ from envbuilder.locks import resolve
 from envbuilder.packages import fetch, locations
 from envbuilder.packages.python import upstream
 from envbuilder.profiles import profile as profiles
-from envbuilder.project.requirement_files.read import read
+from envbuilder.project.environments import read
 from tests.support import index_server, make_wheels
 
 if TYPE_CHECKING:

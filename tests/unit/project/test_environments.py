@@ -1,19 +1,23 @@
-"""The environments of a project, and the files that they name."""
+"""The environments of a project, the files that they name, and what is never read."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Definition, Environment, RequirementFile
 from envbuilder.project import environments
-from envbuilder.project.requirement_files.listed import Line, Listed
+from envbuilder.project.environments import is_supported, read
+from envbuilder.project.lines import Line
+from tests.support.requirement_projects import refusal, texts, write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
+
 
 TEXT = """\
 python: "3.12"
@@ -82,39 +86,42 @@ def test_an_environment_that_there_is_not() -> None:
 
 def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
     (tmp_path / "envbuilder.yaml").write_text(TEXT)
-    asked = []
-
-    def read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-        asked.append((project, file, tuple(extras), tuple(groups)))
-        return Listed(
-            requirements=(Line("attrs", f"{file}:1"),),
-            constraints=(Line("attrs==1", f"{file}:1"),),
-            python=">=3.10" if file == "pyproject.toml" else "",
-            conda=(Line("ffmpeg", f"{file}:2"),),
-            channels=("conda-forge",),
-            included=("./more.txt", "pyproject.toml"),
-            notes=("a note",),
-        )
-
-    found = environments.contents(DEFINITION, "test", tmp_path, read)
-    assert asked == [
-        (tmp_path, "requirements.txt", (), ()),
-        (tmp_path, "pyproject.toml", (), ("dev",)),
-    ]
+    environment = (
+        "channels: [conda-forge, pytorch]\ndependencies: [ffmpeg, pip: [-r ../more.txt]]\n"
+    )
+    project = '[project]\nname = "x"\nrequires-python = ">=3.10"\n'
+    write(
+        tmp_path,
+        {
+            "requirements.txt": "-r ./more.txt\n-c pins.txt\n",
+            "more.txt": "rich\n",
+            "pins.txt": "attrs==1\n",
+            "conda/environment.yml": environment,
+            "pyproject.toml": f'{project}[dependency-groups]\ndev = ["attrs"]\n',
+        },
+    )
+    definition = replace(
+        DEFINITION, requirements_from=("requirements.txt", "./conda/environment.yml")
+    )
+    found = environments.contents(definition, "test", tmp_path)
     assert found.requirements == (
         Line("einops", "envbuilder.yaml:3"),
         Line("rich>=13", "envbuilder.yaml:5"),
         Line("pytest", "envbuilder.yaml:9"),
-        Line("attrs", "requirements.txt:1"),
-        Line("attrs", "pyproject.toml:1"),
+        Line("rich", "more.txt:1"),
+        Line("rich", "more.txt:1"),
+        Line("attrs", "pyproject.toml:5"),
     )
     assert found.pythons == (
         Line("==3.12.*", "envbuilder.yaml:1"),
         Line(">=3.10", "pyproject.toml"),
     )
-    assert (len(found.constraints), len(found.conda)) == (2, 2)
-    assert (found.channels, found.notes) == (("conda-forge",), ("a note",))
-    assert found.read_from == ("more.txt", "pyproject.toml", "requirements.txt")
+    assert found.constraints == (Line("attrs==1", "pins.txt:1"),)
+    assert found.conda == (Line("ffmpeg", "./conda/environment.yml:2"),)
+    assert (found.channels, len(found.notes)) == (("conda-forge",), 1)
+    assert found.read_from == (
+        *("conda/environment.yml", "more.txt", "pins.txt", "pyproject.toml", "requirements.txt"),
+    )
 
 
 @pytest.mark.parametrize(("name", "expected"), [("default", ":1"), ("test", ":1"), ("old", ":4")])
@@ -122,17 +129,121 @@ def test_the_stated_python_is_one_of_the_statements_with_its_place(
     tmp_path: Path, name: str, expected: str
 ) -> None:
     text = 'python: "3.12"\nenvironments:\n  test: {}\n  old: {python: "3.11"}\n'
-    (tmp_path / "envbuilder.yaml").write_text(text)
+    write(tmp_path, {"envbuilder.yaml": text, "environment.yml": "dependencies: [python=3.8]\n"})
     definition = Definition(
         python="3.12",
         requirements_from=("environment.yml",),
         environments={"test": Environment(), "old": Environment(python="3.11")},
     )
-    contents = environments.contents(
-        definition, name, tmp_path, lambda *_: Listed(python="==3.8.*")
-    )
     version = "3.11" if name == "old" else "3.12"
-    assert contents.pythons == (
+    assert environments.contents(definition, name, tmp_path).pythons == (
         Line(f"=={version}.*", f"envbuilder.yaml{expected}"),
         Line("==3.8.*", "environment.yml"),
     )
+
+
+# The files that requirements are read from, by their names
+
+PYLOCK = 'lock-version = "1.0"\ncreated-by = "x"\npackages = []\n'
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("requirements.txt", "rich"),
+        ("requirements/gpu.in", "rich"),
+        ("pyproject.toml", '[project]\nname = "x"\ndependencies = ["rich"]\n'),
+        ("environment.yml", "dependencies: [{pip: [rich]}]"),
+        ("conda/env.yaml", "dependencies: [{pip: [rich]}]"),
+    ],
+)
+def test_a_file_is_read_by_its_kind(tmp_path: Path, file: str, text: str) -> None:
+    write(tmp_path, {file: text})
+    assert texts(read(tmp_path, file).requirements) == ["rich"]
+
+
+def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
+    write(tmp_path, {"pylock.toml": PYLOCK, "pylock.gpu.toml": PYLOCK, "uv.lock": "version = 3\n"})
+    assert read(tmp_path, "pylock.toml") == read(tmp_path, "pylock.gpu.toml")
+    assert "version 3 of uv's lock format" in refusal(tmp_path, "uv.lock")[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "hint"),
+    [
+        ("poetry.lock", "pyproject.toml"),
+        ("Pipfile", "pipenv requirements"),
+        ("pixi.toml", "pixi workspace export"),
+        ("setup.py", "envbuilder add NAME"),
+        ("other.toml", "Supported are requirements.txt, pyproject.toml, uv.lock"),
+        ("pylock.a.b.toml", "Supported are"),
+        (".txt", "Supported are"),
+        ("requirements", "Supported are"),
+        ("x\x1b[2J.toml", "Supported are"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, file: str, hint: str) -> None:
+    write(tmp_path, {file: "rich"})
+    message, next_step = refusal(tmp_path, file)
+    assert message.endswith(": not a kind of file that requirements are read from")
+    assert hint in next_step
+    assert not is_supported(file)
+
+
+@pytest.mark.parametrize("file", ["requirements.txt", "environment.yml"])
+def test_files_without_extras_and_groups(tmp_path: Path, file: str) -> None:
+    write(tmp_path, {file: ""})
+    message = f"{file}: a file of this kind has no "
+    assert refusal(tmp_path, file, ["a"]) == (f"{message}extras", "Remove extras: a.")
+    assert refusal(tmp_path, file, (), ["a"]) == (f"{message}groups", "Remove groups: a.")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "requirement.txt") == (
+        "requirement.txt: no such file",
+        "Supported are requirements.txt, pyproject.toml, uv.lock, pylock.toml and environment.yml.",
+    )
+    write(tmp_path, {"requirements.txt": "", "train.py": "", "req/a.in": "", "req/sub/b.txt": ""})
+    assert refusal(tmp_path, "uv.lock") == (
+        "uv.lock: no such file",
+        "The project has requirements.txt.",
+    )
+    assert refusal(tmp_path, "req/b.in")[1] == "The project has req/a.in, requirements.txt."
+    assert refusal(tmp_path, "missing/../../uv.lock")[0].endswith("no such file")
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml", "uv.lock", "pylock.toml"])
+def test_nothing_outside_the_project_is_read(tmp_path: Path, name: str) -> None:
+    project = tmp_path / "project"
+    write(tmp_path, {"secret.txt": "secret", "outside/x.txt": "secret", name: "secret"})
+    write(project, {"real.txt": "rich\n"})
+    (project / "folder").symlink_to(tmp_path / "outside")
+    (project / name).symlink_to("../secret.txt")
+    for file in (name, f"../{name}", str(tmp_path / name), "folder/x.txt"):
+        message, hint = refusal(project, file)
+        assert message == f"{file}: leads out of the project"
+        assert hint == "Copy the file into the project and name the copy."
+
+
+def test_a_file_that_others_can_write_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path, {"requirements.txt": "-r more/b.txt", "more/b.txt": "rich"})
+    assert texts(read(tmp_path, "requirements.txt").requirements) == ["rich"]
+    (tmp_path / "more/b.txt").chmod(0o666)
+    message, hint = refusal(tmp_path, "requirements.txt")
+    assert "more/b.txt can be written by every user" in message
+    assert "ENVBUILDER_TRUSTED_FOLDERS" in hint
+
+
+def test_links_inside_the_project_are_read(tmp_path: Path) -> None:
+    write(tmp_path, {"project/real/a.txt": "rich\n"})
+    (tmp_path / "link").symlink_to("project")
+    (tmp_path / "project" / "b.txt").symlink_to("real/a.txt")
+    assert texts(read(tmp_path / "link", "b.txt").requirements) == ["rich"]
+
+
+def test_what_is_not_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").mkdir()
+    os.mkfifo(tmp_path / "b.txt")
+    (tmp_path / "c.txt").symlink_to("c.txt")
+    for file in ("a.txt", "b.txt", "c.txt", "d\0.txt", f"{'e' * 300}.txt"):
+        assert "cannot be read: " in refusal(tmp_path, file)[0]

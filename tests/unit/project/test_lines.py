@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from envbuilder.project.requirement_files import requirements_txt
-from envbuilder.project.requirement_files.listed import Listed
-from envbuilder.project.requirement_files.read import read
+from envbuilder.project import lines
+from envbuilder.project.environments import read
+from envbuilder.project.lines import Listed
 from tests.support.edited_text import edited
 from tests.support.requirement_projects import DATA, outcome, places, refusal, texts, write
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 LEROBOT = """\
 # Training
@@ -215,8 +216,8 @@ def test_utf16_as_powershell_writes_it(tmp_path: Path) -> None:
 
 def test_lines_of_another_file(tmp_path: Path) -> None:
     write(tmp_path, {"env/more.txt": "tqdm\n"})
-    lines = [("environment.yml:7", "rich # pretty"), ("environment.yml:8", "-r more.txt")]
-    listed = requirements_txt.read_lines(tmp_path, "env/environment.yml", lines)
+    pairs = [("environment.yml:7", "rich # pretty"), ("environment.yml:8", "-r more.txt")]
+    listed = lines.read_lines(tmp_path, "env/environment.yml", pairs)
     assert texts(listed.requirements) == ["rich", "tqdm"]
     assert places(listed.requirements) == ["environment.yml:7", "env/more.txt:1"]
 

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from envbuilder.core import types
-from envbuilder.project.requirement_files import environment_yml
-from envbuilder.project.requirement_files.read import read
+from envbuilder.core.errors import InvalidError
+from envbuilder.project import conda
+from envbuilder.project.environments import read
+from envbuilder.project.lines import Listed
 from tests.support.edited_text import edited
 from tests.support.requirement_projects import outcome, places, refusal, texts, write
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 # As PyTorch's site had it for years, with what projects add.
 PYTORCH = """\
@@ -58,7 +62,7 @@ dependencies:
 def test_a_typical_pytorch_environment(tmp_path: Path) -> None:
     write(tmp_path, {"environment.yml": PYTORCH, "requirements.txt": "rich>=13\n-c pins.txt\n"})
     write(tmp_path, {"pins.txt": "urllib3<3\n"})
-    listed = environment_yml.read(tmp_path, "environment.yml")
+    listed = read(tmp_path, "environment.yml")
     assert list(zip(texts(listed.requirements), places(listed.requirements), strict=True)) == [
         ("torch==2.1.*", "environment.yml:10"),
         ("torchvision==0.16.0", "environment.yml:11"),
@@ -81,7 +85,7 @@ def test_anacondas_own_channels_are_left_out(tmp_path: Path) -> None:
     text = "channels: [{}defaults]\ndependencies: [numpy, libcublas=12.4, cuda=12]\n"
     for first, instead in (("", "conda-forge"), ("bioconda, ", "bioconda")):
         write(tmp_path, {"environment.yml": text.format(first)})
-        listed = environment_yml.read(tmp_path, "environment.yml")
+        listed = read(tmp_path, "environment.yml")
         assert "defaults" not in listed.channels
         assert texts(listed.conda) == ["numpy"]
         assert listed.notes[-1] == (
@@ -89,7 +93,7 @@ def test_anacondas_own_channels_are_left_out(tmp_path: Path) -> None:
             f" defaults. Its packages come from {instead}."
         )
     write(tmp_path, {"environment.yml": "channels: [defaults]\ndependencies: [python=3.12]\n"})
-    assert environment_yml.read(tmp_path, "environment.yml").notes == ()
+    assert read(tmp_path, "environment.yml").notes == ()
 
 
 def test_files_that_are_read_with_it_are_named(tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ def test_an_exported_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "name: x\n", "channels:\ndependencies:\n", "{}"])
 def test_an_environment_without_packages(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"environment.yml": text})
-    assert environment_yml.read(tmp_path, "environment.yml") == environment_yml.Listed()
+    assert read(tmp_path, "environment.yml") == Listed()
 
 
 @pytest.mark.parametrize(
@@ -174,3 +178,48 @@ def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
     listed = outcome(tmp_path, "environment.yml", text)
     for line in listed.conda if listed else ():
         msgspec.convert(line.text, types.CondaSpec)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "specifier"),
+    [
+        ("numpy", "numpy", ""),
+        ("numpy=1.26", "numpy 1.26.*", "==1.26.*"),
+        ("numpy=1.26.*", "numpy 1.26.*", "==1.26.*"),
+        ("numpy=1.26*", "numpy 1.26.*", "==1.26.*"),
+        ("numpy==1.26.4", "numpy ==1.26.4", "==1.26.4"),
+        ("numpy==1.26.*", "numpy 1.26.*", "==1.26.*"),
+        ("numpy 1.26.*", "numpy 1.26.*", "==1.26.*"),
+        ("numpy 1.26.4", "numpy 1.26.4", "==1.26.4"),
+        ("numpy>=1.26", "numpy >=1.26", ">=1.26"),
+        ("numpy >= 1.26 , <2", "numpy >=1.26,<2", ">=1.26,<2"),
+        ("numpy!=1.26.*", "numpy !=1.26.*", "!=1.26.*"),
+        ("numpy=*", "numpy", ""),
+        ("numpy *", "numpy", ""),
+        ("numpy=1.26.4=py312_0", "numpy ==1.26.4", "==1.26.4"),
+        ("numpy 1.26.4 py312_0", "numpy ==1.26.4", "==1.26.4"),
+        ("numpy=1.26|1.27", "numpy =1.26|1.27", None),
+        ("NumPy", "numpy", ""),
+    ],
+)
+def test_versions(text: str, spec: str, specifier: str | None) -> None:
+    parsed = conda.parse(text, "x:1")
+    assert parsed.text() == spec
+    assert parsed.specifier() == specifier
+
+
+def test_channel_and_build() -> None:
+    spec = conda.parse("conda-forge::numpy=1.26.4=py312_0", "x:1")
+    assert (spec.channel, spec.name, spec.build) == ("conda-forge", "numpy", "py312_0")
+
+
+@given(st.text(alphabet="ab1.*=<>!~,| :[]-_", max_size=20))
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    try:
+        spec = conda.parse(text, "x:1")
+    except InvalidError as error:
+        refused = error
+    else:
+        assert " " not in spec.versions
+        return
+    assert refused.message.startswith("x:1: ")

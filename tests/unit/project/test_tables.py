@@ -1,4 +1,4 @@
-"""pyproject.toml: extras, groups, and requirements that it does not state itself."""
+"""pyproject.toml: extras, groups, and requirements that it does not state itself; TOML's limits."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from envbuilder.project.requirement_files import pyproject
-from envbuilder.project.requirement_files.read import read
+from envbuilder.core.errors import InvalidError
+from envbuilder.project.environments import read
+from envbuilder.project.tables import parse_toml
 from tests.support.edited_text import edited
 from tests.support.requirement_projects import outcome, places, refusal, texts, write
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 SLEAP = """\
 [build-system]
@@ -210,13 +212,53 @@ def test_sources_of_packages_that_are_not_chosen_do_not_matter(tmp_path: Path) -
     assert "(path)" in refusal(tmp_path, "pyproject.toml", ["a"])[0]
 
 
-def test_names_by_their_normalised_form() -> None:
-    assert pyproject.normalised(["A_b", "c"]) == {"a-b": "A_b", "c": "c"}
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edited([SLEAP, PROJECT], ['"', "[", "]", "{", "}", "= 3\n", "= []\n", "sleap-nn[all]", "\n"])
 )
 def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
     outcome(tmp_path, "pyproject.toml", text)
+
+
+MANY = 200_000
+"""Parts of a key for which tomllib alone would take an hour."""
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "a." * MANY,
+        "a . " * MANY,
+        "\t'a'\t." * MANY,
+        '"".' * MANY,
+        '"\\"".' * MANY,
+        "[" + "a." * MANY,
+        "[[ " + "a." * MANY,
+        "x = {" + "a." * MANY,
+        "x = {b = 1, " + '"a,".b.' * MANY,
+    ],
+    ids=lambda key: key[:16],
+)
+def test_a_key_of_many_parts_is_refused_at_once(key: str) -> None:
+    with pytest.raises(InvalidError, match=r"^p\.toml:2: a key of more than 12 parts$"):
+        parse_toml(f"first = 1\n{key}", "p.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a.b.c.d.e.f.g.h.i.j.k.l = 1", None),
+        ("x = '" + "a." * 50 + "'", "a." * 50),
+        ('x = ["' + "1." * 50 + '"]', ["1." * 50]),
+        ("x = 1 # see " + "a." * 50, 1),
+    ],
+)
+def test_other_dots_are_no_keys(text: str, value: object) -> None:
+    assert parse_toml(text, "p.toml").get("x") == value
+
+
+@pytest.mark.parametrize("piece", ['"', ',"', ",'", '\\"', ',"\\"', "a", " ", ",a ", "a.b ", "{a"])
+def test_text_of_any_form_is_looked_through_in_one_pass(piece: str) -> None:
+    """A second for a mebibyte would be a thousand times what it takes, and quadratic is more."""
+    with pytest.raises(InvalidError, match="not valid TOML"):
+        parse_toml("x = \x00" + piece * ((1 << 20) // len(piece)), "p.toml")

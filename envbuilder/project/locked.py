@@ -1,0 +1,429 @@
+"""Read the locks of other tools: uv.lock, and pylock.toml (PEP 751)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.schema import decode
+from envbuilder.core.text import escaped
+from envbuilder.profiles import frameworks
+from envbuilder.profiles.requirements import canonical
+from envbuilder.project.lines import LONGEST, MOST, SHOWN, Line, Listed, line, parse, read_text
+from envbuilder.project.tables import (
+    chosen_names,
+    is_itself,
+    parse_toml,
+    python_versions,
+    refuse_source,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from packaging.pylock import Package
+    from packaging.requirements import Requirement
+
+LARGEST = 32 << 20
+"""Maximum size in bytes of a lock; those of large projects have 3 MB."""
+
+# Markers
+
+
+class Chosen(Struct, frozen=True):
+    """The extras and dependency groups that are installed, with normalised names."""
+
+    extras: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+
+
+def remaining(marker: str, chosen: Chosen, where: str) -> str | None:
+    """Return a marker without its conditions on extras and groups, which are decided here.
+
+    Empty if nothing else remains; None if the marker cannot be true. Raises `InvalidError` if it is
+    not valid.
+    """
+    from packaging.markers import InvalidMarker
+
+    try:
+        if len(marker) <= LONGEST:
+            return _remaining(marker, chosen)
+        problem = f"longer than {LONGEST} characters"
+    except (InvalidMarker, RecursionError):
+        problem = "not a valid marker"
+    raise InvalidError(f"{where}: {problem}: {escaped(marker, 100)}", "See PEP 508 for their form.")
+
+
+@lru_cache(maxsize=1024)  # locks repeat few markers many times
+def _remaining(marker: str, chosen: Chosen) -> str | None:
+    from packaging.markers import Marker
+
+    result = _reduced(Marker(marker)._markers, chosen) if marker else True
+    if isinstance(result, bool):
+        return "" if result else None
+    return str(Marker(result))
+
+
+def _reduced(part: Any, chosen: Chosen) -> str | bool:
+    """Return a part of a parsed marker as text; a bool if extras and groups alone decide it.
+
+    `packaging` has a comparison as a tuple of three, and a list of these and of lists with "and"
+    and "or" between them.
+    """
+    if isinstance(part, tuple):
+        left, operator, right = (str(each.serialize()) for each in part)
+        if right == "extra":
+            left, right = right, left
+        if left == "extra" and operator in {"==", "!="}:
+            return (canonical(right[1:-1]) in chosen.extras) == (operator == "==")
+        sets = {"extras": chosen.extras, "dependency_groups": chosen.groups}
+        if right in sets and operator in {"in", "not in"}:
+            return (canonical(left[1:-1]) in sets[right]) == (operator == "in")
+        return f"{left} {operator} {right}"
+    alternatives: list[list[str | bool]] = [[]]
+    for each in part:
+        if each == "or":
+            alternatives.append([])
+        elif each != "and":
+            alternatives[-1].append(_reduced(each, chosen))
+    every = [_joined("and", parts, decisive=False) for parts in alternatives]
+    return _joined("or", every, decisive=True)
+
+
+def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool:
+    """Return parts joined by a word; `decisive` is the value of a part that decides alone."""
+    undecided = [part for part in parts if isinstance(part, str)]
+    if decisive in [part for part in parts if isinstance(part, bool)]:
+        return decisive
+    if len(undecided) < 2:
+        return undecided[0] if undecided else not decisive
+    return f"({f' {word} '.join(undecided)})"
+
+
+# uv.lock
+#
+# The format's version is 1; its revisions add keys that are not needed here. The project is the
+# package whose source is the lock's own folder. Its `metadata` repeats pyproject.toml;
+# `dependencies` and the like name locked packages, by version if there are several of a name.
+
+_UV_VERSION = 1
+_UV_ITSELF = ({"virtual": "."}, {"editable": "."})
+"""Sources of the project itself."""
+_FROM_INDEX = "registry"
+"""The source of packages from an index."""
+_SOURCES = ("git", "url", "path", "directory", "editable", "virtual", "index")
+"""Keys of a requirement for packages that come from another place."""
+
+
+class _Edge(Struct, frozen=True):
+    """A locked package that another one depends on."""
+
+    name: str
+    version: str = ""
+    extra: tuple[str, ...] = ()
+    marker: str = ""
+
+
+class _Entry(Struct, frozen=True):
+    """A requirement as in pyproject.toml; the last seven keys are its source, if it has one."""
+
+    name: str
+    extras: tuple[str, ...] = ()
+    specifier: str = ""
+    marker: str = ""
+    index: str = ""
+    git: str = ""
+    url: str = ""
+    path: Any = None
+    directory: Any = None
+    editable: Any = None
+    virtual: Any = None
+
+
+class _Metadata(Struct, frozen=True, rename="kebab"):
+    """What pyproject.toml states; markers of `requires_dist` tell the extras."""
+
+    requires_dist: tuple[_Entry, ...] = ()
+    provides_extras: tuple[str, ...] = ()
+    requires_dev: dict[str, tuple[_Entry, ...]] = {}
+
+
+class _Locked(Struct, frozen=True, rename="kebab", kw_only=True):
+    """A locked package, or the project itself."""
+
+    name: str
+    version: str = ""
+    source: dict[str, Any] = {}
+    resolution_markers: tuple[str, ...] = ()
+    """Where this version is used, if there are several: one of these is true."""
+    dependencies: tuple[_Edge, ...] = ()
+    optional_dependencies: dict[str, tuple[_Edge, ...]] = {}
+    dev_dependencies: dict[str, tuple[_Edge, ...]] = {}
+    metadata: _Metadata = _Metadata()
+
+
+class _Conflict(Struct, frozen=True):
+    """An extra or a group that excludes others."""
+
+    package: str
+    extra: str = ""
+    group: str = ""
+
+
+class _Manifest(Struct, frozen=True):
+    """Inputs of the resolution that pyproject.toml states for uv."""
+
+    overrides: tuple[_Entry, ...] = ()
+
+
+class _UvLock(Struct, frozen=True, rename="kebab", kw_only=True):
+    version: int
+    requires_python: str = ""
+    conflicts: tuple[tuple[_Conflict, ...], ...] = ()
+    manifest: _Manifest = _Manifest()
+    package: tuple[_Locked, ...] = ()
+
+
+def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
+    """Return what the project of a lock requires, and its versions. Raises `InvalidError`."""
+    name, data = escaped(file), parse_toml(read_text(project, file, LARGEST), file)
+    if data.get("version") != _UV_VERSION:
+        raise InvalidError(
+            f"{name}: version {escaped(str(data.get('version')), 20)} of uv's lock format is not"
+            f" supported; {_UV_VERSION} is",
+            "Run uv lock with a uv that writes this version, or list pyproject.toml instead.",
+        )
+    lock = decode(data, _UvLock, name)
+    if len(lock.package) > MOST:
+        raise InvalidError(f"{name}: more than {MOST} packages")
+    reader = _UvLockReader(lock, name, extras, groups)
+    overrides = {o.name for o in lock.manifest.overrides if not frameworks.of_build(o.name)}
+    note = (
+        f"{name}: tool.uv.override-dependencies is not passed on: for"
+        f" {escaped(', '.join(sorted(overrides)), SHOWN)}, what packages require holds."
+    )
+    return Listed(
+        requirements=tuple(reader.requirements()),
+        constraints=tuple(reader.constraints()),
+        python=python_versions(lock.requires_python, name),
+        notes=(note,) if overrides else (),
+    )
+
+
+class _UvLockReader:
+    """A lock from the point of view of its project, with some extras and groups."""
+
+    def __init__(
+        self, lock: _UvLock, file: str, extras: Sequence[str], groups: Sequence[str]
+    ) -> None:
+        self._lock, self._file = lock, file
+        self._root = root = self._project()
+        of_groups = {canonical(name): e for name, e in root.metadata.requires_dev.items()}
+        self._groups = chosen_names("group", groups, of_groups, file)
+        # Before uv 0.6, `provides-extras` was not written.
+        provided = (*root.metadata.provides_extras, *root.optional_dependencies)
+        extras_here = chosen_names("extra", extras, provided, file)
+        of_chosen = (entry for group in sorted(self._groups) for entry in of_groups[group])
+        self._entries = (*root.metadata.requires_dist, *of_chosen)
+        self._chosen = Chosen(frozenset(extras_here))
+        while more := self._named_extras() - self._chosen.extras:
+            self._chosen = Chosen(self._chosen.extras | more)
+        self._extras = self._chosen.extras
+        self._require_no_conflict()
+        # By these extras, uv tells conflicting versions apart.
+        project = f"{len(root.name)}-{root.name}"
+        of_extras = (f"extra-{project}-{extra}" for extra in self._extras)
+        of_groups_ = (f"group-{project}-{group}" for group in self._groups)
+        self._chosen = Chosen(self._extras | {f"project-{project}", *of_extras, *of_groups_})
+
+    def _project(self) -> _Locked:
+        for package in self._lock.package:
+            if package.source in _UV_ITSELF:
+                if package.dependencies and not package.metadata.requires_dist:
+                    raise InvalidError(
+                        f"{self._file}: does not state what {escaped(package.name, 60)} requires",
+                        "An old uv wrote it: run uv lock.",
+                    )
+                return package
+        raise InvalidError(
+            f"{self._file}: no package is the project itself, as in a workspace without one",
+            "List the pyproject.toml of the packages to use instead.",
+        )
+
+    def _where(self, name: str) -> str:
+        return f"{self._file}: {escaped(name, 60)}"
+
+    def _named_extras(self) -> set[str]:
+        """Return the extras that chosen ones name through the project itself."""
+        return {
+            canonical(extra)
+            for entry in self._entries
+            if entry.name == self._root.name
+            and (parsed := self._parsed(entry))
+            and is_itself(parsed, self._root.name, self._where(entry.name))
+            for extra in entry.extras
+        }
+
+    def _require_no_conflict(self) -> None:
+        for conflict in self._lock.conflicts:
+            both = [
+                escaped(item.extra or item.group, 60)
+                for item in conflict
+                if item.package == self._root.name
+                and (item.extra in self._extras or item.group in self._groups)
+            ]
+            if len(both) > 1:
+                raise InvalidError(
+                    f"{self._file}: {' and '.join(both)} exclude each other (tool.uv.conflicts)",
+                    "Choose one of them in an environment.",
+                )
+
+    def _parsed(self, entry: _Entry) -> Requirement | None:
+        """Return a requirement; None if it does not apply."""
+        where = self._where(entry.name)
+        marker = remaining(entry.marker, self._chosen, where)
+        if marker is None:
+            return None
+        extras = f"[{','.join(entry.extras)}]" if entry.extras else ""
+        end = f"; {marker}" if marker else ""
+        return parse(f"{entry.name}{extras}{entry.specifier}{end}", where)
+
+    def requirements(self) -> Iterator[Line]:
+        """Yield what the project itself requires."""
+        for entry in self._entries:
+            if entry.name != self._root.name and (parsed := self._parsed(entry)):
+                required = line(parsed, self._where(entry.name))
+                kind = next((key for key in _SOURCES if getattr(entry, key)), "")
+                if kind and not frameworks.of_build(required.name):
+                    refuse_source(required.name, kind, self._file, "pyproject.toml")
+                yield required
+
+    def constraints(self) -> Iterator[Line]:
+        """Yield the locked version of each package that the project needs."""
+        versions: dict[str, list[_Locked]] = {}
+        for package in self._reachable():
+            if package.version:
+                versions.setdefault(package.name, []).append(package)
+        for name, packages in sorted(versions.items()):
+            where = self._where(name)
+            for package in sorted(packages, key=lambda package: package.version):
+                forks = package.resolution_markers if len(packages) > 1 else ()
+                parts = [remaining(marker, self._chosen, where) for marker in forks]
+                marker = " or ".join(f"({part})" for part in parts if part)
+                end = f"; {marker}" if marker and "" not in parts else ""
+                locked = line(parse(f"{name}=={package.version}{end}", where), where)
+                yield replace(locked, locked=True)
+
+    def _reachable(self) -> list[_Locked]:
+        """Return the packages that the project needs; refuse those that come from no index."""
+        root, of_name = self._root, dict[str, list[_Locked]]()
+        for package in self._lock.package:
+            of_name.setdefault(package.name, []).append(package)
+        todo = [
+            *root.dependencies,
+            *(edge for e in self._extras for edge in root.optional_dependencies.get(e, ())),
+            *(edge for g in self._groups for edge in root.dev_dependencies.get(g, ())),
+        ]
+        reached: dict[tuple[str, str, str], _Locked] = {}
+        while todo:
+            edge = todo.pop()
+            where = self._where(edge.name)
+            if remaining(edge.marker, self._chosen, where) is None:
+                continue
+            targets = [p for p in of_name.get(edge.name, []) if edge.version in {"", p.version}]
+            if not targets:
+                raise InvalidError(
+                    f"{where}: packages depend on it, but the lock does not hold it", "Run uv lock."
+                )
+            for target in targets:
+                for extra in ("", *edge.extra) if target is not root else ():
+                    if (key := (target.name, target.version, extra)) not in reached:
+                        reached[key] = target
+                        below = target.optional_dependencies.get(extra, ())
+                        todo += below if extra else target.dependencies
+        packages = [package for (_, _, extra), package in reached.items() if not extra]
+        for package in packages:
+            kind = next(iter(package.source), "")
+            if kind != _FROM_INDEX and not frameworks.of_build(package.name):
+                refuse_source(package.name, kind, self._file, "the lock")
+        return packages
+
+
+# pylock.toml
+
+_PYLOCK_ITSELF = frozenset({".", "./"})
+"""Paths of the project's own folder, which locks of uv and pip list, too."""
+
+
+def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
+    """Return the packages of a lock, all of which are to be installed.
+
+    `groups` are added to its default ones. Raises `InvalidError`.
+    """
+    from packaging.pylock import Pylock, PylockUnsupportedVersionError, PylockValidationError
+
+    name = escaped(file)
+    data = parse_toml(read_text(project, file, LARGEST), file)
+    try:
+        lock = Pylock.from_dict(data)
+    except PylockUnsupportedVersionError as error:
+        raise InvalidError(
+            f"{name}: {escaped(str(error), 100)}", "Write it in version 1.0 (PEP 751)."
+        ) from error
+    except (PylockValidationError, RecursionError) as error:
+        raise InvalidError(
+            f"{name}: not a valid pylock.toml (PEP 751): {escaped(str(error), 200)}",
+            "Write it again with the tool that wrote it.",
+        ) from error
+    if len(lock.packages) > MOST:
+        raise InvalidError(f"{name}: more than {MOST} packages")
+    of_groups = chosen_names("group", groups, lock.dependency_groups or (), file)
+    chosen = Chosen(
+        frozenset(chosen_names("extra", extras, lock.extras or (), file)),
+        frozenset(of_groups.union(map(canonical, lock.default_groups or ()))),
+    )
+    notes = [
+        f"{name}: {escaped(package.name, 60)} is left out: it is the project itself."
+        for package in lock.packages
+        if _is_folder_of(package)
+    ][:1]
+    if lock.environments:
+        environments = escaped(" | ".join(map(str, lock.environments)), 200)
+        notes.append(f"{name}: locked for some environments only: {environments}.")
+    return Listed(
+        requirements=tuple(filter(None, (_of_pylock(p, name, chosen) for p in lock.packages))),
+        python=str(lock.requires_python or ""),
+        notes=tuple(notes),
+    )
+
+
+def _of_pylock(package: Package, file: str, chosen: Chosen) -> Line | None:
+    """Return a package as a requirement of its version; None if it does not apply.
+
+    Of frameworks and their companions, the hardware decides the version, and what libraries they
+    need.
+    """
+    where = f"{file}: {escaped(package.name, 60)}"
+    marker = remaining(str(package.marker or ""), chosen, where)
+    if marker is None or _is_folder_of(package) or frameworks.is_runtime(package.name):
+        return None
+    for kind in ("vcs", "directory", "archive"):
+        if getattr(package, kind) is not None:
+            refuse_source(package.name, kind, file, "the lock")
+    if package.version is None:
+        raise InvalidError(
+            f"{where}: the lock does not state its version",
+            "Write the lock with a tool that does, such as uv export --format pylock.toml.",
+        )
+    version = "" if frameworks.of_build(package.name) else f"=={package.version}"
+    return line(parse(f"{package.name}{version}{f'; {marker}' if marker else ''}", where), where)
+
+
+def _is_folder_of(package: Package) -> bool:
+    """Return whether a package is the project itself."""
+    return package.directory is not None and package.directory.path in _PYLOCK_ITSELF

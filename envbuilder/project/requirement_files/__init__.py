@@ -1,1 +1,0 @@
-"""Files in which projects list their requirements, read into one form."""

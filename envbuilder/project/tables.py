@@ -1,0 +1,253 @@
+"""Read TOML, and pyproject.toml: dependencies, extras (PEP 621) and dependency groups (PEP 735).
+
+uv never gets the file: it would run the build backend of one with dynamic metadata.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from msgspec import Struct
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.schema import decode
+from envbuilder.core.text import escaped
+from envbuilder.profiles import frameworks
+from envbuilder.profiles.requirements import canonical
+from envbuilder.project.lines import MOST, SHOWN, Line, Listed, line, parse, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from packaging.requirements import Requirement
+
+_MOST_PARTS = 12
+"""Maximum number of parts of a dotted key: tomllib takes time quadratic in it."""
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
+_LONG_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}\.[ \t]*+){{{_MOST_PARTS}}}", re.MULTILINE)
+_TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)\Z")
+
+
+def parse_toml(text: str, file: str) -> dict[str, Any]:
+    """Return the data of a TOML document; raise `InvalidError` with the line of a mistake."""
+    if key := _LONG_KEY.search(text):
+        number = text.count("\n", 0, key.end()) + 1
+        raise InvalidError(f"{escaped(file)}:{number}: a key of more than {_MOST_PARTS} parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise InvalidError(f"{escaped(file)}: not valid TOML: nested too deeply") from error
+    except ValueError as error:
+        place = _TOML_PLACE.search(str(error))
+        line = f":{place[1]}" if place and place[1] else ""
+        problem = escaped(_TOML_PLACE.sub("", str(error)), 200)
+        raise InvalidError(f"{escaped(file)}{line}: not valid TOML: {problem}") from error
+
+
+def _require_listed(kind: str, name: str, available: Iterable[str], file: str) -> None:
+    """Raise `InvalidError` unless an extra or group, by its normalised name, is available."""
+    if name not in (known := sorted(available)):
+        possible = ", ".join(escaped(n, 60) for n in known[:20])
+        raise InvalidError(
+            f"{escaped(file)}: no {kind} {escaped(name, 60)}",
+            f"It has: {possible}." if known else f"It has no {kind}s at all.",
+        )
+
+
+def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file: str) -> set[str]:
+    """Return the normalised names of extras or groups; all must be available."""
+    chosen, known = set(map(canonical, names)), set(map(canonical, available))
+    for name in sorted(chosen):
+        _require_listed(kind, name, known, file)
+    return chosen
+
+
+def python_versions(specifier: str, file: str) -> str:
+    """Return a `requires-python` in its normalised form; raise `InvalidError` if it is invalid."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        return str(SpecifierSet(specifier))
+    except InvalidSpecifier as error:
+        raise InvalidError(
+            f"{escaped(file)}: requires-python: {escaped(specifier, SHOWN)!r} is not a range of"
+            " versions",
+            "Write it like this: >=3.10",
+        ) from error
+
+
+def refuse_source(name: str, kind: str, where: str, key: str) -> NoReturn:
+    """Raise `InvalidError` for a package that comes from no index; `key` names its source."""
+    shown = f"{where}: {escaped(name, 60)}: {key} states"
+    if kind == "index":
+        raise InvalidError(
+            f"{shown} an index for it, which is not the project's to say",
+            "Delete that entry of tool.uv.sources, and set the index up for pip or uv on each"
+            " machine.",
+        )
+    raise InvalidError(
+        f"{shown} another source for it ({escaped(kind, 40)}); only packages from an index can be"
+        " locked",
+        "Name a released version; for code in the project, list what that requires.",
+    )
+
+
+def is_itself(parsed: Requirement, project: str, where: str) -> bool:
+    """Return whether a requirement names the project itself, for extras of its own."""
+    if not project or canonical(parsed.name) != project:
+        return False
+    if parsed.marker:
+        raise InvalidError(
+            f"{where}: {escaped(str(parsed), SHOWN)}: a marker on the project's own extras is not"
+            " supported",
+            "Put the marker on the packages that the extra lists.",
+        )
+    return True
+
+
+# pyproject.toml
+
+_QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
+_DIRECT = ("git", "url", "path", "workspace")
+"""Keys of `tool.uv.sources` for packages that come from no index."""
+
+
+class _Include(Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    include_group: str
+
+
+class _Project(Struct, frozen=True, rename="kebab", kw_only=True):
+    name: str = ""
+    dynamic: tuple[str, ...] = ()
+    requires_python: str = ""
+    dependencies: tuple[str, ...] | None = None
+    optional_dependencies: dict[str, tuple[str, ...]] = {}
+
+
+class _Uv(Struct, frozen=True):
+    sources: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {}
+
+
+class _Tool(Struct, frozen=True):
+    uv: _Uv = _Uv()
+    poetry: dict[str, Any] = {}
+
+
+class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
+    """The tables of a pyproject.toml that are read."""
+
+    project: _Project | None = None
+    dependency_groups: dict[str, tuple[str | _Include, ...]] = {}
+    tool: _Tool = _Tool()
+
+
+def pyproject(text: str, file: str) -> Pyproject:
+    """Return what a pyproject.toml states. Raises `InvalidError`."""
+    return decode(parse_toml(text, file), Pyproject, escaped(file))
+
+
+def read_pyproject(
+    project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
+) -> Listed:
+    """Return what a project requires with some extras and groups. Raises `InvalidError`."""
+    text = read_text(project, file)
+    stated = pyproject(text, file)
+    _require_static(stated, file, extras, groups)
+    lines = tuple(islice(_required(stated, file, text, extras, groups), MOST + 1))
+    if len(lines) > MOST:
+        raise InvalidError(f"{escaped(file)}: more than {MOST} requirements")
+    return Listed(
+        requirements=lines,
+        python=python_versions(stated.project.requires_python if stated.project else "", file),
+    )
+
+
+def _require_static(
+    stated: Pyproject, file: str, extras: Sequence[str], groups: Sequence[str]
+) -> None:
+    """Raise `InvalidError` if the file does not state its requirements itself."""
+    name = escaped(file)
+    if stated.project is None:
+        if "dependencies" in stated.tool.poetry:
+            raise InvalidError(
+                f"{name}: tool.poetry.dependencies: Poetry's own form, which no other tool reads",
+                "Move them to [project] dependencies (PEP 621), which Poetry 2 reads, too.",
+            )
+        if not groups or extras:
+            raise InvalidError(
+                f"{name}: no table [project], so no dependencies",
+                "List them under [project] dependencies, or name dependency groups of the file.",
+            )
+        return
+    dynamic = {"dependencies"} | ({"optional-dependencies"} if extras else set())
+    for key in sorted(dynamic.intersection(stated.project.dynamic)):
+        raise InvalidError(
+            f"{name}: project.dynamic: a build computes {key}, so the file does not state them",
+            f"Write them under [project] {key}, or list the file that they are read from, such as"
+            " requirements.txt, instead of this one.",
+        )
+
+
+def _required(
+    stated: Pyproject, file: str, text: str, extras: Iterable[str], groups: Iterable[str]
+) -> Iterator[Line]:
+    """Yield the requirements of a project; each extra and group counts once."""
+    project = stated.project or _Project()
+    name, places = canonical(project.name), _lines_of(text)
+    lists: dict[str, dict[str, tuple[str, Sequence[str | _Include]]]] = {
+        "": {"": ("project.dependencies", project.dependencies or ())},
+        "extra": {
+            canonical(key): (f"project.optional-dependencies.{key}", items)
+            for key, items in project.optional_dependencies.items()
+        },
+        "group": {
+            canonical(key): (f"dependency-groups.{key}", items)
+            for key, items in stated.dependency_groups.items()
+        },
+    }
+    sources = {canonical(key): source for key, source in stated.tool.uv.sources.items()}
+    todo = [("", ""), *(("extra", extra) for extra in extras), *(("group", g) for g in groups)]
+    finished = set()
+    while todo:
+        kind, wanted = todo.pop(0)
+        wanted = canonical(wanted)
+        if (kind, wanted) in finished:
+            continue
+        finished.add((kind, wanted))
+        _require_listed(kind, wanted, lists[kind], file)
+        key, items = lists[kind][wanted]
+        for number, item in enumerate(items):
+            if isinstance(item, _Include):
+                todo.append(("group", item.include_group))
+                continue
+            where = f"{escaped(file)}{places.get(item) or f': {escaped(key)}[{number}]'}"
+            parsed = parse(item, where)
+            if is_itself(parsed, name, where):
+                todo += [("extra", extra) for extra in sorted(parsed.extras)]
+                continue
+            required = line(parsed, where)
+            _require_index(required.name, sources.get(required.name, ()), where)
+            yield required
+
+
+def _lines_of(text: str) -> dict[str, str]:
+    """Return the quoted texts that occur once → their line, as `:3`."""
+    lines: dict[str, list[int]] = {}
+    for number, content in enumerate(text.split("\n"), 1):
+        for double, single in _QUOTED.findall(content):
+            lines.setdefault(double or single, []).append(number)
+    return {quoted: f":{numbers[0]}" for quoted, numbers in lines.items() if len(numbers) == 1}
+
+
+def _require_index(
+    name: str, sources: dict[str, Any] | tuple[dict[str, Any], ...], where: str
+) -> None:
+    """Raise `InvalidError` if `tool.uv.sources` names another place for a package."""
+    for source in (sources,) if isinstance(sources, dict) else sources:
+        kind = next((kind for kind in (*_DIRECT, "index") if source.get(kind)), "")
+        if kind and not frameworks.of_build(name):
+            refuse_source(name, kind, where, "tool.uv.sources")
