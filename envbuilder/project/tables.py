@@ -48,21 +48,20 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
         raise InvalidError(f"{escaped(file)}{line}: not valid TOML: {problem}") from error
 
 
-def _require_listed(kind: str, name: str, available: Iterable[str], file: str) -> None:
-    """Raise `InvalidError` unless an extra or group, by its normalised name, is available."""
-    if name not in (known := sorted(available)):
-        possible = ", ".join(escaped(n, 60) for n in known[:20])
-        raise InvalidError(
-            f"{escaped(file)}: no {kind} {escaped(name, 60)}",
-            f"It has: {possible}." if known else f"It has no {kind}s at all.",
-        )
+def _refuse_unlisted(kind: str, name: str, available: Iterable[str], file: str) -> NoReturn:
+    """Raise `InvalidError` for an extra or group that a file does not have."""
+    possible = ", ".join(escaped(each, 60) for each in sorted(available)[:20])
+    raise InvalidError(
+        f"{escaped(file)}: no {kind} {escaped(name, 60)}",
+        f"It has: {possible}." if possible else f"It has no {kind}s at all.",
+    )
 
 
 def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file: str) -> set[str]:
     """Return the normalised names of extras or groups; all must be available."""
-    chosen, known = set(map(canonical, names)), set(map(canonical, available))
-    for name in sorted(chosen):
-        _require_listed(kind, name, known, file)
+    chosen, possible = set(map(canonical, names)), set(map(canonical, available))
+    for name in sorted(chosen - possible):
+        _refuse_unlisted(kind, name, possible, file)
     return chosen
 
 
@@ -155,24 +154,24 @@ def read_pyproject(
 ) -> Listed:
     """Return what a project requires with some extras and groups. Raises `InvalidError`."""
     text = read_text(project, file)
-    stated = pyproject(text, file)
-    _require_static(stated, file, extras, groups)
-    lines = tuple(islice(_required(stated, file, text, extras, groups), MOST + 1))
+    tables = pyproject(text, file)
+    _require_static(tables, file, extras, groups)
+    lines = tuple(islice(_required(tables, file, text, extras, groups), MOST + 1))
     if len(lines) > MOST:
         raise InvalidError(f"{escaped(file)}: more than {MOST} requirements")
     return Listed(
         requirements=lines,
-        python=python_versions(stated.project.requires_python if stated.project else "", file),
+        python=python_versions(tables.project.requires_python if tables.project else "", file),
     )
 
 
 def _require_static(
-    stated: Pyproject, file: str, extras: Sequence[str], groups: Sequence[str]
+    tables: Pyproject, file: str, extras: Sequence[str], groups: Sequence[str]
 ) -> None:
     """Raise `InvalidError` if the file does not state its requirements itself."""
     name = escaped(file)
-    if stated.project is None:
-        if "dependencies" in stated.tool.poetry:
+    if tables.project is None:
+        if "dependencies" in tables.tool.poetry:
             raise InvalidError(
                 f"{name}: tool.poetry.dependencies: Poetry's own form, which no other tool reads",
                 "Move them to [project] dependencies (PEP 621), which Poetry 2 reads, too.",
@@ -184,7 +183,7 @@ def _require_static(
             )
         return
     dynamic = {"dependencies"} | ({"optional-dependencies"} if extras else set())
-    for key in sorted(dynamic.intersection(stated.project.dynamic)):
+    for key in sorted(dynamic.intersection(tables.project.dynamic)):
         raise InvalidError(
             f"{name}: project.dynamic: a build computes {key}, so the file does not state them",
             f"Write them under [project] {key}, or list the file that they are read from, such as"
@@ -193,33 +192,30 @@ def _require_static(
 
 
 def _required(
-    stated: Pyproject, file: str, text: str, extras: Iterable[str], groups: Iterable[str]
+    tables: Pyproject, file: str, text: str, extras: Iterable[str], groups: Iterable[str]
 ) -> Iterator[Line]:
     """Yield the requirements of a project; each extra and group counts once."""
-    project = stated.project or _Project()
+    project = tables.project or _Project()
     name, places = canonical(project.name), _lines_of(text)
-    lists: dict[str, dict[str, tuple[str, Sequence[str | _Include]]]] = {
-        "": {"": ("project.dependencies", project.dependencies or ())},
-        "extra": {
-            canonical(key): (f"project.optional-dependencies.{key}", items)
-            for key, items in project.optional_dependencies.items()
-        },
-        "group": {
-            canonical(key): (f"dependency-groups.{key}", items)
-            for key, items in stated.dependency_groups.items()
-        },
+    lists: dict[tuple[str, str], tuple[str, Sequence[str | _Include]]] = {
+        ("", ""): ("project.dependencies", project.dependencies or ())
     }
-    sources = {canonical(key): source for key, source in stated.tool.uv.sources.items()}
+    for key, extra in project.optional_dependencies.items():
+        lists["extra", canonical(key)] = f"project.optional-dependencies.{key}", extra
+    for key, group in tables.dependency_groups.items():
+        lists["group", canonical(key)] = f"dependency-groups.{key}", group
+    sources = {canonical(key): source for key, source in tables.tool.uv.sources.items()}
     todo = [("", ""), *(("extra", extra) for extra in extras), *(("group", g) for g in groups)]
     finished = set()
     while todo:
-        kind, wanted = todo.pop(0)
-        wanted = canonical(wanted)
-        if (kind, wanted) in finished:
+        kind, chosen = todo.pop(0)
+        chosen = canonical(chosen)
+        if (kind, chosen) in finished:
             continue
-        finished.add((kind, wanted))
-        _require_listed(kind, wanted, lists[kind], file)
-        key, items = lists[kind][wanted]
+        finished.add((kind, chosen))
+        if (kind, chosen) not in lists:
+            _refuse_unlisted(kind, chosen, [name for other, name in lists if other == kind], file)
+        key, items = lists[kind, chosen]
         for number, item in enumerate(items):
             if isinstance(item, _Include):
                 todo.append(("group", item.include_group))
