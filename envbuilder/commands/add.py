@@ -14,6 +14,7 @@ from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.schema import read_text
 from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.core.text import indented_proof
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,5 +131,6 @@ def _locked(change: Change, settings: Settings) -> Sequence[Outcome]:
     if outcomes and len(failures) == len(outcomes):
         first = failures[0]
         others = f" (and for {len(failures) - 1} more)" if failures[1:] else ""
-        raise InvalidError(f"{first.entry.label} cannot be locked{others}: {first.obstacle}", _LEFT)
+        why = indented_proof(first.obstacle)
+        raise InvalidError(f"{first.entry.label} cannot be locked{others}: {why}", _LEFT)
     return outcomes

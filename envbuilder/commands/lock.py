@@ -13,7 +13,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.core.files import save
 from envbuilder.core.settings import PROJECT_FILE
-from envbuilder.core.text import shown
+from envbuilder.core.text import indented_proof, shown
 from envbuilder.locks import changes, conda, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.python.indexes import canonical
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.locks.conda import Entry as CondaEntry
     from envbuilder.locks.entries import Entry
-    from envbuilder.packages.python.uv import Uv
     from envbuilder.profiles.lock import Lock
 
 _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
@@ -163,8 +162,6 @@ class Outcome(NamedTuple):
     previous: Lock | None
     lock: Lock | None
     """None if the profile cannot be combined with the project."""
-    notes: tuple[str, ...] = ()
-    """A line for each package that is older than a user may expect."""
 
     @property
     def obstacle(self) -> str:
@@ -208,7 +205,7 @@ def resolved(
     from concurrent import futures
 
     from envbuilder.core import parallel, process
-    from envbuilder.locks import newer, resolve
+    from envbuilder.locks import resolve
     from envbuilder.packages.python import upstream
 
     # Of two threads that are the first to ask for one, CPython 3.11 gives None to the second.
@@ -220,22 +217,13 @@ def resolved(
         profile = entry.profile
         if isinstance(profile, InvalidError):
             return Outcome(entry, previous, None)
-        notes: list[str] = []
-
-        def inspect(lock: Lock, uv: Uv) -> None:
-            if upgrade or packages:
-                notes.extend(newer.unmoved(profile, lock, uv, entry.places, packages))
-            else:
-                notes.extend(newer.unexpected(profile, lock, uv, previous))
-
         lock = resolve.resolve(
             *(profile, settings, previous, upgrade, progress.note),
             origin=entry.origin,
             upgrade_packages=packages,
-            inspect=inspect,
             read=read,
         )
-        return Outcome(entry, previous, lock, tuple(notes))
+        return Outcome(entry, previous, lock)
 
     task_name = f"resolve {chosen[0].label if len(chosen) == 1 else f'{len(chosen)} locks'}"
     with (
@@ -260,7 +248,7 @@ def settle(outcomes: Iterable[Outcome]) -> int:
     places: dict[str, list[str]] = {}
     details: dict[str, list[str]] = {}
     for outcome in outcomes:
-        entry, previous, lock, _ = outcome
+        entry, previous, lock = outcome
         usable = usable or not outcome.obstacle
         if lock is None:
             failures.setdefault(outcome.obstacle, []).append(entry.label)
@@ -269,7 +257,7 @@ def settle(outcomes: Iterable[Outcome]) -> int:
             continue
         if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
             stays = f"the lock in {entry.earlier} is kept"
-            console.result(f"{entry.label}: cannot be locked now; {stays}: {outcome.obstacle}")
+            _print(f"{entry.label}: cannot be locked now; {stays}: {outcome.obstacle}")
             _print_indented(_places(entry, outcome.obstacle))
             worst = INVALID
             continue
@@ -290,7 +278,7 @@ def settle(outcomes: Iterable[Outcome]) -> int:
             console.result(heading)
         _print_indented(lines)
     for reason, labels in failures.items():
-        console.result(f"{', '.join(labels)}: cannot be locked: {reason}")
+        _print(f"{', '.join(labels)}: cannot be locked: {reason}")
         _print_indented(places.get(reason, ()))
     for hint in dict.fromkeys(hints):
         console.result(hint)
@@ -299,7 +287,13 @@ def settle(outcomes: Iterable[Outcome]) -> int:
 
 def _print_indented(lines: Iterable[str]) -> None:
     for line in lines:
-        console.result(f"  {line}")
+        _print(f"  {line}")
+
+
+def _print(reason: str) -> None:
+    """Print a reason, and the resolver's proof in it on indented lines."""
+    for line in indented_proof(reason).splitlines():
+        console.result(line)
 
 
 def _places(entry: Entry, reason: str) -> list[str]:
@@ -326,18 +320,18 @@ def _report(entry: Entry, lock: Lock, present: Path | None) -> None:
     counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
     console.result(f"{entry.label}: {state}, {counts} → {present or entry.path}")
     if lock.state == "unlocked":
-        console.result(f"  {lock.reason}")
+        _print(f"  {lock.reason}")
 
 
 def _details(outcome: Outcome, lock: Lock) -> list[str]:
-    """Return what moved in a lock, what did not, which targets it lacks, and which hashes."""
+    """Return what moved in a lock, which targets it lacks, and which hashes are claims."""
     missing = [f"not for {target}: {why}" for target, why in lock.missing.items()]
     unread = [
         f"{name}: its server gives no part of it, so it was not compared with other wheels"
         for name in sorted({file.basename for file in lock.files if file.unread})
     ]
     moved = changes.lines(outcome.previous, lock)
-    return [*moved, *outcome.notes, *missing, *unread, *changes.claims(lock)]
+    return [*moved, *missing, *unread, *changes.claims(lock)]
 
 
 def _write(path: Path, text: str) -> None:
@@ -403,7 +397,7 @@ def settle_conda(
                     )  # fmt: skip
             except InvalidError as error:
                 if entry.origin is None:
-                    raise
+                    raise InvalidError(indented_proof(error.message), error.hint) from error
                 reason = error.message.removeprefix(f"{entry.profile.name}: ")
                 failures.setdefault((reason, error.hint), []).append(entry.label)
                 worst = INVALID if entry.required else worst
@@ -413,9 +407,9 @@ def settle_conda(
             if not same:
                 _write(entry.path, text)
             for line in _conda_lines(entry, before, lock, same=same):
-                console.result(line)
+                _print(line)
     for (reason, _), labels in failures.items():
-        console.result(f"{', '.join(labels)}: conda packages cannot be locked: {reason}")
+        _print(f"{', '.join(labels)}: conda packages cannot be locked: {reason}")
     for hint in dict.fromkeys(hint for _, hint in failures if hint):
         console.result(hint)
     failed = sum(map(len, failures.values()))

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COMMAND = re.compile(r"`[^`]*`")
+_PROOF = ". Proof: "
+_TREE = " │├└╰─▶×:"
+"""Characters that resolvers draw trees with."""
+_LONGEST_PROOF = 2000
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
 SHOWN = 60
 """Maximum number of characters of a file's text that a message repeats."""
@@ -101,6 +105,18 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
         break_on_hyphens=False,
     )
     return "\n".join(lines).replace(_HARD_SPACE, " ")
+
+
+def with_proof(sentence: str, printed: str) -> str:
+    """Return a sentence, and after it on the same line why, in the words of a resolver."""
+    words = " ".join(line.strip(_TREE).removeprefix("cause: ") for line in printed.splitlines())
+    return f"{sentence}{_PROOF}{escaped(' '.join(words.split()), _LONGEST_PROOF)}"
+
+
+def indented_proof(reason: str, width: int = 100) -> str:
+    """Return a reason with its resolver's proof, if it has one, on indented lines below."""
+    sentence, mark, proof = reason.partition(_PROOF)
+    return f"{sentence}:\n{wrapped(proof, width, '    ', '    ')}" if mark else reason
 
 
 def amount(value: float) -> str:

@@ -50,7 +50,6 @@ def resolve(
     *,
     origin: tuple[Profile, Lock] | None = None,
     upgrade_packages: Iterable[str] = (),
-    inspect: Callable[[Lock, Uv], None] = lambda *_: None,
     run: Runner = process.run,
     read: Callable[[str], bytes] = upstream.read_url,
     measure: Measure = file_sizes.measure,
@@ -62,8 +61,8 @@ def resolve(
     Versions in `previous` are kept if they still fit, unless `upgrade`, and except for
     `upgrade_packages`, which move to the newest version that fits the others. `origin`: the profile
     that this one is a project's variant of, and its lock; what is the same is taken from it.
-    `inspect` may question the resolver about the new lock. If neither an index nor a claim provides
-    a distribution, the lock is `unlocked` and gives the reason. Raise `BuildError` if an index
+    If neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
+    reason. Raise `BuildError` if an index
     fails, `ToolError` without uv, `InvalidError` if the bytes of a local wheel differ from what its
     index or a claim states.
     """
@@ -113,7 +112,6 @@ def resolve(
                 missing=solution.missing,
             )
             lock = _sized(listed, urls, previous, measure, on_progress)
-            inspect(lock, uv)
     except UnresolvableError as reason:
         return _unlocked(profile, str(reason))
     return _judged(lock)

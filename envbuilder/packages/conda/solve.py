@@ -19,14 +19,15 @@ import msgspec
 from envbuilder.core import decoding
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
-from envbuilder.packages.conda import records, unsolvable
+from envbuilder.core.text import with_proof
+from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
-from envbuilder.packages.conda.unsolvable import UnsolvableError
 from envbuilder.packages.python import indexes
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import require_backend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.core import types
     from envbuilder.core.settings import Settings
@@ -36,6 +37,14 @@ _SECONDS = 300
 """A solve that takes longer is abandoned; those of real environments take seconds."""
 _CHANNEL_SECONDS = 900
 """The same, with the time to read the channels."""
+
+
+class UnsolvableError(Exception):
+    """No choice of packages satisfies a target; one sentence."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class Channels:
@@ -134,7 +143,7 @@ async def _targets(
                 Target(
                     platform=platform,
                     python=python,
-                    virtual_packages=unsolvable.declared(profile, platform),
+                    virtual_packages=profile.conda.virtual_packages.get(platform, {}),
                     packages=tuple(sorted(packages, key=lambda p: p.name)),
                 )
             )
@@ -161,7 +170,7 @@ class _Solver(NamedTuple):
 
         sources = [rattler.Channel(url) for url in self.channels.values()]
         subdirs: list[Any] = [SUBDIRS[platform], "noarch"]
-        virtual = unsolvable.declared(self.profile, platform)
+        virtual = self.profile.conda.virtual_packages.get(platform, {})
         try:
             async with asyncio.timeout(_CHANNEL_SECONDS):
                 solution = await rattler.solve(
@@ -175,10 +184,32 @@ class _Solver(NamedTuple):
                     timeout=datetime.timedelta(seconds=_SECONDS),
                 )
         except SolverError as error:
-            raise unsolvable.explained(str(error), self.profile, platform, self.origin) from error
+            owner = "project's" if self.origin else "profile's"
+            raise UnsolvableError(
+                with_proof("no choice of packages satisfies it", str(error)),
+                f"Change the {owner} conda packages, or list what PyPI has under pip:. What"
+                " machines have, such as __cuda, is said by the profile (conda.virtual_packages).",
+            ) from error
         packages = [_package(record, self.channels, SUBDIRS[platform]) for record in solution]
-        unsolvable.require_no_framework(self.profile, packages)
+        require_no_framework(self.profile, packages)
         return packages
+
+
+def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
+    """Raise `UnsolvableError` if conda packages bring the framework beside that of the profile."""
+    framework = FRAMEWORKS[profile.framework]
+    present = {package.name: package for package in packages if framework.in_conda(package.name)}
+    if not present or profile.conda.framework == "conda":
+        return
+    others = [package for package in packages if package.name not in present]
+    pairs = ((p, name) for name in sorted(present) for p in others if name in p.dependencies)
+    dependent, name = next(pairs, (None, min(present)))
+    what = f"{name} {present[name].version} of {present[name].channel}"
+    says = f"{dependent.name} {dependent.version} requires {what}" if dependent else what
+    raise UnsolvableError(
+        f"{says}, but {framework.title} comes from the profile's wheels",
+        f"List {dependent.name if dependent else name} under pip: in environment.yml instead.",
+    )
 
 
 async def _still_offered(

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, pip, types, uv_program
+from envbuilder.core import decoding, pip, text, types, uv_program
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import printed_reason
-from envbuilder.packages.python import indexes, pylock, unresolvable
+from envbuilder.packages.python import indexes, pylock
 from envbuilder.packages.python.indexes import DEFAULT, canonical
 from envbuilder.packages.python.static_index import StaticIndex
 from envbuilder.profiles.lock import File
@@ -33,11 +34,6 @@ _ANNOTATION = re.compile(r"^([a-z0-9-]+)==\S+ +# via (.+)$", re.MULTILINE)
 
 class UnresolvableError(Exception):
     """No choice of files satisfies a target; the message is suitable as a lock's `reason`."""
-
-    def __init__(self, message: str, proof: str = "") -> None:
-        """`proof`: what uv printed, without URLs."""
-        super().__init__(message)
-        self.proof = proof
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -79,56 +75,12 @@ class Uv(Struct, frozen=True, kw_only=True):
         # That comes second because of several indexes: if one has a preferred version for other
         # machines only, uv looks no further and takes another version. Only as a last resort may
         # all versions change.
-        attempts = ("fix", "prefer", "free") if preferred else ("free",)
-        for attempt in attempts[:-1]:
-            try:
+        for attempt in ("fix", "prefer") if preferred else ():
+            with suppress(UnresolvableError):
                 return self._attempt(
                     attempt, requirements, platform, python, preferred, constraints
                 )
-            except UnresolvableError:
-                continue
-        try:
-            return self._attempt("free", requirements, platform, python, preferred, constraints)
-        except UnresolvableError as error:
-            version = self._with_wheel(unresolvable.without_wheel(error.proof), platform, python)
-            raise _unresolvable(platform, python, error.proof, version) from None
-
-    def _with_wheel(self, name: str, platform: types.Platform, python: str) -> str:
-        """Return the newest version of a package that has a wheel, if uv's cache knows one."""
-        offline = msgspec.structs.replace(self, options=(*self.options, "--offline"))
-        try:
-            wheels = (
-                offline.newest([name], platform, python, from_first_index=False) if name else ()
-            )
-        except (BuildError, UnresolvableError):
-            return ""
-        return next((wheel.file.version for wheel in wheels), "")
-
-    def newest(
-        self,
-        names: Sequence[str],
-        platform: types.Platform,
-        python: str,
-        *,
-        from_first_index: bool,
-    ) -> tuple[Found, ...]:
-        """Return the newest wheel of each package, whatever it requires.
-
-        `from_first_index`: of the indexes that have a package, look into the first alone.
-        """
-        strategy = ("--index-strategy", "first-index") if from_first_index else ()
-        return self._attempt("free", names, platform, python, {}, (), ("--no-deps", *strategy))
-
-    def require_together(
-        self,
-        requirements: Sequence[str],
-        platform: types.Platform,
-        python: str,
-        pins: Mapping[str, str],
-        constraints: Sequence[str],
-    ) -> None:
-        """Raise `UnresolvableError` if these exact versions do not satisfy all requirements."""
-        self._attempt("fix", requirements, platform, python, pins, constraints)
+        return self._attempt("free", requirements, platform, python, preferred, constraints)
 
     def edges(
         self,
@@ -140,10 +92,10 @@ class Uv(Struct, frozen=True, kw_only=True):
     ) -> Iterator[tuple[str, str]]:
         """Yield pairs of packages of a resolution, of which the first requires the second."""
         options = ("--annotation-style", "line")
-        text = self._output(
+        printed = self._output(
             "requirements.txt", "fix", requirements, platform, python, pins, constraints, options
         )
-        for name, reasons in _ANNOTATION.findall(text):
+        for name, reasons in _ANNOTATION.findall(printed):
             yield from ((by, name) for by in reasons.split(", ") if not by.startswith("-"))
 
     def _attempt(
@@ -154,13 +106,12 @@ class Uv(Struct, frozen=True, kw_only=True):
         python: str,
         preferred: Mapping[str, str],
         constraints: Sequence[str],
-        options: Sequence[str] = (),
     ) -> tuple[Found, ...]:
-        text = self._output(
+        written = self._output(
             *("pylock.toml", how, requirements, platform, python, preferred, constraints),
-            ("--no-annotate", *options),
+            ("--no-annotate",),
         )
-        return tuple(self._resolved(w) for w in pylock.parse(text, platform, python))
+        return tuple(self._resolved(w) for w in pylock.parse(written, platform, python))
 
     def _output(
         self,
@@ -203,7 +154,14 @@ class Uv(Struct, frozen=True, kw_only=True):
             timeout=SECONDS,
         )  # fmt: skip
         if done.returncode == 1 and "No solution found" in done.stderr:
-            raise _unresolvable(platform, python, _scrub(done.stderr))
+            proof = done.stderr.partition("No solution found when resolving dependencies")[2]
+            raise UnresolvableError(
+                text.with_proof(
+                    f"{platform} with Python {python}: no wheels satisfy all requirements (nothing"
+                    " is built from source; PIP_FIND_LINKS names folders of wheels of your own)",
+                    _scrub(proof),
+                )
+            )
         if done.returncode != 0:
             why = printed_reason(done.stderr)
             raise BuildError(
@@ -255,13 +213,6 @@ class Uv(Struct, frozen=True, kw_only=True):
         return Found(file=file, url=url)
 
 
-def _unresolvable(
-    platform: types.Platform, python: str, proof: str, version: str = ""
-) -> UnresolvableError:
-    why = unresolvable.explained(proof, version)
-    return UnresolvableError(f"{platform} with Python {python}: {why}", proof)
-
-
 def _checked(**fields: object) -> File:
     """Return a validated lock entry: its strings end up in file names and command lines."""
     try:
@@ -277,9 +228,9 @@ def _hash(path: Path) -> tuple[str, int]:
         return hashlib.file_digest(stream, "sha256").hexdigest(), path.stat().st_size
 
 
-def _scrub(text: str) -> str:
+def _scrub(printed: str) -> str:
     """Return text without URLs: a lock and a log name no index."""
-    return re.sub(r"\b[a-z][a-z0-9+.-]*://\S+", "<url>", text)
+    return re.sub(r"\b[a-z][a-z0-9+.-]*://\S+", "<url>", printed)
 
 
 def links(locations: Sequence[str], offered: Iterable[str], work: Path) -> tuple[str, ...]:

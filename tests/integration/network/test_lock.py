@@ -12,7 +12,7 @@ import pytest
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.locks import newer, resolve
+from envbuilder.locks import resolve
 from envbuilder.packages.python import upstream
 from envbuilder.packages.python.static_index import Offer
 from envbuilder.packages.store import Store
@@ -24,7 +24,6 @@ from tests.support import make_wheels as small_wheels
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.packages.python.uv import Uv
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
@@ -155,26 +154,6 @@ def test_only_an_upgrade_moves_pins(default: Default, wheels: Path, own: Setting
     moved = default.lock(profile("top==1.0"), own, before, upgrade=True)
     assert versions(moved) == {"leaf": "1.1", "top": "1.0", "uv": "0.13.8"}
     assert versions(default.lock(profile(), own, before, upgrade=True))["top"] == "2.0"
-
-
-def test_what_an_upgrade_does_not_move_says_why(
-    default: Default, wheels: Path, own: Settings
-) -> None:
-    wheel(wheels, "top", "2.0", "leaf>=1")
-    wheel(wheels, "leaf", "1.1")
-    wheel(wheels, "holder", "1.0", "leaf<1.1")
-    lines: list[str] = []
-
-    def inspect(lock: Lock, uv: Uv) -> None:
-        lines.extend(newer.unmoved(asked, lock, uv, {"top<2": "requirements.txt:1"}))
-
-    asked = profile("top<2", "leaf", "holder")
-    lock = default.lock(asked, own, upgrade=True, inspect=inspect)
-    assert versions(lock)["leaf"] == "1.0"
-    assert lines == [
-        "leaf 1.0: held by holder, which requires leaf<1.1 (1.1 exists)",
-        "top 1.0: requirements.txt:1 says top<2 (2.0 exists)",
-    ]
 
 
 def test_what_no_longer_fits_moves_alone(default: Default, wheels: Path, own: Settings) -> None:

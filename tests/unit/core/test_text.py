@@ -235,3 +235,23 @@ def test_no_error_holds_credentials() -> None:
 def test_a_public_url_holds_no_credentials(url: str, without: str) -> None:
     assert public(url) == without
     assert is_public(url) == (url == without)
+
+
+@pytest.mark.parametrize(
+    ("printed", "proof"),
+    [
+        (":\n  ╰─▶ Because a<2\n      and b>3, it fails.\n", "Because a<2 and b>3, it fails."),
+        ("\n  cause: Because a<2 and b>3\n         it fails.\n", "Because a<2 and b>3 it fails."),
+        ("└─ a 1.0 would require\n   └─ __cuda >=12", "a 1.0 would require __cuda >=12"),
+        ("\x1b[1m" + "word " * 900, "\\x1b[1m" + "word " * 399),
+    ],
+)
+def test_a_proof_is_one_line_and_is_shown_indented(printed: str, proof: str) -> None:
+    reason = text.with_proof("cpu: no wheels fit", printed)
+    assert reason.startswith(f"cpu: no wheels fit. Proof: {proof}")
+    assert reason.isprintable()
+    assert len(reason) < 2100
+    first, *rest = text.indented_proof(reason).splitlines()
+    assert first == "cpu: no wheels fit:"
+    assert all(line.startswith("    ") and len(line) <= 100 for line in rest)
+    assert text.indented_proof("another reason") == "another reason"
