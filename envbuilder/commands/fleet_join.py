@@ -27,10 +27,10 @@ class _Name(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name, or refuse it."""
-        from envbuilder.payload.parallel import meeting
+        from envbuilder.payload.parallel import shares
 
         try:
-            return meeting.name(str(value))
+            return shares.name(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

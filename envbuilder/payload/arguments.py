@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import FrozenSet
+from typing import Any, FrozenSet, Optional, Tuple
 
 from . import start
 from .frameworks import FRAMEWORKS
@@ -12,8 +12,17 @@ from .machine import facts
 from .machine.accelerators import ACCELERATORS
 from .numerics.compilers import BACKENDS
 from .numerics.numerics import GRADIENT_TOLERANCE
-from .parallel.command import add_parallel, index
-from .tuning.command import add_trial
+from .parallel import shares
+from .training.train import BATCH
+
+TRIAL_STEPS, TRIAL_WARM_UP = 150, 30
+"""Steps of batch 64; other batch sizes use as many images."""
+
+TRIAL_SECONDS = 900
+"""A trial takes seconds, with a compiler a minute. Workers can deadlock and wait forever."""
+
+PARALLEL_SECONDS = 600
+"""For each device alone, and for all together; most of it is room for slow starts."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,10 +40,16 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("probe", help="print facts about Python and torch as JSON")
     commands.add_parser("exec", help="exec -- CMD: set OMP_NUM_THREADS for this host, become CMD")
-    add_trial(commands)
-    add_parallel(commands)
-    verify = commands.add_parser("verify", help="train MNIST and check", allow_abbrev=False)
-    add = verify.add_argument
+    _add_verify(commands)
+    _add_trial(commands)
+    _add_parallel(commands)
+    return top
+
+
+def _add_verify(commands: Any) -> None:
+    add = commands.add_parser(
+        "verify", help="train MNIST and check", allow_abbrev=False
+    ).add_argument
     add("--device", required=True, choices=ACCELERATORS)
     add("--data", required=True, type=Path, help="folder with the four IDX files, raw or .gz")
     add("--dataset-name", help="the name in the report; by default from the files' hashes")
@@ -42,8 +57,8 @@ def parser() -> argparse.ArgumentParser:
     add("--questions", type=Path, help="folder in which the images of a blind test will appear")
     add("--record", type=Path, help="folder for what goes into chosen steps, and comes out")
     add("--record-steps", type=_numbers, default=frozenset(), help="their numbers, from 0: 0,1,47")
-    add("--images", type=_positive, help="train on the first ones only")
-    add("--epochs", type=_positive, help="default: 1, or 3 on a subset")
+    add("--images", type=positive, help="train on the first ones only")
+    add("--epochs", type=positive, help="default: 1, or 3 on a subset")
     add(
         "--quick",
         action="store_true",
@@ -59,10 +74,76 @@ def parser() -> argparse.ArgumentParser:
     add("--extension", action="append", default=[], choices=sorted(facts.EXTENSIONS))
     add("--no-baseline", action="store_true", help="do not train on the CPU for comparison")
     add("--index", type=index, default=0, help="index of the device to use")
-    return top
 
 
-def _positive(text: str) -> int:
+def _add_trial(commands: Any) -> None:
+    add = commands.add_parser("trial", help="time a setting", allow_abbrev=False).add_argument
+    add("--survey", action="store_true", help="report what could be tried, then exit")
+    add("--device", default="cpu", choices=ACCELERATORS)
+    add("--data", type=Path, help="folder with the four IDX files, raw or .gz")
+    add("--steps", type=positive, default=TRIAL_STEPS, help="steps that are timed, at batch 64")
+    add("--warm-up", type=positive, default=TRIAL_WARM_UP, help="steps before them")
+    add("--seed", type=int, default=1)
+    add("--batch", type=positive, default=BATCH)
+    add("--layout", choices=("contiguous", "channels_last"))
+    add("--order", choices=("published", "pool-first"))
+    add("--dropout", choices=("torch", "bytes"), help="how dropout masks are drawn")
+    add("--bfloat16", action="store_true", help="autocast to bfloat16")
+    add("--flush-denormal", action="store_true")
+    add("--compile", dest="compile_backend", choices=BACKENDS)
+    add("--check-compile", action="store_true", help="check the backend's gradients instead")
+    add("--workers", type=index, help="DataLoader workers; without it, data is held on the device")
+    add("--start-method", choices=("fork", "forkserver", "spawn"))
+    add("--extension", choices=("ipex", "zentorch"))
+    add("--set", dest="variables", action="append", default=[], metavar="NAME=VALUE")
+    add("--limit", type=positive, default=TRIAL_SECONDS, help="time limit in seconds")
+
+
+def _add_parallel(commands: Any) -> None:
+    parallel = commands.add_parser(
+        "parallel", help="train on each device alone, then on all together", allow_abbrev=False
+    )
+    parallel.add_argument("--devices", type=_devices, help="all (the default), or 0,1,…")
+    node = commands.add_parser(
+        "parallel-node", help="one node's part of a parallel on several", allow_abbrev=False
+    )
+    add = node.add_argument
+    add("--nodes", required=True, type=positive, help="how many take part")
+    add("--node-rank", required=True, type=index, help="number of this one, from 0")
+    add("--node-name", required=True, type=shares.name, help="its name in messages")
+    add("--master-address", required=True, help="where the others reach node 0")
+    add("--master-port", required=True, type=positive, help="a free port there")
+    add("--folder", required=True, type=Path, help="a folder that all nodes see")
+    add("--attempt", required=True, type=shares.name, help="the same on all nodes")
+    for command in (parallel, node):
+        command.add_argument("--run-id", default="", help="returned with the report")
+        command.add_argument("--quick", action="store_true", help="fewer steps on the CPU")
+    rank = commands.add_parser("parallel-rank", help="one process of parallel", allow_abbrev=False)
+    add = rank.add_argument
+    add("--folder", required=True, type=Path, help="where it writes its results")
+    add("--alive", required=True, type=Path, help="where its starter holds a lock")
+    add("--shares", required=True, type=positive, help="parts of the CPU's cores")
+    add("--index", type=index, help="the part to take; by default the rank's number")
+    add("--seed", type=int, default=1)
+    for command in (parallel, node, rank):
+        add = command.add_argument
+        add("--device", required=True, choices=ACCELERATORS)
+        add("--data", required=True, type=Path)
+        add("--steps", type=positive, help="timed steps on each rank")
+        limit_help = "seconds per part; of a node: in all"
+        add("--limit", type=positive, default=PARALLEL_SECONDS, help=limit_help)
+
+
+def index(text: str) -> int:
+    """Parse a number of a device, or of anything else, from 0."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return number
+
+
+def positive(text: str) -> int:
+    """Parse an integer from 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
@@ -78,3 +159,10 @@ def _fraction(text: str) -> float:
     if not 0 <= number <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not a fraction between 0 and 1")
     return number
+
+
+def _devices(text: str) -> Optional[Tuple[int, ...]]:
+    try:
+        return shares.parse(text)
+    except shares.ChoiceError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

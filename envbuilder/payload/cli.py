@@ -7,11 +7,14 @@ cannot be executed.
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 
-from . import SCHEMA, entry
+from . import SCHEMA
+from .machine import threads
 
 if TYPE_CHECKING:
     import argparse
@@ -27,15 +30,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if words[:1] == ["exec"]:
         # Everything after exec belongs to the command. exec precedes every command of a
         # container, so the imports that only other commands need come below.
-        return entry.run_command(words[2:] if words[1:2] == ["--"] else words[1:])
+        return become(words[2:] if words[1:2] == ["--"] else words[1:])
     from . import arguments, report
 
     options = arguments.parser().parse_args(words)
-    if options.command == "probe":
-        return _probe()
     try:
         options.start.isolate()
-        return _verify(options) if options.command == "verify" else _other(options)
+        return _run(options)
     except report.CheckError as error:
         print(f"payload: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -44,22 +45,65 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return EXIT_INTERRUPTED
 
 
-def _other(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "probe":
+        from .machine import facts
+
+        print(json.dumps({"schema": SCHEMA, **facts.probe()}, indent=2))
+        return 0
+    if options.command == "verify":
+        return _verify(options)
     options.start.require()
     if options.command == "trial":
-        from .tuning.command import run
+        from . import tuning
+
+        return tuning.run(options)
+    return _parallel(options)
+
+
+def become(command: Sequence[str]) -> int:
+    """Replace this process with ``command``; return only if that is impossible.
+
+    This is the image's entrypoint. Returns 127 if the command does not exist, 126 if it cannot be
+    executed, 2 if none was given. ``OMP_NUM_THREADS`` is derived from affinity, quota and cores,
+    unless it is already set. It must be set before the command starts, because OpenMP reads it
+    once, when it is loaded.
+    """
+    if not command:
+        print("payload exec: no command given: payload exec -- CMD [ARG...]", file=sys.stderr)
+        return EXIT_USAGE
+    if not os.environ.get("OMP_NUM_THREADS"):
+        os.environ["OMP_NUM_THREADS"] = str(threads.decide(threads.fetch()))
+    # Python ignores these two signals, and an ignored signal stays ignored across exec: without
+    # this, a pipeline inside the container would not end when its reader does.
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606 - exec of the command is the purpose
+    except FileNotFoundError:
+        print(f"payload exec: {command[0]}: command not found", file=sys.stderr)
+        return 127
+    except OSError as error:
+        reason = error.strerror or str(error)
+        print(f"payload exec: {command[0]}: cannot be executed: {reason}", file=sys.stderr)
+        return 126
+
+
+def _parallel(options: argparse.Namespace) -> int:
+    from . import events
+    from .parallel import multi_node, parallel, ranks
+
+    if options.command == "parallel-rank":
+        return ranks.main(options)
+    out = events.Events(events.take_stdout(), options.run_id)
+    if options.command == "parallel-node":
+        # A starter that was killed cannot end it, and the other nodes would wait for it in vain.
+        ranks.end_with_parent()
+        report = multi_node.measure(options, out)
     else:
-        from .parallel.command import run
-    return run(options)
-
-
-def _probe() -> int:
-    import json
-
-    from .machine import facts
-
-    print(json.dumps({"schema": SCHEMA, **facts.probe()}, indent=2))
-    return 0
+        report = parallel.measure(options, out)
+    out.report(report)
+    return EXIT_FAILED if report["status"] == "failed" else 0
 
 
 def _verify(options: argparse.Namespace) -> int:

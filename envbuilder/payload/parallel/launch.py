@@ -12,12 +12,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import PACKAGE, start
 from ..machine import importing
 from ..report import CheckError
-from . import meeting, network, ranks, shares
+from . import ranks, shares
 from .agreement import Ended
 
 if TYPE_CHECKING:
@@ -32,6 +32,12 @@ LOOK = 1.0
 DESERTED = 10.0
 """Seconds that ranks get to fail by themselves once another node has ended without its part."""
 
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""What gloo and NCCL (RCCL, too) read the interface's name from."""
+
+MOST = 1 << 20
+"""Bytes of a JSON file that are read."""
+
 QUICK_STEPS, CPU_STEPS, DEVICE_STEPS = 15, 60, 500
 """Timed steps: a second or more, so that the start of a block does not count."""
 
@@ -40,64 +46,59 @@ QUICK_STEPS, CPU_STEPS, DEVICE_STEPS = 15, 60, 500
 class Group:
     """How torchrun joins the ranks that it starts here with the others, if there are any.
 
-    ``first`` is the number of the first rank that runs here, ``network`` the variables on the
-    interface to use. Once ``given_up`` returns true, the others will not do their part any more.
+    ``network`` has the variables on the interface to use, ``first`` is the number of the first rank
+    that runs here, and ``folder`` receives the ranks' results. Once ``given_up`` returns true, the
+    others will not do their part any more.
     """
 
     rendezvous: Tuple[str, ...]
     network: Mapping[str, str]
     first: int = 0
+    folder: Optional[Path] = None
     given_up: Callable[[], bool] = lambda: False
 
 
-def run(options: argparse.Namespace, indices: Sequence[int], index: Optional[int]) -> Ended:
+ONE_MACHINE = Group(
+    # Port 0 picks a free port; two verifications at once would collide on a fixed one. All traffic
+    # stays on the loopback interface, since a container may have no other.
+    rendezvous=(
+        *("--nnodes", "1", "--local-addr", "127.0.0.1", "--rdzv-id", "verify"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
+    ),
+    network=dict.fromkeys(INTERFACE_VARIABLES, "lo0" if sys.platform == "darwin" else "lo"),
+)
+
+
+def run(
+    options: argparse.Namespace,
+    indices: Sequence[int],
+    index: Optional[int] = None,
+    group: Group = ONE_MACHINE,
+) -> Ended:
     """Start one device's rank alone, or all of this machine by torchrun (``index`` None).
 
-    Returns after their end. All traffic stays on the loopback interface, since a container may have
-    no other.
+    Returns after their end.
     """
-    alone = Group(
-        # Port 0 picks a free port; two verifications at once would collide on a fixed one.
-        rendezvous=(
-            *("--nnodes", "1", "--local-addr", "127.0.0.1", "--rdzv-id", "verify"),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-        ),
-        network=network.loopback(),
-    )
-    with TemporaryDirectory(prefix="envbuilder-") as folder:
-        return _run_in(Path(folder), Path(folder), options, indices, index, alone)
-
-
-def run_group(
-    options: argparse.Namespace, indices: Sequence[int], folder: Path, group: Group
-) -> Ended:
-    """Start this node's ranks of a group by torchrun; they leave their results in ``folder``."""
     with TemporaryDirectory(prefix="envbuilder-") as local:
-        return _run_in(Path(local), folder, options, indices, None, group)
+        return _run_in(Path(local), options, indices, index, group)
 
 
 def _run_in(
     local: Path,
-    folder: Path,
     options: argparse.Namespace,
     indices: Sequence[int],
     index: Optional[int],
     group: Group,
 ) -> Ended:
-    world = 1 if index is not None else len(indices)
-    arguments = [
-        "--promise",
-        options.start.text(),
-        "parallel-rank",
-        "--device",
-        options.device,
-        "--data",
-        str(options.data),
+    world, folder = 1 if index is not None else len(indices), group.folder or local
+    command = [
+        *_program(),
+        *("--promise", options.start.text(), "parallel-rank", "--device", options.device),
+        # The lock is in a folder of this machine: not every shared one has locks.
+        *("--data", str(options.data), "--folder", str(folder), "--alive", str(local)),
+        *("--steps", str(_steps(options)), "--limit", str(options.limit)),
+        *("--shares", str(len(indices))),
     ]
-    # The lock is in a folder of this machine: not every shared one has locks.
-    arguments += ["--folder", str(folder), "--alive", str(local), "--steps", str(_steps(options))]
-    arguments += ["--limit", str(options.limit), "--shares", str(len(indices))]
-    command = [*_program(), *arguments]
     if index is not None:
         command += ["--index", str(index)]
     else:
@@ -136,8 +137,8 @@ def collect(
     return Ended(
         code,
         output,
-        [meeting.read(folder / f"rank-{n}.result.json") for n in numbers],
-        [meeting.read(folder / f"rank-{n}.state.json") for n in numbers],
+        [read(folder / f"rank-{n}.result.json") for n in numbers],
+        [read(folder / f"rank-{n}.state.json") for n in numbers],
         _contents([folder / f"rank-{n}.gradients" for n in numbers]),
         _contents([folder / f"rank-{n}.weights" for n in numbers]),
         limit,
@@ -182,7 +183,7 @@ def _stop(child: subprocess.Popen[bytes], folder: Path, numbers: Sequence[int]) 
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(PATIENCE)
     for number in numbers:
-        process = meeting.read(folder / f"rank-{number}.state.json").get("pid")
+        process = read(folder / f"rank-{number}.state.json").get("pid")
         if isinstance(process, int) and child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -198,16 +199,19 @@ def _contents(paths: Sequence[Path]) -> List[bytes]:
     """Return the files' contents; those equal to the first are held in memory once."""
     contents: List[bytes] = []
     for path in paths:
-        content = _content(path)
+        content = path.read_bytes() if path.is_file() else b""
         contents.append(contents[0] if contents and content == contents[0] else content)
     return contents
 
 
-def _content(path: Path) -> bytes:
+def read(path: Path) -> Dict[str, Any]:
+    """Return a JSON file's object; an empty one if the file is missing or is something else."""
     try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+        with path.open("rb") as stream:
+            value = json.loads(stream.read(MOST))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def count(accelerator: str, limit: float) -> int:

@@ -7,6 +7,7 @@ functions are pure except for `fetch_cores`, `pin`, and the thread count in `env
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ..machine import threads
@@ -25,6 +26,13 @@ _FOREIGN = (
     *("MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_"),
     *("PET_", "TORCHELASTIC_"),
 )
+
+
+def name(text: str) -> str:
+    """Parse the name of an attempt, or of a node; raise ValueError for anything else."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
+        raise ValueError(f"{text!r} is not 1 to 64 letters, digits, '.', '_' and '-'")
+    return text
 
 
 class ChoiceError(CheckError):

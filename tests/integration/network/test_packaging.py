@@ -179,7 +179,7 @@ def test_the_wheel_holds_the_package_its_data_and_nothing_else(
         "py.typed",
         "cli.py",
         "payload/verify.py",
-        "payload/entry.py",
+        "payload/cli.py",
         "data/mnist-subset/README.md",
         "data/mnist-subset/train-images-idx3-ubyte.gz",
         "data/mnist-subset/t10k-labels-idx1-ubyte.gz",

@@ -1,4 +1,4 @@
-"""The command ``trial``: its options, its process, its one line of JSON.
+"""The command ``trial``: its process, its one line of JSON, and the survey of what can be set here.
 
 Variables such as OMP_NUM_THREADS and LD_PRELOAD are read when a process starts. With ``--set`` the
 process therefore execs itself with the variables in place, in whatever environment it runs: its
@@ -7,50 +7,34 @@ caller does not have to know how to pass them on.
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
+import multiprocessing
 import os
+import platform
+import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence
 
-from .. import SCHEMA, events, origins, start
-from ..machine.accelerators import ACCELERATORS
-from ..numerics import compilers
-from ..training import dataset, idx, model
-from . import survey, trial
+from . import SCHEMA, events, origins, start, trial
+from .machine import facts, threads
+from .numerics import compilers
+from .training import dataset, idx, model
+
+if TYPE_CHECKING:
+    import argparse
 
 EXIT_USAGE, EXIT_FAILED = 2, 5
-LIMIT_SECONDS = 900
-"""A trial takes seconds, with a compiler a minute. Workers can deadlock and wait forever."""
 
-START_METHODS = ("fork", "forkserver", "spawn")
+ALLOCATORS = {
+    "tcmalloc": ("libtcmalloc_minimal.so*", "libtcmalloc.so*"),
+    "jemalloc": ("libjemalloc.so*",),
+    "mimalloc": ("libmimalloc.so*",),
+}
+"""Allocators that torch's users preload, each with the file names of its library."""
 
-
-def add_trial(commands: Any) -> None:
-    """Add the command to the payload's commands."""
-    command = commands.add_parser("trial", help="time a setting", allow_abbrev=False)
-    add = command.add_argument
-    add("--survey", action="store_true", help="report what could be tried, then exit")
-    add("--device", default="cpu", choices=ACCELERATORS)
-    add("--data", type=Path, help="folder with the four IDX files, raw or .gz")
-    add("--steps", type=_positive, default=trial.STEPS, help="steps that are timed, at batch 64")
-    add("--warm-up", type=_positive, default=trial.WARM_UP, help="steps before them")
-    add("--seed", type=int, default=1)
-    add("--batch", type=_positive, default=trial.Setting.batch)
-    add("--layout", choices=("contiguous", "channels_last"))
-    add("--order", choices=("published", "pool-first"))
-    add("--dropout", choices=("torch", "bytes"), help="how dropout masks are drawn")
-    add("--bfloat16", action="store_true", help="autocast to bfloat16")
-    add("--flush-denormal", action="store_true")
-    add("--compile", dest="compile_backend", choices=compilers.BACKENDS)
-    add("--check-compile", action="store_true", help="check the backend's gradients instead")
-    add("--workers", type=_count, help="DataLoader workers; without it, data is held on the device")
-    add("--start-method", choices=START_METHODS)
-    add("--extension", choices=("ipex", "zentorch"))
-    add("--set", dest="variables", action="append", default=[], metavar="NAME=VALUE")
-    add("--limit", type=_positive, default=LIMIT_SECONDS, help="time limit in seconds")
+SYSTEM_FOLDERS = ("/usr/local/lib", "/usr/lib", "/usr/lib64", "/lib", "/opt/homebrew/lib")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -59,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         _become(variables(options.variables), options.start)
     out = events.Events(events.take_stdout())
     if options.survey:
-        out.report({"schema": SCHEMA, **survey.survey()})
+        out.report({"schema": SCHEMA, **survey()})
         return 0
     if options.data is None:
         return _refuse(out, "trial needs --data, or --survey")
@@ -156,15 +140,63 @@ def _refuse(out: events.Events, message: str) -> int:
     return EXIT_USAGE
 
 
-def _positive(text: str) -> int:
-    number = _count(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return number
+# ---- the survey; it needs no torch
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
-    return number
+def survey() -> Dict[str, Any]:
+    """Return the facts that decide which settings are worth a trial, as this process sees them."""
+    limits = threads.fetch()
+    preload = os.environ.get("LD_PRELOAD", "")
+    return {
+        "threads": {
+            **asdict(limits),
+            "decided": threads.decide(limits),
+            "used": threads.chosen_by_user(os.environ.get("OMP_NUM_THREADS")),
+        },
+        "allocator": facts.allocator(),
+        "allocators": find_allocators(folders(preload)),
+        # Other preloaded libraries are kept.
+        "preload": [path for path in re.split("[: ]+", preload) if path and not is_allocator(path)],
+        "glibc": platform.libc_ver()[0] == "glibc",
+        "wait_policy": os.environ.get("OMP_WAIT_POLICY"),
+        "start_methods": multiprocessing.get_all_start_methods(),
+    }
+
+
+def folders(preload: str) -> List[Path]:
+    """Return the folders to search for allocators: of preloaded files, the payload, the system."""
+    named = [Path(path).parent for path in re.split("[: ]+", preload) if "/" in path]
+    machine = f"{platform.machine()}-linux-gnu"
+    system = [Path(folder) for folder in SYSTEM_FOLDERS]
+    prefixes = [Path(sys.argv[0]).resolve().parent, Path(sys.prefix) / "lib"]
+    return [*named, *prefixes, *(folder / machine for folder in system), *system]
+
+
+def find_allocators(places: Iterable[Path]) -> Dict[str, str]:
+    """Map each allocator found to the path of its library; the first of ``places`` wins."""
+    libraries: Dict[str, str] = {}
+    for place in places:
+        for name, patterns in ALLOCATORS.items():
+            path = _first(place, patterns)
+            if path is not None:
+                libraries.setdefault(name, str(path))
+    return libraries
+
+
+def is_allocator(path: str) -> bool:
+    """Return whether a library's name is one of an allocator's."""
+    return any(Path(path).name.startswith(f"lib{name}") for name in ALLOCATORS)
+
+
+def _first(place: Path, patterns: Iterable[str]) -> Optional[Path]:
+    for pattern in patterns:
+        try:
+            files = sorted(path for path in place.glob(pattern) if path.is_file())
+        except OSError:
+            files = []
+        # A name without a version is for the linker; it may be a text file.
+        versioned = [path for path in files if re.search(r"\.so\.[0-9]", path.name)]
+        if versioned or files:
+            # Resolved, as /proc/self/maps will name it.
+            return (versioned or files)[0].resolve()
+    return None

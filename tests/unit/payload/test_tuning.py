@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.payload import arguments, cli, events
+from envbuilder.payload import arguments, cli, events, trial, tuning
 from envbuilder.payload.numerics.compilers import CACHES
-from envbuilder.payload.training import loader, model
-from envbuilder.payload.tuning import command as trial_command
-from envbuilder.payload.tuning import survey, trial
+from envbuilder.payload.training import model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +33,7 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         seen.extend([path, command, environ])
         raise ReplacedError
 
-    monkeypatch.setattr(trial_command.os, "execve", execve)
+    monkeypatch.setattr(tuning.os, "execve", execve)
     return seen
 
 
@@ -57,8 +55,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_other_batches_see_as_many_images() -> None:
     settings = {
-        size: trial.Setting(device="cpu", form=model.PUBLISHED, batch=size)
-        for size in (64, 256, 100)
+        size: trial.Setting("cpu", model.PUBLISHED, 150, 30, batch=size) for size in (64, 256, 100)
     }
     assert settings[64].samples == 180 * 64
     assert settings[256].samples == 180 * 64
@@ -72,18 +69,18 @@ def test_the_smallest_trial_still_has_a_step_to_time() -> None:
 
 
 def test_the_form_is_the_accelerators_own_unless_it_is_named() -> None:
-    assert trial_command.setting(options()).form == model.fastest("cpu")
+    assert tuning.setting(options()).form == model.fastest("cpu")
     published = ("--layout", "contiguous", "--order", "published", "--dropout", "torch")
-    assert trial_command.setting(options(*published)).form == model.PUBLISHED
-    compiled = trial_command.setting(options("--compile", "inductor")).form
+    assert tuning.setting(options(*published)).form == model.PUBLISHED
+    compiled = tuning.setting(options("--compile", "inductor")).form
     assert compiled == model.fastest("cpu").for_compilers() != model.fastest("cpu")
-    one = trial_command.setting(options("--device", "cuda", "--layout", "channels_last"))
+    one = tuning.setting(options("--device", "cuda", "--layout", "channels_last"))
     assert one.form == model.Form(pool_first=True, channels_last=True)
 
 
 def test_without_workers_named_data_lies_on_the_device() -> None:
-    assert trial_command.setting(options()).workers is None
-    assert trial_command.setting(options("--workers", "0")).workers == 0
+    assert tuning.setting(options()).workers is None
+    assert tuning.setting(options("--workers", "0")).workers == 0
 
 
 @pytest.mark.parametrize(
@@ -134,11 +131,11 @@ def test_variables_are_in_place_before_anything_is_imported(
 def test_the_process_starts_again_as_it_was_started(
     original: list[str], shown: list[str], expected: list[str]
 ) -> None:
-    assert trial_command.started(original, shown) == [sys.executable, *expected]
+    assert tuning.started(original, shown) == [sys.executable, *expected]
 
 
 def test_a_value_may_hold_an_equals_sign() -> None:
-    assert trial_command.variables(["A=b=c", "B="]) == {"A": "b=c", "B": ""}
+    assert tuning.variables(["A=b=c", "B="]) == {"A": "b=c", "B": ""}
 
 
 def test_a_failure_is_an_event_and_a_code(
@@ -148,7 +145,7 @@ def test_a_failure_is_an_event_and_a_code(
         raise RuntimeError("no such thing here")
 
     monkeypatch.setattr(trial, "run", fail)
-    monkeypatch.setattr(trial_command.dataset, "load", lambda folder: None)
+    monkeypatch.setattr(tuning.dataset, "load", lambda folder: None)
     assert cli.main(["trial", "--data", str(tmp_path)]) == 5
     assert said() == [{"event": "error", "message": "RuntimeError: no such thing here"}]
 
@@ -170,8 +167,8 @@ def test_a_trial_compiles_into_a_new_folder_and_only_that_is_trusted(
     for name in CACHES:
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(trial, "run", run)
-    monkeypatch.setattr(trial_command.dataset, "load", lambda folder: None)
-    monkeypatch.setattr(trial_command.origins, "require", require)
+    monkeypatch.setattr(tuning.dataset, "load", lambda folder: None)
+    monkeypatch.setattr(tuning.origins, "require", require)
     assert cli.main(["trial", "--data", str(tmp_path)]) == 0
     assert seen["used"] == seen["trusted"] != str(tmp_path)
 
@@ -205,7 +202,7 @@ def test_allocators_are_found_by_name_the_nearest_first(tmp_path: Path) -> None:
     (near / "libtcmalloc.so").touch()
     (near / "libtcmalloc.so.4.5").touch()
     (near / "libnotjemalloc.so.2").touch()
-    assert survey.find_allocators([tmp_path / "absent", near, far]) == {
+    assert tuning.find_allocators([tmp_path / "absent", near, far]) == {
         "tcmalloc": str(near / "libtcmalloc.so.4.5"),
         "jemalloc": str(far / "libjemalloc.so.2"),
     }
@@ -214,17 +211,17 @@ def test_allocators_are_found_by_name_the_nearest_first(tmp_path: Path) -> None:
 def test_a_link_is_followed_since_the_kernel_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "libjemalloc.so.2.1").touch()
     (tmp_path / "libjemalloc.so.2").symlink_to("libjemalloc.so.2.1")
-    assert survey.find_allocators([tmp_path])["jemalloc"].endswith("libjemalloc.so.2.1")
+    assert tuning.find_allocators([tmp_path])["jemalloc"].endswith("libjemalloc.so.2.1")
 
 
 def test_the_survey_tells_allocators_from_other_preloads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD", "/a/libtcmalloc.so.4:/b/libfaketime.so.1 libjemalloc.so.2")
-    assert survey.survey()["preload"] == ["/b/libfaketime.so.1"]
+    assert tuning.survey()["preload"] == ["/b/libfaketime.so.1"]
 
 
 def test_where_the_payload_looks_for_allocators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/prefix/lib/envbuilder/payload.pyz"])
-    names = [str(path) for path in survey.folders("/own/libx.so:plain.so")]
+    names = [str(path) for path in tuning.folders("/own/libx.so:plain.so")]
     assert names[:2] == ["/own", "/prefix/lib/envbuilder"]
 
 
@@ -240,7 +237,7 @@ def test_workers_have_one_thread_and_a_loader_without_workers_none(
     monkeypatch.setitem(sys.modules, "torch", torch)
     data: Any = SimpleNamespace(images=[], labels=[])
     for workers in (2, 0):
-        loader.make(torch, data, [0], 64, workers, "spawn", pinned=False)
+        trial.load(torch, data, [0], 64, workers, "spawn", pinned=False)
     made[0]["worker_init_fn"](0)
     assert threads == [1]
     assert [m["multiprocessing_context"] for m in made] == ["spawn", None]
@@ -251,5 +248,5 @@ def test_workers_have_one_thread_and_a_loader_without_workers_none(
 def test_the_start_method_is_the_loaders_own() -> None:
     context = SimpleNamespace(get_start_method=lambda: "fork")
     loaded = SimpleNamespace(num_workers=1, multiprocessing_context=context)
-    assert loader.method_of(loaded) == "fork"
-    assert loader.method_of(SimpleNamespace(num_workers=0, multiprocessing_context=None)) is None
+    assert trial.method_of(loaded) == "fork"
+    assert trial.method_of(SimpleNamespace(num_workers=0, multiprocessing_context=None)) is None

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
-from ..machine import clock, contention, device, facts, importing, threads
-from ..machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES, device_of
-from ..numerics import compilers, extensions, numerics, precision
-from ..training import eager, loader, model, train
-from ..training.dataset import Split
+from . import start
+from .machine import clock, contention, device, facts, importing, threads
+from .machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES, device_of
+from .numerics import compilers, extensions, numerics, precision
+from .training import eager, model, train
+from .training.dataset import Split
 
 if TYPE_CHECKING:
-    from ..training.dataset import Dataset
-
-STEPS, WARM_UP = 150, 30
-"""Steps of batch 64; other batch sizes use as many images."""
+    from .interface import Tensors
+    from .training.dataset import Dataset
 
 CHUNKS = 10
 TESTED = 2_000
@@ -35,8 +36,8 @@ class Setting:
 
     device: str
     form: model.Form
-    steps: int = STEPS
-    warm_up: int = WARM_UP
+    steps: int
+    warm_up: int
     seed: int = 1
     batch: int = train.BATCH
     bfloat16: bool = False
@@ -166,7 +167,7 @@ def _feed(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
     if setting.workers is None:
         return _from_device(torch, setting, data, order)
     # Starting workers is not timed: it is paid once per training, not for each image.
-    dataloader = loader.make(
+    dataloader = load(
         torch,
         eager.tensors(torch, data.train, "cpu"),
         order.tolist(),
@@ -182,7 +183,7 @@ def _feed(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
             moved = images.to(place, non_blocking=True)
             yield model.arrange(torch, moved, setting.form), labels.to(place)
 
-    return Feed(batches(), start_method=loader.method_of(dataloader))
+    return Feed(batches(), start_method=method_of(dataloader))
 
 
 def _from_device(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
@@ -237,3 +238,68 @@ def _dtypes(job: eager.Job, setting: Setting, data: Dataset) -> List[str]:
     images, labels = eager.batches(eager.tensors(job.torch, few, setting.device), 1)[0]
     batch = model.arrange(job.torch, images, job.form)
     return sorted(eager.observe(job, batch, labels).dtypes)
+
+
+# ---- data loading in worker processes, as users of DataLoader do it
+#
+# Workers find these names by importing this module, so they must not be closures or names of
+# ``__main__``: spawned workers import them from the zipapp.
+
+
+class Images:
+    """Images and labels in memory; an image is converted and normalised on access."""
+
+    def __init__(self, data: Tensors) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data.labels)
+
+    def __getitem__(self, index: int) -> Tuple[Any, int]:
+        return eager.normalise(self._data.images[index]), int(self._data.labels[index])
+
+
+def begin_worker(isolated: bool, bytecode: Optional[str], worker: int) -> None:
+    """Set up a worker: require its parent's isolation, and use one thread.
+
+    Workers run side by side; threads of their own would compete.
+    """
+    del worker
+    start.require_like(isolated, bytecode)
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def load(
+    torch: Any,
+    data: Tensors,
+    order: List[int],
+    batch: int,
+    workers: int,
+    method: Optional[str],
+    *,
+    pinned: bool,
+) -> Any:
+    """Return a DataLoader over full batches of ``order``, which are indices into ``data``.
+
+    ``method`` is the start method of the workers: fork, forkserver or spawn; it has no effect
+    without workers.
+    """
+    alike = partial(begin_worker, bool(sys.flags.isolated), sys.pycache_prefix)
+    return torch.utils.data.DataLoader(
+        Images(data),
+        batch_size=batch,
+        sampler=order,
+        drop_last=True,
+        num_workers=workers,
+        multiprocessing_context=method if workers else None,
+        worker_init_fn=alike if workers else None,
+        pin_memory=pinned,
+    )
+
+
+def method_of(dataloader: Any) -> Optional[str]:
+    """Return the start method that a DataLoader really uses; None if it has no workers."""
+    context = dataloader.multiprocessing_context
+    return str(context.get_start_method()) if dataloader.num_workers and context else None
