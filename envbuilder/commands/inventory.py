@@ -23,7 +23,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import Owned
 from envbuilder.host import interpreter_answers
 from envbuilder.packages import mnist, store
-from envbuilder.payload.machine.memory import SHARED
+from envbuilder.payload.machine.hardware import SHARED
 from envbuilder.verify.report import history
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import frameworks
-from .machine import clock, contention, memory, threads
+from .machine import clock, contention, hardware, threads
 from .numerics import arithmetic, determinism, numerics, precision, profiling
 from .options import only_compiled
 from .report import PASSED, SKIPPED, UNREPEATED, WARNING, CheckError
@@ -102,7 +102,7 @@ def check_device(framework: Framework) -> Result:
 
 def check_shared_memory() -> Result:
     """Warn if data loader workers cannot use /dev/shm; the payload itself does not need it."""
-    problem, text = memory.shared_problem()
+    problem, text = hardware.shared_problem()
     return (WARNING, problem) if problem else (PASSED, text)
 
 

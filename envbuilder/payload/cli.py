@@ -110,7 +110,7 @@ def _verify(options: argparse.Namespace) -> int:
     from . import events, verify
     from .options import Options
     from .parallel import shares
-    from .training import dataset, idx
+    from .training import dataset
 
     if options.index:
         # Before torch is imported: it counts devices only once. The one left visible is device 0.
@@ -119,7 +119,7 @@ def _verify(options: argparse.Namespace) -> int:
     out.phase("read data")
     try:
         data = dataset.load(options.data, options.dataset_name)
-    except idx.DataError as error:
+    except dataset.DataError as error:
         print(f"payload: {error}", file=sys.stderr)
         out.error(str(error))
         return EXIT_USAGE

@@ -185,7 +185,7 @@ class Job(ABC):
 
     @abstractmethod
     def snapshot(self) -> List[Any]:
-        """Copy on the device, for each of ``layers.NAMES``: the parameter, Adadelta's averages."""
+        """Copy on the device, for each of ``model.NAMES``: the parameter, Adadelta's averages."""
 
     @abstractmethod
     def train(self, batch: Any) -> Any:

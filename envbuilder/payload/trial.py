@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
 from . import start
-from .machine import clock, contention, device, facts, importing, threads
+from .machine import clock, contention, device, facts, threads
 from .machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES, device_of
 from .numerics import compilers, extensions, numerics, precision
 from .training import eager, model, train
@@ -80,7 +80,7 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
 
     Raises RuntimeError, ValueError or ImportError if the setting is not available here.
     """
-    importing.require_nodes(setting.device)
+    device.require_nodes(setting.device)
     import torch
 
     _prepare(torch, setting)
@@ -121,7 +121,7 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
 
 def check_compile(setting: Setting, data: Dataset) -> Dict[str, Any]:
     """Check whether a compile backend is right here, with the gradient check of ``verify``."""
-    importing.require_nodes(setting.device)
+    device.require_nodes(setting.device)
     import torch
 
     backend = str(setting.compile_backend)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence
 from . import SCHEMA, events, origins, start, trial
 from .machine import facts, threads
 from .numerics import compilers
-from .training import dataset, idx, model
+from .training import dataset, model
 
 if TYPE_CHECKING:
     import argparse
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
             result = work(setting(options), data)
             origins.require(options.start, cache)
         out.report({"schema": SCHEMA, **result})
-    except idx.DataError as error:
+    except dataset.DataError as error:
         return _refuse(out, str(error))
     except Exception as error:
         out.error(f"{type(error).__name__}: {error}")

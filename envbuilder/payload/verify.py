@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import checks, origins, torch_checks
 from .frameworks import FRAMEWORKS
-from .machine import clock, contention, facts, hardware, importing, threads
+from .machine import clock, contention, device, facts, hardware, threads
 from .machine.accelerators import FALLBACK_VARIABLES
 from .numerics import compilers
 from .report import BLIND_TEST, FAILED, STEP, Check
@@ -80,7 +80,7 @@ def _verify(run: Run, cache: str) -> None:
         run.events.phase(f"try {name}")
         if not done.run(f"extension {name}", torch_checks.check_extension, name):
             return
-    run.events.phase(importing.PHASE)
+    run.events.phase(device.PHASE)
     if not done.run("import", checks.check_import, run):
         return
     framework = run.framework
@@ -114,7 +114,7 @@ def _verify(run: Run, cache: str) -> None:
 
 def _may_import(run: Run) -> bool:
     """Return whether torch can be imported; if that could hang, record why the device fails."""
-    obstacle = importing.obstacle(run.accelerator)
+    obstacle = device.obstacle(run.accelerator)
     return not obstacle or run.checks.run("device", checks.refuse, obstacle)
 
 

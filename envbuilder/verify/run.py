@@ -16,7 +16,7 @@ from envbuilder.core import files
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import log_text, printable
 from envbuilder.packages.mnist import Dataset
-from envbuilder.payload.machine import importing
+from envbuilder.payload.machine.device import HUNG, PHASE, SECONDS
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.payload.training.dataset import load
 from envbuilder.profiles.profile import Expected
@@ -453,10 +453,10 @@ def as_stored(report: Any, hint: str) -> Any:
 
 def _hung(done: Completed, phase: str) -> str:
     """Return that the payload was stopped because an import did not end, if it was."""
-    if phase != importing.PHASE or importing.HUNG not in done.stderr:
+    if phase != PHASE or HUNG not in done.stderr:
         return ""
     return (
-        f"the framework's import did not end within {importing.SECONDS} s and was stopped: its"
+        f"the framework's import did not end within {SECONDS} s and was stopped: its"
         " build or the GPU's driver hangs"
     )
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from envbuilder.core.errors import VerifyError
 from envbuilder.payload.numerics import reference
-from envbuilder.payload.training import layers
+from envbuilder.payload.training import model
 from envbuilder.payload.training.dataset import SIDE
 from envbuilder.payload.training.train import (
     BATCH,
@@ -242,7 +242,7 @@ def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
 
     Masks of two images, or of two steps, agree by chance alone.
     """
-    for layer, share in enumerate(layers.SHARES):
+    for layer, share in enumerate(model.SHARES):
         name, alike = f"dropout {layer + 1}", share**2 + (1 - share) ** 2
         of_layer = [mask[layer] for mask in masks]
         for kept, effective in of_layer:
@@ -303,7 +303,7 @@ class _Record:
         return states
 
     def _arrays(self, done: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        sizes = {name: math.prod(_shape(name)) for name in layers.NAMES}
+        sizes = {name: math.prod(_shape(name)) for name in model.NAMES}
         content = self._read(f"state-{done}", 3 * 4 * sum(sizes.values()))
         values = self.numpy.frombuffer(content, "<f4").astype(self.numpy.float64)
         for name, size in sizes.items():
@@ -311,7 +311,7 @@ class _Record:
             yield name, tuple(self._arranged(name, part) for part in parts)
 
     def _arranged(self, name: str, values: Any) -> Any:
-        """Return a parameter in the shape that `layers` describes."""
+        """Return a parameter in the shape that `model` describes."""
         shape = _shape(name)
         if not self._rows_first or len(shape) == 1:
             return values.reshape(shape)
@@ -319,7 +319,7 @@ class _Record:
             rows, columns, channels, outputs = shape
             return values.reshape(outputs, channels, rows, columns).transpose(2, 3, 1, 0)
         matrix = values.reshape(shape[::-1]).T
-        rows, columns, channels = layers.DROPPED[0]
+        rows, columns, channels = model.DROPPED[0]
         if shape[0] != rows * columns * channels:
             return matrix
         images = matrix.reshape(channels, rows, columns, -1).transpose(1, 2, 0, 3)
@@ -327,17 +327,17 @@ class _Record:
 
     def step(self, number: int, images: int) -> tuple[float, tuple[Any, Any]]:
         """Return a step's loss, and the masks of the two dropouts."""
-        sizes = [images * math.prod(shape) for shape in layers.DROPPED]
+        sizes = [images * math.prod(shape) for shape in model.DROPPED]
         content = self._read(f"step-{number}", 8 + sum(sizes))
         values = self.numpy.frombuffer(content, "u1", offset=8)
         if values.max() > 1:
             raise _unproven(f"the recorded step {number + 1} is damaged: a mask is no mask")
-        rows, columns, channels = layers.DROPPED[0]
+        rows, columns, channels = model.DROPPED[0]
         first, second = values[: sizes[0]], values[sizes[0] :].reshape(images, -1)
         if self._rows_first:
             first = first.reshape(images, channels, rows, columns).transpose(0, 2, 3, 1)
         (loss,) = struct.unpack("<d", content[:8])
-        return loss, (first.reshape(images, *layers.DROPPED[0]), second)
+        return loss, (first.reshape(images, *model.DROPPED[0]), second)
 
     def _read(self, name: str, size: int) -> bytes:
         """Return a file's content; a link, another kind of file or another size is refused."""
@@ -363,5 +363,5 @@ def _unproven(why: str) -> VerifyError:
 
 def _shape(name: str) -> tuple[int, ...]:
     layer, _, part = name.partition(".")
-    shape = layers.WEIGHTS[layer]
+    shape = model.WEIGHTS[layer]
     return shape if part == "weight" else shape[-1:]

@@ -37,7 +37,7 @@ from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.debian import deb, package, suite
 from envbuilder.packages.python import claims, indexes, pylock, upstream, wheel_conflicts
 from envbuilder.packages.store import Store
-from envbuilder.payload.training import dataset, idx
+from envbuilder.payload.training import dataset
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile
 from envbuilder.profiles.lock import File
@@ -668,7 +668,7 @@ FORMATS = {
     "image archive": Format(make_archive, (read_layout, read_held)),
     "registry": Format(make_answers, (read_answers,)),
     "bundle": Format(make_bundle, (read_bundle,)),
-    "idx": Format(make_idx, (read_idx, read_mnist), (idx.DataError,)),
+    "idx": Format(make_idx, (read_idx, read_mnist), (dataset.DataError,)),
     "yaml": Format(make_yaml, (read_profile, read_settings, read_claims, read_indexes)),
     "lock": Format(make_lock, (read_lock, read_previous, read_conda_lock)),
     "report": Format(make_report, (read_report,)),

@@ -18,7 +18,7 @@ from typing import Any
 
 from envbuilder.build import payload as pack
 from envbuilder.core import resources
-from envbuilder.payload.training import idx
+from envbuilder.payload.training import dataset
 from envbuilder.payload.training.dataset import MNIST_SHA256
 
 STARTER = Path(__file__).with_name("sabotage_starter.py")
@@ -150,7 +150,9 @@ class Bench:
 def few_digits(folder: Path) -> Words:
     """Options for a payload that trains on 320 digits: seconds, and too few to learn from."""
     for stem in MNIST_SHA256:
-        found = idx.read(resources.mnist_subset_dir() / f"{stem}.gz", 3 if "images" in stem else 1)
+        found = dataset.read(
+            resources.mnist_subset_dir() / f"{stem}.gz", 3 if "images" in stem else 1
+        )
         count = 320 if stem.startswith("train") else 100
         size = len(found.content) // found.shape[0]
         shape = (count, *found.shape[1:])

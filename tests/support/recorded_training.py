@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from envbuilder.payload.numerics import reference
-from envbuilder.payload.training import layers, record, train
+from envbuilder.payload.training import model, record, train
 from envbuilder.payload.training.dataset import SIDE, Split
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class Numpy:
     def _arranged(self, array: Any) -> Any:
         if not self.rows_first or array.ndim == 1:
             return array
-        if len(array) == layers.WEIGHTS["fc1"][0]:
-            array = array.reshape(*layers.DROPPED[0], -1)
+        if len(array) == model.WEIGHTS["fc1"][0]:
+            array = array.reshape(*model.DROPPED[0], -1)
         return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
 
 
@@ -70,7 +70,7 @@ class Job:
     def __init__(self, split: Split, seed: int, faults: Faults) -> None:
         self.split, self.faults = split, faults
         self.random = numpy.random.default_rng(seed)
-        weights = layers.initial(numpy, seed)
+        weights = model.initial(numpy, seed)
         self.arrays = {
             name: [w, numpy.zeros_like(w), numpy.zeros_like(w)] for name, w in weights.items()
         }
@@ -123,7 +123,7 @@ class Job:
         self.rate *= train.GAMMA
 
 
-DROPOUTS = tuple(zip(layers.DROPPED, layers.SHARES, strict=True))
+DROPOUTS = tuple(zip(model.DROPPED, model.SHARES, strict=True))
 
 
 def digits(count: int) -> Split:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder.core import files
-from envbuilder.payload.machine.memory import SHARED, available_bytes
+from envbuilder.payload.machine.hardware import SHARED, available_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

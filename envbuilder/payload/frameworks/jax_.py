@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from ..interface import Kernel, Observation, Step, Traffic
-from ..machine import hardware, importing, memory
+from ..machine import hardware
 from ..machine import threads as thread_counts
+from ..machine.device import limited
 from ..numerics import arithmetic
 from ..numerics.precision import LOWERING_VARIABLES
 from ..numerics.reference import Step as Gradients
@@ -97,7 +98,7 @@ def load(accelerator: str, threads: Optional[int]) -> Jax:
         os.environ[THREADS[0]] = str(count)
     # JAX takes three quarters of a GPU's memory at once unless told otherwise.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    jax = importing.limited("jax")
+    jax = limited("jax")
     # What runs is compiled by this process, and the time that takes counts.
     jax.config.update("jax_enable_compilation_cache", False)
     return Jax(jax, accelerator, hidden)
@@ -124,7 +125,7 @@ class Jax(NumpyFramework):
 
     def __init__(self, jax: Any, accelerator: str, hidden: str = "") -> None:
         self.jax, self.accelerator, self._hidden = jax, accelerator, hidden
-        self.numpy = importing.limited("numpy")
+        self.numpy = limited("numpy")
         self.version = str(jax.__version__)
         self._programs = Programs(jax)
 
@@ -190,9 +191,7 @@ class Jax(NumpyFramework):
     def describe(self) -> Dict[str, Any]:
         """Return the device's name, memory, driver and architecture."""
         if self.accelerator == "cpu":
-            size = hardware.physical_memory()
-            name = hardware.cpu_name()
-            return {"name": name, "memory_bytes": size, "driver": None, "capability": None}
+            return hardware.describe_cpu()
         capability = getattr(self.device, "compute_capability", None)
         return {
             "name": str(self.device.device_kind),
@@ -213,7 +212,7 @@ class Jax(NumpyFramework):
     def peak(self) -> Optional[int]:
         """Return their maximum; on the CPU, the peak size of the process."""
         cpu = self.accelerator == "cpu"
-        return memory.process_peak() if cpu else self._counted("peak_bytes_in_use")
+        return hardware.process_peak() if cpu else self._counted("peak_bytes_in_use")
 
     def _counted(self, name: str) -> Optional[int]:
         """Return one of the device's memory counters; None on the CPU, which has none."""
@@ -345,7 +344,7 @@ class Jax(NumpyFramework):
     def _room(self) -> Tuple[Optional[int], Optional[int]]:
         """Return the bytes that can still be allocated, and those of the CPU's caches."""
         if self.accelerator == "cpu":
-            return memory.available_bytes(), memory.cache_bytes()
+            return hardware.available_bytes(), hardware.cache_bytes()
         limit, used = self._counted("bytes_limit"), self._counted("bytes_in_use")
         return None if limit is None or used is None else limit - used, None
 

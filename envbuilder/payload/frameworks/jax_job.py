@@ -1,6 +1,6 @@
 """Training by JAX: what it compiles, once for a device, and the state that stays there.
 
-Images are (N, 28, 28, 1) and weights those of ``training.layers``: on the CPU, XLA computes
+Images are (N, 28, 28, 1) and weights those of ``training.model``: on the CPU, XLA computes
 convolutions of channels-last images no slower than of channels-first ones (0.10.2 and 0.12.0.1).
 """
 
@@ -22,8 +22,8 @@ from typing import (
 
 from .. import interface
 from ..numerics.reference import PLAIN, Geometry
-from ..training import layers
-from ..training.layers import DROPPED, SHARES
+from ..training import model
+from ..training.model import DROPPED, SHARES
 from ..training.train import DEVIATION, EPSILON, GAMMA, LEARNING_RATE, MEAN, RHO, TEST_BATCH
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Job(interface.Job):
     def __init__(self, framework: NumpyFramework, programs: Programs, seed: int) -> None:
         self._framework, self._programs = framework, programs
         random, numpy = programs.jax.random, framework.numpy
-        weights = layers.initial(numpy, seed)
+        weights = model.initial(numpy, seed)
         zeros = {name: numpy.zeros_like(value) for name, value in weights.items()}
         shuffling, dropping = random.split(random.key(seed))
         self._shuffling = framework.put(shuffling)
@@ -197,7 +197,7 @@ class Job(interface.Job):
     def snapshot(self) -> List[Any]:
         """Copy each parameter and Adadelta's averages: a step replaces their memory."""
         copy = self._programs.jax.numpy.copy
-        return [copy(part[name]) for name in layers.NAMES for part in self.state[:3]]
+        return [copy(part[name]) for name in model.NAMES for part in self.state[:3]]
 
     def train(self, batch: Batch) -> Any:
         """Train on a batch and return its loss."""

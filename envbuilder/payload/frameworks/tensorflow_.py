@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Callable, DefaultDict, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..interface import Kernel, Observation, Step, Tensors, Traffic
-from ..machine import hardware, importing, memory
+from ..machine import hardware
 from ..machine import threads as thread_counts
 from ..machine.accelerators import ACCELERATORS
-from ..machine.device import NO_KERNEL, first_line, require_undisguised
+from ..machine.device import NO_KERNEL, first_line, limited, require_nodes, require_undisguised
 from ..numerics import arithmetic, precision
 from ..numerics.reference import Geometry
 from ..numerics.reference import Step as Gradients
@@ -70,9 +70,9 @@ QUIET = "2"
 
 def load(accelerator: str, threads: Optional[int]) -> TensorFlow:
     """Import TensorFlow and set what can be set only before it is used."""
-    importing.require_nodes(accelerator)
+    require_nodes(accelerator)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", QUIET)
-    tensorflow = importing.limited("tensorflow")
+    tensorflow = limited("tensorflow")
     config = tensorflow.config
     count = threads or thread_counts.chosen_by_user(os.environ.get("OMP_NUM_THREADS"))
     if count:
@@ -100,7 +100,7 @@ class TensorFlow(NumpyFramework):
 
     def __init__(self, tensorflow: Any, accelerator: str) -> None:
         self.tensorflow, self.accelerator = tensorflow, accelerator
-        self.numpy = importing.limited("numpy")
+        self.numpy = limited("numpy")
         self.version = str(tensorflow.__version__)
         self.place = f"/device:{self.device_type()}:0"
         self._compared: Optional[Differentiation] = None
@@ -204,12 +204,7 @@ class TensorFlow(NumpyFramework):
     def describe(self) -> Dict[str, Any]:
         """Return the device's name, memory, driver and architecture; None where it is unknown."""
         if self.accelerator == "cpu":
-            return {
-                "name": hardware.cpu_name(),
-                "memory_bytes": hardware.physical_memory(),
-                "driver": None,
-                "capability": None,
-            }
+            return hardware.describe_cpu()
         config = self.tensorflow.config
         device = config.list_physical_devices(self.device_type())[0]
         details = config.experimental.get_device_details(device)
@@ -238,7 +233,7 @@ class TensorFlow(NumpyFramework):
 
     def peak(self) -> Optional[int]:
         """Return their maximum; on the CPU, the peak size of the process."""
-        return memory.process_peak() if self.accelerator == "cpu" else self._counted("peak")
+        return hardware.process_peak() if self.accelerator == "cpu" else self._counted("peak")
 
     def _counted(self, name: str) -> int:
         device = f"{self.device_type()}:0"
@@ -368,7 +363,7 @@ class TensorFlow(NumpyFramework):
         tensorflow, on_device = self.tensorflow, self.on_device
         cpu = self.accelerator == "cpu"
         if path == "device":
-            limits = (memory.available_bytes(), memory.cache_bytes()) if cpu else (None, None)
+            limits = (hardware.available_bytes(), hardware.cache_bytes()) if cpu else (None, None)
             size = array_bytes(self.accelerator, *limits)
             ones, rate = (
                 on_device(tensorflow.ones, [size // 4]),

@@ -22,8 +22,8 @@ from typing import (
 )
 
 from .. import interface
-from ..machine import importing
-from ..training import layers
+from ..machine.device import limited
+from ..training import model
 from ..training.dataset import SIDE
 from ..training.train import DEVIATION, EPSILON, GAMMA, LEARNING_RATE, MEAN, RHO, TEST_BATCH
 
@@ -53,7 +53,7 @@ def drop(tensorflow: Any, values: Any, share: float, seed: Any) -> Any:
 
 @dataclass(frozen=True)
 class Network:
-    """The network's variables by name, in the shapes of ``layers``."""
+    """The network's variables by name, in the shapes of ``training.model``."""
 
     tensorflow: Any
     variables: Dict[str, Any]
@@ -70,11 +70,11 @@ class Network:
         second = nn.conv2d(first, variables["conv2.weight"], 1, "VALID")
         second = nn.relu(nn.bias_add(second, variables["conv2.bias"]))
         pooled = nn.max_pool2d(second, 2, 2, "VALID")
-        dropped = drop(self.tensorflow, pooled, layers.SHARES[0], first_seed)
-        flat = self.tensorflow.reshape(dropped, [-1, layers.WEIGHTS["fc1"][0]])
+        dropped = drop(self.tensorflow, pooled, model.SHARES[0], first_seed)
+        flat = self.tensorflow.reshape(dropped, [-1, model.WEIGHTS["fc1"][0]])
         third = self.tensorflow.linalg.matmul(flat, variables["fc1.weight"])
         third = nn.relu(nn.bias_add(third, variables["fc1.bias"]))
-        thinned = drop(self.tensorflow, third, layers.SHARES[1], second_seed)
+        thinned = drop(self.tensorflow, third, model.SHARES[1], second_seed)
         scores = self.tensorflow.linalg.matmul(thinned, variables["fc2.weight"])
         scores = nn.bias_add(scores, variables["fc2.bias"])
         return [first, second, pooled, dropped, third, thinned, scores]
@@ -129,9 +129,9 @@ class Differentiation:
     """A traced network without dropout whose weights are assigned in place before each step."""
 
     def __init__(self, tensorflow: Any, place: str) -> None:
-        numpy = importing.limited("numpy")
+        numpy = limited("numpy")
 
-        self._network = network(tensorflow, place, layers.initial(numpy, 0))
+        self._network = network(tensorflow, place, model.initial(numpy, 0))
         self._run = traced(tensorflow, place, self._differentiate, *batch_signature(tensorflow))
 
     def _differentiate(self, images: Any, labels: Any) -> Tuple[Any, List[Any]]:
@@ -168,14 +168,14 @@ class Job(interface.Job):
     """One training on one device."""
 
     def __init__(self, tensorflow: Any, place: str, seed: int) -> None:
-        numpy = importing.limited("numpy")
+        numpy = limited("numpy")
 
         self._tensorflow, self._place, self._seed = tensorflow, place, seed
         # Drawn on the CPU, so that the order of images is the same on every device.
         self._generator = numpy.random.default_rng(seed)
         self._shuffled: Optional[Batch] = None
         self._steps = 0
-        self.network = network(tensorflow, place, layers.initial(numpy, seed))
+        self.network = network(tensorflow, place, model.initial(numpy, seed))
         with tensorflow.device(place):
             self._rate = tensorflow.Variable(LEARNING_RATE, dtype=tensorflow.float32)
             self._means = [
@@ -212,7 +212,7 @@ class Job(interface.Job):
         """Train as ``step`` does; the masks follow from the seeds that the step uses."""
         tensorflow = self._tensorflow
         with tensorflow.device(self._place):
-            drawn = zip(layers.DROPPED, layers.SHARES, self._seeds(self._steps + 1))  # noqa: B905
+            drawn = zip(model.DROPPED, model.SHARES, self._seeds(self._steps + 1))  # noqa: B905
             masks = [
                 drop(tensorflow, tensorflow.ones([count, *shape]), share, seed) != 0
                 for shape, share, seed in drawn
@@ -225,7 +225,7 @@ class Job(interface.Job):
         with self._tensorflow.device(self._place):
             return [
                 self._tensorflow.identity(part)
-                for name in layers.NAMES
+                for name in model.NAMES
                 for part in (self.network.variables[name], *variables[name])
             ]
 

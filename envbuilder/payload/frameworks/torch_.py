@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 
 from .. import interface
 from ..interface import Step, Tensors, Traffic
-from ..machine import device, facts, importing, memory
-from ..machine.accelerators import ACCELERATORS, device_of
+from ..machine import device, facts, hardware
+from ..machine.accelerators import ACCELERATORS, Accelerator, device_of
 from ..numerics import arithmetic, extensions, numerics, precision, profiling, reference
 from ..speed import captured
 from ..speed.measure import COPY, array_bytes
@@ -23,7 +23,7 @@ PROFILED_STEPS = 3
 
 def load(accelerator: str, threads: Optional[int]) -> Torch:
     """Import torch; raise CheckError instead where its import may never end."""
-    torch = importing.torch_for(accelerator)
+    torch = device.torch_for(accelerator)
     if threads is not None:
         torch.set_num_threads(threads)
     return Torch(torch, accelerator)
@@ -42,7 +42,7 @@ class Torch(interface.Framework):
         """What the gradients were compared with; compile backends are compared with it, too."""
 
     @property
-    def row(self) -> Any:
+    def row(self) -> Accelerator:
         """What is known of the accelerator."""
         return ACCELERATORS[self.accelerator]
 
@@ -94,11 +94,15 @@ class Torch(interface.Framework):
 
     def allocated(self) -> Optional[int]:
         """Return the bytes that torch holds on the device; None if it does not count them."""
-        return device.allocated(self.torch, self.accelerator)
+        allocated: Optional[int] = self.row.counted(self.torch, self.row.allocated)
+        return allocated
 
     def peak(self) -> Optional[int]:
         """Return their maximum; on the CPU, the peak size of the process."""
-        return memory.peak_bytes(self.torch, self.accelerator)
+        if self.accelerator == "cpu":
+            return hardware.process_peak()
+        peak: Optional[int] = self.row.counted(self.torch, self.row.peak)
+        return peak
 
     def wait(self, result: Any = None) -> None:
         """Wait until the device has finished."""
@@ -178,7 +182,7 @@ class Torch(interface.Framework):
         values = self.torch.ones(count, device=device_of(self.accelerator))
         results = []
         for form in {model.PUBLISHED, self.form}:
-            layer = model.drop(self.torch, share, form)
+            layer = model.dropout(self.torch, share, form)
             layer.train()
             trained = layer(values).tolist()
             layer.eval()
@@ -231,7 +235,10 @@ class Torch(interface.Framework):
         if self.row.free:
             return int(getattr(self.row.module(self.torch), self.row.free)()[0]), None
         # MPS and integrated GPUs use the system's memory.
-        return memory.available_bytes(), memory.cache_bytes() if self.accelerator == "cpu" else None
+        return (
+            hardware.available_bytes(),
+            hardware.cache_bytes() if self.accelerator == "cpu" else None,
+        )
 
     def _between(self) -> Callable[[], None]:
         """Return a function that copies from the first device to the second."""

@@ -141,15 +141,6 @@ class Accelerator:
         return int(function()) if function else None
 
 
-def _describe_cpu(torch: Any) -> Dict[str, Any]:
-    return {
-        "name": hardware.cpu_name(),
-        "memory_bytes": hardware.physical_memory(),
-        "driver": None,
-        "capability": torch.backends.cpu.get_cpu_capability(),
-    }
-
-
 def _cpu_libraries(torch: Any) -> str:
     libraries = [name for name in ("mkl", "mkldnn") if getattr(torch.backends, name).is_available()]
     return f"libraries: {', '.join(libraries) or 'none'}"
@@ -230,7 +221,7 @@ _CPU = Accelerator(
     device="cpu",
     drives=lambda torch: True,
     runtime=_cpu_libraries,
-    describe=_describe_cpu,
+    describe=lambda torch: hardware.describe_cpu(torch.backends.cpu.get_cpu_capability()),
     collective="gloo",
 )
 _CUDA = Accelerator(

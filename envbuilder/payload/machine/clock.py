@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, List, Optional, Tuple
 
+from .threads import read_text
+
 BLOCK_SECONDS = 0.002
 """Minimum duration of a timed block of calls, so that reading the clock does not count."""
 
@@ -92,14 +94,11 @@ class Reading:
 def read() -> Reading:
     """Read all clocks now."""
     counter = time.perf_counter()
-    monotonic, wall, raw = time.monotonic(), time.time(), _raw()
-    uptime = parse_uptime(_text(UPTIME))
-    return Reading(counter, monotonic, wall, uptime, raw, time.perf_counter() - counter)
-
-
-def _raw() -> Optional[float]:
     number = getattr(time, "CLOCK_MONOTONIC_RAW", None)
-    return None if number is None else time.clock_gettime(number)
+    raw = None if number is None else time.clock_gettime(number)
+    monotonic, wall = time.monotonic(), time.time()
+    uptime = parse_uptime(read_text(UPTIME))
+    return Reading(counter, monotonic, wall, uptime, raw, time.perf_counter() - counter)
 
 
 def parse_uptime(text: str) -> Optional[float]:
@@ -138,10 +137,3 @@ def problems(before: Reading, after: Reading) -> Tuple[List[str], str]:
     jump = after.wall - before.wall - elapsed
     wall = f"the wall clock was moved by {jump:+.1f} s, " if abs(jump) >= JUMP else ""
     return sentences, f"{wall}{elapsed:.1f} s on {len(others) + 1} clocks that agree"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""

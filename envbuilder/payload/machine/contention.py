@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from . import threads
+from .threads import read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,22 +61,23 @@ def limits(workers: Optional[int]) -> Limits:
 def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) -> Reading:
     """Read all counters. ``root`` and ``allowed`` replace the machine in tests."""
     folders = threads.cgroup_folders(
-        _read(root / "proc/self/cgroup"), _read(root / "proc/self/mountinfo")
+        read_text(root / "proc/self/cgroup"),
+        read_text(root / "proc/self/mountinfo"),
     )
-    stats = [parse_throttling(_read(root / name / "cpu.stat")) for name, _ in folders]
+    stats = [parse_throttling(read_text(root / name / "cpu.stat")) for name, _ in folders]
     # A quota of any parent throttles, too; each level counts its own.
     throttled = max((stat for stat in stats if stat is not None), default=(None, None))
     pressures = (
-        parse_pressure(_read(root / name / "cpu.pressure"))
+        parse_pressure(read_text(root / name / "cpu.pressure"))
         for name, version in folders
         if version == 2
     )
-    stat = _read(root / "proc/stat")
+    stat = read_text(root / "proc/stat")
     cpus = threads.allowed_cpus() if allowed is None else allowed
     return Reading(
         counter=time.perf_counter(),
         cpu=time.process_time(),
-        pressure=parse_pressure(_read(root / "proc/pressure/cpu")),
+        pressure=parse_pressure(read_text(root / "proc/pressure/cpu")),
         cgroup_pressure=next((p for p in pressures if p is not None), None),
         throttled=throttled[0],
         throttled_periods=throttled[1],
@@ -175,10 +177,3 @@ def _ticks() -> int:
 
 def _is_number(text: str) -> bool:
     return len(text) <= 18 and text.isascii() and text.isdigit()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""

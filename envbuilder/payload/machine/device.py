@@ -1,15 +1,24 @@
-"""One accelerator as torch sees it: whether it is usable, and waiting for it."""
+"""One accelerator as torch sees it: its import, whether it is usable, and waiting for it.
+
+ROCm builds of torch 2.13 hang while they are imported on a machine without ``/dev/kfd``
+(pytorch#189110). So the device nodes are examined before, by the standard library alone, and no
+import is without a limit.
+"""
 
 from __future__ import annotations
 
+import faulthandler
+import importlib
 import importlib.util
 import os
-from typing import Any, Callable, Mapping, Optional
+import stat
+from pathlib import Path
+from typing import Any, Callable, Mapping
 
 from ..report import CheckError
-from . import importing
 from .accelerators import (
     ACCELERATORS,
+    Accelerator,
     architectures,
     build_of,
     compiled_build,
@@ -17,11 +26,86 @@ from .accelerators import (
     stated_build,
 )
 
+SECONDS = 600
+"""Limit of an import; from a cold disk, or over a network, that of a large build takes a minute."""
+
+PHASE = "import"
+"""The phase of a run in which that happens; if it was the last one, that is what hung."""
+
+HUNG = "Timeout ("
+"""What the watchdog writes to stderr before it ends the process (``faulthandler``)."""
+
+_STDERR = 2
+
+
 NO_KERNEL = (
     *("no kernel image is available", "no binary for gpu", "nobinaryforgpu"),
     *("invalid device function", "device kernel image is invalid", "invalidimage"),
 )
 """Phrases, in lower case, with which CUDA and HIP report that a build lacks a GPU's kernels."""
+
+
+def torch_for(accelerator: str) -> Any:
+    """Import torch, where that can end."""
+    require_nodes(accelerator)
+    return limited("torch")
+
+
+def limited(name: str) -> Any:
+    """Import a module, and end this process if that takes longer than the limit.
+
+    A thread would not do: what hangs may hold the interpreter's lock.
+    """
+    faulthandler.dump_traceback_later(SECONDS, exit=True, file=_STDERR)
+    try:
+        return importlib.import_module(name)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def require_nodes(accelerator: str) -> None:
+    """Raise CheckError if a device node is missing that the accelerator or this torch needs."""
+    missing = obstacle(accelerator)
+    if missing:
+        raise CheckError(missing)
+
+
+def obstacle(accelerator: str) -> str:
+    """Return the sentence of that error; empty if nothing is missing."""
+    for row in ACCELERATORS.values():
+        if row.nodes and (row.name == accelerator or _installed(row)):
+            problem = next(filter(None, map(_problem, map(Path, row.nodes))), "")
+            if problem:
+                return (
+                    f"{problem}; torch is not imported, since a build for {row.name} may then hang"
+                    f" for ever. {row.remedy}"
+                )
+    return ""
+
+
+def _installed(row: Accelerator) -> bool:
+    """Return whether the torch that would be imported is a build for this accelerator."""
+    try:
+        spec = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):  # a broken installation, or a module without a spec
+        return False
+    origin = spec.origin if spec else None
+    return origin is not None and (Path(origin).parent / row.part).exists()
+
+
+def _problem(node: Path) -> str:
+    try:
+        status = node.stat()
+    except OSError as error:
+        return f"{node} cannot be used ({error.strerror or 'not found'})"
+    if not stat.S_ISCHR(status.st_mode):
+        return f"{node} is no device"
+    if not os.access(node, os.R_OK | os.W_OK):
+        return f"{node} may not be opened by this user; its group is {status.st_gid}"
+    return ""
+
+
+# ---- what was imported
 
 
 def synchronize(torch: Any, accelerator: str) -> None:
@@ -33,12 +117,6 @@ def synchronize(torch: Any, accelerator: str) -> None:
 def waiter(torch: Any, accelerator: str) -> Callable[..., None]:
     """Return a function that does so, whatever it is given."""
     return lambda *_: synchronize(torch, accelerator)
-
-
-def allocated(torch: Any, accelerator: str) -> Optional[int]:
-    """Return the bytes that torch now holds on the device; None if torch does not count them."""
-    row = ACCELERATORS[accelerator]
-    return row.counted(torch, row.allocated)
 
 
 def require_build(torch: Any, accelerator: str) -> str:
@@ -73,7 +151,7 @@ def require_arrays(torch: Any) -> None:
     """
     if importlib.util.find_spec("numpy") is None:
         return
-    numpy = importing.limited("numpy")
+    numpy = limited("numpy")
     try:
         returned = torch.from_numpy(numpy.arange(3.0)).numpy().tolist()
     except Exception as error:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 from ..report import CheckError
-from . import importing
+from . import device
 from .accelerators import ACCELERATORS, architectures, build_of, runtime_of
+from .threads import read_text
 
 IMPORTED = time.monotonic()
 
@@ -25,15 +26,6 @@ EXTENSIONS = {
 """Name on the command line → module and distribution name."""
 EXTENDED = {"zentf": "tensorflow"}
 """Extension → the framework that it extends, unless that is torch."""
-
-
-def python_facts() -> Dict[str, str]:
-    """Return version, implementation and path of this interpreter."""
-    return {
-        "version": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "executable": sys.executable,
-    }
 
 
 def torch_facts(torch: Any) -> Dict[str, Optional[str]]:
@@ -65,14 +57,14 @@ def extension_versions() -> Dict[str, Optional[str]]:
 def allocator(maps: Path = Path("/proc/self/maps")) -> str:
     """Return the path of the allocator library preloaded in this process, or "libc"."""
     match = re.search(
-        r"(\S*lib(?:tcmalloc|jemalloc|mimalloc)[^\s/]*\.so\S*)$", _read(maps), re.MULTILINE
+        r"(\S*lib(?:tcmalloc|jemalloc|mimalloc)[^\s/]*\.so\S*)$", read_text(maps), re.MULTILINE
     )
     return match.group(1) if match else "libc"
 
 
 def seconds_since_start() -> float:
     """Return the seconds since this process was created; if unknown, since this import."""
-    created = parse_age(_read(Path("/proc/self/stat")))
+    created = parse_age(read_text(Path("/proc/self/stat")))
     return time.monotonic() - IMPORTED if created is None else created
 
 
@@ -87,24 +79,21 @@ def parse_age(stat: str) -> Optional[float]:
         return None
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def probe() -> Dict[str, Any]:
     """Return the output of ``probe``: Python, torch, its devices and extensions; trains nothing."""
     result: Dict[str, Any] = {
-        "python": python_facts(),
+        "python": {
+            "version": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "executable": sys.executable,
+        },
         "extensions": extension_versions(),
         "allocator": allocator(),
         "torch": None,
         "error": None,
     }
     try:
-        importing.require_nodes("cpu")
+        device.require_nodes("cpu")
         import torch
     except CheckError as error:
         result["error"] = str(error)

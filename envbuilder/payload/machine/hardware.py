@@ -1,21 +1,44 @@
-"""The processor, its memory and the GPU drivers of this machine, without torch."""
+"""The processor, memory and GPU drivers of this machine, and what this process uses; no torch."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
-from typing import Optional
+from typing import Any, Dict, Optional, Tuple
+
+from .threads import allowed_cpus, cgroup_folders, parse_cpu_list, read_text
+
+ROOT = Path("/")
+SHARED = Path("/dev/shm")  # noqa: S108 - inspected, nothing is written there
+SMALL_SHARED = 1 << 30
+"""Bytes of /dev/shm below which data loader workers run out of it; Docker gives 64 MiB."""
+_CGROUP_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    2: ("memory.max", "memory.current"),
+}
+"""Version → the files of a cgroup's limit and of what it uses."""
+_BYTES = re.compile(r"[0-9]{1,19}\Z")
+
+
+def describe_cpu(capability: Optional[str] = None) -> Dict[str, Any]:
+    """Return the description of the processor as a device, as in the report."""
+    return {
+        "name": cpu_name(),
+        "memory_bytes": physical_memory(),
+        "driver": None,
+        "capability": capability,
+    }
 
 
 def cpu_name() -> str:
     """Return the processor's marketing name."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
+    text = read_text(Path("/proc/cpuinfo"))
     match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     if match:
         return match.group(1).strip()
@@ -30,30 +53,22 @@ def cpu_name() -> str:
 def physical_memory() -> Optional[int]:
     """Return the bytes of main memory; None if the system does not report them."""
     try:
-        text = Path("/proc/meminfo").read_text(encoding="utf-8")
-        return int(text.split("MemTotal:")[1].split()[0]) * 1024
-    except (OSError, IndexError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
         return None
 
 
 def nvidia_driver(version: Path = Path("/proc/driver/nvidia/version")) -> Optional[str]:
     """Return the version of NVIDIA's kernel driver from /proc, else from NVML (WSL), else None."""
-    try:
-        text = version.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return _nvml_driver()
-    match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.[\d.]+)", text)
+    match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.[\d.]+)", read_text(version))
     return match.group(1) if match else _nvml_driver()
 
 
 def amdgpu_driver(module: Path = Path("/sys/module/amdgpu")) -> Optional[str]:
     """Return the version of AMD's kernel driver: its own, else the kernel's; None without it."""
-    try:
-        # Only AMD's packages of the driver have a version of their own.
-        text = (module / "version").read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return f"of Linux {platform.release()}" if module.is_dir() else None
-    return text[:40] or None
+    # Only AMD's packages of the driver have a version of their own.
+    version = read_text(module / "version").strip()[:40]
+    return version or (f"of Linux {platform.release()}" if module.is_dir() else None)
 
 
 def _nvml_driver() -> Optional[str]:
@@ -65,3 +80,71 @@ def _nvml_driver() -> Optional[str]:
         return buffer.value.decode() or None
     except (OSError, AttributeError):
         return None
+
+
+# ---- memory
+
+
+def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
+    """Return the peak resident size of this process in bytes; None if the system has no record."""
+    # getrusage is the fallback: on Linux its value survives exec, so it may be the parent's.
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", read_text(status), re.MULTILINE)
+    if match:
+        return int(match.group(1)) * 1024
+    try:
+        import resource
+    except ImportError:
+        return None
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else largest * 1024
+
+
+def available_bytes(root: Path = ROOT) -> Optional[int]:
+    """Return the bytes this process may still allocate, by the system and each of its cgroups."""
+    limits = []
+    match = re.search(
+        r"^MemAvailable:\s+([0-9]{1,15}) kB$", read_text(root / "proc/meminfo"), re.MULTILINE
+    )
+    if match:
+        limits.append(int(match.group(1)) * 1024)
+    cgroups = read_text(root / "proc/self/cgroup") or "0::/"
+    mounts = read_text(root / "proc/self/mountinfo")
+    for folder, version in cgroup_folders(cgroups, mounts, "memory"):
+        limit, used = (read_text(root / folder / name).strip() for name in _CGROUP_FILES[version])
+        if _BYTES.match(limit) and _BYTES.match(used):
+            limits.append(max(0, int(limit) - int(used)))
+    return min(limits) if limits else None
+
+
+def cache_bytes(root: Path = ROOT) -> Optional[int]:
+    """Return the bytes of last-level cache of the CPUs this process may use; None if unknown."""
+    caches = {}
+    for cpu in allowed_cpus():
+        folders = (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")
+        levels = {read_text(folder / "level").strip(): folder for folder in folders}
+        if not levels:
+            continue
+        last = levels[max(levels)]
+        size = re.fullmatch(r"([0-9]{1,9})K", read_text(last / "size").strip())
+        shared = parse_cpu_list(read_text(last / "shared_cpu_list"))
+        if size:
+            caches[shared or frozenset({cpu})] = int(size.group(1)) * 1024
+    return sum(caches.values()) or None
+
+
+def shared_problem(folder: Path = SHARED) -> Tuple[Optional[str], str]:
+    """Return what will fail for lack of shared memory (None: nothing), and how much there is.
+
+    The payload itself needs none. DataLoader workers and NCCL do.
+    """
+    advice = "DataLoader workers and NCCL need it (Docker: --shm-size 1g or --ipc host)"
+    if not sys.platform.startswith("linux"):
+        return None, "this system has no /dev/shm and needs none"
+    if not folder.is_dir():
+        return f"there is no {folder}; {advice}", ""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} cannot be written; {advice}", ""
+    free = shutil.disk_usage(folder).free
+    text = f"{folder} has {free / (1 << 20):.0f} MiB free"
+    small = f"; {advice}" if free < SMALL_SHARED else ""
+    return None, text + small

@@ -64,15 +64,15 @@ def allowed_cpus() -> FrozenSet[int]:
 
 def read_quota(root: Path) -> Optional[float]:
     """Return the tightest CPU quota, in CPUs, of this process's cgroup and all of its parents."""
-    cgroups = _read(root / "proc/self/cgroup") or "0::/"
+    cgroups = read_text(root / "proc/self/cgroup") or "0::/"
     quotas = []
-    for folder, version in cgroup_folders(cgroups, _read(root / "proc/self/mountinfo") or ""):
+    for folder, version in cgroup_folders(cgroups, read_text(root / "proc/self/mountinfo")):
         if version == 2:
-            quota = parse_cpu_max(_read(root / folder / "cpu.max") or "")
+            quota = parse_cpu_max(read_text(root / folder / "cpu.max"))
         else:
             quota = parse_cfs(
-                _read(root / folder / "cpu.cfs_quota_us") or "",
-                _read(root / folder / "cpu.cfs_period_us") or "",
+                read_text(root / folder / "cpu.cfs_quota_us"),
+                read_text(root / folder / "cpu.cfs_period_us"),
             )
         if quota is not None:
             quotas.append(quota)
@@ -169,9 +169,9 @@ def read_physical(root: Path, allowed: FrozenSet[int]) -> Optional[int]:
     cores = set()
     for cpu in allowed:
         topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        siblings = parse_cpu_list(_read(topology / "thread_siblings_list") or "")
+        siblings = parse_cpu_list(read_text(topology / "thread_siblings_list"))
         if not siblings:
-            return parse_cpuinfo_cores(_read(root / "proc/cpuinfo") or "", allowed)
+            return parse_cpuinfo_cores(read_text(root / "proc/cpuinfo"), allowed)
         cores.add(siblings)
     return len(cores) or None
 
@@ -204,8 +204,9 @@ def _number(text: str) -> Optional[int]:
     return int(text) if len(text) <= 15 and text.isascii() and text.isdigit() else None
 
 
-def _read(path: Path) -> Optional[str]:
+def read_text(path: Path) -> str:
+    """Return a file's text; nothing if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):  # a null byte in a path
-        return None
+        return ""

@@ -2,7 +2,7 @@
 
 Frameworks other than torch are compared with them inside of an environment, without dropout, and
 the recorded steps of every framework outside of it. Names and shapes of the parameters are those of
-``training.layers``.
+``training.model``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 from ..interface import Comparison
-from ..training import layers
+from ..training import model
 
 SEED = 1
 LEARNING_RATE = 0.1
@@ -74,7 +74,7 @@ def forward(
     """
     exact = {name: value.astype(numpy.float64) for name, value in weights.items()}
     images = images.astype(numpy.float64)
-    scales = [mask / (1 - share) for mask, share in zip(masks, layers.SHARES)] or [1.0, 1.0]  # noqa: B905
+    scales = [mask / (1 - share) for mask, share in zip(masks, model.SHARES)] or [1.0, 1.0]  # noqa: B905
     first = convolve(numpy, images, exact["conv1.weight"]) + exact["conv1.bias"]
     second = convolve(numpy, numpy.maximum(first, 0), exact["conv2.weight"]) + exact["conv2.bias"]
     pooled, chosen = pool(numpy, numpy.maximum(second, 0))
@@ -132,7 +132,7 @@ def trials(numpy: Any, batches: Sequence[Tuple[Any, Any]]) -> List[Trial]:
     The weights move from step to step, because a framework may be right at first and then reuse
     cached ones.
     """
-    weights = layers.initial(numpy, SEED)
+    weights = model.initial(numpy, SEED)
     result = []
     for images, labels in batches:
         exact = step(numpy, weights, images, labels)

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import PACKAGE, start
-from ..machine import importing
+from ..machine import device
 from ..report import CheckError
 from . import ranks, shares
 from .agreement import Ended
@@ -216,7 +216,7 @@ def read(path: Path) -> Dict[str, Any]:
 
 def count(accelerator: str, limit: float) -> int:
     """Return how many devices torch sees here, as counted by a separate process."""
-    importing.require_nodes(accelerator)
+    device.require_nodes(accelerator)
     command = [*_program(), "probe"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)

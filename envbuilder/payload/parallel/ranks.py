@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from .. import origins
-from ..machine import clock, device, hardware, importing
+from ..machine import clock, device, hardware
 from ..machine.accelerators import ACCELERATORS, device_of
 from ..numerics import numerics
 from ..numerics.arithmetic import relative_error
@@ -128,8 +128,8 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
         share = int(os.environ.get("LOCAL_RANK", "0")) if options.index is None else options.index
         cpus = shares.split(shares.fetch_cores(), options.shares)[share]
         where = f"CPUs {','.join(map(str, cpus))}" if shares.pin(cpus) else ""
-    rank.phase(importing.PHASE)
-    importing.require_nodes(accelerator)
+    rank.phase(device.PHASE)
+    device.require_nodes(accelerator)
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

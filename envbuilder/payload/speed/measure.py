@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from ..machine import clock
 from ..training.dataset import SIDE
-from ..training.layers import WEIGHTS
+from ..training.model import WEIGHTS
 
 if TYPE_CHECKING:
     from ..interface import Framework, Job, Tensors

@@ -1,16 +1,51 @@
-"""The network of PyTorch's MNIST example, in its published form or an equal, faster one.
+"""The network of PyTorch's MNIST example: its parameters, and the forms in which torch computes it.
 
 Source: pytorch/examples, mnist/main.py. ReLU and max-pool commute exactly, because ReLU never
 decreases; pooling first leaves ReLU a quarter of the numbers.
+
+Frameworks other than torch compute with arrays: convolutions have weights (rows, columns, channels,
+outputs) and linear layers (inputs, outputs). Images are (N, rows, columns, channels), and are
+flattened in this order.
+
+torch draws the masks of its own dropout in one thread on the CPU, a 64-bit number for each element:
+4 of the 24 ms of a training step with torch 2.13.0+cpu (docs/evidence/benchmarks.md). Eight
+elements can share one number, since a quarter and a half are whole numbers of 256ths: a byte is
+below 64 with a probability of exactly a quarter.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Tuple
 
-from . import dropout, layers
+WEIGHTS = {
+    "conv1": (3, 3, 1, 32),
+    "conv2": (3, 3, 32, 64),
+    "fc1": (9216, 128),
+    "fc2": (128, 10),
+}
+
+NAMES = tuple(f"{layer}.{part}" for layer in WEIGHTS for part in ("weight", "bias"))
+SHARES: Tuple[float, float] = (0.25, 0.5)
+"""Fractions that the two dropouts drop: of the pooled images, and of what leaves fc1."""
+DROPPED = ((12, 12, 64), (128,))
+"""Shapes of one image's values that they drop from."""
+
+
+def initial(numpy: Any, seed: int) -> Dict[str, Any]:
+    """Draw weights and biases in float32, uniformly as torch does: up to 1 / √inputs of a neuron.
+
+    They are drawn by numpy on the CPU, so that they are the same on every device.
+    """
+    generator = numpy.random.default_rng(seed)
+    result = {}
+    for layer, shape in WEIGHTS.items():
+        bound = 1 / math.sqrt(math.prod(shape[:-1]))
+        for name, size in ((f"{layer}.weight", shape), (f"{layer}.bias", shape[-1:])):
+            result[name] = generator.uniform(-bound, bound, size).astype(numpy.float32)
+    return result
 
 
 @dataclass(frozen=True)
@@ -47,7 +82,7 @@ def fastest(accelerator: str) -> Form:
     return Form(pool_first=True, channels_last=cpu, byte_masks=cpu)
 
 
-def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = layers.SHARES) -> Any:
+def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = SHARES) -> Any:
     """Build a new network on the CPU; the same seed gives the same weights in every form."""
     nn = torch.nn
     torch.manual_seed(seed)
@@ -58,11 +93,11 @@ def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = layer
         ("relu1", nn.ReLU()),
         ("conv2", nn.Conv2d(32, 64, 3)),
         *([pool, relu] if form.pool_first else [relu, pool]),
-        ("dropout1", drop(torch, shares[0], form)),
+        ("dropout1", dropout(torch, shares[0], form)),
         ("flatten", nn.Flatten()),
         ("fc1", nn.Linear(9216, 128)),
         ("relu3", nn.ReLU()),
-        ("dropout2", drop(torch, shares[1], form)),
+        ("dropout2", dropout(torch, shares[1], form)),
         ("fc2", nn.Linear(128, 10)),
         ("log_softmax", nn.LogSoftmax(dim=1)),
     ]
@@ -70,9 +105,9 @@ def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = layer
     return arrange(torch, model, form)
 
 
-def drop(torch: Any, share: float, form: Form) -> Any:
+def dropout(torch: Any, share: float, form: Form) -> Any:
     """Return the dropout layer of a form."""
-    return dropout.layer(torch, share) if form.byte_masks else torch.nn.Dropout(share)
+    return byte_dropout(torch, share) if form.byte_masks else torch.nn.Dropout(share)
 
 
 def arrange(torch: Any, value: Any, form: Form) -> Any:
@@ -82,3 +117,32 @@ def arrange(torch: Any, value: Any, form: Form) -> Any:
     if isinstance(value, torch.nn.Module):
         return value.to(memory_format=torch.channels_last)
     return value.contiguous(memory_format=torch.channels_last)
+
+
+def drop(torch: Any, values: Any, share: float) -> Any:
+    """Return dense values, each set to 0 with probability ``share``, else divided by 1 - ``share``.
+
+    The result has the values' shape and memory layout. ``share`` is a whole number of 256ths below
+    1 (`byte_dropout` checks that).
+    """
+    size = -(-values.numel() // 8)
+    numbers = torch.empty(size, dtype=torch.int64, device=values.device)
+    # Over all 64 bits; without a lower bound, random_() leaves the sign bit 0.
+    drawn = numbers.random_(-(2**63), None).view(torch.uint8)[: values.numel()]
+    # The same memory layout as the values', so that multiplication is sequential.
+    dense = torch.empty_like(values)
+    drawn = drawn.as_strided(dense.shape, dense.stride())
+    mask = (drawn >= int(share * 256)).to(values.dtype)
+    return values * mask.mul_(1 / (1 - share))
+
+
+def byte_dropout(torch: Any, share: float) -> Any:
+    """Return a module like `torch.nn.Dropout`; ValueError if ``share`` is no multiple of 1/256."""
+    if not 0 <= share < 1 or share * 256 != int(share * 256):
+        raise ValueError(f"{share} is not a whole number of 256ths below 1")
+
+    class ByteDropout(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, values: Any) -> Any:
+            return drop(torch, values, share) if self.training and share else values
+
+    return ByteDropout()

@@ -3,7 +3,7 @@
 The folder receives, in the byte order of all supported machines (little-endian):
 
 ``order-E``: the order of images in epoch E, counted from 1, as int32.
-``state-N``: after N steps, each parameter in the order of ``layers.NAMES``: its values, then
+``state-N``: after N steps, each parameter in the order of ``model.NAMES``: its values, then
 Adadelta's averages of its squared gradients and of its squared changes, all as float32.
 ``step-N``: of the step after those N, the loss as float64, then one byte for each value that the
 two dropouts could drop: 1 if it was kept.

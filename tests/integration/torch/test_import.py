@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from envbuilder.payload.machine import importing
+from envbuilder.payload.machine import device
 
 
 def test_an_import_that_hangs_ends_the_process(tmp_path: Path) -> None:
@@ -15,11 +15,11 @@ def test_an_import_that_hangs_ends_the_process(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(hangs)
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
-        "from envbuilder.payload.machine import importing\n"
-        "importing.SECONDS = 0.2\n"
-        "importing.torch_for('cpu')\n"
+        "from envbuilder.payload.machine import device\n"
+        "device.SECONDS = 0.2\n"
+        "device.torch_for('cpu')\n"
     )
-    root = str(Path(importing.__file__).parents[3])
+    root = str(Path(device.__file__).parents[3])
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path), root],
         capture_output=True,
@@ -28,5 +28,5 @@ def test_an_import_that_hangs_ends_the_process(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert importing.HUNG in done.stderr
+    assert device.HUNG in done.stderr
     assert "torch.py" in done.stderr, "where it hung"

@@ -12,12 +12,12 @@ from envbuilder import payload
 
 PROGRAM = """
 import json, torch
-from envbuilder.payload.training import dropout
+from envbuilder.payload.training import model
 
 found = {"shares": {}}
 values = torch.ones(1 << 21)
 for share in (0.0, 0.25, 0.5, 255 / 256):
-    layer = dropout.layer(torch, share)
+    layer = model.byte_dropout(torch, share)
     torch.manual_seed(1)
     dropped = layer(values)
     kept = dropped[dropped != 0]
@@ -30,7 +30,7 @@ for share in (0.0, 0.25, 0.5, 255 / 256):
 
 # Elements that share one drawn number must not know of one another.
 torch.manual_seed(2)
-octets = (dropout.layer(torch, 0.5)(values) == 0).double().view(-1, 8)
+octets = (model.byte_dropout(torch, 0.5)(values) == 0).double().view(-1, 8)
 found["means"] = octets.mean(0).tolist()
 found["correlation"] = (torch.corrcoef(octets.T) - torch.eye(8)).abs().max().item()
 within, after = octets[:-1], octets[1:]
@@ -42,14 +42,14 @@ for shape in ((3, 5, 7, 11), (1,), (2, 3)):
     if len(shape) == 4:
         images = images.contiguous(memory_format=torch.channels_last)
     images.requires_grad_()
-    result = dropout.layer(torch, 0.25)(images)
+    result = model.byte_dropout(torch, 0.25)(images)
     assert (result.shape, result.stride(), result.dtype) == (
         images.shape, images.stride(), images.dtype)
     result.sum().backward()
     assert torch.allclose(images.grad * images.detach(), result.detach())
 for wrong in (0.3, 1.0, -0.5):
     try:
-        dropout.layer(torch, wrong)
+        model.byte_dropout(torch, wrong)
     except ValueError:
         continue
     raise AssertionError(wrong)

@@ -18,7 +18,7 @@ import envbuilder
 from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.report import UNREPEATED
-from envbuilder.payload.training import dataset, idx
+from envbuilder.payload.training import dataset
 from envbuilder.verify.report import model as report
 
 SUBSET = resources.mnist_subset_dir()
@@ -39,7 +39,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first 320 and 100 digits of the subset: too few to learn from, enough to run on."""
     folder = tmp_path_factory.mktemp("tiny")
     for stem in dataset.MNIST_SHA256:
-        found = idx.read(SUBSET / f"{stem}.gz", 3 if "images" in stem else 1)
+        found = dataset.read(SUBSET / f"{stem}.gz", 3 if "images" in stem else 1)
         count = 320 if stem.startswith("train") else 100
         size = len(found.content) // found.shape[0]
         shape = (count, *found.shape[1:])

@@ -22,7 +22,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration
 from envbuilder.packages import mnist
-from envbuilder.payload.training import dataset, idx
+from envbuilder.payload.training import dataset
 from tests.support.http_server import serving
 
 if TYPE_CHECKING:
@@ -469,7 +469,7 @@ def test_the_shipped_subset_is_real_balanced_and_known() -> None:
     for split, prefix, each in ((loaded.train, "train", 300), (loaded.test, "t10k", 100)):
         assert split.count == 10 * each
         assert Counter(split.labels) == dict.fromkeys(range(10), each)
-        images = idx.read(folder / f"{prefix}-images-idx3-ubyte.gz", 3)
+        images = dataset.read(folder / f"{prefix}-images-idx3-ubyte.gz", 3)
         assert images.shape == (10 * each, 28, 28)
         size = 28 * 28
         pictures = [split.images[i : i + size] for i in range(0, len(split.images), size)]

@@ -191,7 +191,7 @@ def test_a_difference_of_two_seeded_runs_is_told_and_not_judged(
 
 
 def test_missing_shared_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.memory, "shared_problem", lambda: ("there is no /dev/shm", ""))
+    monkeypatch.setattr(checks.hardware, "shared_problem", lambda: ("there is no /dev/shm", ""))
     assert checks.check_shared_memory() == (WARNING, "there is no /dev/shm")
 
 

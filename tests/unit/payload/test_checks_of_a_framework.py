@@ -137,7 +137,7 @@ def test_the_build_and_the_device_speak_for_themselves() -> None:
 
 
 def test_shared_memory_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    replaced(monkeypatch, checks.memory, "shared_problem", ("", "64 MiB"))
+    replaced(monkeypatch, checks.hardware, "shared_problem", ("", "64 MiB"))
     assert checks.check_shared_memory() == (PASSED, "64 MiB")
 
 

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import os
+import sys
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import pytest
 
-from envbuilder.payload.machine import device, memory
+from envbuilder.payload.frameworks.torch_ import Torch
+from envbuilder.payload.machine import device, facts, hardware
+from envbuilder.payload.machine.accelerators import ACCELERATORS
 from envbuilder.payload.report import CheckError
 from tests.support.hip import HipTorch
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Arrays(numpy.ndarray[Any, Any]):
@@ -249,14 +257,19 @@ def test_only_accelerators_are_waited_for() -> None:
 
 def test_memory_on_the_device_is_torchs_own_count() -> None:
     torch = SimpleNamespace(
+        __version__="2",
         mps=SimpleNamespace(current_allocated_memory=lambda: 7),
         xpu=SimpleNamespace(memory_allocated=lambda: 8),
+        cuda=SimpleNamespace(max_memory_allocated=lambda: 9),
     )
-    assert device.allocated(torch, "cpu") is None
-    assert device.allocated(torch, "mps") == 7
-    assert device.allocated(torch, "xpu") == 8
-    assert device.allocated(HipTorch(), "rocm") == 7
-    assert memory.peak_bytes(HipTorch(), "rocm") == 8
+    counted = {
+        name: (Torch(torch, name).allocated(), Torch(torch, name).peak())
+        for name in ("mps", "xpu", "cuda")
+    }
+    assert counted == {"mps": (7, None), "xpu": (8, None), "cuda": (None, 9)}
+    assert Torch(torch, "cpu").allocated() is None
+    assert Torch(torch, "cpu").peak() == hardware.process_peak()
+    assert (Torch(HipTorch(), "rocm").allocated(), Torch(HipTorch(), "rocm").peak()) == (7, 8)
 
 
 def test_a_torch_that_cannot_exchange_arrays_with_numpy_is_named() -> None:
@@ -274,3 +287,95 @@ def test_a_torch_that_cannot_exchange_arrays_with_numpy_is_named() -> None:
 def test_without_numpy_there_is_nothing_to_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None)
     device.require_arrays(None)
+
+
+# ---- torch is not imported where that could hang, and no import lasts for ever
+
+
+NULL = "/dev/null"
+"""A device node that everybody may open."""
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """The device node that a build for AMD's GPUs needs."""
+    path = str(request.param)
+    monkeypatch.setitem(ACCELERATORS, "rocm", replace(ACCELERATORS["rocm"], nodes=(path,)))
+    return path
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which a module `torch` is found, which ends whoever imports it."""
+    folder = tmp_path / "site" / "torch"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    return folder
+
+
+@pytest.mark.parametrize("node", [NULL], indirect=True)
+def test_with_its_device_node_nothing_is_in_the_way(node: str) -> None:
+    device.require_nodes("rocm")
+
+
+@pytest.mark.parametrize(
+    ("node", "problem"),
+    [
+        ("/dev/there-is-no-kfd", "/dev/there-is-no-kfd cannot be used (No such file or directory)"),
+        (__file__, f"{__file__} is no device"),
+        ("/dev", "/dev is no device"),
+    ],
+    indirect=["node"],
+)
+def test_without_its_device_node_torch_is_not_imported(
+    node: str, problem: str, build: Path
+) -> None:
+    for _ in ("a build for it", "another build"):
+        with pytest.raises(CheckError) as failed:
+            device.torch_for("rocm")
+        message = str(failed.value)
+        assert message.startswith(f"{problem}; torch is not imported, since a build for rocm may")
+        assert "amdgpu" in message
+        (build / "lib" / "libtorch_hip.so").touch()
+
+
+@pytest.mark.parametrize("node", [NULL], indirect=True)
+def test_a_node_of_another_group_is_named(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(CheckError, match="may not be opened by this user; its group is 0"):
+        device.require_nodes("rocm")
+
+
+@pytest.mark.parametrize("node", ["/dev/there-is-no-kfd"], indirect=True)
+def test_what_counts_is_the_build_and_not_what_was_asked_of_it(node: str, build: Path) -> None:
+    with pytest.raises(SystemExit, match="imported"):
+        device.torch_for("cpu")
+    (build / "lib" / "libtorch_hip.so").touch()
+    with pytest.raises(CheckError, match="torch is not imported"):
+        device.torch_for("cpu")
+    assert "torch is not imported" in facts.probe()["error"]
+
+
+@pytest.mark.parametrize("node", ["/dev/there-is-no-kfd"], indirect=True)
+def test_without_any_torch_the_import_itself_says_so(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError):
+        device.torch_for("cpu")
+
+
+def test_a_watchdog_guards_the_import_and_nothing_else(
+    build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    watchdog = SimpleNamespace(
+        dump_traceback_later=lambda seconds, **named: calls.append((seconds, named["exit"])),
+        cancel_dump_traceback_later=lambda: calls.append("cancelled"),
+    )
+    monkeypatch.setattr(device, "faulthandler", watchdog)
+    with pytest.raises(SystemExit, match="imported"):
+        device.torch_for("cpu")
+    assert calls == [(device.SECONDS, True), "cancelled"]

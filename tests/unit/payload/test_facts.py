@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.payload.machine import facts, importing
+from envbuilder.payload.machine import device, facts
 from tests.support.hip import HipTorch
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_a_probe_without_torch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_probe_counts_amds_gpus_as_rocms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing, "require_nodes", lambda accelerator: None)
+    monkeypatch.setattr(device, "require_nodes", lambda accelerator: None)
     monkeypatch.setitem(sys.modules, "torch", HipTorch())
     probed = facts.probe()
     assert (probed["error"], probed["torch"]["build"]) == (None, "rocm7.2")

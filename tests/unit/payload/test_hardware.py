@@ -1,14 +1,171 @@
 from __future__ import annotations
 
 import platform
+import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envbuilder.payload.machine import hardware
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_the_peak_of_a_process(tmp_path: Path) -> None:
+    root = write(tmp_path, {"status": "Name:\tx\nVmHWM:\t  412 kB\nVmRSS:\t 400 kB\n"})
+    assert hardware.process_peak(root / "status") == 412 * 1024
+
+
+def test_the_peak_where_proc_is_missing(tmp_path: Path) -> None:
+    peak = hardware.process_peak(tmp_path / "nothing")
+    assert peak is not None
+    assert peak > 1 << 20
+
+
+MEMINFO = "MemTotal:  100 kB\nMemAvailable:  50 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"proc/meminfo": MEMINFO}, 50 * 1024),
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "sys/fs/cgroup/memory.max": "1000\n",
+                "sys/fs/cgroup/memory.current": "400\n",
+            },
+            600,
+        ),
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "sys/fs/cgroup/memory.max": "max\n",
+                "sys/fs/cgroup/memory.current": "400\n",
+            },
+            50 * 1024,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/user/job\n",
+                "sys/fs/cgroup/user/job/memory.max": "500\n",
+                "sys/fs/cgroup/user/job/memory.current": "200\n",
+                "sys/fs/cgroup/user/memory.max": "max\n",
+                "sys/fs/cgroup/user/memory.current": "900\n",
+                "sys/fs/cgroup/memory.max": "1000\n",
+                "sys/fs/cgroup/memory.current": "950\n",
+            },
+            50,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/job\n",
+                "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "700\n",
+                "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "100\n",
+            },
+            600,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "1000\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "1200\n",
+            },
+            0,
+        ),
+    ],
+)
+def test_free_memory(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
+    assert hardware.available_bytes(write(tmp_path, files)) == expected
+
+
+@pytest.fixture
+def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "allowed_cpus", lambda: frozenset({0, 1}))
+
+
+def cache(cpu: int, index: int, level: str, size: str, shared: str) -> dict[str, str]:
+    folder = f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}"
+    return {
+        f"{folder}/level": f"{level}\n",
+        f"{folder}/size": f"{size}\n",
+        f"{folder}/shared_cpu_list": f"{shared}\n",
+    }
+
+
+@pytest.mark.usefixtures("two_cpus")
+def test_a_cache_that_two_cpus_share_counts_once(tmp_path: Path) -> None:
+    shared = {**cache(0, 3, "3", "32768K", "0-1"), **cache(1, 3, "3", "32768K", "0-1")}
+    small = cache(0, 2, "2", "1024K", "0")
+    assert hardware.cache_bytes(write(tmp_path, {**shared, **small})) == 32 << 20
+
+
+@pytest.mark.usefixtures("two_cpus")
+def test_caches_of_their_own_add_up(tmp_path: Path) -> None:
+    files = {**cache(0, 2, "2", "1024K", "0"), **cache(1, 2, "2", "1024K", "1")}
+    assert hardware.cache_bytes(write(tmp_path, files)) == 2 << 20
+
+
+@pytest.mark.usefixtures("two_cpus")
+@pytest.mark.parametrize("size", ["", "lots", "-1K"])
+def test_a_cache_that_says_nothing(tmp_path: Path, size: str) -> None:
+    assert hardware.cache_bytes(write(tmp_path, cache(0, 3, "3", size, "0-1"))) is None
+
+
+@given(st.text(), st.text())
+def test_no_text_breaks_the_parsing(
+    tmp_path_factory: pytest.TempPathFactory, first: str, second: str
+) -> None:
+    root = tmp_path_factory.mktemp("x")
+    for name in ("proc/meminfo", "sys/fs/cgroup/memory.max", "status"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(first.encode("utf-8", "surrogatepass"))
+    (root / "sys/fs/cgroup/memory.current").write_bytes(second.encode("utf-8", "surrogatepass"))
+    hardware.available_bytes(root)
+    hardware.process_peak(root / "status")
+
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has /dev/shm")
+
+
+@linux
+def test_no_shared_memory_is_told_with_what_to_do(tmp_path: Path) -> None:
+    problem, _ = hardware.shared_problem(tmp_path / "shm")
+    assert problem is not None
+    assert "there is no" in problem
+    assert "--shm-size" in problem
+
+
+@linux
+@pytest.mark.parametrize(("free", "advised"), [(64 << 20, True), (2 << 30, False)])
+def test_little_shared_memory_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, advised: bool
+) -> None:
+    monkeypatch.setattr(hardware.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    problem, text = hardware.shared_problem(tmp_path)
+    assert problem is None
+    assert f"{free >> 20} MiB free" in text
+    assert ("--shm-size" in text) is advised
+
+
+def test_other_systems_need_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(hardware.sys, "platform", "darwin")
+    assert hardware.shared_problem(tmp_path / "shm")[0] is None
+
+
+# ---- drivers
 
 
 @pytest.mark.parametrize(

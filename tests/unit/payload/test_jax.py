@@ -13,7 +13,6 @@ import pytest
 from envbuilder.payload import frameworks
 from envbuilder.payload.frameworks import jax_
 from envbuilder.payload.frameworks.jax_ import Jax
-from envbuilder.payload.machine import importing
 from envbuilder.payload.report import CheckError
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def load(
     monkeypatch: pytest.MonkeyPatch, accelerator: str, threads: int | None = None, *devices: Any
 ) -> Any:
     modules = {"jax": Module(*devices), "numpy": numpy}
-    monkeypatch.setattr(importing, "limited", modules.__getitem__)
+    monkeypatch.setattr(jax_, "limited", modules.__getitem__)
     return frameworks.load("jax", accelerator, threads)
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from envbuilder.payload import arguments
 from envbuilder.payload.arguments import parser
 from envbuilder.payload.events import Events
-from envbuilder.payload.machine import importing
+from envbuilder.payload.machine import device
 from envbuilder.payload.machine.accelerators import ACCELERATORS
 from envbuilder.payload.parallel import agreement, launch, parallel, shares
 from envbuilder.payload.parallel.agreement import Ended
@@ -463,7 +463,7 @@ def test_devices_are_not_counted_where_torch_could_hang(monkeypatch: pytest.Monk
     def refuse(accelerator: str) -> None:
         raise CheckError(f"there is no node for {accelerator}")
 
-    monkeypatch.setattr(importing, "require_nodes", refuse)
+    monkeypatch.setattr(device, "require_nodes", refuse)
     with pytest.raises(CheckError, match="there is no node for rocm"):
         launch.count("rocm", 1.0)
 
@@ -472,7 +472,7 @@ def test_a_count_that_does_not_end_is_a_sentence(monkeypatch: pytest.MonkeyPatch
     def hang(command: list[str], *, timeout: float, **rest: Any) -> None:
         raise subprocess.TimeoutExpired(command, timeout)
 
-    monkeypatch.setattr(importing, "require_nodes", lambda accelerator: None)
+    monkeypatch.setattr(device, "require_nodes", lambda accelerator: None)
     monkeypatch.setattr(launch.subprocess, "run", hang)
     with pytest.raises(CheckError, match="torch did not count the devices within 7 s"):
         launch.count("rocm", 7.0)

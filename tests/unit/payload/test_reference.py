@@ -15,7 +15,7 @@ from envbuilder.payload.numerics.reference import (
     pool,
     pool_gradient,
 )
-from envbuilder.payload.training import layers
+from envbuilder.payload.training import model
 
 
 def batch(count: int) -> tuple[Any, Any]:
@@ -25,7 +25,7 @@ def batch(count: int) -> tuple[Any, Any]:
 
 
 def test_the_network_is_that_of_the_example() -> None:
-    weights = layers.initial(numpy, 1)
+    weights = model.initial(numpy, 1)
     assert sum(value.size for value in weights.values()) == 1_199_882
     assert {value.dtype.name for value in weights.values()} == {"float32"}
     bound = 1 / 9216**0.5
@@ -36,14 +36,14 @@ def test_the_network_is_that_of_the_example() -> None:
 
 
 def test_one_seed_gives_equal_weights_and_another_others() -> None:
-    first, again, other = (layers.initial(numpy, seed)["conv1.weight"] for seed in (1, 1, 2))
+    first, again, other = (model.initial(numpy, seed)["conv1.weight"] for seed in (1, 1, 2))
     assert numpy.array_equal(first, again)
     assert not numpy.array_equal(first, other)
 
 
 def test_the_gradients_are_how_the_loss_changes() -> None:
     images, labels = batch(2)
-    weights = {name: value.astype(float) for name, value in layers.initial(numpy, 1).items()}
+    weights = {name: value.astype(float) for name, value in model.initial(numpy, 1).items()}
     generator = numpy.random.default_rng(3)
     directions = {name: generator.standard_normal(value.shape) for name, value in weights.items()}
     exact = reference.step(numpy, weights, images, labels).gradients
@@ -61,7 +61,7 @@ def test_the_gradients_are_how_the_loss_changes() -> None:
 
 def test_the_loss_of_an_untrained_network_is_near_that_of_guessing() -> None:
     images, labels = batch(8)
-    assert 2.0 < reference.step(numpy, layers.initial(numpy, 1), images, labels).loss < 2.7
+    assert 2.0 < reference.step(numpy, model.initial(numpy, 1), images, labels).loss < 2.7
 
 
 def test_the_weights_of_a_trial_are_those_that_the_one_before_moved() -> None:

@@ -69,7 +69,7 @@ class Layer:
 
 def test_dropout_is_tried_in_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     ones = Recorded("ones")
-    monkeypatch.setattr(torch_.model, "drop", lambda torch, share, form: Layer(form))
+    monkeypatch.setattr(torch_.model, "dropout", lambda torch, share, form: Layer(form))
     ready = Torch(SimpleNamespace(__version__="2", ones=ones), "cuda")
     tried = ready.dropouts(8, 0.5)
     assert {form for (form, _, _), _ in tried} == {model.PUBLISHED, model.fastest("cuda")}

@@ -17,7 +17,7 @@ from envbuilder.core.errors import VerifyError
 from envbuilder.core.process import Completed
 from envbuilder.packages.mnist import Dataset
 from envbuilder.payload import arguments
-from envbuilder.payload.machine import importing
+from envbuilder.payload.machine import device
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import run
@@ -126,11 +126,11 @@ WATCHDOG = "Timeout (0:10:00)!\nThread 0x00007f (most recent call first):\n"
     ("phase", "stderr", "message"),
     [
         (
-            importing.PHASE,
+            device.PHASE,
             WATCHDOG,
             "the framework's import did not end within 600 s and was stopped",
         ),
-        (importing.PHASE, "killed\n", "the payload ended with exit code 1: killed"),
+        (device.PHASE, "killed\n", "the payload ended with exit code 1: killed"),
         ("epoch 1", WATCHDOG, "the payload ended with exit code 1"),
     ],
 )

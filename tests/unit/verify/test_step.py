@@ -14,7 +14,7 @@ import pytest
 
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import VerifyError
-from envbuilder.payload.training import layers, train
+from envbuilder.payload.training import model, train
 from envbuilder.verify import step
 from tests.support.recorded_training import Faults, Numpy, digits, train_and_record
 
@@ -279,4 +279,4 @@ def test_the_steps_that_are_drawn(images: int, epochs: int) -> None:
 
 
 def test_parameters_are_those_of_the_published_network() -> None:
-    assert sum(numpy.prod(shape) + shape[-1] for shape in layers.WEIGHTS.values()) == 1_199_882
+    assert sum(numpy.prod(shape) + shape[-1] for shape in model.WEIGHTS.values()) == 1_199_882
