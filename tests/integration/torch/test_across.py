@@ -126,9 +126,8 @@ def test_two_nodes_join_and_are_in_step(
 ) -> None:
     variables = {**session_environment, "OMP_NUM_THREADS": "1"}
     # What an earlier attempt has left.
-    stale = tmp_path / "attempt-16" / "node-1"
-    stale.mkdir(parents=True)
-    (stale / "ended.json").write_text('{"reason": "stale", "returncode": 1}')
+    (tmp_path / "attempt-16").mkdir()
+    (tmp_path / "attempt-16" / "node-1.json").write_text('{"ended": {"returncode": 1}}')
     port = free_port()
     pair = [join(torch_python, tmp_path, n, port, "17", variables) for n in (1, 0)]
     ends = [process.communicate() for process in pair]
@@ -150,7 +149,7 @@ def test_two_nodes_join_and_are_in_step(
     again = join(torch_python, tmp_path, 0, port, "17", variables)
     _, errors = again.communicate()
     assert again.returncode == 5
-    assert "node 0 has taken part in attempt 17 before" in errors
+    assert "node 0 has taken part in attempt-17 before" in errors
 
 
 @needs_proc
@@ -179,9 +178,9 @@ def test_nothing_outlives_a_join_that_is_killed(
 def test_a_node_that_is_killed_ends_the_others(nodes: Nodes) -> None:
     nodes.start(
         """
-from envbuilder.payload.parallel import node
+from envbuilder.payload.parallel import multi_node
 from envbuilder.payload.training import eager
-node.PATIENCE = 3.0
+multi_node.PATIENCE = 3.0
 real = eager.step
 def step(*arguments):
     if "RANK" in os.environ:
@@ -307,8 +306,8 @@ def test_ranks_use_the_interface_on_the_way_to_node_0(network: Nodes) -> None:
 def test_without_an_interface_they_do_not_meet(network: Nodes) -> None:
     network.start(
         """
-from envbuilder.payload.parallel import network
-network.variables = lambda *arguments: {}
+from envbuilder.payload.parallel import multi_node
+multi_node.variables = lambda *arguments: {}
 """
     )
     content = network.report(0)
