@@ -20,7 +20,7 @@ from envbuilder import cli
 from envbuilder.profiles import lock, profile
 from envbuilder.verify.report import measurements, model
 from tools import matrix, project_page, project_schema
-from tools.struct_tables import sections
+from tools.struct_tables import lists, sections
 
 FOLDER = matrix.REPOSITORY / "docs" / "reference"
 README = matrix.REPOSITORY / "README.md"
@@ -57,8 +57,9 @@ what the payload reports ([Measured](#measured)) and, on the same level, what en
 the environment ([Report](#report)). envbuilder checks and relies on the keys below; a payload may
 write others, which are kept as they are.
 
-[`report.schema.json`](report.schema.json) says the same as a JSON schema. Beyond it, no number is
-NaN or infinite, and a report with `status: passed` contradicts neither itself nor its request.
+[`report.schema.json`](report.schema.json) is their JSON schema, with every type. Beyond it, no
+number is NaN or infinite, and a report with `status: passed` contradicts neither itself nor its
+request. Below are the keys of each part.
 """
 
 
@@ -70,7 +71,7 @@ def pages() -> dict[str, str]:
         "envbuilder-yaml.md": MADE + project_page.page(),
         "profile.md": MADE + PROFILE + "".join(sections(profile)) + _kinds(),
         "lock.md": MADE + LOCK + "".join(sections(lock)),
-        "report.md": MADE + REPORT + "".join(s for m in about_reports for s in sections(m)),
+        "report.md": MADE + REPORT + "".join(s for m in about_reports for s in lists(m)),
         "report.schema.json": report_schema(),
         "matrix.md": MATRIX + matrix.page(matrix.shipped()),
     }

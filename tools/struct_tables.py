@@ -72,6 +72,15 @@ def sections(module: ModuleType) -> Iterator[str]:
         yield f"\n## {structure.name}\n\n{structure.about}\n\n{table}\n"
 
 
+def lists(module: ModuleType) -> Iterator[str]:
+    """Yield a section for each structure, without types: for formats that have a schema."""
+    for structure in structures(module):
+        names = ", ".join(f"`{key.name}`" for key in structure.keys)
+        meanings = "".join(f"- `{k.name}`: {k.meaning}\n" for k in structure.keys if k.meaning)
+        texts = filter(None, (f"## {structure.name}", structure.about, names, meanings.strip()))
+        yield "\n" + "\n\n".join(texts) + "\n"
+
+
 def table_of(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
     """Yield the lines of a table."""
     yield f"| {' | '.join(head)} |"
