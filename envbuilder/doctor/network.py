@@ -265,7 +265,7 @@ def _fix(source: Source) -> str:
     if source.kind == "registry":
         return (
             f"Use an image you have: --base-image REF, or a mirror: mirrors: {{{source.name}: …}}"
-            " in envbuilder.yaml (docs/guides/registries.md)."
+            " in envbuilder.yaml (docs/guides/mirrors.md)."
         )
     return (
         "Check the network, and HTTPS_PROXY if there is a proxy. A mirror:"

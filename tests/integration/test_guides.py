@@ -21,13 +21,14 @@ TESTED = [
 ]
 NEEDED = {"conda": "conda_channel", "network": "tiny_lock", "torch": "torch_prefix"}
 """What a guide needs → the fixture that skips where it is missing."""
-OF_HARDWARE = {"arc-laptop", "epyc", "mac", "pascal", "radeon", "two-gpus"}
+OF_HARDWARE = {"amd", "arc-laptop", "epyc", "mac", "pascal", "several-devices"}
 OF_PROJECTS = {
-    *("your-own-project", "behind-a-proxy", "from-uv", "from-pixi", "from-dockerfile"),
-    *("conda", "notebooks"),
+    *("your-own-project", "mirrors", "from-elsewhere 1", "from-elsewhere 2", "from-elsewhere 3"),
+    *("conda", "notebooks", "offline"),
 }  # fmt: skip
+SHORT = {"arc-laptop", "epyc", "mac", "pascal"}
 LONGEST = 110
-"""Lines of a guide: two screens, and its test."""
+"""Lines of a short guide: two screens, and its test."""
 HONEST = "Run here with `--target-host`; no such machine was at hand."
 
 
@@ -57,12 +58,12 @@ def test_guides_are_tested_and_short() -> None:
     assert {guide.name for guide in tested} >= OF_HARDWARE | OF_PROJECTS
     for guide in tested:
         assert guide.steps, guide.name
-    for name in OF_HARDWARE | OF_PROJECTS - {"your-own-project"}:
+    for name in SHORT:
         assert len((guides.FOLDER / f"{name}.md").read_text().splitlines()) <= LONGEST, name
 
 
 def test_guides_about_hardware_say_that_it_was_not_here() -> None:
-    with_hosts = {guide.name for guide in guides.tested() if guide.hosts}
+    with_hosts = {guide.name.split()[0] for guide in guides.tested() if guide.hosts}
     assert with_hosts >= OF_HARDWARE
     for name in with_hosts:
         assert HONEST in (guides.FOLDER / f"{name}.md").read_text(), name
@@ -112,8 +113,8 @@ needs: conda
 def test_what_a_guide_says_of_its_test(tmp_path: Path) -> None:
     path = tmp_path / "x.md"
     path.write_text(GUIDE)
-    guide = guides.read(path)
-    assert guide is not None
+    (guide,) = guides.read(path)
+    assert guide.name == "x"
     assert guide.written == {"envbuilder.yaml": "profiles: [cpu]\n"}
     assert guide.channel == ("ffmpeg=6", "ninja=1.13")
     assert guide.hosts == {}
@@ -121,6 +122,17 @@ def test_what_a_guide_says_of_its_test(tmp_path: Path) -> None:
         ("envbuilder lock\n", False),
         ("envbuilder jupyter\n", True),
     ]
+
+
+def test_parts_of_a_guide_have_projects_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "x.md"
+    path.write_text(GUIDE + GUIDE.replace("project: script", "project: uv") + "The end.\n")
+    assert [(guide.name, guide.project) for guide in guides.read(path)] == [
+        ("x 1", "script"),
+        ("x 2", "uv"),
+    ]
+    path.write_text("No test.\n")
+    assert guides.read(path) == ()
 
 
 def test_what_serves_must_print_a_link(tmp_path: Path) -> None:

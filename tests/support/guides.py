@@ -1,6 +1,7 @@
 """The commands of a guide in docs/guides, and what it says that they print.
 
-A guide that is tested ends with a comment:
+A guide that is tested ends with a comment, and so does each of its parts that has a project of its
+own:
 
     <!-- tested
     project: script
@@ -62,9 +63,10 @@ class Step(Struct):
 
 
 class Guide(Struct, frozen=True):
-    """A guide that is tested."""
+    """A guide that is tested, or a part of it."""
 
     name: str
+    """The page's, and the number of the part if there are several."""
     project: str
     without: tuple[str, ...]
     written: dict[str, str]
@@ -76,13 +78,17 @@ class Guide(Struct, frozen=True):
     steps: tuple[Step, ...]
 
 
-def read(path: Path) -> Guide | None:
-    """A guide; None if it is not tested."""
-    text = path.read_text()
-    comment = _COMMENT.search(text)
-    if comment is None:
-        return None
-    keys = dict(line.split(": ", 1) for line in comment[1].splitlines())
+def read(path: Path) -> tuple[Guide, ...]:
+    """The tested parts of a guide: one, unless they have projects of their own."""
+    *pieces, _ = _COMMENT.split(path.read_text())
+    parts = list(zip(pieces[::2], pieces[1::2], strict=True))
+    if len(parts) == 1:
+        return (_part(path.stem, *parts[0]),)
+    return tuple(_part(f"{path.stem} {number}", *part) for number, part in enumerate(parts, 1))
+
+
+def _part(name: str, text: str, comment: str) -> Guide:
+    keys = dict(line.split(": ", 1) for line in comment.splitlines())
     steps: list[Step] = []
     for serves, kind, block in _BLOCK.findall(text):
         if kind == "sh":
@@ -93,10 +99,10 @@ def read(path: Path) -> Guide | None:
             steps[-1].printed = _CODE.sub("", block)
     blocks = dict(_WRITTEN.findall(text))
     return Guide(
-        name=path.stem,
+        name=name,
         project=keys.pop("project"),
         without=tuple(keys.pop("without", "").split()),
-        written={name: blocks[name] for name in keys.pop("writes", "").split()},
+        written={file: blocks[file] for file in keys.pop("writes", "").split()},
         channel=tuple(keys.pop("channel", "").split()),
         needs=keys.pop("needs", ""),
         hosts=keys,
@@ -106,7 +112,7 @@ def read(path: Path) -> Guide | None:
 
 def tested() -> tuple[Guide, ...]:
     """All guides that are tested."""
-    return tuple(guide for path in sorted(FOLDER.glob("*.md")) if (guide := read(path)))
+    return tuple(guide for path in sorted(FOLDER.glob("*.md")) for guide in read(path))
 
 
 def lay(guide: Guide, folder: Path) -> None:

@@ -40,7 +40,7 @@ OWNED = Owned(
 )  # fmt: skip
 WAY_OUT = (
     "Or use an image you have: --base-image REF; or a mirror: mirrors: in envbuilder.yaml"
-    " (docs/guides/registries.md)."
+    " (docs/guides/mirrors.md)."
 )
 """What to do if a base image cannot be pulled."""
 
