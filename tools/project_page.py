@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from typing import TYPE_CHECKING
 
 from envbuilder.core import project_file, settings
-from tools.project_schema import EXAMPLE, examples
+from tools.project_schema import EXAMPLE
 from tools.struct_tables import kind, structures, table_of
 
 if TYPE_CHECKING:
@@ -71,23 +69,16 @@ def page() -> str:
 
 def _section(structure: Structure) -> str:
     rows = list(_rows(structure))
-    table = "\n".join(table_of(("key", "value", "default", "example", "meaning"), rows))
+    table = "\n".join(table_of(("key", "value", "default", "meaning"), rows))
     title = _TITLES.get(structure.name, structure.name)
     return f"\n## {title}\n\n{structure.about}\n\n{table}\n"
 
 
 def _rows(structure: Structure) -> Iterator[tuple[str, ...]]:
     for key in structure.keys:
-        example = _flow(examples()[structure.name][key.name])
         value = kind(key.annotation).removesuffix(" or nothing")
-        yield f"`{key.name}`", value, _default(key), f"`{example}`", key.meaning
+        yield f"`{key.name}`", value, _default(key), key.meaning
 
 
 def _default(key: Key) -> str:
     return _EMPTY.get(key.default) or f"`{key.shown_default}`"
-
-
-def _flow(value: Any) -> str:
-    """Return a value as YAML on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=1000, sort_keys=False)
-    return text.removesuffix("...\n").strip()

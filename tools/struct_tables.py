@@ -140,7 +140,7 @@ _NAMES = {
 def _described(alias: Any, name: str) -> str:
     for meta in getattr(alias, "__metadata__", ()):
         if meta.description:
-            return str(meta.description)
+            return str(meta.description).partition(": ")[0]  # messages go on with its form
     values = getattr(alias, "__args__", ())
     if values and all(isinstance(v, str) for v in values):
         return " or ".join(f"`{v}`" for v in values)
