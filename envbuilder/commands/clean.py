@@ -1,30 +1,56 @@
-"""`envbuilder clean`: remove what envbuilder made."""
+"""`envbuilder clean`: remove what envbuilder made, after a table of what that frees."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 import sys
 import textwrap
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
-from envbuilder.commands import clean_sizes, removal
-from envbuilder.commands.inventory import Inventory, Kept
+from envbuilder.commands.inventory import (
+    IMAGES,
+    VOLUMES,
+    Inventory,
+    Item,
+    Kept,
+    recorded_images,
+)
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.containers.engine import connection
-from envbuilder.core import console, text
-from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core import console, files, text
+from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from envbuilder.commands.clean_sizes import Entry
     from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.console import Progress
 
+    Sizes = Mapping[str, int | None]
+
 _SHOWN = 20
-"""Maximum number of names shown per reason for staying; --json lists them all."""
+"""Maximum number of names shown per reason for staying, and of rows per kind; --json has all."""
+_BLOCK = 512
+"""Unit of `st_blocks`, whatever the file system's own is."""
+_SIZE = 12
+"""Columns of a size."""
+
+
+class Scope(Struct, frozen=True, kw_only=True):
+    """What the user asks to remove."""
+
+    profile: str | None
+    store: bool
+    reports: bool
+    all_images: bool
+    volumes: bool
 
 
 @click.command("clean", short_help="Remove what envbuilder made.")
@@ -69,38 +95,35 @@ def command(
         if is_given and profile is not None:
             raise click.UsageError(f"{subject} belong to no profile; leave out --profile")
     progress, settings = console.progress(), load_settings()
-    scope = removal.Scope(
+    scope = Scope(
         profile=profile, store=store, reports=reports, all_images=all_images, volumes=volumes
     )
     with _connected(progress) as engine:
         with Inventory(settings) as inventory:
-            chosen = removal.choose(scope, inventory, engine, progress)
-            entries = removal.measured(chosen, engine, settings, progress)
-            if not as_json and entries:
-                _show(entries, progress)
-            asks = entries and not (yes or as_json or dry_run) and _is_terminal()
+            items = _examined(scope, inventory, engine, progress)
+            sizes = measured(items, engine, progress)
+            if not as_json and items:
+                _show(items, sizes, progress)
+            asks = items and not (yes or as_json or dry_run) and _is_terminal()
             removed, failed = list[str](), list[Kept]()
             if dry_run:
-                removed = chosen.names
+                removed = [item.name for item in items]
             elif not asks:
-                removed, failed = removal.remove(chosen, engine, entries, progress)
+                removed, failed = _remove(items, engine, sizes, progress)
         if asks:
             if not click.confirm("Remove all of it?", err=True):
                 console.message("nothing was removed; --yes removes it without asking")
                 return
             # The locks were released: what is in use by now stays.
             with Inventory(settings) as inventory:
-                present = removal.choose(scope, inventory, engine, progress)
-                chosen = present.limited(chosen.names)
-                removed, failed = removal.remove(chosen, engine, entries, progress)
-    sizes = {entry.name: entry.bytes for entry in entries}
+                present = _examined(scope, inventory, engine, progress)
+                items = [item for item in present if item.name in sizes]
+                removed, failed = _remove(items, engine, sizes, progress)
     freed = sum(sizes[name] or 0 for name in removed)
     if as_json:
         result = {"schema": 1, "removed": removed, "dry_run": dry_run}
         result |= {"bytes": freed, "sizes": {name: sizes[name] for name in removed}}
-        stays = [{"name": k.name, "reason": k.reason} for k in inventory.staying]
-        broken = [{"name": k.name, "reason": k.reason} for k in failed]
-        console.data({**result, "kept": stays, "failed": broken})
+        console.data({**result, "kept": inventory.staying, "failed": failed})
     else:
         _report(removed, freed, dry_run=dry_run)
         if not removed and not failed:
@@ -120,10 +143,10 @@ def _is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _show(entries: Sequence[Entry], progress: Progress) -> None:
+def _show(items: Sequence[Item], sizes: Sizes, progress: Progress) -> None:
     """Print the table where the output is read: its own lines are for programs."""
     write = console.result if sys.stdout.isatty() else progress.note
-    for line in clean_sizes.table(entries):
+    for line in table(items, sizes):
         write(line)
 
 
@@ -142,11 +165,17 @@ def _connected(progress: Progress) -> Iterator[Engine | None]:
     try:
         engine = connection.connect()
     except ToolError as error:
-        removal.note_unseen(error, progress)
+        _note_unseen(error, progress)
         yield None
     else:
         with engine:
             yield engine
+
+
+def _note_unseen(error: ToolError, progress: Progress) -> None:
+    """Say that images stay because the engine does not answer, if one is configured."""
+    if connection.configured():
+        progress.note(f"images were not examined: {error.message}")
 
 
 def _lines(staying: Iterable[Kept]) -> Iterable[str]:
@@ -159,3 +188,161 @@ def _lines(staying: Iterable[Kept]) -> Iterable[str]:
         yield from (f"  {name}" for name in names[:_SHOWN])
         if len(names) > _SHOWN:
             yield f"  and {len(names) - _SHOWN} more (--json lists them all)"
+
+
+# --- examine, measure, remove
+
+
+def _examined(
+    scope: Scope, inventory: Inventory, engine: Engine | None, progress: Progress
+) -> list[Item]:
+    """Return what is removed, in this order; the inventory records what stays."""
+    leftovers = inventory.leftovers()
+    if scope.profile is not None:
+        inventory.staying.clear()
+    inventory.environments(scope.profile)
+    inventory.items += leftovers if scope.profile is None else []
+    if scope.store:
+        inventory.downloads()
+    if scope.reports:
+        inventory.reports(scope.profile)
+    inventory.spare_mounts()
+    if engine is None:
+        return inventory.items
+    try:
+        images = engine.labelled()
+    except ToolError as error:
+        _note_unseen(error, progress)
+        return inventory.items
+    recorded = recorded_images(inventory.settings, leftovers)
+    last_step = engine.last_step if scope.all_images else None
+    inventory.images(images, recorded, scope.profile, last_step)
+    if scope.profile is None:
+        with contextlib.suppress(ToolError):
+            inventory.volumes(engine.volumes(), remove=scope.volumes)
+    return inventory.items
+
+
+def measured(items: Sequence[Item], engine: Engine | None, progress: Progress) -> Sizes:
+    """Return the bytes that the removal of items frees in this order, by name.
+
+    A file with several names is freed with its last one, and not at all if one of them stays; an
+    image frees what no other image shares, with its last name. None: no engine reports it.
+    """
+    if not items:
+        return {}
+    sizes: dict[str, int | None] = {}
+    seen = Counter[tuple[int, int]]()
+    with progress.task("measure what can be removed"):
+        shares = dict[str, int]()
+        if engine is not None and any(item.kind == IMAGES for item in items):
+            with contextlib.suppress(ToolError):  # the sizes of images are unknown then
+                shares = engine.shares()
+        for item in items:
+            if item.root is not None:
+                sizes[item.name] = _freed(Path(item.name), seen)
+            elif item.kind == IMAGES:
+                sizes[item.name] = shares.get(item.id) if item.last else 0
+            else:
+                sizes[item.name] = None
+    return sizes
+
+
+def _freed(path: Path, seen: Counter[tuple[int, int]]) -> int:
+    freed = 0
+    for status in _all(path):
+        names = 1 if stat.S_ISDIR(status.st_mode) else status.st_nlink
+        file = (status.st_dev, status.st_ino)
+        seen[file] += names > 1
+        if names == 1 or seen[file] == names:
+            freed += status.st_blocks * _BLOCK
+    return freed
+
+
+def _all(path: Path) -> Iterator[os.stat_result]:
+    """Yield the status of everything at and below a path, as far as it can be read."""
+    folders = [os.fspath(path)]
+    with contextlib.suppress(OSError):
+        status = path.lstat()
+        yield status
+        if not stat.S_ISDIR(status.st_mode):
+            return
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                yield entry.stat(follow_symlinks=False)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+
+
+def _remove(
+    items: Sequence[Item], engine: Engine | None, sizes: Sizes, progress: Progress
+) -> tuple[list[str], list[Kept]]:
+    """Remove items; return the names of what is gone, and what could not be removed."""
+    removed, failed, present = list[str](), list[Kept](), set[str]()
+    if not items:
+        return removed, failed
+    with progress.task("remove", total=sum(sizes[item.name] or 0 for item in items)) as task:
+        for item in items:
+            if item.images & present:
+                continue  # or the image would never be known as envbuilder's again
+            if reason := _failure(item, engine):
+                failed.append(Kept(item.name, reason))
+                present.add(item.id)
+            else:
+                removed.append(item.name)
+            task.advance(sizes[item.name] or 0)
+    return removed, failed
+
+
+def _failure(item: Item, engine: Engine | None) -> str:
+    """Remove an item; return why that failed, or an empty string."""
+    try:
+        if item.root is not None:
+            files.remove(Path(item.name), item.root, item.aside)
+            return ""
+        assert engine is not None, "images and volumes are found in an engine"
+        if item.kind == VOLUMES:
+            engine.remove_volume(item.name)
+        else:
+            engine.remove(item.name, only=item.id)
+    except EnvbuilderError as error:
+        return error.message.removeprefix(f"{item.name}: cannot be removed: ")
+    except OSError as error:
+        return error.strerror or str(error)
+    except RecursionError:
+        return "its folders are nested too deeply"
+    return ""
+
+
+# --- the table
+
+
+def table(items: Sequence[Item], sizes: Sizes) -> Iterator[str]:
+    """Yield the lines of a table of what is removed, by kind, with sizes and their sum."""
+    for kind in dict.fromkeys(item.kind for item in items):
+        parts: dict[str, list[int | None]] = {}
+        for item in items:
+            if item.kind == kind:
+                parts.setdefault(item.row, []).append(sizes[item.name])
+        rows = {
+            row: None if None in each else sum(filter(None, each)) for row, each in parts.items()
+        }
+        if list(rows) == [kind]:
+            yield _row(kind, rows[kind])
+            continue
+        yield kind
+        order = sorted(rows, key=lambda row: -(rows[row] or 0))
+        for row in order[:_SHOWN]:
+            yield _row(f"  {text.clipped(row, console.WIDTH - _SIZE - 4)}", rows[row])
+        if rest := order[_SHOWN:]:
+            yield _row(f"  and {len(rest)} more", sum(rows[row] or 0 for row in rest))
+    # More may be freed: by layers that only removed images share, or where sizes are unknown.
+    images = [item for item in items if item.kind == IMAGES and sizes[item.name] != 0]
+    more = len(images) > 1 or any(sizes[item.name] is None for item in items)
+    yield _row("at least" if more else "total", sum(sizes[item.name] or 0 for item in items))
+
+
+def _row(label: str, size: int | None) -> str:
+    shown = "?" if size is None else text.stored(size)
+    return f"{label:<{console.WIDTH - _SIZE}}{shown:>{_SIZE}}"

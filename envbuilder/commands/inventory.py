@@ -1,7 +1,10 @@
-"""The files that `envbuilder clean` may remove, listed before anything is removed.
+"""What `envbuilder clean` may remove and what stays, examined before anything is removed.
 
 A file counts as envbuilder's if it lies in a folder that envbuilder marked on creation, under a
 name that envbuilder uses; environments and records identify themselves. Links are never followed.
+
+An image built on one of envbuilder's inherits its labels, and so does one made from it by `docker
+commit`. Labels therefore only select candidates; an id in a record proves what envbuilder built.
 """
 
 from __future__ import annotations
@@ -9,27 +12,42 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
+from envbuilder.build import conventions
 from envbuilder.build.attestation import documents
 from envbuilder.build.backends import integrity
-from envbuilder.build.image import layer_cache, scratch
+from envbuilder.build.image import layer_cache, project_record, records, scratch
+from envbuilder.build.image.base import LATEST
+from envbuilder.build.project_layer import NEWEST
+from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL
+from envbuilder.containers.oci.reference import familiar
 from envbuilder.containers.registry import base_images, blobs
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.files import Owned
+from envbuilder.core.files import HEX, Owned
 from envbuilder.host import interpreter_answers
 from envbuilder.packages import mnist, store
 from envbuilder.payload.machine.hardware import SHARED
 from envbuilder.verify.report import history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from envbuilder.containers.engine.interface import Image, StoredVolume
     from envbuilder.core.settings import Settings
+
+ENVIRONMENTS = "environments"
+WORKING = "working folders of killed builds"
+DOWNLOADS = "downloads, caches and logs"
+REPORTS = "verification reports"
+IMAGES = "images"
+RECORDS = "records of images"
+VOLUMES = "volumes of commands in containers"
 
 LINK = "a symbolic link: what it leads to is left alone"
 BUSY = "in use by another envbuilder"
@@ -38,23 +56,10 @@ UNMARKED = (
     "envbuilder did not make this folder, or a version that set no marker did: if all of it is"
     " envbuilder's, remove it yourself (rm -r)"
 )
-
-
-class Item(Struct, frozen=True):
-    """A file or folder to remove, and the root below which no link is followed."""
-
-    path: Path
-    root: Path
-    aside: str = ""
-    """The name it is first renamed to, so that nothing uses it while it is being removed."""
-
-
-class Kept(Struct, frozen=True):
-    """An item that was examined and stays, and why."""
-
-    name: str
-    reason: str
-
+ELSEWHERE = "not built by this installation (--all-images removes it, too)"
+DERIVED = "labelled by envbuilder, but not built by this installation"
+NAMED = "also has a name that envbuilder did not give it"
+VOLUME_STAYS = "caches and data of commands in containers (--volumes removes them)"
 
 OWNED = (
     store.OWNED,
@@ -73,6 +78,51 @@ OWNED = (
     Owned("locate", (r"\w+-\w+-3\.\d+-[a-z0-9_-]+\.txt",)),
 )
 """Folders of the cache whose contents can be downloaded or made again."""
+_LAST_STEPS = frozenset(
+    {
+        "envbuilder: payload",
+        "envbuilder: project",
+        "CMD [{}]".format(" ".join(f'"{c}"' for c in conventions.COMMAND)),
+    }
+)
+"""The last step of an image that is the result of a build, and not built on top of one."""
+
+
+class Item(Struct, frozen=True, kw_only=True):
+    """A file, a folder, a name of an image or a volume that is removed by itself."""
+
+    name: str
+    kind: str
+    row: str
+    """The row of the table that it is a part of, within its kind."""
+    root: Path | None = None
+    """Of a file or folder: below this one, no link is followed."""
+    aside: str = ""
+    """The name a folder is first renamed to, so that nothing uses it while it is being removed."""
+    id: str = ""
+    """Of a name: that of its image."""
+    last: bool = False
+    """Whether it is the last name of its image."""
+    images: frozenset[str] = frozenset()
+    """Of a record: the ids of the images that must be gone before it."""
+
+
+class Kept(Struct, frozen=True):
+    """An item that was examined and stays, and why."""
+
+    name: str
+    reason: str
+
+
+class Recorded(Struct, frozen=True):
+    """A recorded image: its ids, its names, and the folder of the record."""
+
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    profile: str | None
+    folder: Path
+    work: str = ""
+    """The working folder of the build that still needs it; empty if it is the build's result."""
 
 
 class Inventory:
@@ -92,21 +142,21 @@ class Inventory:
     def __exit__(self, *about: object) -> None:
         self._locks.close()
 
-    def keep(self, path: Path, reason: str) -> None:
+    def keep(self, name: Path | str, reason: str) -> None:
         """Record that something stays, and why."""
-        self.staying.append(Kept(str(path), reason))
+        self.staying.append(Kept(str(name), reason))
 
     def spare_mounts(self) -> None:
         """Keep the folders in which something is mounted: it may not be envbuilder's."""
         table = files.mount_table()
         items, self.items = self.items, []
         for item in items:
-            if mounted := files.mounts_below(item.path.resolve(), table):
-                self.keep(item.path, f"something is mounted at {mounted[0]}")
+            if mounted := files.mounts_below(Path(item.name).resolve(), table):
+                self.keep(item.name, f"something is mounted at {mounted[0]}")
             else:
                 self.items.append(item)
 
-    # --- data
+    # --- environments, reports, working folders
 
     def environments(self, profile: str | None) -> None:
         """List environments (of one profile) with the attestations next to them."""
@@ -126,55 +176,55 @@ class Inventory:
                 elif not self._lock(path.with_name(f".{path.name}.partial.lock")):
                     self.keep(path, BUSY)
                 else:
-                    beside = (Path(f"{path}{end}") for end in documents.SUFFIXES.values())
-                    files = [p for p in beside if p.is_file() and not p.is_symlink()]
-                    self.items.append(Item(path, root, f".{path.name}.partial"))
-                    self.items += [Item(p, root) for p in files]
+                    aside = f".{path.name}.partial"
+                    self._add(path, root, ENVIRONMENTS, path.name, aside=aside)
+                    for end in documents.SUFFIXES.values():
+                        beside = Path(f"{path}{end}")
+                        if beside.is_file() and not beside.is_symlink():
+                            self._add(beside, root, ENVIRONMENTS, path.name)
 
     def reports(self, profile: str | None) -> None:
         """List kept verification reports (of one profile)."""
-        folder = self.settings.reports_dir
-        if self._is_ours(self.settings.data_dir, folder):
+        folder, root = self.settings.reports_dir, self.settings.data_dir
+        if self._is_ours(root, folder):
             try:
                 entries = history.entries(folder, profile)
-            except OSError as error:
-                self.keep(folder, _unreadable(error))
+            except InvalidError as error:
+                self.keep(folder, error.message.removeprefix(f"{folder}: "))
                 return
             for entry in entries:
                 if files.is_marked(folder) or _is_report(entry.path):
-                    self.items.append(Item(entry.path, self.settings.data_dir))
+                    self._add(entry.path, root, REPORTS, REPORTS)
                 else:
                     self.keep(entry.path, "not a report of envbuilder's, or damaged")
 
-    # --- working folders
-
-    def leftovers(self) -> Iterator[Item]:
-        """Yield the working folders of killed builds; record those of running builds."""
+    def leftovers(self) -> list[Item]:
+        """Return the working folders of killed builds; record those of running builds."""
         data, cache = self.settings.data_dir, self.settings.cache_dir
-        for path in self._children(data, self.settings.envs_dir):
-            if path.name.startswith(".") and path.name.endswith(".partial"):
-                yield from self._leftover(path, data)
-        for name in ("build", "reproduce"):
-            for path in self._children(cache, cache / name):
-                if path.is_symlink() or path.is_dir():
-                    yield from self._leftover(path, cache)
-                elif path.suffix != ".lock":
-                    self.keep(path, FOREIGN)
+        result = []
+        for root, folder in (
+            (data, self.settings.envs_dir),
+            (cache, cache / "build"),
+            (cache, cache / "reproduce"),
+        ):
+            for path in self._children(root, folder):
+                if root == data and not re.fullmatch(r"\..*\.partial", path.name):
+                    continue
+                if path.is_symlink():
+                    self.keep(path, LINK)
+                elif not path.is_dir():
+                    if path.suffix != ".lock":
+                        self.keep(path, FOREIGN)
+                elif not self._lock(path.with_name(f"{path.name}.lock")):
+                    self.busy.add(path.name)
+                    self.keep(path, BUSY)
+                elif files.is_marked(path):
+                    result.append(Item(name=str(path), kind=WORKING, row=path.name, root=root))
+                else:
+                    self.keep(path, UNMARKED)
         shared = SHARED.resolve()
-        yield from [Item(path, shared) for path in scratch.left(shared)]
-
-    def _leftover(self, path: Path, root: Path) -> Iterator[Item]:
-        if path.is_symlink():
-            self.keep(path, LINK)
-        elif not path.is_dir():
-            self.keep(path, FOREIGN)
-        elif not self._lock(path.with_name(f"{path.name}.lock")):
-            self.busy.add(path.name)
-            self.keep(path, BUSY)
-        elif files.is_marked(path):
-            yield Item(path, root)
-        else:
-            self.keep(path, UNMARKED)
+        in_memory = map(str, scratch.left(shared))
+        return result + [Item(name=p, kind=WORKING, row=p, root=shared) for p in in_memory]
 
     # --- downloads and caches
 
@@ -193,19 +243,102 @@ class Inventory:
             if self.busy or any(not self._lock(lock, hold=False) for lock in contents.locks):
                 self.keep(folder, BUSY)
                 continue
-            self.items += [Item(p, root) for p in ([folder] if contents.whole else contents.ours)]
+            for path in contents.removable(folder):
+                self._add(path, root, DOWNLOADS, owned.folder)
             if contents.theirs and not contents.ours:
                 self.keep(folder, UNMARKED if not files.is_marked(folder) else FOREIGN)
                 continue
             for path in contents.theirs:
                 self.keep(path, LINK if path.is_symlink() else FOREIGN)
 
-    def known_files(self, folder: Path, root: Path, owned: Owned) -> list[Item]:
-        """Return what is owned in a folder; the folder itself if it holds nothing else."""
-        contents = _look(folder, "", owned, marked=True)
-        return [Item(p, root) for p in ([folder] if contents.whole else contents.ours)]
+    # --- images, their records, volumes
+
+    def images(
+        self,
+        images: Sequence[Image],
+        recorded: Sequence[Recorded],
+        profile: str | None,
+        last_step: Callable[[Image], str] | None,
+    ) -> None:
+        """List the labelled images (of one profile) that builds made, and their records.
+
+        Those of other installations stay, unless `last_step` can tell whether a build made one:
+        then the names that a build gives are removed.
+        """
+        gone: set[str] = set()
+        for image in images:
+            matching = [each for each in recorded if image.id in each.ids]
+            others = profile is not None and not any(k.profile == profile for k in matching)
+            if others and (matching or image.labels.get(f"{LABEL}profile") != profile):
+                continue
+            removable: Sequence[str] = ()
+            reason, built = NAMED, _build_names(image)
+            if any(each.work and each.work in self.busy for each in matching):
+                reason = BUSY
+            elif matching:
+                given = {familiar(name) for each in matching for name in each.names}
+                removable = [name for name in image.tags if familiar(name) in given]
+                removable = removable if image.tags else (image.id,)
+            elif last_step is not None and built and last_step(image) in _LAST_STEPS:
+                removable = built
+            else:
+                reason = ELSEWHERE if last_step is None and built else DERIVED
+            staying = [name for name in image.tags or (image.id,) if name not in removable]
+            self.staying += [Kept(name, reason) for name in staying]
+            gone |= set() if staying else {image.id}
+            row = ", ".join(removable)
+            self.items += [
+                Item(
+                    name=name,
+                    kind=IMAGES,
+                    row=row,
+                    id=image.id,
+                    last=not staying and name == removable[-1],
+                )
+                for name in removable
+            ]
+        self._records(recorded, gone, {image.id for image in images} - gone)
+
+    def _records(self, recorded: Sequence[Recorded], gone: set[str], staying: set[str]) -> None:
+        """List the records of images to remove and, in the same folders, of images long gone.
+
+        Other records stay, as their images may be in another engine.
+        """
+        parent, root = self.settings.records_dir, self.settings.data_dir
+        for folder in sorted({each.folder for each in recorded if each.folder.parent == parent}):
+            written = [each for each in recorded if each.folder == folder]
+            if not any(gone.intersection(each.ids) for each in written):
+                continue
+            ids = frozenset(i for k in written if not staying.intersection(k.ids) for i in k.ids)
+            either = "|".join(sorted(i.removeprefix("sha256:") for i in ids))
+            beside = (".json", *documents.SUFFIXES.values(), project_record.SUFFIX)
+            ends = "|".join(map(re.escape, beside))
+            names = (rf"({either})({ends})", rf"{records.LOADED}/({either})\.json")
+            contents = _look(folder, "", Owned("records", names), marked=True)
+            for path in contents.removable(folder):
+                self._add(path, root, RECORDS, RECORDS, images=ids)
+
+    def volumes(self, volumes: Iterable[StoredVolume], *, remove: bool) -> None:
+        """List the engine's volumes that this user's commands made, or keep them."""
+        for volume in volumes:
+            if volume.labels.get(VOLUME_LABEL) != str(os.getuid()):
+                continue
+            if remove:
+                self.items.append(Item(name=volume.name, kind=VOLUMES, row=volume.name))
+            else:
+                self.keep(volume.name, VOLUME_STAYS)
 
     # --- helpers
+
+    def _add(
+        self,
+        path: Path,
+        root: Path,
+        kind: str,
+        row: str,
+        **more: Any,
+    ) -> None:
+        self.items.append(Item(name=str(path), kind=kind, row=row, root=root, **more))
 
     def _children(self, root: Path, folder: Path) -> Iterator[Path]:
         if self._is_ours(root, folder):
@@ -252,6 +385,10 @@ class _Contents(Struct):
     locks: list[Path] = []
     whole: bool = False
 
+    def removable(self, folder: Path) -> list[Path]:
+        """Return what to remove of the folder: itself, if nothing else is in it."""
+        return [folder] if self.whole else self.ours
+
 
 def _look(folder: Path, below: str, owned: Owned, *, marked: bool) -> _Contents:
     """Classify what is in a folder; `below` is its path below the first, with a trailing slash."""
@@ -270,7 +407,7 @@ def _look(folder: Path, below: str, owned: Owned, *, marked: bool) -> _Contents:
                 continue
             inner = _look(path, f"{name}/", owned, marked=marked)
             contents.locks += inner.locks
-            contents.ours += [path] if inner.whole else inner.ours
+            contents.ours += inner.removable(path)
             if not inner.whole:
                 contents.theirs += inner.theirs if inner.ours else [path]
         elif marked and owned.has(name, "file"):
@@ -281,6 +418,45 @@ def _look(folder: Path, below: str, owned: Owned, *, marked: bool) -> _Contents:
     is_ours = has_marker or not below or owned.has(below.rstrip("/"), "folder")
     contents.whole = marked and is_ours and not contents.theirs
     return contents
+
+
+def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple[Recorded, ...]:
+    """Return the images of all records, also those of killed `reproduce` runs in `leftovers`."""
+    trials = (
+        Path(item.name, side, "data", "records")
+        for item in leftovers
+        for side in ("first", "second")
+    )
+    images: list[Recorded] = []
+    for above in (settings.records_dir, *trials):
+        if not files.is_folder(above) or settings.data_dir.is_symlink():
+            continue
+        for folder in sorted(p for p in above.iterdir() if files.is_folder(p)):
+            for record in records.read(folder):
+                names = record.names or (record.ref, f"envbuilder/{record.profile}:latest")
+                images.append(Recorded(record.ids, names, record.profile, folder))
+            for part in records.loaded(folder):
+                work = f"{part.profile}-{part.fingerprint[:12]}" if part.profile else ""
+                images.append(Recorded(part.ids, (part.ref,), part.profile, folder, work))
+    return tuple(images)
+
+
+def _build_names(image: Image) -> list[str]:
+    """Return the names of an image that a build gives, according to its labels.
+
+    Empty if the labels are incomplete or none of the names has the fingerprint.
+    """
+    profile = image.labels.get(f"{LABEL}profile", "")
+    fingerprint = image.labels.get(f"{LABEL}fingerprint", "")
+    if not re.fullmatch(HEX, fingerprint) or not profile:
+        return []
+    # In a project, and before that without its name.
+    name = rf"envbuilder/([a-z0-9-]+-[0-9a-f]{{6}}/)?{re.escape(profile)}"
+    pattern = re.compile(rf"{name}:py3\.\d+-{fingerprint[:12]}")
+    if not any(pattern.fullmatch(familiar(t)) for t in image.tags):
+        return []
+    given = re.compile(rf"{pattern.pattern}|{name}:({LATEST}|{NEWEST})")
+    return [t for t in image.tags if given.fullmatch(familiar(t))]
 
 
 def _unreadable(error: OSError | RecursionError) -> str:

@@ -20,9 +20,10 @@ from envbuilder.build.attestation import documents
 from envbuilder.build.backends.integrity import MARKER
 from envbuilder.build.image import records
 from envbuilder.commands import clean, inventory
+from envbuilder.commands.inventory import Item
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
-from envbuilder.core import files, settings
+from envbuilder.core import console, files, settings
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
@@ -532,6 +533,18 @@ def test_reports_of_earlier_versions_go_only_if_they_are_reports(own: settings.S
     assert not (own.reports_dir / name).exists()
 
 
+def test_reports_that_cannot_be_listed_stay(
+    own: settings.Settings, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    own.reports_dir.mkdir(parents=True)
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert run("--reports") == 0
+    assert "left alone: cannot be read: Permission denied" in capsys.readouterr().err
+
+
 # --- images
 
 
@@ -738,7 +751,7 @@ def test_a_folder_that_cannot_be_read_stays_and_is_named(
     if isinstance(error, OSError):
         monkeypatch.setattr(Path, "iterdir", fails)
     with inventory.Inventory(load_settings(environ, tmp_path)) as found:
-        assert list(found.leftovers()) == []
+        assert found.leftovers() == []
         found.downloads()
     assert inventory.Kept(str(tmp_path / "logs"), reason) in found.staying
     in_build = inventory.Kept(str(tmp_path / "build"), reason) in found.staying
@@ -873,3 +886,128 @@ def test_a_volume_in_use_is_named(
     assert "cache: cannot be removed: volume is in use" in capsys.readouterr().err
     assert run("--profile", "cpu", "--volumes") == 2
     assert "--volumes: they belong to no profile" in capsys.readouterr().err
+
+
+# --- sizes
+
+
+def file(path: Path, size: int = 100_000) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+    return path
+
+
+def blocks(*paths: Path) -> int:
+    return sum(path.lstat().st_blocks * 512 for path in paths)
+
+
+def freed(*paths: Path) -> list[int | None]:
+    """The bytes that the removal of these paths frees, in this order."""
+    items = [Item(name=str(p), kind=inventory.WORKING, row="", root=p.parent) for p in paths]
+    return [*clean.measured(items, None, console.PlainProgress(lambda line: None)).values()]
+
+
+def test_a_folder_frees_what_is_on_the_disk(tmp_path: Path) -> None:
+    large, small = file(tmp_path / "env" / "a" / "large"), file(tmp_path / "env" / "small", 1)
+    (sparse := tmp_path / "env" / "sparse").touch()
+    with sparse.open("r+b") as stream:
+        stream.truncate(1 << 30)
+    outside = file(tmp_path / "outside")
+    (link := tmp_path / "env" / "link").symlink_to(outside)
+    folders = (tmp_path / "env", tmp_path / "env" / "a")
+    assert freed(tmp_path / "env") == [blocks(large, small, sparse, link, *folders)]
+    assert blocks(sparse) < 1 << 20
+    assert freed(tmp_path / "gone") == [0]
+
+
+def test_a_file_with_two_names_is_freed_with_the_last(tmp_path: Path) -> None:
+    first, other = file(tmp_path / "first"), tmp_path / "other"
+    other.hardlink_to(first)
+    assert freed(first, other) == [0, blocks(first)]
+    assert freed(other) == [0], "the first one stays"
+    file(tmp_path / "env" / "third").unlink()
+    (tmp_path / "env" / "third").hardlink_to(first)
+    paths = (tmp_path / "env", first, other)
+    assert freed(*paths) == [blocks(tmp_path / "env"), 0, blocks(first)]
+
+
+def test_what_belongs_together_is_one_row(own: settings.Settings, fake: Labelled) -> None:
+    prefix = ours(own)
+    Path(f"{prefix}.sbom.cdx.json").write_text("{}")
+    work = leftover(own)
+    (store(own, "layers", "index.json") / "theirs").write_text("theirs")
+    store(own, "layers", f"blobs/sha256/{DIGEST}")
+    record(own, "cpu")
+    fake.images.clear()
+    fake.add(image("cpu", named("cpu"), "envbuilder/cpu:latest"))
+    with inventory.Inventory(own) as listed:
+        leftovers = listed.leftovers()
+        listed.environments(None)
+        listed.downloads()
+        recorded = inventory.recorded_images(own)
+        listed.images(fake.labelled(), recorded, None, None)
+    rows = [(item.kind, item.row) for item in (*leftovers, *listed.items)]
+    assert list(dict.fromkeys(rows)) == [
+        (inventory.WORKING, work.name),
+        (inventory.ENVIRONMENTS, prefix.name),
+        (inventory.DOWNLOADS, "layers"),
+        (inventory.IMAGES, f"{named('cpu')}, envbuilder/cpu:latest"),
+        (inventory.RECORDS, inventory.RECORDS),
+    ]
+    assert len(rows) == 8
+
+
+def test_an_image_counts_once_with_its_last_name(own: settings.Settings, fake: Labelled) -> None:
+    record(own, "cpu")
+    record(own, "xpu")
+    fake.images.clear()
+    fake.add(image("cpu", named("cpu"), "envbuilder/cpu:latest"))
+    fake.add(image("xpu", named("xpu"), "theirs:1"))
+    fake.sizes = {sha_of("cpu"): 100, sha_of("xpu"): 20}
+    with inventory.Inventory(own) as listed:
+        listed.images(fake.labelled(), inventory.recorded_images(own), None, None)
+    names = [item for item in listed.items if item.kind == inventory.IMAGES]
+    sizes = clean.measured(names, fake, console.PlainProgress(lambda line: None))
+    assert sizes == {named("cpu"): 0, "envbuilder/cpu:latest": 100, named("xpu"): 0}
+    fake.sizes = {}
+    sizes = clean.measured(names, fake, console.PlainProgress(lambda line: None))
+    assert sizes["envbuilder/cpu:latest"] is None, "no engine reports it"
+
+
+def lines(*entries: tuple[str, str, int | None]) -> list[str]:
+    """The table of what has these kinds, rows and sizes."""
+    items = [Item(name=str(n), kind=kind, row=row) for n, (kind, row, _) in enumerate(entries)]
+    sizes = {str(n): size for n, (_, _, size) in enumerate(entries)}
+    return list(clean.table(items, sizes))
+
+
+def test_the_table_fits_80_columns_and_shows_the_largest_first() -> None:
+    shown = lines(
+        (inventory.ENVIRONMENTS, "small", 4096),
+        (inventory.ENVIRONMENTS, "n" * 200, 1_310_000_000),
+        (inventory.IMAGES, "envbuilder/cpu:latest", 310_000_000),
+    )
+    assert all(len(line) <= 80 for line in shown)
+    firsts = ["envir", "nnnnn", "small", "image", "envbu", "total"]
+    assert [line.split()[0][:5] for line in shown] == firsts
+    assert shown[-1].endswith("1.62 GB")
+    assert all(line.endswith("B") for line in shown if line.startswith("  "))
+
+
+def test_more_may_be_freed_than_is_known() -> None:
+    """Sizes that no engine reports, and layers that only removed images share."""
+    _, row, total = lines((inventory.IMAGES, "envbuilder/cpu:latest", None))
+    assert row.endswith(" ?")
+    assert total.startswith("at least")
+    several = lines(*((inventory.IMAGES, name, 5) for name in ("a", "b")))
+    assert several[-1].startswith("at least")
+
+
+def test_what_has_no_parts_is_one_line_and_many_rows_are_summed_up() -> None:
+    reports, total = lines((inventory.REPORTS, inventory.REPORTS, 5000))
+    assert reports.split() == ["verification", "reports", "5.00", "kB"]
+    assert len(reports) == len(total)
+    many = lines(*((inventory.WORKING, f"row {n}", n * 1000) for n in range(1, 31)))
+    assert len(many) == 1 + 20 + 1 + 1
+    assert many[-2].split() == ["and", "10", "more", "55.0", "kB"]
+    assert many[-1].split() == ["total", "465", "kB"]
