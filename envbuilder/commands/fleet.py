@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-import click
+import functools
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from envbuilder.commands import (
-    fleet_join,
-    fleet_node,
-    fleet_render,
-    fleet_show,
-    fleet_verify,
-)
+import click
+from msgspec import Struct
+
+from envbuilder.commands import fleet_node, fleet_render
+from envbuilder.commands.options import adding, json_option, load_settings
+from envbuilder.core import console, files, stamps
+from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
+from envbuilder.fleet.model import Summary
+from envbuilder.profiles.backends import BACKENDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.payload.training import dataset
 
 
 @click.group("fleet", short_help="Verify every node of a cluster.")
@@ -26,5 +39,381 @@ def command() -> None:
     """
 
 
-for _module in (fleet_verify, fleet_render, fleet_show, fleet_node, fleet_join):
-    command.add_command(_module.command)
+command.add_command(fleet_render.command)
+command.add_command(fleet_node.node)
+command.add_command(fleet_node.join)
+
+
+class Outputs(Struct, frozen=True, kw_only=True):
+    """What a command writes beside the table, and the run that it compares with."""
+
+    as_json: bool
+    html: Path | None
+    earlier: Summary | None
+
+
+def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options `--html --against --json`; the function gets them as `outputs`."""
+
+    @functools.wraps(function)
+    def reading(html: Path | None, against: Path | None, as_json: bool, **options: Any) -> Any:
+        # Read first: nobody wants to learn after an hour that there is nothing to compare with.
+        earlier = read_run(against) if against is not None else None
+        return function(outputs=Outputs(as_json=as_json, html=html, earlier=earlier), **options)
+
+    return adding(
+        click.option(
+            "--html",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Also write it as a web page: one file that needs no network.",
+        ),
+        click.option(
+            "--against",
+            metavar="FOLDER",
+            type=click.Path(path_type=Path, exists=True),
+            help="Compare each node with an earlier run; exits with 5 if one is worse or slower.",
+        ),
+        json_option,
+    )(reading)
+
+
+def _require_comparable(
+    outputs: Outputs, run: str, scheduler: str, *, quick: bool, epochs: int
+) -> None:
+    """Raise `InvalidError` if a run that is about to start will not compare with the earlier one.
+
+    Nobody wants to learn that after an hour.
+    """
+    from envbuilder.fleet import drift
+
+    if outputs.earlier is not None:
+        drift.require_comparable(
+            outputs.earlier, run=run, scheduler=scheduler, quick=quick, epochs=epochs, each=True
+        )
+
+
+def read_run(path: Path, data: Path | None = None) -> Summary:
+    """Return a run's summary from its file, its folder, or the logs in a folder of rendered Jobs.
+
+    Such logs are compared with the images that the pods had: those in the folder `data`, if these
+    were all of MNIST, or else fetched.
+    """
+    from envbuilder.fleet import summaries
+
+    if not path.is_dir() or (path / summaries.NAME).exists():
+        return summaries.read(path)
+    from envbuilder.fleet.kubernetes import results
+    from envbuilder.project import catalog
+
+    if not results.is_rendered(path):
+        return summaries.read(path)
+    jobs, settings = results.read_jobs(path), load_settings()
+    images = _images(data, settings, subset=jobs[0].subset) if len(jobs[0].nodes) == 1 else None
+    return results.judge_run(path, jobs, catalog.library(settings).profile, images)
+
+
+def _images(folder: Path | None, settings: Settings, *, subset: bool) -> dataset.Dataset:
+    """Return what the pods trained on; raise `InvalidError` if it is not here."""
+    from envbuilder.fleet.kubernetes.jobs import ALL, SUBSET
+    from envbuilder.packages import mnist
+    from envbuilder.payload.training import dataset
+
+    files = mnist.local(None if subset else folder, quick=subset)
+    files = files or mnist.obtain(settings, console.progress())
+    if files.subset != subset:
+        raise InvalidError(
+            "the reports cannot be checked without the files of MNIST",
+            "Name a folder that has them with --data.",
+        )
+    return dataset.load(files.folder, SUBSET if subset else ALL)
+
+
+def report(summary: Summary, outputs: Outputs) -> int:
+    """Print a run's table or its JSON, and write what is asked for; return the exit code.
+
+    Raises `InvalidError` at the end if the run does not compare with the earlier one.
+    """
+    from envbuilder.fleet import drift, table
+    from envbuilder.fleet.page import page
+
+    changes, incomparable = None, None
+    try:
+        changes = drift.compare(outputs.earlier, summary) if outputs.earlier else None
+    except InvalidError as error:
+        # What the run showed is worth having without the comparison.
+        incomparable = error
+    if outputs.as_json:
+        console.data({"schema": 2, "summary": summary, "drift": changes})
+    else:
+        table.show(summary, console.rich_console())
+        for line in drift.lines(changes) if changes else ():
+            console.result(line)
+    if outputs.html is not None:
+        content = page.render(summary, changes).encode()
+        hint = "Name another file with --html."
+        files.save_output(outputs.html, content, BuildError, hint, "the page")
+    if incomparable is not None:
+        raise incomparable
+    regressed = changes is not None and changes.regressed
+    return 0 if summary.passed and not regressed else VERIFY_FAILED
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+class _Duration(click.ParamType[int]):
+    """A time such as 90s, 30m or 2h, in seconds."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds, at least 1 and at most a week."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"([0-9]{1,6})([smh])", value)
+        seconds = int(match[1]) * _UNITS[match[2]] if match else 0
+        if not 1 <= seconds <= 7 * 24 * 3600:
+            self.fail(f"{value!r} is not a time such as 90s, 30m or 2h", param, ctx)
+        return seconds
+
+
+@command.command("verify", short_help="Verify every node of a cluster.")
+@click.option(
+    "--scheduler",
+    type=click.Choice(("slurm",)),
+    default="slurm",
+    help="Who runs the jobs.  [default: slurm]",
+)
+@click.option(
+    "--fleet",
+    "settings_file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="What this cluster needs.  [default: fleet.yaml, if it is here]",
+)
+@click.option("--profile", metavar="NAME", help="Promised of every node, whatever the file says.")
+@click.option("--partition", metavar="NAME", help="Only its nodes, and submit to it.")
+@click.option("--nodes", metavar="PATTERN,…", help="Only these nodes; * and ? stand for others.")
+@click.option("--backend", type=click.Choice(tuple(BACKENDS)), help="As for `verify`.")
+@click.option("--quick", is_flag=True, help="Use a small subset of MNIST.")
+@click.option("--epochs", type=click.IntRange(1, 100), help="As for `verify`.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Folder with the four MNIST files, which all nodes see.",
+)
+@click.option(
+    "--python",
+    "executable",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Verify this interpreter of the nodes, instead of an environment of envbuilder's.",
+)
+@click.option(
+    "--ddp", is_flag=True, help="Then train on all equal nodes that were proven, at once."
+)
+@click.option(
+    "--limit",
+    type=_Duration(),
+    default="30m",
+    help="Stop a verification, or a training together, after this time.  [default: 30m]",
+)
+@click.option(
+    "--wait",
+    "patience",
+    type=_Duration(),
+    default="30m",
+    help="Cancel a job that has not started after this time.  [default: 30m]",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="New folder that all nodes see.  [default: ./fleet-RUN]",
+)
+@click.option("--dry-run", is_flag=True, help="Write the scripts, and submit nothing.")
+@click.option(
+    "--resume",
+    "resumed",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Go on with a run that was interrupted, or repeat what failed without a result.",
+)
+@output_options
+def verify(
+    scheduler: str,
+    settings_file: Path | None,
+    profile: str | None,
+    partition: str | None,
+    nodes: str | None,
+    backend: str | None,
+    quick: bool,
+    epochs: int | None,
+    data: Path | None,
+    executable: Path | None,
+    ddp: bool,
+    limit: int,
+    patience: int,
+    folder: Path | None,
+    dry_run: bool,
+    resumed: Path | None,
+    outputs: Outputs,
+) -> int:
+    """Verify every node of a Slurm cluster, one job a node, and compare what was promised.
+
+    Which node is for which profile stands in fleet.yaml; without it, each node decides by what it
+    detects. The jobs need no accounting. Their scripts, logs and results are in a folder that all
+    nodes must see. Stopped with Ctrl-C, only the run's own jobs are cancelled.
+
+    With --ddp, nodes that were proven and are equal in profile, device and GPUs then train together
+    (DistributedDataParallel): all in step, and how much of their speed is left. PyTorch only, and
+    no containers.
+
+    Exits with 5 if a node that was examined was not verified, or nodes did not train together;
+    nodes that administrators drained, and those that no rule is for, are not examined.
+
+    \b
+    fleet.yaml:
+      profiles:
+        - {feature: h100, profile: cuda}
+        - {gres: "gpu:xe", profile: xpu}
+        - {node: "epyc*", profile: zendnn}
+      sbatch: ["--account=ml"]
+      setup: ["module load gcc"]
+      sif: {cuda: /shared/cuda.sif}
+
+    \b
+    Examples:
+      envbuilder fleet verify --dry-run
+      envbuilder fleet verify --quick --html fleet.html
+      envbuilder fleet verify --partition gpu --profile cuda --limit 20m
+      envbuilder fleet verify --nodes 'epyc*' --folder /shared/fleet-1
+      envbuilder fleet verify --partition gpu --quick --ddp
+      envbuilder fleet verify --resume fleet-20261123t091500z-4f1a2b
+    """
+    from envbuilder.fleet import folder as folders
+    from envbuilder.fleet import model, planning
+    from envbuilder.fleet.run import Run
+    from envbuilder.fleet.settings import FILE, FleetSettings, read
+    from envbuilder.fleet.slurm.client import Slurm
+    from envbuilder.project import catalog
+    from envbuilder.verify.parallel import require_network
+
+    if resumed is not None:
+        return _resumed(resumed.resolve(), outputs, ddp=ddp)
+    progress = console.progress()
+    started = stamps.now()
+    run = model.new_run(started)
+    passes = model.epochs(epochs, quick=quick)
+    _require_comparable(outputs, run, scheduler, quick=quick, epochs=passes)
+    if settings_file is None and Path(FILE).exists():
+        settings_file = Path(FILE)
+    settings = FleetSettings() if settings_file is None else read(settings_file)
+    if settings.sif and (backend or executable or ddp):
+        raise InvalidError(
+            "sif: --backend and --python verify something else, and --ddp needs the network",
+            "Leave them out, or sif: in the file.",
+        )
+    user_settings = load_settings()
+    library = catalog.library(user_settings)
+    if profile is not None:
+        library.profile(profile)  # raises before Slurm is asked
+    python = executable
+    if python is not None and (python.name != str(python) or python.exists()):
+        # Jobs start in another folder. Not resolved: the place of a link tells the environment.
+        python = python.absolute()
+    if ddp and executable is None:
+        # What was proven trains together; the default of a node may be docker.
+        backend = backend or "venv"
+    if ddp and backend is not None:
+        require_network(backend)
+    request = planning.Request(
+        profile=profile,
+        partition=partition,
+        patterns=tuple(filter(None, (nodes or "").split(","))),
+        arguments=planning.arguments(
+            quick=quick,
+            backend=backend,
+            epochs=epochs,
+            data=data.absolute() if data else None,
+            python=python,
+        ),
+        together=planning.arguments(backend=backend, python=python) if ddp else None,
+        quick=quick,
+        epochs=passes,
+        start_seconds=patience,
+        limit_seconds=limit,
+    )
+    client = Slurm(partition)
+    folder = (folder or Path(f"fleet-{run}")).absolute()
+    folders.require_path(folder)
+    # -P: no file of a job's folder shadows a module.
+    program = (sys.executable, "-P", "-m", "envbuilder")
+    # As they are here, and absolute: jobs start elsewhere, and get no other variables.
+    folder_variables = {
+        "ENVBUILDER_CACHE_DIR": str(user_settings.cache_dir),
+        "ENVBUILDER_CONFIG_DIR": str(user_settings.config_dir),
+        "ENVBUILDER_DATA_DIR": str(user_settings.data_dir),
+    }
+    common = planning.common(
+        *(run, folder, settings, request, program),
+        {**os.environ, **folder_variables},
+        user_settings.project,
+    )
+    plan, scripts = planning.prepared(started, client.nodes(), settings, request, common, library)
+    planning.require_possible(plan, library)
+    if dry_run:
+        scripts |= planning.promised_scripts(plan)
+    folders.create(folder, plan, scripts)
+    if dry_run:
+        for name in scripts:
+            console.result(str(folders.script(folder, name)))
+        for line in planning.without_group(plan):
+            progress.note(line)
+        return 0
+    progress.note(f"run {run}: {folder}")
+    with folders.held(folder):
+        summary = Run(plan, folder, client, progress).finish()
+    return report(summary, outputs)
+
+
+def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
+    """Go on with the run in a folder; return the exit code."""
+    from envbuilder.fleet import folder as folders
+    from envbuilder.fleet.run import Run
+    from envbuilder.fleet.slurm.client import Slurm
+
+    plan = folders.read(folder)
+    if ddp and plan.across is None:
+        raise InvalidError(
+            f"{folder}: its nodes are not to train together", "Start a new run with --ddp."
+        )
+    _require_comparable(outputs, plan.run, plan.scheduler, quick=plan.quick, epochs=plan.epochs)
+    with folders.held(folder):
+        run = Run(plan, folder, Slurm(plan.partition), console.progress())
+        summary = run.finish(resumed=True)
+    return report(summary, outputs)
+
+
+@command.command("show", short_help="Show the table of a run.")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Folder with the four MNIST files, if pods had all of them and this machine has not.",
+)
+@output_options
+def show(folder: Path, data: Path | None, outputs: Outputs) -> int:
+    """Show the table of a run, from its FOLDER or its summary.json.
+
+    In a FOLDER that `fleet render` wrote, the results are the logs of its Jobs, saved as
+    results/NAME.json by the commands in its README.md. Nothing attests such a file: the best
+    verdict is `unproven`.
+
+    Exits with 5 if a node that was examined was not verified.
+
+    \b
+    Examples:
+      envbuilder fleet show fleet-20261123t091500z-4f1a2b
+      envbuilder fleet show manifests --html fleet.html
+      envbuilder fleet show fleet-2 --against fleet-1 --html fleet.html
+      envbuilder fleet show fleet-2 --json
+    """
+    return report(read_run(folder, data), outputs)
