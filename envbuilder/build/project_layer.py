@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from envbuilder.build import conventions
 from envbuilder.build.access import imports_from
-from envbuilder.core import archives, console, types
+from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError
 from envbuilder.project import environments, image_files
 from envbuilder.project.image_files import ImageFile
@@ -98,6 +98,8 @@ class _Content:
         return self._file.size
 
     def pieces(self) -> Iterator[bytes]:
+        from envbuilder.core import archives
+
         digest = hashlib.sha256()
         with self._path.open("rb") as stream:
             while piece := stream.read(archives.PIECE):

@@ -15,8 +15,6 @@ import fcntl
 import hashlib
 import os
 import re
-import secrets
-import shutil
 import stat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, TypeVar
@@ -81,7 +79,7 @@ def rewrite(path: Path, content: bytes) -> None:
 
 
 def _write(path: Path, content: bytes, mode: int, final_mode: int | None = None) -> None:
-    part = path.with_name(f".{path.name}.{secrets.randbits(48)}.part")
+    part = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(6))}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
     try:
         with os.fdopen(descriptor, "wb") as out:
@@ -346,6 +344,8 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
     kill is still marked. With `aside`, the folder is first marked and renamed to `aside`, so that
     a partially removed folder is never used.
     """
+    import shutil
+
     *above, name = path.relative_to(root).parts
     top = root.parent.resolve() / root.name
     with contextlib.ExitStack() as opened:
