@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from envbuilder.core.settings import Settings
-    from envbuilder.signatures.keys import PrivateKey, PublicKey
     from envbuilder.signatures.statement import Signed, Statement
 
 
@@ -80,21 +79,18 @@ def command(
 
     note = console.progress().note
     private = keys.private(key, _passphrase(key, passphrase_file), note)
-    results = [_sign_file(path, private, output) for path in files]
+    results = []
+    for path in files:
+        what = recognized(path)
+        place = output or statements.path_beside(path)
+        written = statements.write_file(place, what.statement, private)
+        results.append({"name": str(path), "kind": what.kind, "where": str(written)})
     if as_json:
         console.data({"schema": 1, "keyid": private.public.id, "signed": results})
         return
     for result in results:
         console.result(f"{result['name']}: {result['kind']}, signed: {result['where']}")
     console.result(f"key {private.public.id}")
-
-
-def _sign_file(path: Path, key: PrivateKey, output: Path | None) -> dict[str, str]:
-    from envbuilder.signatures import statement
-
-    what = recognized(path)
-    written = statement.write_file(output or statement.path_beside(path), what.statement, key)
-    return {"name": str(path), "kind": what.kind, "where": str(written)}
 
 
 def _passphrase(key: Path, file: Path | None) -> Callable[[], bytes]:
@@ -155,7 +151,7 @@ def verify_signature(
     if signature and len(files) != 1:
         raise InvalidError("--signature is for one file", "Leave --signature out.")
     settings = load_settings()
-    signed = [_file(path, signature, named, settings) for path in files]
+    signed = [_accepted(path, signature, named, settings) for path in files]
     if as_json:
         console.data({"schema": 1, "signed": signed})
         return
@@ -165,26 +161,30 @@ def verify_signature(
         console.result(f"  {accepted.digest}")
 
 
-def _keys(named: Sequence[Path], kind: str, settings: Settings) -> tuple[PublicKey, ...]:
+def _accepted(
+    path: Path, signature: Path | None, named: Sequence[Path], settings: Settings
+) -> Signed:
+    """Return the signature of a file by one of the named or configured keys, which is about it."""
     from envbuilder.signatures import keys
 
+    what = recognized(path)
     signatures = settings.configuration.signatures
     configured = {"lock": signatures.locks, "bundle": signatures.bundles}
-    trusted = tuple(map(str, named)) or configured.get(kind)
+    trusted = tuple(map(str, named)) or configured.get(what.kind)
     if not trusted:
         raise InvalidError(
-            f"no public key is given for a {kind}, and the configuration names none",
+            f"no public key is given for a {what.kind}, and the configuration names none",
             "Add --key PUB, or for locks and bundles, signatures: to envbuilder.yaml.",
         )
-    return keys.publics(trusted)
-
-
-def _file(path: Path, signature: Path | None, named: Sequence[Path], settings: Settings) -> Signed:
-    what = recognized(path)
-    trusted = _keys(named, what.kind, settings)
-    files = [signature or statements.path_beside(path)]
-    statement, signed = statements.require(str(path), files, trusted, what.type, what.digests)
-    require_same(what, statement, str(path))
+    where, files = str(path), [signature or statements.path_beside(path)]
+    public_keys = keys.publics(trusted)
+    statement, signed = statements.require(where, files, public_keys, what.type, what.digests)
+    # Other files than a provenance are compared by their digest.
+    if what.kind == "provenance" and statements.parse(what.statement, where) != statement:
+        raise ChangedPayloadError(
+            f"{where}: the signed content is another than the file's",
+            "Get both again from where they were signed.",
+        )
     if what.note:
         console.progress().note(f"note: {path}: {what.note}")
     return signed
@@ -258,7 +258,7 @@ def _bundle(path: Path) -> Signable:
 
 def _provenance(path: Path, content: bytes) -> Signable:
     statement = statements.parse(content, str(path))
-    require_builder(statement, str(path))
+    _require_builder(statement, str(path))
     in_hand = _in_hand(path)
     subjects = [d for s in statement.subject for d in s.digest.items()]
     if in_hand and not in_hand.items() & {*subjects}:
@@ -286,7 +286,7 @@ def _in_hand(path: Path) -> dict[str, str]:
     return {"sha256": archive.identity(artifact).removeprefix("sha256:")}
 
 
-def require_builder(statement: Statement, where: str) -> None:
+def _require_builder(statement: Statement, where: str) -> None:
     """Raise `WrongTypeError` unless a statement is the provenance of a build by envbuilder."""
     try:
         built = statement.predicate["buildDefinition"]["buildType"]
@@ -298,16 +298,4 @@ def require_builder(statement: Statement, where: str) -> None:
     if builder != provenance.BUILDER:
         raise WrongTypeError(
             f"{where}: names the builder {str(builder)[:100]!r}, expected {provenance.BUILDER}"
-        )
-
-
-def require_same(signable: Signable, signed: Statement, where: str) -> None:
-    """Raise `ChangedPayloadError` if a provenance was signed with another content than its file's.
-
-    Other files are compared by their digest.
-    """
-    if signable.kind == "provenance" and statements.parse(signable.statement, where) != signed:
-        raise ChangedPayloadError(
-            f"{where}: the signed content is another than the file's",
-            "Get both again from where they were signed.",
         )
