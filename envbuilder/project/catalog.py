@@ -30,17 +30,15 @@ from envbuilder.project import conda, environments
 from envbuilder.project.lines import Line, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from packaging.requirements import Requirement
 
     from envbuilder.core.project_file import Definition
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.profile import Conda, Profile
+    from envbuilder.profiles.profile import Profile
     from envbuilder.project.environments import Contents
-
-    RowOf = Callable[[str], types.Framework | None]
 
 
 class ProjectProfiles:
@@ -110,7 +108,10 @@ def library(settings: Settings) -> Library:
 
 
 def variants(settings: Settings) -> ProjectProfiles | None:
-    """Return what the project makes of profiles; None outside of a project that defines any."""
+    """Return what the project makes of profiles; None outside of a project that defines any.
+
+    Raise `InvalidError` for an environment or a listed profile that does not exist.
+    """
     if settings.project is None or settings.definition is None:
         if settings.environment != DEFAULT:
             raise InvalidError(
@@ -118,13 +119,8 @@ def variants(settings: Settings) -> ProjectProfiles | None:
                 f"Environments are defined in {PROJECT_FILE}; this folder has none.",
             )
         return None
-    _require_known(settings.definition, settings.project, settings.config_dir)
-    return ProjectProfiles(settings.definition, settings.environment, settings.project)
-
-
-def _require_known(definition: Definition, project: Path, config_dir: Path) -> None:
-    """Raise `InvalidError` for a listed profile that does not exist."""
-    available = profile_files.names(profile_files.search_path(project, config_dir))
+    definition, project = settings.definition, settings.project
+    available = profile_files.names(profile_files.search_path(project, settings.config_dir))
     for number, name in enumerate(definition.profiles or ()):
         if name not in available:
             path = ["profiles", str(number)]
@@ -133,6 +129,7 @@ def _require_known(definition: Definition, project: Path, config_dir: Path) -> N
                 f"{where}: {dotted(path)}unknown profile {shown(name)}",
                 profile_files.suggestion(name, available),
             )
+    return ProjectProfiles(definition, settings.environment, project)
 
 
 # Which framework a project is for
@@ -150,33 +147,25 @@ def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.F
     if definition.framework:
         return definition.framework, f"{PROJECT_FILE} says so"
     for row_of in (frameworks.of_name, frameworks.of_user):
-        shown = _first_lines(row_of, lines)
-        if len(shown) > 1:
-            (chosen, first), (other, second) = [*shown.items()][:2]
+        first: dict[types.Framework, Line] = {}
+        for line in lines:
+            framework = row_of(line.name)
+            marker = parse(line.text, line.where).marker if framework else None
+            if framework and any(applies(marker, *target) for target in _TARGETS):
+                first.setdefault(framework, line)
+        if len(first) > 1:
+            (chosen, line), (other, second) = [*first.items()][:2]
             raise InvalidError(
-                f"the project requires {FRAMEWORKS[chosen].title} ({_at(first)}) and"
-                f" {FRAMEWORKS[other].title} ({_at(second)}), and a profile has one framework",
+                f"the project requires {FRAMEWORKS[chosen].title} ({line.name}, {line.where}) and"
+                f" {FRAMEWORKS[other].title} ({second.name}, {second.where}), and a profile has one"
+                " framework",
                 f"Write framework: {chosen} or framework: {other} into {PROJECT_FILE}; what is left"
                 " is then an ordinary package from the index. Or list each in an environment of its"
                 " own (environments:).",
             )
-        for framework, line in shown.items():
+        for framework, line in first.items():
             return framework, f"{line.where} requires {line.name}"
     return frameworks.DEFAULT, ""
-
-
-def _first_lines(row_of: RowOf, lines: Iterable[Line]) -> dict[types.Framework, Line]:
-    """Return the first line that shows each framework."""
-    result: dict[types.Framework, Line] = {}
-    for line in lines:
-        framework = row_of(line.name)
-        if framework and any(applies(parse(line.text, line.where).marker, *t) for t in _TARGETS):
-            result.setdefault(framework, line)
-    return result
-
-
-def _at(line: Line) -> str:
-    return f"{line.name}, {line.where}"
 
 
 # A project's variant of a profile
@@ -190,8 +179,21 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
 
     Raise `InvalidError` if a line cannot be combined with the profile.
     """
-    stated = contents.stated
-    python = _python(profile, contents)
+    stated, python = contents.stated, _python(profile, contents)
+    packages = [p for p in stated.system_packages if p not in profile.system_packages]
+    if packages and profile.base and not profile.debian_suite:
+        raise InvalidError(
+            f"system_packages: profile '{profile.name}' does not say which Debian suite its base"
+            " images are",
+            "Set debian_suite in the profile.",
+        )
+    of_conda = (*profile.conda.packages, *(line.text for line in contents.conda))
+    channels = (*contents.channels, *profile.conda.channels)
+    from_conda = replace(
+        profile.conda,
+        channels=tuple(dict.fromkeys(channels)),
+        packages=tuple(dict.fromkeys(of_conda)),
+    )
     result = replace(
         profile,
         requirements=tuple(_requirements(profile, python.supported, contents.requirements)),
@@ -204,21 +206,13 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
         python=python,
         base={v: base for v, base in profile.base.items() if v in python.supported},
         debian_base={v: base for v, base in profile.debian_base.items() if v in python.supported},
+        system_packages=(*profile.system_packages, *packages),
+        # Those of the profile are known to be nothing but files.
+        unpack_packages=profile.unpack_packages and not packages,
         environment={**profile.environment, **stated.environment},
+        conda=from_conda if contents.conda else profile.conda,
         warnings=(*profile.warnings, *(note.removesuffix(".") for note in contents.notes)),
     )
-    if new := [p for p in stated.system_packages if p not in profile.system_packages]:
-        if profile.base and not profile.debian_suite:
-            raise InvalidError(
-                f"system_packages: profile '{profile.name}' does not say which Debian suite its"
-                " base images are",
-                "Set debian_suite in the profile.",
-            )
-        # Those of the profile are known to be nothing but files.
-        every = (*profile.system_packages, *new)
-        result = replace(result, system_packages=every, unpack_packages=False)
-    if contents.conda:
-        result = replace(result, conda=_conda(profile.conda, contents))
     return replace(result, backends=_backends(result, contents))
 
 
@@ -359,15 +353,6 @@ def _fits(version: str, limit: Line) -> bool:
     except InvalidSpecifier as error:
         raise InvalidError(f"{limit.where}: Python {shown(limit.text)}: {error}") from error
     return any(specifiers.contains(f"{version}.{patch}") for patch in range(100))
-
-
-def _conda(of_profile: Conda, contents: Contents) -> Conda:
-    packages = (*of_profile.packages, *(line.text for line in contents.conda))
-    return replace(
-        of_profile,
-        channels=tuple(dict.fromkeys((*contents.channels, *of_profile.channels))),
-        packages=tuple(dict.fromkeys(packages)),
-    )
 
 
 def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]:

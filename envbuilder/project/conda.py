@@ -139,7 +139,7 @@ class _Reader:
         self._requirements: list[Line] = []
         self._conda: list[Line] = []
         self._pip: list[tuple[str, str]] = []
-        self._python: list[str] = []
+        self._pythons: list[Line] = []
         self._left_out: list[str] = []
         self._renamed: dict[str, Framework | None] = {}
         self._built: list[str] = []
@@ -155,7 +155,7 @@ class _Reader:
         return Listed(
             requirements=(*self._requirements, *from_pip.requirements),
             constraints=from_pip.constraints,
-            python=",".join(self._python),
+            pythons=tuple(self._pythons),
             conda=tuple(self._conda),
             channels=channels,
             included=from_pip.included,
@@ -231,8 +231,8 @@ class _Reader:
             self._renamed[spec.name] = frameworks.of_build(name)
         elif spec.name == "python":
             if spec.versions:
-                line = _of_pypi(spec, spec.name, where)
-                self._python.append(line.text.removeprefix(spec.name))
+                text = _of_pypi(spec, spec.name, where).text.removeprefix(spec.name)
+                self._pythons.append(Line(text, where))
         elif spec.name != "pip":
             if spec.channel and channels[:1] != (spec.channel,):
                 raise InvalidError(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
-from itertools import islice
+from itertools import chain, islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementFile
@@ -27,18 +26,13 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 
-class Contents(Struct, frozen=True, kw_only=True):
-    """All that an environment holds in addition to the profile of the hardware."""
+class Contents(Listed, frozen=True, kw_only=True):
+    """All that an environment holds in addition to the profile of the hardware.
+
+    Its `pythons` are what `python:` allows, if it is stated, and what each file does.
+    """
 
     stated: Environment
-    requirements: tuple[Line, ...]
-    constraints: tuple[Line, ...]
-    """Of whatever is installed."""
-    pythons: tuple[Line, ...]
-    """The versions of Python that `python:` allows, if it is stated, and that each file does."""
-    conda: tuple[Line, ...]
-    channels: tuple[str, ...]
-    notes: tuple[str, ...]
     read_from: tuple[str, ...] = ()
     """The files that all of this was read from, by their paths in the project."""
 
@@ -90,28 +84,24 @@ def of(settings: Settings) -> Environment:
 
 def contents(definition: Definition, name: str, project: Path) -> Contents:
     """Return all that an environment of a project requires. Raise `InvalidError` as `read` does."""
-    files = [
-        (named_file(item), where)
-        for item, where in entries(definition, name, project, "requirements_from")
-    ]
-    every = [_read_named(project, file, where) for file, where in files]
+    named = [*entries(definition, name, project, "requirements_from")]
+    files = [named_file(item) for item, _ in named]
+    every = [_read_named(project, f, where) for f, (_, where) in zip(files, named, strict=True)]
     # Of two, the environment's own, which comes last.
-    own_python = [*entries(definition, name, project, "python")][-1:]
-    read_from = (*(f.file for f, _ in files), *(file for each in every for file in each.included))
+    python = [*entries(definition, name, project, "python")][-1:]
+    stated_pythons = (Line(f"=={version}.*", where) for version, where in python)
+    read_from = (*(f.file for f in files), *chain.from_iterable(e.included for e in every))
     return Contents(
         stated=stated(definition, name),
         requirements=(
             *_lines(definition, name, project),
-            *(line for each in every for line in each.requirements),
+            *chain.from_iterable(each.requirements for each in every),
         ),
-        constraints=tuple(line for each in every for line in each.constraints),
-        pythons=(
-            *(Line(f"=={version}.*", where) for version, where in own_python),
-            *(Line(e.python, f.file) for e, (f, _) in zip(every, files, strict=True) if e.python),
-        ),
-        conda=tuple(line for each in every for line in each.conda),
-        channels=tuple(dict.fromkeys(c for each in every for c in each.channels)),
-        notes=tuple(dict.fromkeys(n for each in every for n in each.notes)),
+        constraints=tuple(chain.from_iterable(each.constraints for each in every)),
+        pythons=(*stated_pythons, *chain.from_iterable(each.pythons for each in every)),
+        conda=tuple(chain.from_iterable(each.conda for each in every)),
+        channels=tuple(dict.fromkeys(chain.from_iterable(each.channels for each in every))),
+        notes=tuple(dict.fromkeys(chain.from_iterable(each.notes for each in every))),
         read_from=tuple(sorted({posixpath.normpath(file) for file in read_from})),
     )
 
@@ -243,23 +233,13 @@ def _require_none(file: str, extras: Sequence[str], groups: Sequence[str]) -> No
 
 def _suggestion(project: Path, file: str) -> str:
     """Return the files that could be meant, in the folder of the missing one and at the top."""
-    folders = dict.fromkeys((PurePosixPath(file).parent, PurePosixPath()))
-    names = [
-        (folder / entry).as_posix()
-        for folder in folders
-        if ".." not in folder.parts and not folder.is_absolute()
-        for entry in _entries(project / folder)
-    ]
+    names: list[str] = []
+    for folder in dict.fromkeys((PurePosixPath(file).parent, PurePosixPath())):
+        if ".." not in folder.parts and not folder.is_absolute():
+            with contextlib.suppress(OSError, ValueError):
+                paths = islice((project / folder).iterdir(), _MOST_ENTRIES)
+                files = [path.name for path in paths if path.is_file()]
+                names += [(folder / n).as_posix() for n in sorted(files) if is_supported(n)]
     if not names:
         return f"Supported are {SUPPORTED}."
-    shown = ", ".join(escaped(name, 80) for name in names[:_MOST_SUGGESTIONS])
-    return f"The project has {shown}."
-
-
-def _entries(folder: Path) -> list[str]:
-    """Return the names of files in a folder that requirements can be read from."""
-    try:
-        names = [path.name for path in islice(folder.iterdir(), _MOST_ENTRIES) if path.is_file()]
-    except (OSError, ValueError):
-        return []
-    return sorted(name for name in names if is_supported(name))
+    return f"The project has {', '.join(escaped(n, 80) for n in names[:_MOST_SUGGESTIONS])}."

@@ -65,10 +65,10 @@ class Listed(Struct, frozen=True, kw_only=True):
     constraints: tuple[Line, ...] = ()
     """The versions that packages may have if they are installed, whoever requires them: exact ones
     of a lock (`name==version`, perhaps with a marker), and those of a constraints file."""
-    python: str = ""
-    """The Python versions that it allows, as a specifier (`>=3.10`); empty for all.
+    pythons: tuple[Line, ...] = ()
+    """The Python versions that it allows, as specifiers (`>=3.10`), all of which hold.
 
-    It may name patch releases: to check a version such as 3.12, try all of them.
+    They may name patch releases: to check a version such as 3.12, try all of them.
     """
     conda: tuple[Line, ...] = ()
     """Packages from conda channels, without Python itself."""

@@ -210,7 +210,7 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
     return Listed(
         requirements=tuple(reader.requirements()),
         constraints=tuple(reader.constraints()),
-        python=python_versions(lock.requires_python, name),
+        pythons=python_versions(lock.requires_python, file),
         notes=(note,) if overrides else (),
     )
 
@@ -397,7 +397,7 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
         notes.append(f"{name}: locked for some environments only: {environments}.")
     return Listed(
         requirements=tuple(filter(None, (_of_pylock(p, name, chosen) for p in lock.packages))),
-        python=str(lock.requires_python or ""),
+        pythons=python_versions(str(lock.requires_python or ""), file),
         notes=tuple(notes),
     )
 

@@ -65,12 +65,12 @@ def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file
     return chosen
 
 
-def python_versions(specifier: str, file: str) -> str:
-    """Return a `requires-python` in its normalised form; raise `InvalidError` if it is invalid."""
+def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
+    """Return a `requires-python`, if there is one; raise `InvalidError` if it is invalid."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
-        return str(SpecifierSet(specifier))
+        return (Line(str(SpecifierSet(specifier)), escaped(file)),) if specifier else ()
     except InvalidSpecifier as error:
         raise InvalidError(
             f"{escaped(file)}: requires-python: {escaped(specifier, SHOWN)!r} is not a range of"
@@ -161,7 +161,7 @@ def read_pyproject(
         raise InvalidError(f"{escaped(file)}: more than {MOST} requirements")
     return Listed(
         requirements=lines,
-        python=python_versions(tables.project.requires_python if tables.project else "", file),
+        pythons=python_versions(tables.project.requires_python if tables.project else "", file),
     )
 
 

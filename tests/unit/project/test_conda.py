@@ -13,7 +13,7 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.project import conda
 from envbuilder.project.environments import read
-from envbuilder.project.lines import Listed
+from envbuilder.project.lines import Line, Listed
 from tests.support.edited_text import edited
 from tests.support.requirement_projects import outcome, places, refusal, texts, write
 
@@ -74,7 +74,7 @@ def test_a_typical_pytorch_environment(tmp_path: Path) -> None:
     assert texts(listed.conda) == ["numpy 1.26.*", "scipy >=1.10,<2", "pillow"]
     assert places(listed.conda)[0] == "environment.yml:16"
     assert listed.channels == ("conda-forge",)
-    assert listed.python == "==3.11.*"
+    assert listed.pythons == (Line("==3.11.*", "environment.yml:8"),)
     renamed, cuda, channels = listed.notes
     assert "pytorch, torchvision, torchaudio: taken as requirements from PyPI" in renamed
     assert cuda.endswith("the profile decides on CUDA: pytorch-cuda, pytorch-mutex, cudnn.")
@@ -109,7 +109,7 @@ def test_an_exported_environment(tmp_path: Path) -> None:
     listed = read(tmp_path, "env.yaml")
     assert texts(listed.conda) == ["_libgcc_mutex ==0.1", "ca-certificates ==2026.1.4"]
     assert texts(listed.requirements) == ["torch==2.1.0"]
-    assert listed.python == "==3.11.9"
+    assert texts(listed.pythons) == ["==3.11.9"]
     assert listed.notes[-1] == (
         "env.yaml: builds are left out, since each is for one platform; versions stay:"
         " _libgcc_mutex, ca-certificates."

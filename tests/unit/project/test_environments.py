@@ -138,7 +138,7 @@ def test_the_stated_python_is_one_of_the_statements_with_its_place(
     version = "3.11" if name == "old" else "3.12"
     assert environments.contents(definition, name, tmp_path).pythons == (
         Line(f"=={version}.*", f"envbuilder.yaml{expected}"),
-        Line("==3.8.*", "environment.yml"),
+        Line("==3.8.*", "environment.yml:1"),
     )
 
 

@@ -50,7 +50,7 @@ def test_the_projects_requirements_of_several_revisions(tmp_path: Path, name: st
         'tomli; python_full_version < "3.11"',
     ]
     assert places(listed.requirements)[0] == "uv.lock: numpy"
-    assert listed.python == ">=3.10"
+    assert texts(listed.pythons) == [">=3.10"]
     assert "pysocks==1.7.1" in texts(listed.constraints)
     assert all(line.locked for line in listed.constraints)
     assert not [t for t in texts(listed.constraints) if t.startswith(("tqdm", "pytest"))]
@@ -228,7 +228,7 @@ def test_a_lock_that_uv_exported(tmp_path: Path) -> None:
     ]
     assert len(lines) == UV.count("[[packages]]")
     assert places(listed.requirements)[0] == "pylock.toml: certifi"
-    assert listed.python == ">=3.10"
+    assert texts(listed.pythons) == [">=3.10"]
     assert (listed.constraints, listed.notes) == ((), ())
 
 

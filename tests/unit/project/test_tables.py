@@ -73,7 +73,7 @@ def test_dependencies_with_their_lines(tmp_path: Path) -> None:
         "pyproject.toml:11",
         "pyproject.toml: project.dependencies[3]",
     ]
-    assert listed.python == "<3.14,>=3.11"
+    assert texts(listed.pythons) == ["<3.14,>=3.11"]
     assert (listed.constraints, listed.conda, listed.notes) == ((), (), ())
 
 
