@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from envbuilder.build import project_layer
 from envbuilder.build.backends import integrity
@@ -16,11 +17,13 @@ from envbuilder.build.payload import payload_pyz
 from envbuilder.build.plan import (
     Assemble,
     CopyProject,
+    ImageStep,
     LinkFiles,
     Load,
     LoadBase,
     MakeBase,
     Move,
+    Plan,
     Push,
     Receive,
     RecordImage,
@@ -29,6 +32,7 @@ from envbuilder.build.plan import (
     RunUv,
     Save,
     Seal,
+    Step,
     UnpackLibraries,
     UnpackTool,
     Write,
@@ -38,19 +42,17 @@ from envbuilder.build.plan import (
 from envbuilder.core import files, process, uv_program
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.files import full_or_broken
-from envbuilder.core.settings import require_writable
+from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import log_text
 from envbuilder.packages.conda import steps
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
     import tarfile
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from envbuilder.build.image.layer_cache import MadeLayers
-    from envbuilder.build.plan import ImageStep, Plan, Step
     from envbuilder.core.console import Progress, Task
-    from envbuilder.core.settings import Settings
 _REMOVE_TRIES = 50
 _REMOVE_PAUSE_SECONDS = 0.2
 
@@ -85,7 +87,7 @@ def execute(
             files.write(log, b"", files.PRIVATE)
             for step in plan.steps:
                 with progress.task(step.what) as task:
-                    _perform(step, Store.of(settings), log, progress, task, shared)
+                    _perform(step, _Context(Store.of(settings), log, progress, task, shared))
         except (OSError, shutil.Error) as error:
             cause = error if isinstance(error, OSError) else OSError(str(error))
             raise full_or_broken(cause, Path(cause.filename or workdir)) from error
@@ -101,14 +103,28 @@ def execute(
     return True
 
 
-def _perform(
-    step: Step,
-    store: Store,
-    log: Path,
-    progress: Progress,
-    task: Task,
-    shared: MadeLayers | None,
-) -> None:
+class _Context(NamedTuple):
+    """What a step is performed with, besides its own data."""
+
+    store: Store
+    log: Path
+    progress: Progress
+    task: Task
+    shared: MadeLayers | None
+
+    @contextlib.contextmanager
+    def logging(self) -> Iterator[Callable[[str], None]]:
+        """Yield a function that appends a line to the log."""
+        with self.log.open("a") as out:
+
+            def append(line: str) -> None:
+                out.write(log_text(f"{line}\n"))
+
+            yield append
+
+
+def _perform(step: Step, context: _Context) -> None:
+    store = context.store
     match step:
         case Write() | WritePayload() | WritePrograms():
             _write(step)
@@ -124,18 +140,18 @@ def _perform(
         case UnpackLibraries():
             _unpack_libraries(step, store)
         case Run():
-            _run(step, log)
+            _run(step, context)
         case Seal():
             base = integrity.base_of(step.base_python) if step.base_python else ()
             integrity.close(Path(step.folder), step.facts, base)
         case steps.InstallConda() | steps.WriteActivation() | steps.Rehome():
-            _perform_on_conda(step, progress)
+            _perform_on_conda(step, context.progress)
         case Remove():
             _remove(Path(step.path))
         case Move():
             _move(Path(step.source), Path(step.target))
         case _:
-            _perform_on_image(step, store, log, progress, task, shared)
+            _perform_on_image(step, context)
 
 
 def _write(step: Write | WritePayload | WritePrograms) -> None:
@@ -184,53 +200,46 @@ def _perform_on_conda(
             assert_never(step)
 
 
-def _perform_on_image(
-    step: ImageStep,
-    store: Store,
-    log: Path,
-    progress: Progress,
-    task: Task,
-    shared: MadeLayers | None,
-) -> None:
+def _perform_on_image(step: ImageStep, context: _Context) -> None:
     match step:
         case MakeBase():
-            _make_base(step, store, log)
+            _make_base(step, context)
         case LoadBase():
             _load_base(step)
         case Assemble():
             from envbuilder.build.image.assemble import Assembly
 
-            def run(part: Step) -> None:
-                _perform(part, store, log, progress, task, shared)
-
-            Assembly(step, store, run, progress.note, task.update, shared).make()
+            Assembly(
+                *(step, context.store, lambda part: _perform(part, context)),
+                *(context.progress.note, context.task.update, context.shared),
+            ).make()
         case Receive():
-            from envbuilder.build.image import received
+            from envbuilder.build.backends import dockerfile
 
-            received.take(step)
+            dockerfile.receive(step)
         case Load():
             _load(step)
         case Save():
-            _save(step, task)
-        case Push():
-            from envbuilder.build.attestation import publish
+            from envbuilder.containers.oci import archive, layout
 
-            publish.push(step, progress)
+            archive.save(layout.Layout(Path(step.layout)), Path(step.target), context.task.update)
+        case Push():
+            from envbuilder.build import outputs
+
+            outputs.push(step, context.progress)
         case RecordImage():
-            _record(step)
+            ids = records.digests(Path(step.metadata).read_text())
+            versions = records.versions(Path(step.versions).read_text())
+            records.keep_built(step, step.names[0], ids, step.names, versions)
         case _:
             assert_never(step)
 
 
-def _run(step: Run, log: Path) -> None:
-    with log.open("a") as out:
-        out.write(log_text(f"$ {process.quoted(step.argv)}\n"))
-
-        def keep(line: str) -> None:
-            out.write(log_text(f"{line}\n"))
-
+def _run(step: Run, context: _Context) -> None:
+    with context.logging() as log:
+        log(f"$ {process.quoted(step.argv)}")
         run = uv_program.run if isinstance(step, RunUv) else process.run
-        done = run(step.argv, env=step.env, on_stdout=keep, on_stderr=keep)
+        done = run(step.argv, env=step.env, on_stdout=log, on_stderr=log)
     if step.output:
         Path(step.output).write_text(done.stdout)
     if done.returncode != 0:
@@ -239,7 +248,7 @@ def _run(step: Run, log: Path) -> None:
         advice = [hint for text, hint in step.hints.items() if text in printed]
         raise BuildError(
             f"{step.what}: failed ({how}):\n{_failing_step(printed) or done.last_words}",
-            "\n".join([*advice, f"The full output is in {log}"]),
+            "\n".join([*advice, f"The full output is in {context.log}"]),
         )
 
 
@@ -252,56 +261,19 @@ def _load(step: Load) -> None:
         ids = images.load(engine, layout, cache, step.names, step.ahead)
         if step.ahead:
             engine.forget(step.ahead)
-    if step.ahead:
-        records.forget(Path(step.folder), step.ahead)
-    record = records.ImageRecord(
-        profile=step.profile,
-        fingerprint=step.fingerprint,
-        ref=step.names[0],
-        digest=ids[0],
-        ids=ids,
-        builder=step.builder,
-        made_by=step.made_by,
-        names=step.names,
-    )
-    records.keep(Path(step.folder), record)
+            records.forget(Path(step.folder), step.ahead)
+    records.keep_built(step, step.names[0], ids, step.names)
 
 
-def _save(step: Save, task: Task) -> None:
-    from envbuilder.containers.oci import archive
-    from envbuilder.containers.oci.layout import Layout
-
-    archive.save(Layout(Path(step.layout)), Path(step.target), task.update)
-
-
-def _record(step: RecordImage) -> None:
-    ids = records.digests(Path(step.metadata).read_text())
-    record = records.ImageRecord(
-        profile=step.profile,
-        fingerprint=step.fingerprint,
-        ref=step.ref,
-        digest=ids[0],
-        ids=ids,
-        builder=step.builder,
-        made_by=step.engine | records.versions(Path(step.versions).read_text()),
-        names=step.names,
-    )
-    records.keep(Path(step.folder), record)
-
-
-def _make_base(step: MakeBase, store: Store, log: Path) -> None:
+def _make_base(step: MakeBase, context: _Context) -> None:
     from envbuilder.build.image import debian_base
 
-    with log.open("a") as out:
-
-        def keep(line: str) -> None:
-            out.write(log_text(f"{line}\n"))
-
+    with context.logging() as log:
         files.ensure_folder(Path(step.layout).parent)
         try:
-            debian_base.make(step, store, keep)
+            debian_base.make(step, context.store, log)
         except BuildError as error:
-            hint = "\n".join(filter(None, [error.hint, f"The full output is in {log}"]))
+            hint = "\n".join(filter(None, [error.hint, f"The full output is in {context.log}"]))
             raise type(error)(error.message, hint) from error
 
 

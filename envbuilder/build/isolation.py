@@ -1,8 +1,9 @@
 """Isolate a verification from the caller's variables, and check where its code came from.
 
-The caller of `envbuilder verify` may have variables that shadow an environment's code: modules on
-an HPC machine, ROS, another activated environment. The payload gets only variables of an allow-list
-and reports where its code came from, which is compared with what was built.
+The caller may have variables that shadow an environment's code: modules on an HPC machine, ROS,
+another activated environment. The payload of `verify` gets only variables of an allow-list and
+reports where its code came from, which is compared with what was built. `run` and `shell` leave the
+user's variables unchanged, and warn of those that shadow.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from envbuilder.build import conventions
 from envbuilder.core.errors import EnvbuilderError, VerifyError
 from envbuilder.core.text import printable
+from envbuilder.payload import origins
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
 from envbuilder.profiles.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 ALLOWED = {
@@ -54,6 +56,9 @@ _CLEARED = (
     *("PYTHONINSPECT", "PYTHONOPTIMIZE", "BASH_ENV", "ENV", *sorted(INJECTING)),
 )
 """Emptied in a container, since its engine adds variables of the image and of its own settings."""
+_HOOKS = frozenset({"sitecustomize", "usercustomize"})
+"""Modules that every interpreter imports at startup."""
+_LIBRARY = re.compile(rf"{origins.FRAMEWORK_LIBRARY.pattern}|{origins.RUNTIME_LIBRARY.pattern}")
 CONTAINER_BYTECODE = "/tmp/envbuilder-bytecode"  # noqa: S108 (private to the container, removed with it)
 
 
@@ -183,3 +188,46 @@ def unreached(
             " says that the environment is as found.",
         )
     ]
+
+
+def _entries(folder: str) -> Iterable[str]:
+    """Return the names in a folder; one that cannot be read counts as empty."""
+    try:
+        return [entry.name for entry in os.scandir(folder)]
+    except (OSError, ValueError):
+        return ()
+
+
+def shadowing(
+    environ: Mapping[str, str], entries: Callable[[str], Iterable[str]] = _entries
+) -> Iterator[str]:
+    """Yield one line for each variable or folder that shadows the environment's frameworks.
+
+    `entries` lists a folder that a variable names.
+    """
+    for folder in _folders(environ, "PYTHONPATH"):
+        names = [*entries(folder)]
+        # Packages, files, extension modules.
+        modules = {n.partition(".")[0] for n in names if n.endswith((".py", ".pyc", ".so"))}
+        modules |= {name for name in names if "." not in name}
+        if shadowed := ", ".join(sorted(modules & (origins.FRAMEWORKS | _HOOKS))):
+            where = printable(folder, 200)
+            yield f"PYTHONPATH: {where} holds {shadowed}, used before the environment's own"
+    if home := environ.get("PYTHONHOME"):
+        where = printable(home, 200)
+        yield f"PYTHONHOME={where} is where Python's standard library is taken from"
+    for name in ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES"):
+        if environ.get(name):
+            yield f"{name}={printable(environ[name], 200)} is loaded into every program"
+    for folder in _folders(environ, "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"):
+        matches = sorted(filter(_LIBRARY.match, entries(folder)))
+        if matches and not any(below(folder, drivers) for drivers in DRIVER_FOLDERS):
+            more = f" and {len(matches) - 1} more" if len(matches) > 1 else ""
+            library, where = f"{printable(matches[0], 80)}{more}", printable(folder, 200)
+            yield f"library path: {where} holds {library}, used before the environment's own"
+
+
+def _folders(environ: Mapping[str, str], *names: str) -> dict[str, None]:
+    """Return the folders that variables name, each once, in order."""
+    values = [folder for name in names for folder in environ.get(name, "").split(os.pathsep)]
+    return dict.fromkeys(filter(None, values))

@@ -1,17 +1,31 @@
-"""Outputs: the ends of a plan that deliver its image to a file or a registry, not to an engine."""
+"""Outputs: the ends of a plan that deliver its image to a file or a registry, not to an engine.
+
+A pushed image is recognized in its registry, and gets its attestations attached.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.build.plan import Push, Save, names_of, tool_versions
+from envbuilder.build import attestations
+from envbuilder.build.image import records as image_records
+from envbuilder.build.plan import Artifact, Plan, Push, Save, names_of, tool_versions
 from envbuilder.containers.engine.interface import LABEL
+from envbuilder.containers.oci import archive, reference
+from envbuilder.containers.oci.layer import compressor
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import blobs, transfer
+from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import console
-from envbuilder.core.errors import EnvbuilderError
+from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.signatures.statement import Subject
 
 if TYPE_CHECKING:
-    from envbuilder.build.plan import Artifact, Plan
+    from collections.abc import Mapping
+
+    from envbuilder.containers.oci.layout import Descriptor
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
 
@@ -56,8 +70,6 @@ class Output:
 
     def made_by(self) -> dict[str, str]:
         """Return the versions of programs that decide the image's bytes."""
-        from envbuilder.containers.oci.layer import compressor
-
         if self._made_by is not None:
             return self._made_by
         return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
@@ -66,24 +78,11 @@ class Output:
         """Do nothing: an image without the names is no `existing` one."""
 
 
-def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None:
-    """Return the image's digests if its tag names what a build here pushed; else None."""
-    from envbuilder.build.attestation import publish
-
-    with console.progress().task(f"look up {step.ref}"):
-        record = publish.pushed_record(step.ref, fingerprint, settings)
-        if record is None:
-            publish.require_allowed(step.ref, settings)
-            return None
-    return record.digest, record.manifest_digest
-
-
 def _saved(step: Save, plan: Plan) -> _Digests | None:
     """Return the digests of the plan's image if the file or folder has it under the plan's names.
 
     Every byte is intact then. A folder may have it under further names, and other images, too.
     """
-    from envbuilder.containers.oci import archive
 
     def is_planned(config: dict[str, Any]) -> bool:
         labels = (config.get("config") or {}).get("Labels") or {}
@@ -98,3 +97,86 @@ def _saved(step: Save, plan: Plan) -> _Digests | None:
     except EnvbuilderError:
         return None
     return None
+
+
+def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None:
+    """Return the image's digests if its tag names what a build here pushed; else None.
+
+    Raise `BuildError` if pushing to it is not allowed.
+    """
+    with console.progress().task(f"look up {step.ref}"):
+        record = pushed_record(step.ref, fingerprint, settings)
+        if record is None:
+            blobs.require_allowed(_connect(step.ref, settings))
+            return None
+    return record.digest, record.manifest_digest
+
+
+def pushed_record(
+    ref: str, fingerprint: str, settings: Settings
+) -> image_records.ImageRecord | None:
+    """Return the record of the image that a tag names, if built here for this fingerprint."""
+    records = image_records.read(settings.records_dir / fingerprint)
+    if not records:
+        return None
+    pushed = _tagged(_connect(ref, settings), ref)
+    return next((r for r in records if pushed and pushed.digest in r.ids), None)
+
+
+def push(step: Push, progress: console.Progress) -> None:
+    """Push the image of a layout, report how much was transferred, and keep a record of it."""
+    target = reference.parse(step.ref)
+    connection = Connection(target, plain_http=step.plain_http)
+    layout = Layout(Path(step.layout))
+    image = layout.index().manifests[0]
+    config = layout.read_manifest(image).config.digest
+    done = transfer.push(
+        connection, target.tag_or_digest, layout, image, Path(step.uploads), progress
+    )
+    progress.note(
+        f"pushed {target.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
+        f" ({done.present} were already there, {done.mounted} came from other repositories)"
+    )
+    image_records.keep_built(step, step.ref, (config, done.digest))
+
+
+def attach(
+    ref: str,
+    fingerprint: str,
+    documents: Mapping[str, str],
+    settings: Settings,
+    progress: console.Progress,
+) -> None:
+    """Attach an image's attestations to it as referrers; existing ones are not changed.
+
+    `documents` are paths by name. Raise `BuildError` if the tag now names another image.
+    """
+    connection = _connect(ref, settings)
+    image = _tagged(connection, ref)
+    records = image_records.read(settings.records_dir / fingerprint)
+    if image is None or not any(image.digest in r.ids for r in records):
+        raise BuildError(
+            f"{ref}: names another image than the one that was just pushed",
+            "Another push replaced it. Run the same command again, or use another tag.",
+        )
+    about = Subject(name=connection.name, digest={"sha256": image.digest[7:]})
+    silent = console.PlainProgress(lambda line: None)  # they are small
+    with tempfile.TemporaryDirectory() as scratch:
+        layout = Layout.create(Path(scratch))
+        for name, path in documents.items():
+            content = Path(path).read_bytes()
+            if name == "provenance":
+                content = attestations.also_about(content, about)
+            kind = attestations.MEDIA_TYPES[name]
+            made = transfer.make_referrer(layout, image, kind, kind, content)
+            transfer.attach(connection, layout, made, settings.uploads_dir, silent)
+    progress.note(f"attached to {connection.name}@{image.digest}: {', '.join(documents)}")
+
+
+def _connect(ref: str, settings: Settings) -> Connection:
+    return transfer.connect(reference.parse(ref), settings)
+
+
+def _tagged(connection: Connection, ref: str) -> Descriptor | None:
+    found = connection.find_manifest(reference.parse(ref).tag_or_digest)
+    return found[0] if found else None

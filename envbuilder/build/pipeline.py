@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.build.decide import choose, judge, lock, plan
-from envbuilder.build.request import Build
+from envbuilder.build.request import Build, Request
+from envbuilder.build.stages import choose, judge, lock, plan
 from envbuilder.host import assumed, probe
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
-    from envbuilder.build.request import Request
-    from envbuilder.build.sharing import Sharing
+    from envbuilder.build.batch import Sharing
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 
@@ -57,7 +56,7 @@ def finish(build: Build, sharing: Sharing | None = None) -> Build:
 
     `sharing`: what it shares with the builds beside it.
     """
-    from envbuilder.build.make import attest, deliver, execute, fetch, reuse
+    from envbuilder.build.stages import attest, deliver, execute, fetch, reuse
 
     build = reuse(build)
     if build.artifact is None:

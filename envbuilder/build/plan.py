@@ -124,21 +124,26 @@ class Move(Action, frozen=True, kw_only=True):
     target: str
 
 
-class RecordImage(Action, frozen=True, kw_only=True):
-    """Record what a build reports about the image it made, outside the image."""
+class Recording(Action, frozen=True, kw_only=True):
+    """A step that keeps a record of the image that it delivers."""
 
     profile: types.Name
     fingerprint: types.Sha256
-    ref: str
     builder: str
+    made_by: dict[str, str]
+    """Programs that decide the image's bytes → their versions."""
+    folder: str
+    """Folder for the record."""
+
+
+class RecordImage(Recording, frozen=True, kw_only=True):
+    """Record what a build reports about the image it made, outside the image."""
+
     metadata: str
     """The file in which the client reports the image's digests."""
-    engine: dict[str, str]
-    """The engine's name and version, if its builder is part of it."""
     versions: str
     """The file with the client's description of its builder."""
-    folder: str
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...]
     """All names of the image."""
 
 
@@ -216,20 +221,14 @@ class Receive(Action, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
-class Load(Action, frozen=True, kw_only=True):
+class Load(Recording, frozen=True, kw_only=True):
     """Load the image of an OCI layout into the engine, and keep a record of it."""
 
     layout: str
     cache: str
-    profile: types.Name
-    fingerprint: types.Sha256
     names: tuple[str, ...]
     ahead: str
     """Name of the preloaded layers, removed after loading; empty if there was no preload."""
-    builder: str
-    made_by: dict[str, str]
-    folder: str
-    """Folder for the record."""
 
 
 class LoadBase(Action, frozen=True, kw_only=True):
@@ -250,7 +249,7 @@ class Save(Action, frozen=True, kw_only=True):
     target: str
 
 
-class Push(Action, frozen=True, kw_only=True):
+class Push(Recording, frozen=True, kw_only=True):
     """Push the image of an OCI layout to a registry, and keep a record of it."""
 
     layout: str
@@ -258,12 +257,6 @@ class Push(Action, frozen=True, kw_only=True):
     plain_http: bool
     uploads: str
     """Folder for the state with which a later attempt resumes."""
-    profile: types.Name
-    fingerprint: types.Sha256
-    builder: str
-    made_by: dict[str, str]
-    folder: str
-    """Folder for the record."""
 
 
 ImageStep = MakeBase | LoadBase | Assemble | Receive | Load | Save | Push | RecordImage

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.build import conventions
 from envbuilder.core import types
@@ -13,17 +14,16 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Environment
 from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import is_public, public
+from envbuilder.profiles import backends
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.lock import File
-from envbuilder.profiles.profile import require_backend
+from envbuilder.profiles.lock import File, Lock, Target
+from envbuilder.profiles.profile import Profile, require_backend
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.packages.conda.lock import Lock as CondaLock
-    from envbuilder.profiles.lock import Lock, Target
-    from envbuilder.profiles.profile import Profile
 
 
 RenderTarget = Literal[
@@ -347,3 +347,98 @@ def _rendered(
 
 def _file(name: str, template: str, context: Mapping[str, Any]) -> str:
     return filled(template, {**context, "file_name": name})
+
+
+BAKE: Final = "bake"
+_BAKE_FILE = "docker-bake.hcl"
+
+
+class BakeSource(Struct, frozen=True, kw_only=True):
+    """A profile to bake: its lock, its Python, and the URLs of its files."""
+
+    profile: Profile
+    lock: Lock
+    python: str
+    urls: dict[str, str]
+
+
+class BakeTarget(Struct, frozen=True, kw_only=True):
+    """A target of the bake file."""
+
+    name: str
+    profile: str
+    platform: types.Platform
+    tag: str
+
+
+def bake_files(
+    sources: Sequence[BakeSource],
+    assignments: Mapping[str, types.Instance],
+    project: ProjectLayer | None = None,
+) -> Iterator[RenderedFile]:
+    """Yield the bake file, then each profile's Dockerfile in a folder named after the profile.
+
+    `assignments`: `builders:` of the configuration. Raises `InvalidError` if a profile has no
+    Dockerfile, or two targets or groups would have one name.
+    """
+    folders = [
+        (source, [*render(
+            *(source.profile, source.lock, "dockerfile", source.python, source.urls),
+            project=project,
+        )])
+        for source in sources
+    ]  # fmt: skip
+    targets = [target for source in sources for target in _bake_targets(source)]
+    groups = _groups(targets)
+    context = {
+        "mark": MARK,
+        "targets": targets,
+        "groups": groups,
+        "amd": "linux-amd64" in groups,
+        "arm": "linux-arm64" in groups,
+        "assigned": _assigned(targets, assignments) if assignments else {},
+    }
+    text = filled("bake/docker-bake.hcl.j2", context)
+    yield RenderedFile(name=_BAKE_FILE, content=text.encode())
+    for source, rendered in folders:
+        for file in rendered:
+            yield replace(file, name=f"{source.profile.name}/{file.name}")
+
+
+def _bake_targets(source: BakeSource) -> Iterator[BakeTarget]:
+    for target in targets_for(source.lock, source.python):
+        if target.platform in backends.PLATFORMS:
+            suffix = target.platform.replace("/", "-")
+            name = source.profile.name
+            yield BakeTarget(
+                name=f"{name}-{suffix}",
+                profile=name,
+                platform=target.platform,
+                tag=f"envbuilder/{name}:py{source.python}-{suffix}",
+            )
+
+
+def _groups(targets: Sequence[BakeTarget]) -> dict[str, list[str]]:
+    """Return the targets of each profile and each platform, by the group's name."""
+    profiles, platforms = dict[str, list[str]](), dict[str, list[str]]()
+    for target in targets:
+        profiles.setdefault(target.profile, []).append(target.name)
+        platforms.setdefault(target.platform.replace("/", "-"), []).append(target.name)
+    taken = {"default", *platforms, *(target.name for target in targets)}
+    for name in taken.intersection(profiles):
+        raise InvalidError(
+            f"'{name}' would name a group and something else in the bake file",
+            "Leave this profile out, or rename it.",
+        )
+    return profiles | platforms
+
+
+def _assigned(
+    targets: Iterable[BakeTarget], assignments: Mapping[str, types.Instance]
+) -> dict[str, list[str]]:
+    """Return the names of targets by their instance; that of those without one is empty."""
+    names: dict[str, list[str]] = {}
+    for target in targets:
+        instance = backends.assigned(assignments, target.profile, target.platform)
+        names.setdefault(instance, []).append(target.name)
+    return names

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from msgspec import Struct
 
-from envbuilder.build.access import NOTHING
+from envbuilder.build.access import NOTHING, Access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.build.access import Access
     from envbuilder.build.plan import Artifact, BuildResult, Plan
     from envbuilder.core.console import Progress
     from envbuilder.core.process import Completed

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
-from envbuilder.build import conventions
-from envbuilder.build.attestation import documents
+from envbuilder.build import attestations, conventions
 from envbuilder.build.backends import integrity
-from envbuilder.build.image import layer_cache, project_record, records, scratch
+from envbuilder.build.image import layer_cache, records, staging
 from envbuilder.build.image.base import LATEST
 from envbuilder.build.project_layer import NEWEST
 from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL
@@ -178,7 +177,7 @@ class Inventory:
                 else:
                     aside = f".{path.name}.partial"
                     self._add(path, root, ENVIRONMENTS, path.name, aside=aside)
-                    for end in documents.SUFFIXES.values():
+                    for end in attestations.SUFFIXES.values():
                         beside = Path(f"{path}{end}")
                         if beside.is_file() and not beside.is_symlink():
                             self._add(beside, root, ENVIRONMENTS, path.name)
@@ -223,7 +222,7 @@ class Inventory:
                 else:
                     self.keep(path, UNMARKED)
         shared = SHARED.resolve()
-        in_memory = map(str, scratch.left(shared))
+        in_memory = map(str, staging.left_scratch_folders(shared))
         return result + [Item(name=p, kind=WORKING, row=p, root=shared) for p in in_memory]
 
     # --- downloads and caches
@@ -311,7 +310,7 @@ class Inventory:
                 continue
             ids = frozenset(i for k in written if not staying.intersection(k.ids) for i in k.ids)
             either = "|".join(sorted(i.removeprefix("sha256:") for i in ids))
-            beside = (".json", *documents.SUFFIXES.values(), project_record.SUFFIX)
+            beside = (".json", *attestations.SUFFIXES.values(), records.PROJECT_SUFFIX)
             ends = "|".join(map(re.escape, beside))
             names = (rf"({either})({ends})", rf"{records.LOADED}/({either})\.json")
             contents = _look(folder, "", Owned("records", names), marked=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import click
 from msgspec.structs import replace
 
-from envbuilder.build import pipeline, stated_access
+from envbuilder.build import access, pipeline
 from envbuilder.build.request import Build, Request
 from envbuilder.commands.add import apply_change, read_project
 from envbuilder.commands.options import environment_options, load_settings, require_image
@@ -201,7 +201,7 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
     build = pipeline.prepare(request, settings, progress, running=True)
     environment = pipeline.finish(build).environment
     # Its ports are for commands: of several kernels, only one could have them.
-    stated = replace(stated_access.of(settings), ports=())
+    stated = replace(access.stated(settings), ports=())
     if makes_image(environment.plan.backend):
         from envbuilder.notebooks import kernel
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from envbuilder.build import bake, project_layer, render
+from envbuilder.build import project_layer, render
 from envbuilder.commands.options import (
     environment_option,
     load_settings,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 
-_TARGETS = (*render.TARGETS, bake.TARGET)
+_TARGETS = (*render.TARGETS, render.BAKE)
 
 
 @click.command("render", short_help="Write a Dockerfile or other files that need no envbuilder.")
@@ -78,7 +78,7 @@ def command(
 
     settings = load_settings()
     library = catalog.library(settings)
-    if target == bake.TARGET:
+    if target == render.BAKE:
         _bake(profiles, python, output, target_host, library, settings)
         return
     backend = "conda" if target in render.CONDA_TARGETS else ""
@@ -127,9 +127,9 @@ def _bake(
         profile, lock = choice.locked(library, settings, name, target_host)
         urls = locations.rendered_urls(lock, settings)
         version = python or profile.image_python
-        sources.append(bake.Source(profile=profile, lock=lock, python=version, urls=urls))
+        sources.append(render.BakeSource(profile=profile, lock=lock, python=version, urls=urls))
     project = project_layer.planned(settings)
-    files = tuple(bake.files(sources, settings.configuration.builders, project))
+    files = tuple(render.bake_files(sources, settings.configuration.builders, project))
     if output is None:
         console.document(files[0].content.decode())
         return

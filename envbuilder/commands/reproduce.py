@@ -17,7 +17,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import BUILD_FAILED
 
 if TYPE_CHECKING:
-    from envbuilder.build.reproduce.differences import Built, Difference, Outcome
+    from envbuilder.build.reproduce import Built, Difference, Outcome
 
 _SHOWN = 20
 
@@ -52,7 +52,7 @@ def command(
       envbuilder reproduce --profile cpu --builder layers
       envbuilder reproduce --profile zendnn --backend venv --json
     """
-    from envbuilder.build.reproduce import builds
+    from envbuilder.build import reproduce
 
     request = Request(
         profile=profile,
@@ -61,7 +61,7 @@ def command(
         base_image=base_image,
         builder=builder,
     )
-    outcome = builds.run(request, load_settings(), console.progress())
+    outcome = reproduce.run(request, load_settings(), console.progress())
     if as_json:
         console.data(outcome)
     else:

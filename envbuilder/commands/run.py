@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from envbuilder.build import pipeline, shadowing, stated_access
-from envbuilder.build.access import combined
+from envbuilder.build import isolation, pipeline
+from envbuilder.build.access import Access, combined, stated, stated_command
 from envbuilder.build.backends import foreign_programs
 from envbuilder.build.request import Request
 from envbuilder.commands.options import (
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable
 
-    from envbuilder.build.access import Access
     from envbuilder.containers.engine.container import Port
     from envbuilder.core.console import Progress, Task
     from envbuilder.core.settings import Settings
@@ -68,7 +67,7 @@ def command(
     """
     settings = load_settings()
     words = argv[1:] if argv[:1] == ("--",) else argv
-    words = words or stated_access.command(settings)
+    words = words or stated_command(settings)
     enter(
         settings,
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
@@ -115,7 +114,7 @@ def enter(
     If there is nothing to build, at most one line is printed before the command's own, and
     warnings.
     """
-    stated = stated_access.of(settings)
+    always = stated(settings)
     progress = _Brief(console.progress())
     try:
         build = pipeline.prepare(request, settings, progress, running=True)
@@ -129,7 +128,7 @@ def enter(
         progress.release()
         raise
     progress.release(briefly=True)
-    access = combined(stated, given)
+    access = combined(always, given)
     if environment.plan.artifact.kind == "image":
         ports = (p for p in access.ports if p in given.ports or _is_free(p, progress.note))
         access = replace(access, ports=tuple(ports))
@@ -137,10 +136,10 @@ def enter(
         if given.ports:
             listed = ", ".join(str(port.outside) for port in given.ports)
             progress.note(f"note: -p {listed}: the command opens ports of this machine itself")
-        if stated.volumes:
-            listed = ", ".join(volume.target for volume in stated.volumes)
+        if always.volumes:
+            listed = ", ".join(volume.target for volume in always.volumes)
             progress.note(f"warning: volumes: only containers have these at {listed}")
-        for warning in shadowing.warnings(shadowing.look(os.environ)):
+        for warning in isolation.shadowing(os.environ):
             progress.note(f"warning: {warning}")
     environment.become(words, os.environ, access)
 

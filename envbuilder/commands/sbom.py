@@ -44,8 +44,8 @@ def command(
       envbuilder sbom --profile cpu
       envbuilder sbom --profile cuda --platform linux/arm64 --output cuda.sbom.cdx.json
     """
-    from envbuilder.build import plan
-    from envbuilder.build.attestation import documents
+    from envbuilder.build import attestations
+    from envbuilder.build.plan import UsedBase
     from envbuilder.core.files import save_output
 
     settings = load_settings()
@@ -53,15 +53,10 @@ def command(
     target = select(lock, platform or chosen.platforms[0], python or chosen.python.default)
     image = target.base if target.base and not target.base.suite else None
     named = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref
-    base = plan.UsedBase(ref=named, digest="") if named else None
-    about = documents.About(
-        profile=chosen.name,
-        lock=lock_digest(lock),
-        platform=target.platform,
-        python=target.python,
-    )
+    base = UsedBase(ref=named, digest="") if named else None
+    facts = {"lock": lock_digest(lock), "platform": target.platform, "python": target.python}
     files = (*target.files, lock.tool(target.platform))
-    content = documents.bill(about, files, base, settings)
+    content = attestations.bill(chosen.name, files, base, facts, settings)
     if output is None:
         console.document(content.decode())
     else:

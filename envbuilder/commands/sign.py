@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from envbuilder.build.attestation import documents, provenance
+from envbuilder.build import attestations
 from envbuilder.build.backends import integrity
 from envbuilder.bundle import format as bundle_format
 from envbuilder.commands.options import json_option, load_settings
@@ -265,7 +265,7 @@ def _provenance(path: Path, content: bytes) -> Signable:
         raise statements.other_subject(str(path), in_hand, subjects)
     return Signable(
         kind="provenance",
-        type=provenance.PREDICATE,
+        type=attestations.PREDICATE,
         statement=content,
         digests=in_hand or statement.subject[0].digest,
         note="" if in_hand else "what it is about is not next to it, and was not compared",
@@ -277,12 +277,12 @@ def _in_hand(path: Path) -> dict[str, str]:
 
     Raise `EnvbuilderError` if it is damaged, or is neither an environment nor an image on disk.
     """
-    artifact = path.with_name(path.name.removesuffix(provenance.SUFFIX))
+    artifact = path.with_name(path.name.removesuffix(attestations.SUFFIXES["provenance"]))
     if artifact == path or not artifact.exists():
         return {}
     if integrity.marker(artifact):
         digest = integrity.portable_digest(artifact)
-        return {documents.TREE: digest.removeprefix("sha256:")}
+        return {attestations.TREE: digest.removeprefix("sha256:")}
     return {"sha256": archive.identity(artifact).removeprefix("sha256:")}
 
 
@@ -293,9 +293,9 @@ def _require_builder(statement: Statement, where: str) -> None:
         builder = statement.predicate["runDetails"]["builder"]["id"]
     except (KeyError, TypeError):
         built = builder = "none"
-    if statement.predicate_type != provenance.PREDICATE or built != provenance.BUILD_TYPE:
+    if statement.predicate_type != attestations.PREDICATE or built != attestations.BUILD_TYPE:
         raise WrongTypeError(f"{where}: not a provenance by envbuilder")
-    if builder != provenance.BUILDER:
+    if builder != attestations.BUILDER:
         raise WrongTypeError(
-            f"{where}: names the builder {str(builder)[:100]!r}, expected {provenance.BUILDER}"
+            f"{where}: names the builder {str(builder)[:100]!r}, expected {attestations.BUILDER}"
         )

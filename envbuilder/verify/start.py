@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.build import conventions, decide, isolation, pipeline
+from envbuilder.build import conventions, isolation, pipeline, stages
 from envbuilder.build.backends import devices
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS, payload_pyz
 from envbuilder.containers import apptainer
@@ -139,7 +139,7 @@ def prepare_interpreter(
     profile = library.profile(request.profile) if request.profile is not None else None
     host = probe.host()
     if profile is None:
-        profile = decide.choose_profile(library, settings, host, progress).profile
+        profile = stages.choose_profile(library, settings, host, progress).profile
     if not request.force:
         # The interpreter does not use the locked wheels, so their contents do not matter.
         choice.require_host(profile, host, library, backend=EXTERNAL, building=False, locked=False)
@@ -201,8 +201,8 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
     profile = library.profile(request.profile) if request.profile is not None else None
     host = probe.host()
     if profile is None:
-        profile = decide.choose_profile(library, settings, host, progress, IMAGE).profile
-    decide.require_offered(profile, replace(request, backend=IMAGE))
+        profile = stages.choose_profile(library, settings, host, progress, IMAGE).profile
+    stages.require_offered(profile, replace(request, backend=IMAGE))
     hiding = dict[str, str]()
     if not request.force:
         fit = choice.require_host(profile, host, library, backend=IMAGE, building=False)

@@ -16,10 +16,8 @@ from msgspec import Struct
 from requests import Request, Response
 from urllib3.response import HTTPResponse
 
-from envbuilder.build import execute, plan
-from envbuilder.build.attestation import components, licences
+from envbuilder.build import execute, plan, reproduce, sbom
 from envbuilder.build.image import debian_base, debs, wheels
-from envbuilder.build.reproduce import differences
 from envbuilder.bundle import format as bundle_format
 from envbuilder.bundle import unpack
 from envbuilder.containers.oci import archive, layer, reference, rootfs
@@ -128,8 +126,8 @@ def read_wheel_files(path: Path, work: Path) -> None:
 
 def read_licences(path: Path, work: Path) -> None:
     file, store = _stored(path, work, "wheel")
-    licences.of_wheels([file], store)
-    components.of_metadata(licences.read_metadata(path))
+    sbom.wheel_licences([file], store)
+    sbom.of_metadata(sbom.read_metadata(path))
 
 
 def read_offer(path: Path, work: Path) -> None:
@@ -275,8 +273,8 @@ def read_layer(path: Path, work: Path) -> None:
 
 
 def read_differences(path: Path, work: Path) -> None:
-    found = {(1, m.name): differences.member(m, tar) for m, tar in layer.members(path)}
-    list(differences.between(found, {}))
+    found = {(1, m.name): reproduce.member(m, tar) for m, tar in layer.members(path)}
+    list(reproduce.between(found, {}))
 
 
 @cache

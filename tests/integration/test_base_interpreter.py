@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.backends import integrity, tree_digest
+from envbuilder.build.backends import integrity
 from envbuilder.host import interpreters
 
 _LOADED = """
@@ -27,7 +27,7 @@ def test_all_that_a_venv_loads_of_its_base_is_sealed(tmp_path: Path) -> None:
     python = tmp_path / "env" / "bin" / "python"
     done = subprocess.run([python, "-I", "-c", _LOADED], check=True, capture_output=True, text=True)
     loaded = {*json.loads(done.stdout), str(python.resolve())}
-    entries = {entry.path for entry in tree_digest.walk(tmp_path / "env", (), base)}
+    entries = {entry.path for entry in integrity.walk(tmp_path / "env", (), base)}
     assert len(loaded) > 20
     assert loaded <= entries
 

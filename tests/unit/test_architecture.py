@@ -243,7 +243,7 @@ def test_modules_stay_small(repository: Path) -> None:
         "envbuilder.commands.lock",
         "envbuilder.commands.render",
         "envbuilder.commands.sbom",
-        "envbuilder.build.attestation.documents",
+        "envbuilder.build.attestations",
     ],
 )
 def test_start_imports_no_heavy_library(module: str, repository: Path) -> None:

@@ -39,7 +39,7 @@ from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.packages.conda import prefix as prefix_records
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.python import indexes
-from envbuilder.profiles.lock import Target, lock_digest, select
+from envbuilder.profiles.lock import Lock, Target, lock_digest, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from envbuilder.build.request import Build
     from envbuilder.core.settings import Settings
     from envbuilder.packages.conda.lock import Package
-    from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
 NO_USER_SITE = {"PYTHONNOUSERSITE": "1"}

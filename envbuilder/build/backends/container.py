@@ -1,41 +1,158 @@
-"""Planned images in an engine: check that they exist unchanged, and run commands in them."""
+"""Planned images in an engine: check that they exist unchanged, and run commands in them.
+
+A command sees the project's folder, at its own path if possible, and can write it as its user.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
-from envbuilder.build import conventions, isolation
-from envbuilder.build.access import NOTHING, PRELOAD, imports_from, preloading
-from envbuilder.build.backends import caches, devices, foreign_programs, project_mount
+from envbuilder.build import access, conventions, isolation
+from envbuilder.build.access import NOTHING, PRELOAD, Access, imports_from, preloading
+from envbuilder.build.backends import devices, foreign_programs
 from envbuilder.build.image import records
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS
-from envbuilder.build.plan import names_of
+from envbuilder.build.plan import Artifact, Plan, names_of
 from envbuilder.containers import inside
-from envbuilder.containers.engine.container import Container
-from envbuilder.containers.engine.interface import VOLUME_LABEL
+from envbuilder.containers.engine.container import Container, Devices, Volume
+from envbuilder.containers.engine.interface import VOLUME_LABEL, Engine, Image
 from envbuilder.containers.oci.reference import familiar
-from envbuilder.core import console, process
-from envbuilder.core.errors import VerifyError
+from envbuilder.core import console, files, process
+from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
-    from envbuilder.build.access import Access
-    from envbuilder.build.backends.project_mount import ProjectMount
-    from envbuilder.build.plan import Artifact, Plan
     from envbuilder.build.request import Build
-    from envbuilder.containers.engine.container import Devices
-    from envbuilder.containers.engine.interface import Engine, Image
     from envbuilder.profiles.lock import Target
 
+
+_SOCKETS = tuple(map(Path, ("/run/docker.sock", "/run/podman/podman.sock", "/run/user")))
+_ROOTS_HOME = PurePosixPath("/root")
 _SCRATCH = "/tmp"  # noqa: S108 (a volume of the container, removed with it)
+_CACHE = "/tmp/.cache"  # noqa: S108 (where programs look whose home is /tmp)
+_CACHES = MappingProxyType(
+    {
+        "XDG_CACHE_HOME": _CACHE,
+        "HF_HOME": f"{_CACHE}/huggingface",
+        "TORCH_HOME": f"{_CACHE}/torch",
+        "TRITON_CACHE_DIR": f"{_CACHE}/triton",
+    }
+)
+"""Variables by which programs find their cache, wherever HOME is. They run what they find there:
+compiled kernels, code of hubs. So each project has a volume of its own, which stays."""
+
+
+class ProjectMount(Struct, frozen=True, kw_only=True):
+    """A folder of this machine and its path in a container."""
+
+    folder: Path
+    target: PurePosixPath
+    workdir: PurePosixPath
+    """The path in the container of the folder in which the command was given."""
+    reason: str = ""
+    """Why it is not at its own path; empty if it is."""
+
+    def inside(self, path: PurePath) -> PurePosixPath:
+        """Return the path in the container of a path below the folder."""
+        return self.target / path.relative_to(self.folder)
+
+
+def project_folder(project: Path | None, cwd: Path) -> Path:
+    """Return the folder that a command sees: the project's, else the one where it was given.
+
+    A project that is the home folder, which holds more than a project, does not count.
+    """
+    inside = project is not None and cwd.is_relative_to(project) and not _is_home(project)
+    return project if project and inside else cwd
+
+
+def _is_home(folder: Path) -> bool:
+    try:
+        return folder.samefile(Path.home())
+    except (OSError, RuntimeError):  # RuntimeError: this user has none
+        return False
+
+
+def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
+    """Return where a user's container sees a folder: at its own path, unless it cannot be there.
+
+    `cwd` is the folder below it in which the command was given.
+    """
+    target, reason = PurePosixPath(folder), ""
+    if hidden := access.covered(target):
+        reason = f"at its own path it would cover {hidden}"
+    elif target.is_relative_to(_ROOTS_HOME) and uid != 0:
+        reason = f"in the image only root can enter {_ROOTS_HOME}"
+    elif not str(folder).isprintable():
+        reason = "its path has characters that cannot be printed"
+    if reason:
+        target = PurePosixPath(conventions.WORK)
+    workdir = target / cwd.relative_to(folder)
+    return ProjectMount(folder=folder, target=target, workdir=workdir, reason=reason)
+
+
+def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
+    """Return the user for a command in a folder: this one, but instead of root the folder's owner.
+
+    A folder that root owns can only be written as root, who has no capability in a container.
+    """
+    return (uid, gid) if uid else (folder.st_uid, folder.st_gid)
+
+
+def groups_in(
+    folder: os.stat_result, user: tuple[int, int], groups: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the folder's group if only as its member this user can write the folder."""
+    uid, gid = user
+    shared = uid not in {0, folder.st_uid} and folder.st_gid != gid and folder.st_gid in groups
+    return (folder.st_gid,) if shared else ()
+
+
+def require_project(folder: Path, socket: Path | None) -> None:
+    """Raise `InvalidError` for a folder through which a container could use an engine itself."""
+    if _holds_socket(folder, socket):
+        raise InvalidError(
+            f"{folder} holds a container engine's socket, and cannot be the project",
+            "Change to your project's folder, and run it again.",
+        )
+
+
+def require_apart(volume: Volume, project: ProjectMount, socket: Path | None) -> None:
+    """Raise `InvalidError` for a volume that holds an engine's socket or covers the project."""
+    if volume.is_folder and _holds_socket(Path(volume.source), socket):
+        raise InvalidError(
+            f"{volume.source} holds a container engine's socket, and cannot be a volume",
+            "Name the folder that the command needs.",
+        )
+    target = PurePosixPath(volume.target)
+    if project.target.is_relative_to(target):
+        raise InvalidError(
+            f"{volume.target} would cover the project, which is at {project.target} in the"
+            " container",
+            "Choose a path of its own, such as /data.",
+        )
+    below = target.relative_to(project.target) if target.is_relative_to(project.target) else None
+    if below and not (project.folder / below).is_dir():
+        # The engine would create it in the project, as root.
+        raise InvalidError(
+            f"{volume.target}: there is no such folder in the project",
+            f"Create it first: mkdir -p {process.quoted([str(project.folder / below)])}",
+        )
+
+
+def _holds_socket(folder: Path, socket: Path | None) -> bool:
+    sockets = (*_SOCKETS, *((socket.resolve(),) if socket else ()))
+    return any(path.is_relative_to(folder) for path in sockets)
 
 
 class DockerEnvironment:
@@ -151,7 +268,7 @@ class DockerEnvironment:
         folders = (project.inside(folder) for folder in access.python_path)
         variables = {
             "HOME": _SCRATCH,
-            **caches.variables(environment),
+            **{n: value for n, value in _CACHES.items() if n not in environment},
             **self.device_variables,
             **imports_from(folders, environment.get("PYTHONPATH")),
             **access.variables,
@@ -182,15 +299,15 @@ class DockerEnvironment:
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.require_lasting(argv, wheels, self.profile.name)
         cwd, socket = Path.cwd(), self._engine.socket
-        folder = project_mount.root(self._project, cwd)
-        project_mount.require_project(folder, socket)
+        folder = project_folder(self._project, cwd)
+        require_project(folder, socket)
         owner = folder.stat()
-        user = project_mount.user(owner, os.getuid(), os.getgid())
-        project = project_mount.placed(folder, cwd, user[0])
+        user = user_in(owner, os.getuid(), os.getgid())
+        project = project_mount(folder, cwd, user[0])
         preloaded = conventions.variables(self.profile).get(PRELOAD)
         access = preloading(access, preloaded, os.environ)
         for volume in access.volumes:
-            project_mount.require_apart(volume, project, socket)
+            require_apart(volume, project, socket)
         container = Container(
             image=self._checked_id(),
             user=f"{user[0]}:{user[1]}",
@@ -202,10 +319,10 @@ class DockerEnvironment:
             project=(str(folder), str(project.target)),
             workdir=str(project.workdir),
             ports=access.ports,
-            volumes=caches.with_cache(
+            volumes=with_cache(
                 access.volumes, user[0], folder if folder == self._project else None
             ),
-            groups=project_mount.groups(owner, user, os.getgroups()),
+            groups=groups_in(owner, user, os.getgroups()),
             devices=self._devices(),
         )
         return container, project.reason
@@ -233,3 +350,15 @@ def _restrictions(container: Container, elsewhere: str) -> str:
             *([f"at most {' and '.join(most)}"] if most else []),
         )
     )
+
+
+def with_cache(volumes: Iterable[Volume], uid: int, project: Path | None) -> tuple[Volume, ...]:
+    """Return the volumes and the project's cache, unless one of them takes its place.
+
+    Without a project, the cache is that of all commands of the user outside of projects.
+    """
+    volumes = tuple(volumes)
+    if any(volume.target == _CACHE for volume in volumes):
+        return volumes
+    ending = f"-{files.folder_identity(project)[:12]}" if project else ""
+    return (*volumes, Volume(source=f"envbuilder-cache-{uid}{ending}", target=_CACHE))

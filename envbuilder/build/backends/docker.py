@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.build.backends import instance, layers
+from envbuilder.build.backends import dockerfile, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci import reference
 from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.profiles import backends
 
 if TYPE_CHECKING:
     from envbuilder.build.request import Build, Product, Request
@@ -58,8 +59,10 @@ def prepare(build: Build) -> Product:
     """Choose the builder and plan with it; `ToolError` (exit 4) if something is missing."""
     profile, request = build.profile, build.request
     target = image_base.target(profile, build.lock, build.host, request)
-    if name := instance.assigned(profile, target, request, build.settings):
-        return instance.prepare(name, build, target)
+    if request.builder in {None, dockerfile.BUILDER}:
+        builders = build.settings.configuration.builders
+        if name := backends.assigned(builders, profile.name, target.platform):
+            return dockerfile.prepare_on_instance(name, build, target)
     if needs_layers(request):
         return layers.prepare(build, target)
     engine = connection.connect()
@@ -68,8 +71,6 @@ def prepare(build: Build) -> Product:
         reason = layers.unsuitable(engine.build_command, profile, target)
         if not reason:
             return _noted(layers.prepare(build, target, engine), build, _FASTER)
-    from envbuilder.build.backends import dockerfile
-
     product = dockerfile.prepare(build, target, engine)
     note = f"builder {engine.build_command.builder}: {reason}"
     return _noted(product, build, note) if reason else product

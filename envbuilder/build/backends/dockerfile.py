@@ -1,25 +1,34 @@
-"""Build an image from the rendered Dockerfile with the engine's own builder, without network.
+"""Build an image from the rendered Dockerfile, without network: by an engine or a buildx instance.
 
 Docker's BuildKit builds it, or podman's Buildah if podman is the engine. The stages `wheels` and
 `debs`, which download in a plain `docker build`, are replaced by folders of hard links into the
 store; the text of the final stage is always the same.
+
+A buildx instance that the configuration assigns to a profile gets the wheels, the packages and the
+base image from this machine, so it needs neither a registry nor an index. Its image comes back as
+an OCI layout, is checked, and goes where it was requested: into the engine, a file or a registry.
+envbuilder neither creates instances nor chooses among them.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from envbuilder.build import project_layer, render
-from envbuilder.build.backends import base_python, layers
+from envbuilder.build.backends import layers
 from envbuilder.build.image import base as image_base
+from envbuilder.build.image import records
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import (
     Artifact,
     CopyProject,
     LinkFiles,
+    MakeBase,
     Plan,
     Receive,
     RecordImage,
@@ -30,25 +39,22 @@ from envbuilder.build.plan import (
     WritePayload,
     fingerprint,
 )
-from envbuilder.containers.engine.interface import no_base
+from envbuilder.containers.engine import connection, docker_client
+from envbuilder.containers.engine.interface import LABEL, BuildCommand, Engine, no_base
+from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.layout import INDEX, Index, Layout, oci_platform, place
 from envbuilder.core import types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages.space import Room, unpacked
-from envbuilder.profiles.lock import lock_digest
+from envbuilder.profiles.lock import Target, lock_digest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from envbuilder.build.backends.container import DockerEnvironment
-    from envbuilder.build.plan import MakeBase
     from envbuilder.build.project_layer import ProjectLayer
-    from envbuilder.build.request import Build, Request
-    from envbuilder.containers.engine.interface import BuildCommand, Engine
-    from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import Lock, Target
-    from envbuilder.profiles.profile import Profile
+    from envbuilder.build.request import Build, Product
 
 
+BUILDER: Final = "buildkit"
 _BASE = "envbuilder-base"
 """What the Dockerfile calls a base that buildx sends to an instance."""
 _EXPORT = "type=oci,tar=false,oci-mediatypes=true,compression=zstd"
@@ -65,22 +71,20 @@ class Instance(Struct, frozen=True, kw_only=True):
 
 
 def plan(
-    profile: Profile,
-    lock: Lock,
+    build: Build,
     target: Target,
     base: tuple[str, str],
-    build: BuildCommand,
-    request: Request,
-    settings: Settings,
+    command: BuildCommand,
     made_base: MakeBase | None = None,
     project: ProjectLayer | None = None,
     instance: Instance | None = None,
 ) -> Plan:
     """Return the plan of the image; pure. `base` is the base image's reference and its id.
 
-    `made_base` is the step that makes the base, if it is not a published image. `instance` is the
-    buildx instance that builds, if the engine does not.
+    `command` is the builder's. `made_base` is the step that makes the base, if it is not a
+    published image. `instance` is the buildx instance that builds, if the engine does not.
     """
+    profile, lock, settings = build.profile, build.lock, build.settings
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
     urls = render.placeholder_urls(lock)
     files = render.render(profile, lock, "dockerfile", target.python, urls, project=project)
@@ -89,7 +93,7 @@ def plan(
     }
     facts = {
         "backend": "docker",
-        "builder": build.builder,
+        "builder": command.builder,
         "platform": target.platform,
         "base": base[1],
         "rendered": texts,
@@ -99,10 +103,7 @@ def plan(
     }
     digest = fingerprint(facts)
     locked = lock_digest(lock)
-    tags = image_base.names(
-        *(profile, target, digest, request, settings),
-        newest=project_layer.NEWEST if project else image_base.LATEST,
-    )
+    tags = image_base.names(build, target, digest, project)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     context = work / "context"
     uv = lock.tool(target.platform)  # runs in the image's build, not on this machine
@@ -129,21 +130,21 @@ def plan(
         contexts += ["--build-context", f"{_BASE}=oci-layout://{instance.base}{at}"]
         contexts += ["--output", f"{_EXPORT},dest={exported}"]
     # BuildKit takes its timestamps from this argument; Buildah does not know it.
-    epoch = target.base.epoch if target.base and build.takes_epoch else None
+    epoch = target.base.epoch if target.base and command.takes_epoch else None
     labels = image_base.labels(profile, digest, locked)
     steps.append(
         Run(
             what="build the image",
             argv=(
-                *build.argv,
+                *command.argv,
                 *("--platform", target.platform, "--pull=false"),
                 *("--build-arg", f"BASE_IMAGE={_BASE if instance else base[0]}"),
                 *(("--build-arg", f"SOURCE_DATE_EPOCH={epoch}") if epoch is not None else ()),
-                *(build.digests_option, str(work / "image.json")),
+                *(command.digests_option, str(work / "image.json")),
                 *contexts,
                 *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
                 *(x for t in tags for x in ("--tag", t)),
-                *(["--no-cache"] if request.rebuild else []),
+                *(["--no-cache"] if build.request.rebuild else []),
                 str(context),
             ),
             hints={
@@ -166,8 +167,7 @@ def plan(
     artifact = Artifact(kind="image", ref=tags[0])
     if instance:
         artifact, end = layers.end(
-            *(profile, digest, str(layout), tags, "", build.builder, instance.made_by),
-            *(request, settings),
+            build, digest, str(layout), tags, command.builder, instance.made_by
         )
         receive = Receive(
             what="check the image",
@@ -180,11 +180,26 @@ def plan(
         )
         steps += [receive, *end]
     else:
-        steps += _recorded(profile, digest, tags, build, work, settings)
+        versions = str(work / "versions")
+        steps += [
+            Run(what="read the builder's version", argv=command.version_argv, output=versions),
+            RecordImage(
+                what="record the image",
+                profile=profile.name,
+                fingerprint=digest,
+                builder=command.builder,
+                # The engine's version, if its builder is part of it.
+                made_by={"docker": command.docker_version} if command.docker_version else {},
+                folder=str(settings.records_dir / digest),
+                metadata=str(work / "image.json"),
+                versions=versions,
+                names=tags,
+            ),
+        ]
     return Plan(
         profile=profile.name,
         backend="docker",
-        builder=build.builder,
+        builder=command.builder,
         instance=instance.name if instance else UNSET,
         platform=target.platform,
         python=target.python,
@@ -194,42 +209,15 @@ def plan(
         base=None if made_base else UsedBase(ref=base[0], digest=_digest(base[1])),
         base_check=None
         if made_base
-        else base_python.check(lock, target, base[0], instance.base if instance else ""),
+        else image_base.python_check(lock, target, base[0], instance.base if instance else ""),
         workdir=str(work),
         files=(uv, *(f for f in target.files if made_base or not f.role)),
         steps=tuple(steps),
         # The engine copies the files, installs them, and keeps the result.
         room=tuple(
             Room(folder=folder, bytes=sum(f.room for f in target.files) + unpacked(wheels))
-            for folder in [build.storage]
+            for folder in [command.storage]
             if folder
-        ),
-    )
-
-
-def _recorded(
-    profile: Profile,
-    digest: types.Sha256,
-    tags: tuple[str, ...],
-    build: BuildCommand,
-    work: Path,
-    settings: Settings,
-) -> tuple[Step, ...]:
-    """Return the steps that record what the engine built."""
-    metadata, versions = str(work / "image.json"), str(work / "versions")
-    return (
-        Run(what="read the builder's version", argv=build.version_argv, output=versions),
-        RecordImage(
-            what="record the image",
-            profile=profile.name,
-            fingerprint=digest,
-            ref=tags[0],
-            builder=build.builder,
-            metadata=metadata,
-            engine={"docker": build.docker_version} if build.docker_version else {},
-            versions=versions,
-            folder=str(settings.records_dir / digest),
-            names=tags,
         ),
     )
 
@@ -245,7 +233,7 @@ def prepare(build: Build, target: Target, engine: Engine) -> DockerEnvironment:
     from envbuilder.build.backends.container import DockerEnvironment
     from envbuilder.build.image import debian_base
 
-    profile, lock, request, settings = build.profile, build.lock, build.request, build.settings
+    profile, request, settings = build.profile, build.request, build.settings
     assert target.base is not None, "a target with a base"
     engine.require_builder()
     ref = image_base.base_ref(target.base, request, settings)
@@ -266,7 +254,100 @@ def prepare(build: Build, target: Target, engine: Engine) -> DockerEnvironment:
         if not request.dry_run:
             base = image_base.identified(engine, ref, target.platform)
     project = project_layer.planned(settings) if request.with_project else None
-    planned = plan(
-        *(profile, lock, target, base, engine.build_command, request, settings, make_base, project)
-    )
+    planned = plan(build, target, base, engine.build_command, make_base, project)
     return DockerEnvironment(build, target, planned, engine)
+
+
+# --- on a buildx instance
+
+
+def instance_command(instance: str) -> BuildCommand:
+    """Return how the instance builds an image."""
+    return BuildCommand(
+        builder=BUILDER,
+        argv=(
+            *("docker", "buildx", "build", "--progress", "plain", "--builder", instance),
+            *("--provenance=false", "--sbom=false"),
+        ),
+        digests_option="--metadata-file",
+        version_argv=("docker", "buildx", "inspect", instance),
+        takes_epoch=True,
+    )
+
+
+def prepare_on_instance(name: str, build: Build, target: Target) -> Product:
+    """Find the base and plan; `ToolError` (exit 4) if there is no such instance, or no buildx.
+
+    An image that exists is used without asking the instance, which may be out of reach.
+    """
+    profile, request, settings = build.profile, build.request, build.settings
+    assert target.base is not None, "a target with a base"
+    aside = request.output or request.push
+    engine = None if aside else connection.connect()
+    if target.base.suite and image_base.base_ref(target.base, request, settings) == target.base.ref:
+        raise InvalidError(
+            f"the base of '{profile.name}' is made of Debian packages on this machine, and the"
+            f" buildx instance '{name}' does not have it",
+            "Use --builder layers, or another base image: --base-image REF.",
+        )
+    base = image_base.find(target, engine, request, settings, scripts=False)
+    digest = Layout(Path(base.folder)).find(target.platform).digest if base.folder else ""
+    instance = Instance(name=name, base=base.folder, base_digest=digest, made_by={})
+
+    def planned() -> Plan:
+        project = project_layer.planned(settings) if request.with_project else None
+        return plan(
+            *(build, target, (base.ref, base.identity), instance_command(name)),
+            project=project,
+            instance=instance,
+        )
+
+    if engine is not None and not request.rebuild:
+        product = _in_engine(planned(), build, target, engine)
+        if product.existing():
+            return product
+    instance = replace(instance, made_by=records.versions(docker_client.describe_instance(name)))
+    if engine is None:
+        from envbuilder.build.outputs import Output
+
+        return Output(target, planned(), settings, instance.made_by)
+    return _in_engine(planned(), build, target, engine)
+
+
+def _in_engine(plan: Plan, build: Build, target: Target, engine: Engine) -> Product:
+    from envbuilder.build.backends.container import DockerEnvironment
+
+    wheels = target.of_kind("wheel")
+    room = layers.room(build, wheels, engine.build_command)
+    plan = replace(plan, room=room)
+    return DockerEnvironment(build, target, plan, engine)
+
+
+def receive(step: Receive) -> Layout:
+    """Return a layout with the exported image alone, every blob of it hashed, under its names.
+
+    Raises `BuildError` if it is damaged, for another platform, or not what was to be built.
+    """
+    try:
+        return _received(step)
+    except InvalidError as error:  # of the export; the user's input is fine
+        raise BuildError(
+            f"the buildx instance '{step.instance}' sent no usable image: {error.message}",
+            "Build again. If it fails again, use --builder layers.",
+        ) from error
+
+
+def _received(step: Receive) -> Layout:
+    exported = Layout.open(Path(step.exported))
+    entry = exported.find(step.platform)
+    manifest = exported.read_manifest(entry)
+    labels = (exported.read_config(manifest).get("config") or {}).get("Labels") or {}
+    if labels.get(f"{LABEL}fingerprint") != step.fingerprint:
+        raise InvalidError("it has another fingerprint than the image that was to be built")
+    layout = Layout.create(Path(step.layout))
+    for blob in (manifest.config, *manifest.layers):
+        place(exported.checked(blob), layout.blob(blob.digest))
+    added = layout.add(exported.read(entry), entry.media_type, platform=oci_platform(step.platform))
+    named = tuple(replace(added, annotations=archive.named(name)) for name in step.names)
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=named or (added,)))
+    return layout

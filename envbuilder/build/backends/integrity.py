@@ -2,25 +2,30 @@
 
 The list of files is in the environment, and the list's digest in its marker, so that verification
 can name the files that were changed, added or removed since. The base interpreter, whose library
-the environment uses, is part of it.
+the environment uses, is part of it. A tree's digest depends on its contents, not on times, owners
+or how they are stored; bytecode (`__pycache__`) is left out, since interpreters write it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+import os
+import stat
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from envbuilder.build.backends import tree_digest
-from envbuilder.core import decoding, process
+from msgspec import Struct
+
+from envbuilder.core import decoding, parallel, process
 from envbuilder.core.errors import BuildError, VerifyError
+from envbuilder.core.files import file_sha256
 from envbuilder.core.resources import OWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from envbuilder.build.backends.tree_digest import Difference, Entry
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 MARKER = "envbuilder.json"
 """Build metadata in a prefix: that envbuilder made it, from what, and its digests at that time."""
@@ -41,6 +46,128 @@ library = os.path.join(v("PYTHONFRAMEWORKPREFIX") or v("LIBDIR") or "", v("INSTS
 shared = [library] if v("PYTHONFRAMEWORK") or v("Py_ENABLE_SHARED") else []
 print(json.dumps([os.path.realpath(sys.executable), *shared, *sys.path]))
 """
+_SHARE = 64
+"""Files that a thread hashes at a time: a job for each of 15,000 files costs as much as hashing."""
+_PACKAGES = ("site-packages", "dist-packages")
+"""Folders in a library that hold installed packages: no virtual environment sees them."""
+
+
+class Entry(Struct, frozen=True, array_like=True, order=True):
+    """One entry of a tree; `content` is a file's sha256 or `identity`, or a link's target."""
+
+    path: str
+    """Relative to the root, with slashes; absolute for what is outside of it."""
+    kind: Literal["file", "executable", "link", "folder", "other"]
+    content: str = ""
+
+
+def read_tree(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
+    """Return the entries below a folder, sorted by path, without the paths in `skip`.
+
+    Links are not followed. Raises `OSError` for what cannot be read.
+    """
+    return hashed(root, walk(root, skip))
+
+
+def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) -> tuple[Entry, ...]:
+    """Return the entries as `read_tree` does, but with identities of files instead of hashes.
+
+    `outside` are libraries and programs elsewhere, some of which may not exist: the contents of
+    these folders, without installed packages, and these files. Links to files count as the files.
+    """
+    entries = list(_entries(root, frozenset(skip)))
+    for path in map(Path, outside):
+        if path.is_dir():
+            packages = frozenset(str(path / name) for name in _PACKAGES)
+            entries += _entries(Path("/"), packages, f"{path}/", follow=True)
+        elif path.is_file():
+            entries.append(_file(str(path), path.stat()))
+    return tuple(sorted(entries))
+
+
+def hashed(root: Path, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Return the entries with each file's sha256, as `read_tree` does."""
+    files = [root / entry.path for entry in entries if _is_file(entry)]
+    shares = [files[start : start + _SHARE] for start in range(0, len(files), _SHARE)]
+    # Threads pay off: hashing releases the GIL.
+    with parallel.pool() as pool:
+        hashes = chain.from_iterable(pool.map(_hashed, shares))
+        return tuple(Entry(e.path, e.kind, next(hashes)) if _is_file(e) else e for e in entries)
+
+
+def _hashed(files: Iterable[Path]) -> list[str]:
+    return [file_sha256(path) for path in files]
+
+
+def _is_file(entry: Entry) -> bool:
+    return entry.kind in {"file", "executable"}
+
+
+def _file(path: str, status: os.stat_result) -> Entry:
+    # A write changes the ctime, and no program can set it: unlike size and mtime it tells.
+    identity = f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+    return Entry(path, "executable" if status.st_mode & stat.S_IXUSR else "file", identity)
+
+
+def _entries(
+    root: Path, skip: frozenset[str], below: str = "", *, follow: bool = False
+) -> Iterator[Entry]:
+    with os.scandir(root / below) as entries:
+        for entry in entries:
+            path = f"{below}{entry.name}"
+            if path in skip or entry.name == "__pycache__":
+                continue
+            status = entry.stat(follow_symlinks=follow and entry.is_file())
+            mode = status.st_mode
+            if stat.S_ISLNK(mode):
+                yield Entry(path, "link", str(Path(entry.path).readlink()))
+            elif stat.S_ISDIR(mode):
+                yield Entry(path, "folder")
+                yield from _entries(root, skip, f"{path}/", follow=follow)
+            elif stat.S_ISREG(mode):
+                yield _file(path, status)
+            else:
+                yield Entry(path, "other")
+
+
+def listed(entries: Iterable[Entry]) -> str:
+    """Return entries as text, one JSON array a line; names that are not UTF-8 are escaped."""
+    return "".join(json.dumps([e.path, e.kind, e.content]) + "\n" for e in entries)
+
+
+def parsed(text: str) -> tuple[Entry, ...]:
+    """Return the entries in a text of `listed`; raise `ValueError` for any other text."""
+    try:
+        return tuple(decoding.convert(json.loads(line), Entry) for line in text.splitlines())
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def tree_digest(entries: Iterable[Entry]) -> str:
+    """Return the sha256 over all entries, as "sha256:…"."""
+    return f"sha256:{hashlib.sha256(listed(entries).encode()).hexdigest()}"
+
+
+class Difference(Struct, frozen=True):
+    """A path that differs between two trees."""
+
+    path: str
+    how: Literal["changed", "added", "missing"]
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.how})"
+
+
+def differences(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Difference, ...]:
+    """Return the differences between two trees, sorted by path."""
+    old, new = ({e.path: e for e in entries} for entries in (before, after))
+    return tuple(
+        Difference(
+            path, "missing" if path not in new else "added" if path not in old else "changed"
+        )
+        for path in sorted(old.keys() | new.keys())
+        if old.get(path) != new.get(path)
+    )
 
 
 def base_of(python: str) -> tuple[str, ...]:
@@ -66,9 +193,9 @@ def close(prefix: Path, facts: dict[str, Any], base: Sequence[str] = ()) -> None
     `base`: what the environment uses of an interpreter outside of it, as `base_of` returns it.
     """
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
-    entries = tree_digest.hashed(prefix, tree_digest.walk(prefix, OURS, base))
-    (prefix / FILES).write_text(tree_digest.dump(entries))
-    digests = {"digest": _portable(prefix, entries), "tree": tree_digest.digest(entries)}
+    entries = hashed(prefix, walk(prefix, OURS, base))
+    (prefix / FILES).write_text(listed(entries))
+    digests = {"digest": _portable(prefix, entries), "tree": tree_digest(entries)}
     marker = {**facts, "base": list(base), **digests}
     (prefix / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
 
@@ -78,21 +205,21 @@ def portable_digest(prefix: Path) -> str:
 
     Raises `OSError` if one cannot be read.
     """
-    return _portable(prefix, tree_digest.read(prefix, OURS))
+    return _portable(prefix, read_tree(prefix, OURS))
 
 
 def _portable(prefix: Path, entries: Iterable[Entry]) -> str:
     # A list of exceptions that is itself an exception would let any file be changed.
     bound = host_bound(prefix) - {PLACED}
     inside = (e for e in entries if not e.path.startswith("/"))
-    return tree_digest.digest(e for e in inside if e.path not in bound)
+    return tree_digest(e for e in inside if e.path not in bound)
 
 
 def bind(prefix: Path, paths: Iterable[str]) -> None:
     """Record, before `close`, further files that contain the environment's final location."""
     (prefix / PLACED).parent.mkdir(parents=True, exist_ok=True)
-    listed = sorted({*_placed(prefix), *paths})
-    (prefix / PLACED).write_text("".join(f"{path}\n" for path in listed))
+    lines = (f"{path}\n" for path in sorted({*_placed(prefix), *paths}))
+    (prefix / PLACED).write_text("".join(lines))
 
 
 def host_bound(prefix: Path) -> frozenset[str]:
@@ -132,14 +259,14 @@ def require_unchanged(prefix: Path, python: str, owner: Callable[[str], str]) ->
     with _reading(prefix, python, what):
         # First the identities: a file that changes while others are hashed is noticed later.
         before = _walk(prefix)
-        entries = tree_digest.hashed(prefix, before)
-    if tree_digest.digest(entries) == marker(prefix).get("tree"):
+        entries = hashed(prefix, before)
+    if tree_digest(entries) == marker(prefix).get("tree"):
         return before
     try:
-        built = tree_digest.parse((prefix / FILES).read_text())
+        built = parsed((prefix / FILES).read_text())
     except (OSError, ValueError):
         built = ()
-    changed = tree_digest.differences(built, entries) if built else ()
+    changed = differences(built, entries) if built else ()
     if changed and all(d.path.startswith("/") for d in changed):
         what = "the base interpreter has changed since the build, as by an upgrade"
     raise _error(f"{what}: {_named(changed, owner)}", prefix, python)
@@ -154,13 +281,13 @@ def require_untouched(
     """
     what = f"{prefix} was changed while it was used"
     with _reading(prefix, python, what):
-        changed = tree_digest.differences(before, _walk(prefix))
+        changed = differences(before, _walk(prefix))
     if changed:
         raise _error(f"{what}: {_named(changed, owner)}", prefix, python)
 
 
 def _walk(prefix: Path) -> tuple[Entry, ...]:
-    return tree_digest.walk(prefix, OURS, map(str, marker(prefix).get("base", ())))
+    return walk(prefix, OURS, map(str, marker(prefix).get("base", ())))
 
 
 @contextlib.contextmanager

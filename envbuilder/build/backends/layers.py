@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from envbuilder.build import conventions, project_layer, render
-from envbuilder.build.backends import base_python
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import parts
-from envbuilder.build.outputs import Output
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import (
     Artifact,
@@ -39,17 +37,15 @@ from envbuilder.containers.oci import reference
 from envbuilder.core import types
 from envbuilder.core.errors import ToolError
 from envbuilder.packages.space import Room, unpacked
-from envbuilder.profiles.lock import lock_digest
+from envbuilder.profiles.lock import File, Target, lock_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.build.project_layer import ProjectLayer
-    from envbuilder.build.request import Build, Product, Request
+    from envbuilder.build.request import Build, Product
     from envbuilder.containers.engine.interface import BuildCommand, Engine
-    from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import File, Lock, Target
     from envbuilder.profiles.profile import Profile
 
 BUILDER = "layers"
@@ -58,24 +54,23 @@ _AFTER_SYSTEM = "# --- wheels"
 
 
 def plan(
-    profile: Profile,
-    lock: Lock,
+    build: Build,
     target: Target,
     base: image_base.Base,
-    request: Request,
-    settings: Settings,
     machine: types.Platform | None,
-    build: BuildCommand | None,
+    command: BuildCommand | None,
     project: ProjectLayer | None = None,
 ) -> Plan:
     """Return the plan of the image; pure.
 
-    `machine` is this machine's platform, whose uv installs the wheels. Raises `ToolError` if
-    packages with maintainer scripts must be installed and there is no engine.
+    `machine` is this machine's platform, whose uv installs the wheels; `command` is the engine's
+    builder, if there is an engine. Raises `ToolError` if packages with maintainer scripts must be
+    installed without one.
     """
     from envbuilder.build.image.layer_cache import FORMAT, SYSTEM_FORMAT
     from envbuilder.containers.oci.layer import compressor
 
+    profile, lock, settings = build.profile, build.lock, build.settings
     assert target.base is not None, "a target with a base"
     uv = lock.tool(machine)
     wheels, debs = target.of_kind("wheel"), target.of_kind("deb")
@@ -98,19 +93,16 @@ def plan(
     }
     scripts = _runs_scripts(profile, target)
     digest = fingerprint(facts | ({"system": SYSTEM_FORMAT} if scripts else {}))
-    tags = image_base.names(
-        *(profile, target, digest, request, settings),
-        newest=project_layer.NEWEST if project else image_base.LATEST,
-    )
+    tags = image_base.names(build, target, digest, project)
     locked = lock_digest(lock)
     labels = image_base.labels(profile, digest, locked)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     system = None
     if scripts:
-        system = _system(profile, lock, target, base, request, labels, work, build)
+        system = _system(build, target, base, labels, work, command)
     cache, layout = str(settings.cache_dir / "layers"), str(work / "layout")
-    is_delivered = request.output or request.push
-    overlaps = build is not None and build.keeps_blobs and not is_delivered
+    is_delivered = build.request.output or build.request.push
+    overlaps = command is not None and command.keeps_blobs and not is_delivered
     ahead = f"envbuilder/ahead:{digest[:12]}" if overlaps else ""
     base_files = tuple(f for step in base.make if isinstance(step, MakeBase) for f in step.files)
     files = (*base_files, *wheels, *debs, uv)
@@ -134,14 +126,12 @@ def plan(
             names=tags,
             ahead=ahead,
             cache=cache,
-            fresh=request.rebuild,
+            fresh=build.request.rebuild,
             work=str(work / "stage"),
             records=str(settings.records_dir / digest),
         ),
     )
-    artifact, delivery = end(
-        profile, digest, layout, tags, ahead, BUILDER, made_by, request, settings
-    )
+    artifact, delivery = end(build, digest, layout, tags, BUILDER, made_by, ahead)
     return Plan(
         profile=profile.name,
         backend="docker",
@@ -156,104 +146,105 @@ def plan(
         else UsedBase(ref=base.ref, digest=base.identity if base.identity != base.ref else ""),
         base_check=None
         if base.make or not base.folder
-        else base_python.check(lock, target, base.ref, base.folder),
+        else image_base.python_check(lock, target, base.ref, base.folder),
         workdir=str(work),
         files=files,
         steps=(*steps, *delivery),
-        room=room(wheels, request, settings, build),
+        room=room(build, wheels, command),
     )
 
 
-def room(
-    wheels: Sequence[File], request: Request, settings: Settings, build: BuildCommand | None
-) -> tuple[Room, ...]:
+def room(build: Build, wheels: Sequence[File], command: BuildCommand | None) -> tuple[Room, ...]:
     """Return the space for cached layers and the image; engines keep it packed and unpacked."""
-    packed = sum(f.room for f in wheels)
-    rooms = [Room(folder=str(settings.cache_dir), bytes=packed)]
+    request, packed = build.request, sum(f.room for f in wheels)
+    rooms = [Room(folder=str(build.settings.cache_dir), bytes=packed)]
     if request.output:
         rooms.append(Room(folder=str(reference.path_on_disk(request.output).parent), bytes=packed))
-    elif build and build.storage and not request.push:
-        rooms.append(Room(folder=build.storage, bytes=packed + unpacked(wheels)))
+    elif command and command.storage and not request.push:
+        rooms.append(Room(folder=command.storage, bytes=packed + unpacked(wheels)))
     return tuple(rooms)
 
 
 def end(
-    profile: Profile,
+    build: Build,
     digest: types.Sha256,
     layout: str,
     tags: tuple[str, ...],
-    ahead: str,
     builder: str,
     made_by: dict[str, str],
-    request: Request,
-    settings: Settings,
+    ahead: str = "",
 ) -> tuple[Artifact, tuple[Step, ...]]:
-    """Return the artifact and the steps that deliver it: to disk, registry or both, else engine."""
-    records = str(settings.records_dir / digest)
-    artifact, end = Artifact(kind="image", ref=tags[0]), list[Step]()
-    if request.push:
-        artifact = Artifact(kind="registry", ref=request.push)
-        host = request.push.partition("/")[0]
-        end.append(
-            Push(
-                what=f"push {request.push}",
-                layout=layout,
-                ref=request.push,
-                plain_http=host in settings.configuration.plain_http,
-                uploads=str(settings.uploads_dir),
-                profile=profile.name,
-                fingerprint=digest,
-                builder=builder,
-                made_by=made_by,
-                folder=records,
-            )
+    """Return the artifact and the steps that deliver it: to disk, registry or both, else engine.
+
+    `ahead`: the temporary name of its preloaded layers, if there are any.
+    """
+    request, settings = build.request, build.settings
+    name, folder = build.profile.name, str(settings.records_dir / digest)
+    if not (request.push or request.output):
+        load = Load(
+            what="load the image into the engine",
+            profile=name,
+            fingerprint=digest,
+            builder=builder,
+            made_by=made_by,
+            folder=folder,
+            layout=layout,
+            cache=str(settings.cache_dir / "layers"),
+            names=tags,
+            ahead=ahead,
         )
+        return Artifact(kind="image", ref=tags[0]), (load,)
+    artifact, steps = Artifact(kind="registry", ref=request.push or ""), list[Step]()
     if request.output:
         kind = "archive" if reference.is_archive(request.output) else "layout"
         artifact = Artifact(kind=kind, ref=str(reference.path_on_disk(request.output)))
-        end.insert(0, Save(what=f"write {artifact.ref}", layout=layout, target=artifact.ref))
-    load = Load(
-        what="load the image into the engine",
-        layout=layout,
-        cache=str(settings.cache_dir / "layers"),
-        profile=profile.name,
-        fingerprint=digest,
-        names=tags,
-        ahead=ahead,
-        builder=builder,
-        made_by=made_by,
-        folder=records,
-    )
-    return artifact, tuple(end) or (load,)
+        steps.append(Save(what=f"write {artifact.ref}", layout=layout, target=artifact.ref))
+    if request.push:
+        push = Push(
+            what=f"push {request.push}",
+            profile=name,
+            fingerprint=digest,
+            builder=builder,
+            made_by=made_by,
+            folder=folder,
+            layout=layout,
+            ref=request.push,
+            plain_http=request.push.partition("/")[0] in settings.configuration.plain_http,
+            uploads=str(settings.uploads_dir),
+        )
+        steps.append(push)
+    return artifact, tuple(steps)
 
 
 def _system(
-    profile: Profile,
-    lock: Lock,
+    build: Build,
     target: Target,
     base: image_base.Base,
-    request: Request,
     labels: Mapping[str, str],
     work: Path,
-    build: BuildCommand | None,
+    engine: BuildCommand | None,
 ) -> System:
     """Return the Dockerfile's stage of system packages, which an engine builds and exports."""
-    if build is None or reference.is_on_disk(base.ref):
+    if engine is None or reference.is_on_disk(base.ref):
         raise ToolError(
-            f"the system packages of '{profile.name}' run scripts when they are installed: that"
-            " requires an engine, and a base image that the engine can use",
+            f"the system packages of '{build.profile.name}' run scripts when they are installed:"
+            " that requires an engine, and a base image that the engine can use",
             "Start Docker, and name a base image by its reference (--base-image REF).",
         )
     assert target.base is not None, "a target with a base"
     debs = target.of_kind("deb")
-    text = _stage(profile, lock, target)
+    # The Dockerfile up to the stage `system`, which then is its last.
+    urls = render.placeholder_urls(build.lock)
+    rendered = next(render.render(build.profile, build.lock, "dockerfile", target.python, urls))
+    text, marker, _ = rendered.content.decode().partition(_AFTER_SYSTEM)
+    assert marker, "the Dockerfile's stages are marked"
     recipe = hashlib.sha256(text.encode()).hexdigest()
     context, ref, exported = work / "system", f"envbuilder/system:{recipe[:12]}", ""
-    command = (*build.argv, "--tag", ref)
-    if build.layout_argv:
+    command = (*engine.argv, "--tag", ref)
+    if engine.layout_argv:
         # The engine neither compresses the layer, unpacks it, nor sends it as a part of its image.
         ref, exported = "", str(work / "system-exported")
-        command = (*build.layout_argv[:-1], build.layout_argv[-1] + exported)
+        command = (*engine.layout_argv[:-1], engine.layout_argv[-1] + exported)
     argv = (
         *command,
         *("--platform", target.platform, "--pull=false"),
@@ -261,7 +252,7 @@ def _system(
         *("--build-arg", f"SOURCE_DATE_EPOCH={target.base.epoch}"),
         *("--build-context", f"debs={work / 'debs'}"),
         *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
-        *(["--no-cache"] if request.rebuild else []),
+        *(["--no-cache"] if build.request.rebuild else []),
         str(context),
     )
     steps = (
@@ -270,15 +261,6 @@ def _system(
         Run(what="install the system packages", argv=argv),
     )
     return System(recipe=recipe, steps=steps, ref=ref, exported=exported or UNSET)
-
-
-def _stage(profile: Profile, lock: Lock, target: Target) -> str:
-    """Return the Dockerfile up to the stage `system`, which then is its last."""
-    urls = render.placeholder_urls(lock)
-    dockerfile = next(render.render(profile, lock, "dockerfile", target.python, urls))
-    text, marker, _ = dockerfile.content.decode().partition(_AFTER_SYSTEM)
-    assert marker, "the Dockerfile's stages are marked"
-    return text
 
 
 # --- queries of this machine and its engine
@@ -330,7 +312,9 @@ def prepare(build: Build, target: Target, engine: Engine | None = None) -> Produ
     base = image_base.find(target, engine, request, settings, scripts=scripts)
     command = engine.build_command if engine else None
     project = project_layer.planned(settings) if request.with_project else None
-    planned = plan(profile, lock, target, base, request, settings, machine, command, project)
+    planned = plan(build, target, base, machine, command, project)
     if aside or engine is None:
+        from envbuilder.build.outputs import Output
+
         return Output(target, planned, settings)
     return DockerEnvironment(build, target, planned, engine)

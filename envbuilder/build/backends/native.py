@@ -7,7 +7,9 @@ environment (a shared cache would install the edited file without complaint).
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shutil
 import tempfile
 import weakref
@@ -19,12 +21,14 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.build import isolation, render
-from envbuilder.build.access import NOTHING, PRELOAD, imports_from
+from envbuilder.build.access import NOTHING, PRELOAD, Access, imports_from
 from envbuilder.build.backends import foreign_programs, integrity
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.build.plan import (
+    Artifact,
     LinkFiles,
     Move,
+    Plan,
     RunUv,
     Seal,
     Step,
@@ -35,7 +39,7 @@ from envbuilder.build.plan import (
     WritePrograms,
     tool_versions,
 )
-from envbuilder.core import process
+from envbuilder.core import files, process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.resources import OWN
@@ -47,9 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
-    from envbuilder.build.access import Access
-    from envbuilder.build.backends.tree_digest import Entry
-    from envbuilder.build.plan import Artifact, Plan
+    from envbuilder.build.backends.integrity import Entry
     from envbuilder.build.request import Build
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
@@ -350,3 +352,33 @@ class NativeEnvironment:
         decisive = {n: v for n, v in stated.items() if n != PRELOAD or not v}
         variables = {**stated, **variables, **decisive, **self.after_activation(decisive)}
         process.replace(command, {**self.device_variables, **variables})
+
+
+_LINKS = ".envbuilder"
+
+
+def link_to_project(settings: Settings, prefix: Path) -> str:
+    """Let `.envbuilder/ENVIRONMENT` in the project lead to an environment.
+
+    Return a sentence if that is not possible; the environment works without. Does nothing outside
+    of a project.
+    """
+    if settings.project is None or settings.definition is None:
+        return ""
+    folder = settings.project / _LINKS
+    link = folder / settings.environment
+    if link.is_symlink() and link.readlink() == prefix:
+        return ""
+    if folder.is_symlink() or (link.exists() and not link.is_symlink()):
+        return f"{link}: not made by envbuilder, left as it is"
+    new = folder / f".{settings.environment}.{secrets.token_hex(6)}"
+    try:
+        if not folder.exists():
+            files.write(folder / ".gitignore", b"*\n")
+        new.symlink_to(prefix)
+        new.replace(link)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        return f"{link}: cannot be written: {error.strerror or error}"
+    return ""

@@ -20,7 +20,7 @@ from envbuilder.build.backends.native import (
 )
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import Artifact, Plan, Step, fingerprint
-from envbuilder.profiles.lock import lock_digest, pythons, select
+from envbuilder.profiles.lock import Lock, Target, lock_digest, pythons, select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from envbuilder.build.request import Build
     from envbuilder.core.settings import Settings
     from envbuilder.host.interpreters import Interpreter
-    from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
 
 

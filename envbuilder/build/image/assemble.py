@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from envbuilder.build import conventions, project_layer
-from envbuilder.build.image import base_layers, config, scratch, system
+from envbuilder.build.image import config, staging, system
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.layer_cache import LayerCache, MadeLayers
 from envbuilder.build.image.parts import CUT, PAYLOAD, SPREAD, Part, cut, environment, parts
@@ -39,12 +39,11 @@ from envbuilder.containers.oci.layout import (
     oci_platform,
     place,
 )
-from envbuilder.core import parallel
+from envbuilder.core import parallel, types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from envbuilder.core import types
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
 
@@ -86,7 +85,7 @@ class Assembly:
         self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh, shared=shared)
         self._work = Path(step.work)
         self._work.mkdir(parents=True)
-        self._base = base_layers.read(step.base, step.platform, self._cache)
+        self._base = config.read(step.base, step.platform, self._cache)
         for blob in self._base.layers:
             self._cache.check(self._base.layout, blob)
         self._scratch = self._work
@@ -101,7 +100,7 @@ class Assembly:
         step = self._step
         needed = sum(_INSTALLED * self._size(w) for w in step.wheels)
         with (
-            scratch.folder(needed, self._work) as self._scratch,
+            staging.scratch_folder(needed, self._work) as self._scratch,
             self._open,
             Preloader(step.ahead, self._cache.layout) as preloader,
             parallel.beside(self._system) as system_packages,

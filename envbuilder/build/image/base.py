@@ -1,4 +1,9 @@
-"""Resolve the base image of a build to an OCI layout on this disk, whatever its source."""
+"""Resolve the base image of a build to an OCI layout on this disk, whatever its source.
+
+Its Python is checked before anything is fetched for the image on top of it. In a layout, it is read
+from the files. In an engine, the base is run as the build would run it; if that gives no answer,
+the build itself fails on a wrong Python.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +13,23 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.build.plan import LoadBase, MakeBase
+from envbuilder.build import conventions, project_layer
+from envbuilder.build.plan import BaseCheck, LoadBase, MakeBase, Plan
 from envbuilder.containers.engine import connection
-from envbuilder.containers.engine.interface import LABEL, no_base
-from envbuilder.containers.oci import reference
+from envbuilder.containers.engine.container import Container
+from envbuilder.containers.engine.interface import LABEL, Engine, Image, no_base
+from envbuilder.containers.oci import reference, rootfs
 from envbuilder.core import console, files, types
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.settings import require_writable
-from envbuilder.profiles.lock import select
+from envbuilder.core.settings import Settings, require_writable
+from envbuilder.profiles.lock import Lock, LockedBase, Target, select
 
 if TYPE_CHECKING:
-    from envbuilder.build.request import Request
-    from envbuilder.containers.engine.interface import Engine, Image
+    from envbuilder.build.project_layer import ProjectLayer
+    from envbuilder.build.request import Build, Request
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.profiles.lock import Lock, LockedBase, Target
     from envbuilder.profiles.profile import Base as BaseImage
     from envbuilder.profiles.profile import Profile
 
@@ -32,6 +37,12 @@ LATEST = "latest"
 """Tag of a profile's newest image."""
 _LONGEST = 40
 """Characters of a project and its environment in the names of their images."""
+_PYTHON_SECONDS = 60
+# Looks for Python as the Dockerfile does.
+_PYTHON_QUERY = (
+    "python=$(command -v python{minor} || command -v python3) || {{ echo none; exit 0; }};"
+    """ exec "$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])'"""
+)
 
 
 class Base(Struct, frozen=True, kw_only=True):
@@ -83,20 +94,14 @@ def repository(profile: str, settings: Settings) -> str:
 
 
 def names(
-    profile: Profile,
-    target: Target,
-    digest: str,
-    request: Request,
-    settings: Settings,
-    newest: str = LATEST,
+    build: Build, target: Target, digest: str, project: ProjectLayer | None
 ) -> tuple[str, ...]:
-    """Return the names of the image with this fingerprint; the first names the artifact.
-
-    `newest` is the tag that the newest one of its kind has.
-    """
+    """Return the names of the image with this fingerprint; the first names the artifact."""
+    request = build.request
     if request.only_tag:
         return (request.only_tag,)
-    name = repository(profile.name, settings)
+    name = repository(build.profile.name, build.settings)
+    newest = project_layer.NEWEST if project else LATEST
     fingerprinted = f"{name}:py{target.python}-{digest[:12]}"
     return (fingerprinted, f"{name}:{newest}", *([request.tag] if request.tag else []))
 
@@ -207,3 +212,62 @@ def pulled(engine: Engine, ref: str, platform: str) -> Image:
     if image is None:
         raise BuildError(f"{ref}: not in the engine after it was pulled", no_base(ref))
     return image
+
+
+def python_check(lock: Lock, target: Target, ref: str, layout: str = "") -> BaseCheck | None:
+    """Return what to check; None if the image gets its Python from the lock's packages.
+
+    `layout` is the folder of the base's OCI layout; empty if an engine has the base, or will.
+    """
+    interpreters = re.compile(rf"python{re.escape(target.python)}(-minimal)?")
+    if any(interpreters.fullmatch(deb.name) for deb in target.of_kind("deb")):
+        return None
+    locked = (t.python for t in lock.targets if t.platform == target.platform and t.base)
+    return BaseCheck(ref=ref, layout=layout, pythons=tuple(locked))
+
+
+def require_python(plan: Plan, settings: Settings, progress: console.Progress) -> None:
+    """Raise `BuildError` if the plan's base has another Python than the locked files need.
+
+    A base that the engine does not have is pulled for this check.
+    """
+    check = plan.base_check
+    if check is None:
+        return
+    if check.layout:
+        from envbuilder.build.image import config
+        from envbuilder.build.image.layer_cache import LayerCache
+
+        cache = LayerCache(settings.cache_dir / "layers", progress.note, fresh=False)
+        base = config.read(check.layout, plan.platform, cache)
+        try:
+            base.root.python(plan.python, config.environment(base.config)["PATH"])
+        except rootfs.OtherPythonError as error:
+            raise rootfs.OtherPythonError(plan.python, error.version, check.pythons) from error
+        return
+    version = _python_of_engine(plan, check.ref, progress)
+    if version not in {"", plan.python}:
+        raise rootfs.OtherPythonError(plan.python, version, check.pythons)
+
+
+def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
+    """Return the Python X.Y that the build would use, or that there is none; empty if unknown."""
+    with connection.connect() as engine:
+        image = engine.image(ref) or pulled(engine, ref, plan.platform)
+        container = Container(
+            image=image.id,
+            entrypoint=("/bin/sh",),
+            arguments=("-c", _PYTHON_QUERY.format(minor=plan.python)),
+            platform=plan.platform,
+            user=conventions.USER,
+            limits=engine.limits,
+        )
+        with progress.task("check the base image's Python"):
+            try:
+                output = engine.run(container, lambda _: None, _PYTHON_SECONDS).stdout
+            except (VerifyError, ToolError):
+                return ""
+    answer = output.strip()
+    if answer == "none":
+        return "none on its PATH"
+    return answer if re.fullmatch(r"[0-9]+\.[0-9]+", answer) else ""

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from envbuilder.containers.oci.layer import Layer, compressor
-from envbuilder.containers.oci.layout import Layout, decode, encode
+from envbuilder.containers.oci.layout import Descriptor, Layout, decode, encode
 from envbuilder.core import files
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from envbuilder.containers.oci.layout import Descriptor
 
 _T = TypeVar("_T")
 FORMAT = 4

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.build.plan import PlannedLayer
-from envbuilder.build.project_layer import REASON
+from envbuilder.build.project_layer import REASON, ProjectLayer
 from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.containers.oci.layout import Bytes
     from envbuilder.core import types
 

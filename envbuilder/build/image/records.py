@@ -1,26 +1,34 @@
 """Record built images: what a build made, kept outside of the image.
 
 Engines identify an image by a digest of its content. An image whose id is recorded is therefore the
-one that was built, whatever its tags; any other image under the same tag is not.
+one that was built, whatever its tags; any other image under the same tag is not. The project's own
+files in an image are recorded next to it.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from envbuilder.build.plan import Artifact, Plan, Recording, project_of
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError
+from envbuilder.project.image_files import ImageFile
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
+
+    from envbuilder.core.settings import Settings
 
 LOADED = "loaded"
 """Subfolder of a fingerprint's folder: records of intermediate images put into the engine."""
-_LIMIT = 1 << 20
+PROJECT_SUFFIX = ".files.json"
+"""Suffix of the record of a project's files, appended to the digest of the image."""
+_LIMIT = 64 << 20
 _VERSIONS = {
     "buildkit": re.compile(r"^BuildKit(?: version)?: *(\S+)", re.IGNORECASE | re.MULTILINE),
     "buildah": re.compile(r"^ *\"?buildahVersion\"?: *\"?([^\s\",]+)", re.MULTILINE),
@@ -61,7 +69,16 @@ class LoadedImage(Struct, frozen=True, kw_only=True):
     ids: tuple[types.Digest, ...]
 
 
-_Record = TypeVar("_Record", ImageRecord, LoadedImage)
+class ProjectRecord(Struct, frozen=True, kw_only=True):
+    """The project's own files in an image, and where they came from."""
+
+    schema: Literal[1] = 1
+    folder: str
+    environment: str
+    files: tuple[ImageFile, ...]
+
+
+_Record = TypeVar("_Record", ImageRecord, LoadedImage, ProjectRecord)
 
 
 class _Metadata(Struct, frozen=True):
@@ -100,6 +117,30 @@ def versions(text: str) -> dict[str, str]:
     return {name: version for name, version in reported.items() if "unknown" not in version}
 
 
+def keep_built(
+    step: Recording,
+    ref: str,
+    ids: tuple[types.Digest, ...],
+    names: tuple[str, ...] = (),
+    made_by: Mapping[str, str] | None = None,
+) -> None:
+    """Record the image that a step delivered under a reference; `ids`: its configuration's first.
+
+    `made_by` adds versions of programs to those that the step states.
+    """
+    record = ImageRecord(
+        profile=step.profile,
+        fingerprint=step.fingerprint,
+        ref=ref,
+        digest=ids[0],
+        ids=ids,
+        builder=step.builder,
+        made_by={**step.made_by, **(made_by or {})},
+        names=names,
+    )
+    keep(Path(step.folder), record)
+
+
 def keep(folder: Path, record: ImageRecord) -> None:
     """Write a record into the folder of its fingerprint; `OSError` on a full disk.
 
@@ -126,7 +167,9 @@ def note(folder: Path, image: LoadedImage) -> Path:
 
 def loaded(folder: Path) -> tuple[LoadedImage, ...]:
     """Return what `note` wrote into the folder of a fingerprint."""
-    return _read(folder / LOADED, LoadedImage, folder.name)
+    paths = sorted((folder / LOADED).glob("*.json"))
+    parts = (part for path in paths for part in _read_file(path, LoadedImage))
+    return tuple(part for part in parts if part.fingerprint == folder.name)
 
 
 def forget(folder: Path, ref: str) -> None:
@@ -138,12 +181,9 @@ def forget(folder: Path, ref: str) -> None:
 
 def read(folder: Path) -> tuple[ImageRecord, ...]:
     """Return the records in the folder of a fingerprint; damaged ones are skipped."""
-    return _read(folder, ImageRecord, folder.name)
-
-
-def _read(folder: Path, kind: type[_Record], fingerprint: str) -> tuple[_Record, ...]:
-    records = (r for path in sorted(folder.glob("*.json")) for r in _read_file(path, kind))
-    return tuple(r for r in records if r.fingerprint == fingerprint)
+    paths = sorted(folder.glob("*.json"))
+    records = (record for path in paths for record in _read_file(path, ImageRecord))
+    return tuple(record for record in records if record.fingerprint == folder.name)
 
 
 def _read_file(path: Path, kind: type[_Record]) -> tuple[_Record, ...]:
@@ -152,3 +192,47 @@ def _read_file(path: Path, kind: type[_Record]) -> tuple[_Record, ...]:
             return (decoding.from_json(stream.read(_LIMIT), kind),)
     except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return ()
+
+
+def keep_project(plan: Plan, artifact: Artifact, settings: Settings) -> None:
+    """Record the project's files in an image, if there are any; `BuildError` on a full disk."""
+    project = project_of(plan)
+    if project is None or artifact.kind not in {"image", "registry"} or artifact.digest is None:
+        return
+    record = ProjectRecord(
+        folder=project.folder, environment=settings.environment, files=project.files
+    )
+    name = artifact.digest.removeprefix("sha256:") + PROJECT_SUFFIX
+    files.save(
+        settings.records_dir / plan.fingerprint / name,
+        msgspec.json.encode(record),
+        BuildError,
+        "The image itself is finished. Make room, then run the same command again.",
+    )
+
+
+def newest_project_image(
+    plan: Plan, settings: Settings
+) -> tuple[ImageRecord, ProjectRecord] | None:
+    """Return the last image that `build` made of the plan's project, profile and builder."""
+    project = project_of(plan)
+    if project is None:
+        return None
+    place = (project.folder, settings.environment)
+    paths = settings.records_dir.glob(f"*/*{PROJECT_SUFFIX}")
+    for path in sorted(paths, key=_modified, reverse=True):
+        identity = (f"sha256:{path.name.removesuffix(PROJECT_SUFFIX)}", plan.profile, plan.builder)
+        for record in _read_file(path, ProjectRecord):
+            if (record.folder, record.environment) != place:
+                continue
+            for image in read(path.parent):
+                if (image.digest, image.profile, image.builder) == identity:
+                    return image, record
+    return None
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # removed meanwhile
+        return 0.0

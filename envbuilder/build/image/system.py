@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.build.image import debs, parts, records
-from envbuilder.build.image.config import Added
-from envbuilder.build.image.layer_cache import SYSTEM_FORMAT
+from envbuilder.build.image.config import Added, BaseContents
+from envbuilder.build.image.layer_cache import SYSTEM_FORMAT, LayerCache
 from envbuilder.containers.engine import connection, images
-from envbuilder.containers.engine.interface import LABEL
+from envbuilder.containers.engine.interface import LABEL, Engine
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layer import members
 from envbuilder.containers.oci.layout import Layout
@@ -26,10 +26,7 @@ from envbuilder.core.errors import BuildError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from envbuilder.build.image.base_layers import Base
-    from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.build.plan import Assemble, Step, System
-    from envbuilder.containers.engine.interface import Engine
     from envbuilder.containers.oci.layer import Layer, Member
     from envbuilder.packages.store import Store
 
@@ -40,7 +37,7 @@ _PIECE = 1 << 20
 
 def unpacked(
     step: Assemble,
-    base: Base,
+    base: BaseContents,
     store: Store,
     cache: LayerCache,
     make: Callable[[Mapping[str, Any], tuple[Member, ...]], Layer],
@@ -64,7 +61,7 @@ def unpacked(
 def built(
     step: Assemble,
     system: System,
-    base: Base,
+    base: BaseContents,
     cache: LayerCache,
     work: Path,
     run: Callable[[Step], None],
@@ -96,7 +93,7 @@ def built(
     return [Added(layer=packages, reason=parts.packages(step.debs))], root
 
 
-def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
+def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> Layer:
     """Return the one layer that the engine's image has above the base, recompressed."""
     if system.exported:
         layout = Layout.open(Path(system.exported))

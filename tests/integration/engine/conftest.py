@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.build.backends import caches
+from envbuilder.build.backends import container
 from envbuilder.containers.engine import podman
 from envbuilder.core.errors import ToolError
 from tests.conftest import missing
@@ -37,7 +37,7 @@ def no_caches_left(tmp_path: Path) -> Iterator[None]:
     yield
     projects = (tmp_path, *(path for path in tmp_path.iterdir() if path.is_dir()))
     pairs = itertools.product((os.getuid(), OTHER_USER), projects)
-    names = [caches.with_cache([], uid, project)[0].source for uid, project in pairs]
+    names = [container.with_cache([], uid, project)[0].source for uid, project in pairs]
     for client in filter(shutil.which, ("docker", "podman")):
         command = [client, "volume", "rm", "--force", *names]
         subprocess.run(command, capture_output=True, check=False)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.build.backends import caches
+from envbuilder.build.backends import container
 from tests.integration.conftest import start
 from tests.integration.engine.conftest import OTHER_USER, PODMAN_BASE
 
@@ -123,7 +123,7 @@ def test_what_is_downloaded_is_there_the_next_time(bench: Bench) -> None:
         expected = f"{present} {present} {present} /tmp/.cache/huggingface True\n"
         assert done.stdout == expected
     listed = start(("clean", "--dry-run", "--volumes"), bench.variables, cwd=bench.folder)
-    (ours,) = caches.with_cache([], os.getuid(), bench.folder)
+    (ours,) = container.with_cache([], os.getuid(), bench.folder)
     assert f"would remove {ours.source}\n" in listed.stdout
     # Another user's command, of a project that is not this user's, has a cache of its own.
     if os.getuid() == 0:

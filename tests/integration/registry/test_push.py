@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.build.attestation.provenance import MEDIA_TYPE as PROVENANCE
-from envbuilder.build.attestation.sbom import MEDIA_TYPE as SBOM
+from envbuilder.build.attestations import PROVENANCE_TYPE as PROVENANCE
+from envbuilder.build.sbom import MEDIA_TYPE as SBOM
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry.connection import Connection

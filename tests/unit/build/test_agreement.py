@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build import decide
+from envbuilder.build import stages
 from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
@@ -54,7 +54,7 @@ def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
     def planned(module: str) -> Any:
         raise Planned(module.rpartition(".")[2])
 
-    monkeypatch.setattr(decide, "import_module", planned)
+    monkeypatch.setattr(stages, "import_module", planned)
 
 
 def on(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
@@ -177,7 +177,7 @@ def test_without_the_engine_the_way_out_is_the_hint(
         assert name.endswith(".docker")
         return SimpleNamespace(prepare=lambda build: connection.connect())
 
-    monkeypatch.setattr(decide, "import_module", module)
+    monkeypatch.setattr(stages, "import_module", module)
     for running in (True, False):
         error = outcome(found, profile="xpu", running=running)
         assert isinstance(error, ToolError)

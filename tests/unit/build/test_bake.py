@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import bake, render
-from envbuilder.build.bake import Source
+from envbuilder.build import render
+from envbuilder.build.render import BakeSource
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 FOLDERS = (resources.profiles_dir(),)
 
 
-def source(name: str, called: str = "") -> Source:
+def source(name: str, called: str = "") -> BakeSource:
     profile = profiles.load(name, FOLDERS)
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
     python = profile.image_python if profile.makes_images else profile.python.default
     urls = render.placeholder_urls(lock)
     profile = replace(profile, name=called or name)
-    return Source(profile=profile, lock=lock, python=python, urls=urls)
+    return BakeSource(profile=profile, lock=lock, python=python, urls=urls)
 
 
 def rendered(*names: str, builders: Mapping[str, str] | None = None) -> dict[str, bytes]:
-    files = bake.files([source(name) for name in names], builders or {})
+    files = render.bake_files([source(name) for name in names], builders or {})
     return {file.name: file.content for file in files}
 
 
@@ -87,4 +87,4 @@ def test_a_profile_without_images_is_refused() -> None:
 def test_a_profile_named_as_a_group_is_refused(name: str) -> None:
     arguments: Any = ([source("cpu"), source("zendnn", name)], {})
     with pytest.raises(InvalidError, match=f"'{name}' would name"):
-        [*bake.files(*arguments)]
+        [*render.bake_files(*arguments)]

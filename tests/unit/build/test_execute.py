@@ -117,12 +117,12 @@ def test_a_built_image_is_recorded_outside_of_it(found: Settings) -> None:
         what="record",
         profile="x",
         fingerprint="f" * 64,
-        ref="x:1",
         builder="buildkit",
         metadata=str(work / "image.json"),
-        engine={"docker": "26.1"},
+        made_by={"docker": "26.1"},
         versions=str(work / "versions"),
         folder=str(found.records_dir / ("f" * 64)),
+        names=("x:1",),
     )
     told = {
         "containerimage.config.digest": f"sha256:{1:064}",

@@ -13,7 +13,7 @@ from envbuilder.build.request import Request
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import archive
 from tests.support.images import image
-from tests.unit.build.attestation.test_publish import planned
+from tests.unit.build.test_publish import planned
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import stated_access
+from envbuilder.build import access
 from envbuilder.build.access import NOTHING
 from envbuilder.containers.engine.container import Port, Volume
 from envbuilder.core.errors import InvalidError
@@ -39,7 +39,7 @@ def of(folder: Path, text: str, environment: str) -> Settings:
 
 
 def stated(folder: Path, text: str = TEXT, environment: str = "default") -> Access:
-    return stated_access.of(of(folder, text, environment))
+    return access.stated(of(folder, text, environment))
 
 
 def test_python_imports_from_folders_of_the_project(tmp_path: Path) -> None:
@@ -70,12 +70,12 @@ def test_ports_and_volumes_are_the_projects(tmp_path: Path) -> None:
     default, test = (stated(tmp_path, VOLUMES, name) for name in ("default", "test"))
     assert default.ports == (Port(outside=8000, inside=8000), Port(outside=80, inside=80))
     models, data = default.volumes
-    assert models.source == stated_access.volume_name(tmp_path, "models")
-    assert models.source != stated_access.volume_name(tmp_path / "other", "models")
+    assert models.source == access.volume_name(tmp_path, "models")
+    assert models.source != access.volume_name(tmp_path / "other", "models")
     assert not models.is_folder
     assert data == Volume(source=str(tmp_path / "data"), target="/data")
     assert {port.inside for port in test.ports} == {8000, 80, 1}
-    cache = stated_access.volume_name(tmp_path, "cache")
+    cache = access.volume_name(tmp_path, "cache")
     assert Volume(source=cache, target="/models") in test.volumes
     assert len(test.volumes) == 2, "one for each path"
 
@@ -99,9 +99,9 @@ def test_volumes_that_a_project_may_not_have(entry: str, words: str, tmp_path: P
 
 def test_a_project_has_a_command_or_says_how_to_state_one(tmp_path: Path) -> None:
     for name, expected in (("default", ("python", "serve.py")), ("test", ("pytest", "-q"))):
-        assert stated_access.command(of(tmp_path, VOLUMES, name)) == expected
+        assert access.stated_command(of(tmp_path, VOLUMES, name)) == expected
     with pytest.raises(InvalidError, match="there is no command to run") as caught:
-        stated_access.command(of(tmp_path, TEXT, "default"))
+        access.stated_command(of(tmp_path, TEXT, "default"))
     assert "command: [python, train.py]" in caught.value.hint
 
 

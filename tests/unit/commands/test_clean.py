@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 from envbuilder import cli
-from envbuilder.build.attestation import documents
+from envbuilder.build import attestations
 from envbuilder.build.backends.integrity import MARKER
 from envbuilder.build.image import records
 from envbuilder.commands import clean, inventory
@@ -258,14 +258,14 @@ def test_an_environments_documents_go_with_it_and_nobody_elses(own: settings.Set
     gone = folder(own.envs_dir / "cpu-py3.11-aa", {"made_by": "envbuilder", "profile": "cpu"})
     kept = folder(own.envs_dir / "xpu-py3.11-bb", {"made_by": "envbuilder", "profile": "xpu"})
     for prefix in (gone, kept):
-        for suffix in documents.SUFFIXES.values():
+        for suffix in attestations.SUFFIXES.values():
             Path(f"{prefix}{suffix}").write_text("{}")
     theirs = own.envs_dir / "cpu-py3.11-aa.notes.json"
     theirs.write_text("mine")
     assert run("--profile", "cpu") == 0
     left = {p.name for p in own.envs_dir.iterdir()}
     assert left == {
-        *(kept.name + suffix for suffix in ("", *documents.SUFFIXES.values())),
+        *(kept.name + suffix for suffix in ("", *attestations.SUFFIXES.values())),
         theirs.name,
     }
 

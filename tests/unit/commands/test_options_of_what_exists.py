@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from envbuilder import cli
 from envbuilder.build import execute
-from envbuilder.build.backends import base_python, integrity
-from envbuilder.build.image import assemble
+from envbuilder.build.backends import integrity
+from envbuilder.build.image import assemble, base
 from envbuilder.bundle import collect
 from envbuilder.containers.engine.interface import LABEL, Image
 from envbuilder.containers.oci import archive
@@ -195,7 +195,7 @@ def world(
     monkeypatch.setattr(collect, "dataset", lambda *args: [])
     monkeypatch.setattr(collect, "bases", lambda bases, *args: ([], [str(b) for b in bases]))
     for module, name in (
-        (fetch, "fetch"), (space, "require"), (base_python, "require"),
+        (fetch, "fetch"), (space, "require"), (base, "require"),
         (deb, "require_clean"), (wheel_conflicts, "require_compatible"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, lambda *args: None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import cli
-from envbuilder.build.attestation import provenance
+from envbuilder.build import attestations
 from envbuilder.build.backends import integrity
 from envbuilder.bundle import format as bundle_format
 from envbuilder.bundle.format import Part
@@ -61,15 +61,15 @@ def keys(tmp_path: Path) -> None:
 
 
 def statement(
-    path: Path, digest: dict[str, str], builder: str = provenance.BUILDER, **more: Any
+    path: Path, digest: dict[str, str], builder: str = attestations.BUILDER, **more: Any
 ) -> Path:
     """A provenance as a build writes it."""
     predicate = {
-        "buildDefinition": {"buildType": provenance.BUILD_TYPE, "externalParameters": more},
+        "buildDefinition": {"buildType": attestations.BUILD_TYPE, "externalParameters": more},
         "runDetails": {"builder": {"id": builder}},
     }
     subject = statements.Subject(name="it", digest=digest)
-    path.write_bytes(statements.make([subject], provenance.PREDICATE, predicate))
+    path.write_bytes(statements.make([subject], attestations.PREDICATE, predicate))
     return path
 
 
@@ -178,7 +178,7 @@ def test_another_builder_is_refused(run: Run, tmp_path: Path) -> None:
         assert (code, "names the builder 'urn:somebody'" in error) == (5, True)
     for predicate in (None, [], {"buildDefinition": []}, {"buildDefinition": {"buildType": 1}}):
         subject = statements.Subject(digest={"sha256": "a" * 64})
-        path.write_bytes(statements.make([subject], provenance.PREDICATE, predicate))
+        path.write_bytes(statements.make([subject], attestations.PREDICATE, predicate))
         assert run("sign", "--key", "key.pem", path.name)[0] == 5
 
 

@@ -60,7 +60,8 @@ def docker_plan(
     profile, lock = shipped(name)
     target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(profile=name, **options)
-    return dockerfile.plan(profile, lock, target, (base, "sha256:1"), build, request, found)
+    asked = a_build(found, profile, lock, request=request)
+    return dockerfile.plan(asked, target, (base, "sha256:1"), build)
 
 
 def test_a_dockerfile_takes_the_projects_files_last(found: Settings, tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_a_dockerfile_takes_the_projects_files_last(found: Settings, tmp_path: P
     project = project_layers.lay(
         tmp_path, {"a.py": b"1"}, command=command, ports=(80, 8000), python_path=("src",)
     )
-    arguments = (profile, lock, target, ("base:1", "sha256:1"), BUILDKIT, Request(), found)
+    arguments = (a_build(found, profile, lock), target, ("base:1", "sha256:1"), BUILDKIT)
     bare, made = (dockerfile.plan(*arguments, project=p) for p in (None, project))
     assert bare.fingerprint == docker_plan("cpu", found).fingerprint != made.fingerprint
     for image, newest in ((bare, "latest"), (made, "project")):
@@ -130,9 +131,7 @@ def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> Non
     assert image.fingerprint != base.fingerprint
     profile, lock = shipped("cpu")
     target = lockfile.select(lock, "linux/amd64", "3.11")
-    moved = dockerfile.plan(
-        profile, lock, target, ("base:1", "sha256:2"), BUILDKIT, Request(profile="cpu"), found
-    )
+    moved = dockerfile.plan(a_build(found, profile, lock), target, ("base:1", "sha256:2"), BUILDKIT)
     assert moved.fingerprint != image.fingerprint
     assert docker_plan("cpu", found, tag="me/x:1").fingerprint == image.fingerprint
 

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import plan
-from envbuilder.build.attestation import components, provenance
+from envbuilder.build import attestations, plan, sbom
 from envbuilder.build.backends import conda, integrity
 from envbuilder.build.request import Request
 from envbuilder.core import process, resources
@@ -233,13 +232,13 @@ def test_everything_that_decides_changes_the_fingerprint(
 
 def test_documents_name_both_locks_and_every_package(found: Settings) -> None:
     made = planned(found, LIBRARY)
-    uris = [d["uri"] for d in provenance.dependencies(made)]
+    uris = [d["uri"] for d in attestations.dependencies(made)]
     assert {"urn:envbuilder:lock:cpu", "urn:envbuilder:conda-lock:cpu"} <= set(uris)
     wanted = "pkg:conda/tiny-lib@1.0?build=0&channel=conda-forge&subdir=noarch&type=conda"
     assert wanted in uris
     older = package("a_b", file="a_b-1.0-py311_1.tar.bz2").as_file
-    assert "build=py311_1" in components.file_purl(older)
-    assert "type=tar.bz2" in components.file_purl(older)
+    assert "build=py311_1" in sbom.file_purl(older)
+    assert "type=tar.bz2" in sbom.file_purl(older)
 
 
 # --- what is needed before anything is downloaded

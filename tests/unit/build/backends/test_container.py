@@ -54,6 +54,7 @@ def test_a_command_gets_its_folder_and_says_what_it_is_left_with(
     assert argv[-3:] == [OTHER, "python", "x.py"], "the image that was compared"
     assert argv[:5] == ["docker", "run", "--rm", "--pull=never", "--interactive"]
     assert {"--env=HOME=/tmp", "1234:1235", "--read-only"} <= set(argv)
+    assert "--env=HF_HOME=/tmp/.cache/huggingface" in argv
     assert f"type=bind,source={tmp_path},target={tmp_path}" in argv
     assert "none" not in argv, "it has a network"
     (line,) = capsys.readouterr().err.splitlines()

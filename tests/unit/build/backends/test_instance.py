@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.build import plan
-from envbuilder.build.backends import docker, dockerfile, instance
+from envbuilder.build.backends import docker, dockerfile
 from envbuilder.build.image import base as image_base
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import docker_client
@@ -102,22 +102,23 @@ def test_an_image_for_elsewhere_needs_no_engine(
     def refuse() -> None:
         raise AssertionError("no engine is needed")
 
-    monkeypatch.setattr(instance.connection, "connect", refuse)
+    monkeypatch.setattr(docker.connection, "connect", refuse)
     planned = prepared(found, builder="buildkit", **place)
     assert planned.artifact.ref == next(iter(place.values()))
     assert step(planned, plan.Save if "output" in place else plan.Push)
 
 
-@pytest.mark.parametrize("builder", ["layers", None])
+@pytest.mark.parametrize(("name", "builder"), [("cpu", "layers"), ("zendnn", None)])
 def test_another_builder_or_profile_has_nothing_to_do_with_it(
-    builder: str | None, found: Settings, described: list[str]
+    name: str,
+    builder: str | None,
+    found: Settings,
+    described: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    profile = profiles.load("cpu" if builder else "zendnn", FOLDERS)
-    lock = lockfile.load(FOLDERS[0] / "locks" / f"{profile.name}.json")
-    target = lockfile.select(lock, "linux/amd64", "3.11")
-    settings = replace(found, configuration=Configuration(builders={"cpu": "big-box"}))
-    request = Request(profile=profile.name, builder=builder)
-    assert instance.assigned(profile, target, request, settings) == ""
+    FakeEngine().serve(monkeypatch)
+    assert prepared(found, name, builder=builder).instance is msgspec.UNSET
+    assert described == []
 
 
 def test_a_base_that_is_made_here_cannot_be_built_on_elsewhere(

@@ -51,7 +51,8 @@ def planned(
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
     target = lockfile.select(lock, platform, "3.11")
     request = Request(profile=name, **options)
-    return layers.plan(profile, lock, target, base, request, found, own, build, project)
+    asked = a_build(found, profile, lock, request=request)
+    return layers.plan(asked, target, base, own, build, project)
 
 
 def test_a_projects_files_are_in_the_plan_and_decide(found: Settings, tmp_path: Path) -> None:

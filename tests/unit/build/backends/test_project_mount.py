@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from envbuilder.build.backends import project_mount
-from envbuilder.build.backends.project_mount import ProjectMount
+from envbuilder.build.backends import container
+from envbuilder.build.backends.container import ProjectMount
 from envbuilder.containers.engine.container import Volume
 from envbuilder.core.errors import InvalidError
 
@@ -30,7 +30,7 @@ def test_the_projects_folder_is_seen_wherever_a_command_is_given(
     (tmp_path / "home").symlink_to(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     stated = None if project is None else tmp_path / project
-    assert project_mount.root(stated, tmp_path / here) == tmp_path / folder
+    assert container.project_folder(stated, tmp_path / here) == tmp_path / folder
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_projects_folder_is_seen_wherever_a_command_is_given(
 def test_it_is_at_its_own_path_unless_it_would_cover_something(
     folder: str, here: str, uid: int, target: str, workdir: str
 ) -> None:
-    mount = project_mount.placed(Path(folder), Path(here), uid)
+    mount = container.project_mount(Path(folder), Path(here), uid)
     assert (str(mount.target), str(mount.workdir)) == (target, workdir)
     assert bool(mount.reason) == (target != folder)
     assert str(mount.inside(Path(folder) / "src")) == f"{target}/src"
@@ -84,7 +84,7 @@ def test_roots_commands_run_as_the_folders_owner(
     owner: tuple[int, int], caller: tuple[int, int], user: tuple[int, int]
 ) -> None:
     folder: Any = Folder(*owner)
-    assert project_mount.user(folder, *caller) == user
+    assert container.user_in(folder, *caller) == user
 
 
 @pytest.mark.parametrize(
@@ -104,16 +104,16 @@ def test_of_the_callers_groups_only_the_shared_folders_is_kept(
     needed: tuple[int, ...],
 ) -> None:
     folder: Any = Folder(*owner)
-    assert project_mount.groups(folder, user, groups) == needed
+    assert container.groups_in(folder, user, groups) == needed
 
 
 @pytest.mark.parametrize("folder", ["/", "/run", "/run/podman", "/home/me/sockets"])
 def test_a_project_may_not_hold_an_engines_socket(folder: str) -> None:
     socket = Path("/home/me/sockets/docker.sock")
     with pytest.raises(InvalidError, match=f"{folder} holds a container engine's socket"):
-        project_mount.require_project(Path(folder), socket)
-    project_mount.require_project(Path("/home/me/run"), socket)
-    project_mount.require_project(Path("/home/me/run"), None)
+        container.require_project(Path(folder), socket)
+    container.require_project(Path("/home/me/run"), socket)
+    container.require_project(Path("/home/me/run"), None)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_volume_holds_no_socket_and_leaves_the_project_alone(
     work, socket = PurePosixPath("/work"), Path("/home/me/sockets/docker.sock")
     project = ProjectMount(folder=tmp_path, target=work, workdir=work)
     with pytest.raises(InvalidError, match=words):
-        project_mount.require_apart(Volume(source=source, target=target), project, socket)
+        container.require_apart(Volume(source=source, target=target), project, socket)
     (tmp_path / "data").mkdir()
     for usual in ("/work/data", "/data"):
-        project_mount.require_apart(Volume(source="/home/me/x", target=usual), project, socket)
+        container.require_apart(Volume(source="/home/me/x", target=usual), project, socket)

@@ -15,7 +15,7 @@ import zstandard
 from msgspec.structs import replace
 
 from envbuilder.build import conventions
-from envbuilder.build.image import assemble, parts, scratch, system
+from envbuilder.build.image import assemble, parts, staging, system
 from envbuilder.build.image.assemble import Assembly
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.preload import Preloader
@@ -33,7 +33,7 @@ from tests.support.images import BASE, image, wheel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.build.image.base_layers import Base
+    from envbuilder.build.image.config import BaseContents
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.containers.oci.layout import Descriptor, Layout, Manifest
     from envbuilder.containers.oci.rootfs import RootFs
@@ -414,7 +414,7 @@ class Installer:
         }
 
     def __call__(
-        self, step: Assemble, system: System, base: Base, cache: LayerCache, *more: Any
+        self, step: Assemble, system: System, base: BaseContents, cache: LayerCache, *more: Any
     ) -> tuple[list[Added], RootFs]:
         self.begun.set()
         assert self.goes_on.wait(60)
@@ -515,21 +515,21 @@ def test_a_folder_in_memory_is_removed_and_so_is_what_a_killed_process_left(tmp_
     left, theirs = files.ensure_folder(shared / "envbuilder-left"), shared / "envbuilder-notes"
     theirs.mkdir()
     disk.mkdir()
-    with scratch.folder(1, disk, shared) as place:
+    with staging.scratch_folder(1, disk, shared) as place:
         assert place.parent == shared
         assert not left.exists()
-        with scratch.folder(1, disk, shared) as other:
+        with staging.scratch_folder(1, disk, shared) as other:
             assert place.exists(), "in use"
             assert other != place
     assert list(shared.iterdir()) == [theirs]
 
 
 def test_little_memory_leaves_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "available_bytes", lambda: 1000)
-    with scratch.folder(501, tmp_path, tmp_path / "none") as place:
+    monkeypatch.setattr(staging, "available_bytes", lambda: 1000)
+    with staging.scratch_folder(501, tmp_path, tmp_path / "none") as place:
         assert place.parent == tmp_path
     (tmp_path / "shm").mkdir()
-    with scratch.folder(501, tmp_path, tmp_path / "shm") as place:
+    with staging.scratch_folder(501, tmp_path, tmp_path / "shm") as place:
         assert place.parent == tmp_path
-    with scratch.folder(500, tmp_path, tmp_path / "shm") as place:
+    with staging.scratch_folder(500, tmp_path, tmp_path / "shm") as place:
         assert place.parent == tmp_path / "shm"

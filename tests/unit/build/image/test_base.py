@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.build.image import base
+from envbuilder.build.project_layer import ProjectLayer
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import images
 from envbuilder.containers.oci import reference
@@ -19,6 +20,7 @@ from envbuilder.core.project_file import Definition
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from tests.support.engines import FakeEngine
+from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 LOCK = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
 TARGET = next(t for t in LOCK.targets if t.python == "3.11" and t.base)
 DIGEST = "sha256:" + "0" * 64
+PROJECT = ProjectLayer(folder="/a", digest="0" * 64, files=())
 
 
 @pytest.fixture
@@ -84,7 +87,8 @@ def test_images_of_a_project_have_its_name(
         settings = replace(
             found, project=Path(above, folder), environment=environment, definition=Definition()
         )
-        return base.names(profile, TARGET, "ab" * 32, Request(tag="me/x:1"), settings)
+        build = a_build(found, profile, request=Request(tag="me/x:1"))
+        return base.names(replace(build, settings=settings), TARGET, "ab" * 32, None)
 
     first, latest, tag = names("/a")
     assert re.fullmatch(rf"envbuilder/{expected}/cpu:py3\.11-(ab){{6}}", first)
@@ -98,7 +102,6 @@ def test_images_of_a_project_have_its_name(
 def test_images_of_no_project_have_the_name_of_their_profile(found: Settings) -> None:
     profile = profiles.load("cpu", (resources.profiles_dir(),))
     for project in (None, Path("/a/app")):  # its envbuilder.yaml only holds configuration
-        names = base.names(
-            profile, TARGET, "ab" * 32, Request(), replace(found, project=project), "project"
-        )
+        build = a_build(replace(found, project=project), profile)
+        names = base.names(build, TARGET, "ab" * 32, PROJECT)
         assert names == ("envbuilder/cpu:py3.11-abababababab", "envbuilder/cpu:project")

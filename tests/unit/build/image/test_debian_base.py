@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build.image import debian_base, debian_rootfs
+from envbuilder.build.image import debian_base
 from envbuilder.containers.oci import rootfs
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
@@ -316,7 +316,7 @@ def test_what_a_layer_cannot_hold_is_refused(tmp_path: Path, data: bytes, said: 
     path.write_bytes(data)
     (tmp_path / "files").mkdir()
     with pytest.raises(BuildError, match=said):
-        list(debian_rootfs.members(path, tmp_path / "files"))
+        list(debian_base.layer_members(path, tmp_path / "files"))
 
 
 @pytest.mark.parametrize("name", ["var/lib/apt/lists/partial", "var/cache/apt/archives/partial"])
@@ -328,7 +328,7 @@ def test_apts_folders_do_not_tell_who_made_them(tmp_path: Path, name: str) -> No
         entry = tarfile.TarInfo(f"./{name}")
         entry.type, entry.uid, entry.mode = tarfile.DIRTYPE, uid, mode
         (tmp_path / "root.tar").write_bytes(entry.tobuf() + bytes(1024))
-        made += debian_rootfs.members(tmp_path / "root.tar", tmp_path / "files")
+        made += debian_base.layer_members(tmp_path / "root.tar", tmp_path / "files")
     assert len(made) == 3
     assert {(m.kind, m.uid, m.gid, m.mode) for m in made} == {("folder", 0, 0, 0o755)}
 
@@ -337,4 +337,4 @@ def test_devices_are_left_to_the_engine(tmp_path: Path) -> None:
     path = tmp_path / "root.tar"
     path.write_bytes(odd(tarfile.CHRTYPE, "./dev/null"))
     (tmp_path / "files").mkdir()
-    assert list(debian_rootfs.members(path, tmp_path / "files")) == []
+    assert list(debian_base.layer_members(path, tmp_path / "files")) == []

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build import plan
-from envbuilder.build.attestation import documents
+from envbuilder.build import attestations, plan
 from envbuilder.build.backends.venv import VenvEnvironment
 from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
@@ -253,7 +252,7 @@ def test_wheels_are_compared_between_the_fetch_and_the_build(
     assert doings == ["fetch", f"compare 12 files for 3.11 in {found.store_dir}"]
     same = plan.Artifact(kind="venv", ref="/env", digest="sha256:" + "0" * 64)
     monkeypatch.setattr(VenvEnvironment, "existing", lambda self: same)
-    monkeypatch.setattr(documents, "ensure", lambda *args, **options: {})
+    monkeypatch.setattr(attestations, "ensure", lambda *args, **options: {})
     assert go(found, profile="cpu", backend="venv").status == "reused"
     assert len(doings) == 2
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build import decide
+from envbuilder.build import stages
 from envbuilder.build.backends import docker
 from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
@@ -86,7 +86,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
 
 def chosen(found: Settings, profile: profiles.Profile = CPU, **asked: Any) -> tuple[str, str]:
-    return decide.choose_backend(profile, Request(**asked), found)
+    return stages.choose_backend(profile, Request(**asked), found)
 
 
 def test_without_an_engine_it_is_venv(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

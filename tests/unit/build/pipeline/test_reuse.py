@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build import execute, make, pipeline, plan
+from envbuilder.build import execute, pipeline, plan, stages
 from envbuilder.build.backends import docker, integrity
 from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
@@ -94,7 +94,7 @@ def test_what_is_missing_is_built_and_what_exists_is_reused(
         return True
 
     clock = iter([100.0, 112.34567])  # from before the fetch until after the attestations
-    monkeypatch.setattr(make, "time", SimpleNamespace(monotonic=lambda: next(clock, 0.0)))
+    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: next(clock, 0.0)))
     monkeypatch.setattr(execute, "execute", performed)
     first = go(found, profile="cpu", backend="venv")
     assert doings == ["fetch", "execute"]

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuilder.build import reproduce
 from envbuilder.build.backends import integrity
-from envbuilder.build.reproduce import differences
-from envbuilder.build.reproduce.differences import Difference, Image, Key, Member, Prefix
+from envbuilder.build.reproduce import Difference, Image, Key, Member, Prefix
 from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError
 
@@ -43,11 +43,11 @@ def packed(*entries: tuple[str, dict[str, Any], bytes]) -> bytes:
 def layer(*entries: tuple[str, dict[str, Any], bytes]) -> dict[Key, Member]:
     data = packed(*entries)
     archive = Tar(io.BytesIO(data), len(data), BuildError)
-    return {(1, entry.name): differences.member(entry, archive) for entry in archive}
+    return {(1, entry.name): reproduce.member(entry, archive) for entry in archive}
 
 
 def compared(first: dict[Key, Member], second: dict[Key, Member]) -> dict[str, str]:
-    return {d.path: d.how for d in differences.between(first, second)}
+    return {d.path: d.how for d in reproduce.between(first, second)}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def compared(first: dict[Key, Member], second: dict[Key, Member]) -> dict[str, s
 def test_a_member_that_differs_is_named(entry: Any, other: Any, how: str) -> None:
     first, second = layer(entry), layer(other)
     assert compared(first, layer(entry)) == {}
-    (difference,) = differences.between(first, second)
+    (difference,) = reproduce.between(first, second)
     assert (difference.layer, difference.path, difference.how) == (1, entry[0], how)
     assert len(set(difference.digests)) == 2
     assert compared(first, {}) == {entry[0]: "only in the first"}
@@ -89,7 +89,7 @@ maps = st.dictionaries(
 def test_exactly_what_differs_is_listed(first: Any, second: Any) -> None:
     expected = sorted(p for p in first.keys() | second.keys() if first.get(p) != second.get(p))
     for one, other in ((first, second), (second, first)):
-        listed = list(differences.between(one, other))
+        listed = list(reproduce.between(one, other))
         assert [(d.layer, d.path) for d in listed] == expected
         assert all(d.how and d.digests[0] != d.digests[1] for d in listed)
 
@@ -109,7 +109,7 @@ def image(folder: Path, config: dict[str, Any], *layers: bytes) -> Image:
 
 
 def listed(first: Any, second: Any, tmp_path: Path) -> dict[Key, str]:
-    shown, more, _ = differences.listed(first, second, tmp_path / "differing")
+    shown, more, _ = reproduce.listed(first, second, tmp_path / "differing")
     assert more == 0
     return {(d.layer, d.path): d.how for d in shown}
 
@@ -178,9 +178,9 @@ def test_diffoscope_gets_the_files_whose_content_differs(
         image(tmp_path / "1", {"created": "1"}, packed(PLAIN, *entries)),
         image(tmp_path / "2", {"created": "2"}, packed((*PLAIN[:2], b"two"), *changed)),
     )
-    monkeypatch.setattr(differences.process, "which", lambda program: None)
-    assert differences.listed(*sides, tmp_path / "d")[2] is None
-    monkeypatch.setattr(differences.process, "which", lambda program: program)
+    monkeypatch.setattr(reproduce.process, "which", lambda program: None)
+    assert reproduce.listed(*sides, tmp_path / "d")[2] is None
+    monkeypatch.setattr(reproduce.process, "which", lambda program: program)
 
     def run(argv: list[str], **options: Any) -> Any:
         folder = tmp_path / "d"
@@ -191,15 +191,15 @@ def test_diffoscope_gets_the_files_whose_content_differs(
         assert (argv[-2:], options["cwd"]) == (["first", "second"], folder)
         return SimpleNamespace(returncode=1, stdout="-1\n+2\n", timed_out=False)
 
-    monkeypatch.setattr(differences.process, "run", run)
-    shown, _, text = differences.listed(*sides, tmp_path / "d")
+    monkeypatch.setattr(reproduce.process, "run", run)
+    shown, _, text = reproduce.listed(*sides, tmp_path / "d")
     assert text == "-1\n+2\n"
     metadata = [d for d in shown if d.how == "metadata"]
-    assert differences.diffoscope(sides, metadata, tmp_path / "e") is None
+    assert reproduce.diffoscope(sides, metadata, tmp_path / "e") is None
 
 
 def test_an_outcome_is_json_with_a_schema() -> None:
-    outcome = differences.Outcome(
+    outcome = reproduce.Outcome(
         status="different",
         profile="cpu",
         backend="docker",

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import pipeline, project_layer
-from envbuilder.build.image import project_record, records
+from envbuilder.build import pipeline, project_layer, reproduce
+from envbuilder.build.image import records
 from envbuilder.build.plan import Artifact, BuildResult, CopyProject, Plan, project_of
-from envbuilder.build.reproduce import builds
 from envbuilder.build.request import Build, Request
 from envbuilder.commands import reproduce as command
 from envbuilder.core.console import PlainProgress
@@ -113,12 +112,12 @@ def built(bench: Bench, **changes: Any) -> None:
         made_by={},
     )
     records.keep(bench.settings.records_dir / result.fingerprint, record)
-    project_record.keep(build.plan, result.artifact, bench.settings)
+    records.keep_project(build.plan, result.artifact, bench.settings)
     bench.read_from.clear()
 
 
 def run(bench: Bench) -> Any:
-    return builds.run(Request(profile="x"), bench.settings, PlainProgress(lambda line: None))
+    return reproduce.run(Request(profile="x"), bench.settings, PlainProgress(lambda line: None))
 
 
 def test_the_second_build_reads_copies_of_the_projects_files(bench: Bench) -> None:

@@ -17,9 +17,8 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from envbuilder.build import pipeline
+from envbuilder.build import reproduce as trials
 from envbuilder.build.plan import Artifact, BuildResult, MakeBase
-from envbuilder.build.reproduce import builds as trials
-from envbuilder.build.reproduce import differences as reproduce
 from envbuilder.build.request import Request
 from envbuilder.commands import reproduce as reproducing
 from envbuilder.core import settings as core_settings
@@ -260,7 +259,7 @@ def test_podman_is_refused_before_anything_is_built(
 def test_only_so_many_differences_are_listed(
     found: Settings, builds: tuple[list[Seen], list[Write]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reproduce, "LISTED", 2)
+    monkeypatch.setattr(trials, "LISTED", 2)
     _, writes = builds
     for name in "abc":
         writes.append(lambda prefix, number, n=name: (prefix / n).write_text(str(number)))

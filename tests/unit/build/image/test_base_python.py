@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from envbuilder.build import execute, pipeline, plan
-from envbuilder.build.backends import base_python, dockerfile, layers
+from envbuilder.build.backends import dockerfile, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.outputs import Output
-from envbuilder.build.request import Request
+from envbuilder.build.request import Build, Request
 from envbuilder.containers.engine.interface import BuildCommand, Image
 from envbuilder.core import console, resources
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
@@ -28,29 +28,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.lock import Target
 
 FOLDERS = (resources.profiles_dir(),)
 QUIET = console.PlainProgress(lambda _: None)
 IMAGE = Image(id="sha256:" + "a" * 64, tags=("base:1",), labels={})
 
 
-def parts(name: str, python: str) -> tuple[profiles.Profile, Lock, Target]:
+def parts(found: Settings, name: str, python: str, **request: Any) -> tuple[Build, Target]:
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
-    return profiles.load(name, FOLDERS), lock, lockfile.select(lock, "linux/amd64", python)
+    asked = a_build(found, profiles.load(name, FOLDERS), lock, request=Request(**request))
+    return asked, lockfile.select(lock, "linux/amd64", python)
 
 
 def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Plan:
     """A plan of the builder `layers` on the small base image, which has Python 3.11.2."""
     layout = image(folder / "base").folder
     base = image_base.Base(ref=f"oci:{layout}", identity="sha256:" + "1" * 64, folder=str(layout))
-    request = Request(output=str(folder / "x.tar"))
-    return layers.plan(*parts(name, python), base, request, found, "linux/amd64", None)
+    asked = parts(found, name, python, output=str(folder / "x.tar"))
+    return layers.plan(*asked, base, "linux/amd64", None)
 
 
 def on_engine(found: Settings, build: BuildCommand, name: str, python: str) -> plan.Plan:
     """A plan of the engine's own builder on an image that the engine has."""
-    return dockerfile.plan(*parts(name, python), ("base:1", IMAGE.id), build, Request(), found)
+    return dockerfile.plan(*parts(found, name, python), ("base:1", IMAGE.id), build)
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_a_layout_with_another_python_is_refused_before_the_fetch(
 ) -> None:
     made = on_layout(found, tmp_path, name, python)
     with pytest.raises(BuildError, match=r"3\.12 is needed; the base image has 3\.11\.2") as caught:
-        build(found, made, parts(name, python)[2])
+        build(found, made, parts(found, name, python)[1])
     assert caught.value.exit_code == 1
     assert "--base-image REF" in caught.value.hint
     assert "--python-version 3.11" in caught.value.hint
@@ -98,7 +99,9 @@ def test_a_python_is_offered_only_where_the_lock_has_images_of_it(
     assert check.pythons == ("3.11", "3.12")
     other = msgspec.structs.replace(check, pythons=("3.12",))
     with pytest.raises(BuildError) as caught:
-        build(found, msgspec.structs.replace(made, base_check=other), parts("cpu", "3.12")[2])
+        build(
+            found, msgspec.structs.replace(made, base_check=other), parts(found, "cpu", "3.12")[1]
+        )
     assert "--python-version" not in caught.value.hint
 
 
@@ -110,7 +113,9 @@ def test_a_layout_without_any_python_is_refused(
     bare = image(tmp_path / "bare", ([m for m in BASE if "python" not in m.path],)).folder
     check = msgspec.structs.replace(made.base_check, layout=str(bare))
     with pytest.raises(BuildError, match="has none on its PATH"):
-        build(found, msgspec.structs.replace(made, base_check=check), parts("cpu", "3.11")[2])
+        build(
+            found, msgspec.structs.replace(made, base_check=check), parts(found, "cpu", "3.11")[1]
+        )
     assert doings == []
 
 
@@ -119,7 +124,7 @@ def test_a_layout_with_the_python_is_built_on(
 ) -> None:
     made = on_layout(found, tmp_path, "cpu", "3.11")
     with pytest.raises(BuildError, match="is missing after its build"):
-        build(found, made, parts("cpu", "3.11")[2])
+        build(found, made, parts(found, "cpu", "3.11")[1])
     assert doings == ["fetch", "execute"]
 
 
@@ -134,10 +139,10 @@ def test_nothing_is_looked_at_in_a_dry_run_or_where_the_base_is_made(
     found: Settings, tmp_path: Path
 ) -> None:
     base = image_base.Base(ref="base:1", identity="base:1", folder="")
-    request = Request(dry_run=True)
-    made = layers.plan(*parts("cpu", "3.12"), base, request, found, "linux/amd64", None)
+    asked = parts(found, "cpu", "3.12", dry_run=True)
+    made = layers.plan(*asked, base, "linux/amd64", None)
     assert made.base_check is None
-    base_python.require(made, found, QUIET)
+    image_base.require_python(made, found, QUIET)
 
 
 # --- in an engine
@@ -165,7 +170,7 @@ def test_an_image_with_another_python_is_refused_before_the_fetch(
     engine = printing(answer).serve(monkeypatch)
     made = on_engine(found, command, "cuda", "3.12")
     with pytest.raises(BuildError, match=f"3.12 is needed; the base image has {has}") as caught:
-        build(found, made, parts("cuda", "3.12")[2])
+        build(found, made, parts(found, "cuda", "3.12")[1])
     assert ("--python-version 3.11" in caught.value.hint) == (has == "3.11")
     assert "--python-version 3.13" not in caught.value.hint, "there is no base image for it"
     assert doings == []
@@ -187,7 +192,7 @@ def test_the_right_python_or_no_answer_is_no_reason_to_refuse(
 ) -> None:
     printing(answer).serve(monkeypatch)
     with pytest.raises(BuildError, match="is missing after its build"):
-        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts("cuda", "3.12")[2])
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
     assert doings == ["fetch", "execute"]
 
 
@@ -197,7 +202,7 @@ def test_an_image_that_the_engine_lacks_is_pulled_before_the_fetch(
     engine = printing("3.11\n").serve(monkeypatch)
     engine.images.clear()
     with pytest.raises(BuildError, match=r"has 3\.11"):
-        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts("cuda", "3.12")[2])
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
     assert engine.done == ["pull base:1 for linux/amd64", "run"]
     assert doings == []
 
@@ -212,5 +217,5 @@ def test_an_image_that_cannot_be_pulled_is_known_before_the_fetch(
     engine.images.clear()
     monkeypatch.setattr(engine, "pull", fail)
     with pytest.raises(BuildError, match="cannot be pulled"):
-        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts("cuda", "3.12")[2])
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
     assert doings == []

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import plan
-from envbuilder.build.attestation import provenance, publish, sbom
+from envbuilder.build import attestations, outputs, plan, sbom
 from envbuilder.build.backends import docker, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import records
@@ -22,7 +21,9 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
+from envbuilder.signatures.statement import Subject
 from tests.support import image_layouts as images
+from tests.support.pipeline import a_build
 from tests.support.registry_fixture import digest_of
 from tests.support.registry_requests import SILENT, attached, connect, push
 
@@ -63,7 +64,9 @@ def planned(
     lock = lockfile.load(path)
     target = lockfile.select(lock, platform, "3.11")
     base = image_base.Base(ref="oci:/base", identity="sha256:" + "1" * 64, folder="/base")
-    made = layers.plan(profile, lock, target, base, request, found, "linux/amd64", None)
+    made = layers.plan(
+        a_build(found, profile, lock, request=request), target, base, "linux/amd64", None
+    )
     return target, made
 
 
@@ -84,16 +87,16 @@ def step(server: FakeRegistry, layout: Layout, found: Settings) -> plan.Push:
 
 @pytest.fixture
 def pushed(server: FakeRegistry, tmp_path: Path, found: Settings) -> list[str]:
-    """An image that `publish.push` brought; what it said."""
+    """An image that `outputs.push` brought; what it said."""
     layout = Layout.create(tmp_path / "layout")
     images.image(layout, b"a layer")
     notes: list[str] = []
-    publish.push(step(server, layout, found), PlainProgress(notes.append))
+    outputs.push(step(server, layout, found), PlainProgress(notes.append))
     return notes
 
 
 def documents(tmp_path: Path) -> dict[str, str]:
-    statement = provenance.statement(BARE, [provenance.Subject(name="x", digest={"sha256": "0"})])
+    statement = attestations.provenance(BARE, Subject(name="x", digest={"sha256": "0"}), {})
     (tmp_path / "sbom.json").write_bytes(b"{}")
     (tmp_path / "provenance.json").write_bytes(statement)
     return {n: str(tmp_path / f"{n}.json") for n in ("sbom", "provenance")}
@@ -105,7 +108,7 @@ def test_what_travelled_is_said_and_what_was_pushed_recorded(
     assert any("MB in 2 blobs (0 were already there, 0 came from other" in n for n in pushed)
     (record,) = records.read(found.records_dir / FINGERPRINT)
     assert record.ref == f"{server.host}/a:t"
-    assert publish.pushed_record(record.ref, FINGERPRINT, found) == record
+    assert outputs.pushed_record(record.ref, FINGERPRINT, found) == record
 
 
 def test_a_tag_that_names_something_else_is_not_ours(
@@ -114,11 +117,11 @@ def test_a_tag_that_names_something_else_is_not_ours(
     other = Layout.create(tmp_path / "other")
     push(server, other, images.image(other, b"another layer"), found)
     ref = f"{server.host}/a:t"
-    assert publish.pushed_record(ref, FINGERPRINT, found) is None
-    assert publish.pushed_record(f"{server.host}/a:elsewhere", FINGERPRINT, found) is None
-    assert publish.pushed_record(ref, "cd" * 32, found) is None
+    assert outputs.pushed_record(ref, FINGERPRINT, found) is None
+    assert outputs.pushed_record(f"{server.host}/a:elsewhere", FINGERPRINT, found) is None
+    assert outputs.pushed_record(ref, "cd" * 32, found) is None
     with pytest.raises(BuildError, match="names another image than the one"):
-        publish.attach(ref, FINGERPRINT, documents(tmp_path), found, SILENT)
+        outputs.attach(ref, FINGERPRINT, documents(tmp_path), found, SILENT)
     assert [n for _, n in server.manifests if n.startswith("sha256-")] == []
 
 
@@ -128,10 +131,13 @@ def test_documents_are_attached_once_and_about_the_manifest(
     ref = f"{server.host}/a:t"
     written = documents(tmp_path)
     for _ in range(2):
-        publish.attach(ref, FINGERPRINT, written, found, SILENT)
+        outputs.attach(ref, FINGERPRINT, written, found, SILENT)
     image = server.manifests["a", "t"][1]
     listed = attached(connect(server), digest_of(image))
-    assert [d.artifact_type for d in listed] == [sbom.MEDIA_TYPE, provenance.MEDIA_TYPE]
+    assert [d.artifact_type for d in listed] == [
+        sbom.MEDIA_TYPE,
+        attestations.MEDIA_TYPES["provenance"],
+    ]
     blobs = [data for data in server.blobs.values() if b"in-toto" in data and b"_type" in data]
     assert len(blobs) == 1
     assert digest_of(image).removeprefix("sha256:").encode() in blobs[0]

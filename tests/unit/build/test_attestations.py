@@ -12,13 +12,10 @@ import msgspec
 import pytest
 
 from envbuilder import cli
-from envbuilder.build import plan
-from envbuilder.build.attestation import documents
+from envbuilder.build import attestations, plan
 from envbuilder.build.backends import dockerfile
 from envbuilder.build.backends import integrity as seal
-from envbuilder.build.image import base_layers as base
-from envbuilder.build.image import debian_base
-from envbuilder.build.request import Request
+from envbuilder.build.image import config, debian_base
 from envbuilder.containers.engine import connection
 from envbuilder.core import files as atomic
 from envbuilder.core import resources
@@ -29,6 +26,7 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.signatures.statement import Signed
 from tests.support import project_layers
 from tests.support.engines import BUILDKIT, FakeEngine
+from tests.support.pipeline import a_build
 from tests.unit.build.backends.test_backends import docker_plan, shipped, venv_plan
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ def venv(found: Settings) -> tuple[plan.Plan, plan.Artifact]:
 
 def test_those_of_an_environment_lie_beside_it_and_leave_it_as_it_was(found: Settings) -> None:
     made, artifact = venv(found)
-    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    written = attestations.ensure(made, artifact, found, QUIET, anew=True)
     assert written == {
         "sbom": f"{artifact.ref}.sbom.cdx.json",
         "provenance": f"{artifact.ref}.provenance.json",
@@ -73,27 +71,27 @@ def test_those_of_an_environment_lie_beside_it_and_leave_it_as_it_was(found: Set
 
 def test_those_of_an_image_lie_beside_its_record_under_its_digest(found: Settings) -> None:
     made, artifact = image(found)
-    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    written = attestations.ensure(made, artifact, found, QUIET, anew=True)
     folder = found.records_dir / made.fingerprint
     assert written["sbom"] == str(folder / ("ab" * 32 + ".sbom.cdx.json"))
     assert {Path(p) for p in written.values()} == set(folder.iterdir())
     pushed = msgspec.structs.replace(artifact, kind="registry", ref="registry.example/cpu:1")
-    assert documents.places(made, pushed, found) == written
-    assert documents.subject(pushed).name == "registry.example/cpu:1"
+    assert attestations.places(made, pushed, found) == written
+    assert attestations.subject(pushed).name == "registry.example/cpu:1"
 
 
 def test_those_of_an_archive_lie_beside_the_file(found: Settings, tmp_path: Path) -> None:
     made, artifact = image(found)
     archive = msgspec.structs.replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
-    written = documents.ensure(made, archive, found, QUIET, anew=True)
+    written = attestations.ensure(made, archive, found, QUIET, anew=True)
     assert written["provenance"] == str(tmp_path / "cpu.tar.provenance.json")
     folder = msgspec.structs.replace(artifact, kind="layout", ref=f"{tmp_path / 'cpu'}/")
-    assert documents.places(made, folder, found)["sbom"] == str(tmp_path / "cpu.sbom.cdx.json")
+    assert attestations.places(made, folder, found)["sbom"] == str(tmp_path / "cpu.sbom.cdx.json")
 
 
 def test_they_say_what_the_plan_says(found: Settings) -> None:
     for made, artifact in (venv(found), image(found)):
-        written = documents.ensure(
+        written = attestations.ensure(
             made, artifact, found, QUIET, anew=True, versions={"buildkit": "1"}
         )
         bill, statement = (json.loads(Path(p).read_text()) for p in written.values())
@@ -116,7 +114,7 @@ def test_they_name_the_digest_of_the_projects_files(found: Settings, tmp_path: P
     bare, artifact = image(found)
     made = msgspec.structs.replace(bare, steps=(step, *bare.steps))
     for given, named in ((bare, []), (made, [project.digest])):
-        written = documents.ensure(given, artifact, found, QUIET, anew=True)
+        written = attestations.ensure(given, artifact, found, QUIET, anew=True)
         bill, statement = (json.loads(Path(p).read_text()) for p in written.values())
         properties = {p["name"]: p["value"] for p in bill["metadata"]["properties"]}
         assert [properties[n] for n in properties if n == "envbuilder:project-files"] == named
@@ -128,23 +126,23 @@ def test_they_name_the_digest_of_the_projects_files(found: Settings, tmp_path: P
 
 def test_a_tree_and_an_image_are_told_apart_by_the_name_of_their_digest(found: Settings) -> None:
     made, artifact = venv(found)
-    assert documents.subject(artifact).digest == {"envbuilderTree": "ab" * 32}
-    assert documents.subject(artifact).name == Path(made.artifact.ref).name
+    assert attestations.subject(artifact).digest == {"envbuilderTree": "ab" * 32}
+    assert attestations.subject(artifact).name == Path(made.artifact.ref).name
     _, artifact = image(found)
-    assert documents.subject(artifact).digest == {"sha256": "ab" * 32}
+    assert attestations.subject(artifact).digest == {"sha256": "ab" * 32}
 
 
 def test_they_are_written_anew_only_after_a_build_or_where_one_is_missing(found: Settings) -> None:
     made, artifact = image(found)
-    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    written = attestations.ensure(made, artifact, found, QUIET, anew=True)
     for path in map(Path, written.values()):
         path.write_text("kept")
-    documents.ensure(made, artifact, found, QUIET, anew=False)
+    attestations.ensure(made, artifact, found, QUIET, anew=False)
     assert {Path(p).read_text() for p in written.values()} == {"kept"}
-    documents.ensure(made, artifact, found, QUIET, anew=True)
+    attestations.ensure(made, artifact, found, QUIET, anew=True)
     assert all(Path(p).read_text() != "kept" for p in written.values())
     Path(written["sbom"]).unlink()
-    documents.ensure(made, artifact, found, QUIET, anew=False)
+    attestations.ensure(made, artifact, found, QUIET, anew=False)
     assert all(Path(p).read_text() != "kept" for p in written.values())
 
 
@@ -152,26 +150,26 @@ def test_a_reused_artifact_records_the_signatures_that_were_accepted_since(
     found: Settings,
 ) -> None:
     made, artifact = venv(found)
-    paths = documents.ensure(made, artifact, found, QUIET, anew=True, versions={"uv": "1.2.3"})
+    paths = attestations.ensure(made, artifact, found, QUIET, anew=True, versions={"uv": "1.2.3"})
     before = json.loads(Path(paths["provenance"]).read_text())
     signed = Signed(name="cpu.json", digest=f"sha256:{'ab' * 32}", type="urn:a", keyid="cd" * 32)
     strict = msgspec.structs.replace(made, signatures=(signed,))
     for plan_ in (strict, strict, made):  # without a requirement, it stays as it is
-        documents.ensure(plan_, artifact, found, QUIET, anew=False)
+        attestations.ensure(plan_, artifact, found, QUIET, anew=False)
         after = json.loads(Path(paths["provenance"]).read_text())
         recorded = after["predicate"]["buildDefinition"]["internalParameters"].pop("signatures")
         assert [s["keyid"] for s in recorded] == [signed.keyid]
         assert after == before  # who built it, and with what, too
     Path(paths["provenance"]).write_text("{")
     with pytest.raises(BuildError, match="cannot be read"):
-        documents.ensure(strict, artifact, found, QUIET, anew=False)
+        attestations.ensure(strict, artifact, found, QUIET, anew=False)
 
 
 def test_the_base_image_that_was_used_is_in_both_not_the_locked_one(found: Settings) -> None:
     made, artifact = image(found)
     used = plan.UsedBase(ref="site/base:1", digest=DIGEST)
     made = msgspec.structs.replace(made, base=used)
-    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    written = attestations.ensure(made, artifact, found, QUIET, anew=True)
     for path in written.values():
         text = Path(path).read_text()
         assert "site/base" in text
@@ -188,13 +186,12 @@ def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None
     own = msgspec.structs.replace(target.base, suite="bookworm", digest=None)
     target = msgspec.structs.replace(target, base=own, files=files)
     step = debian_base.step(target, found)
-    request = Request(profile="zendnn")
     for made_base, packages in ((step, len(target.base_files)), (None, 0)):
         made = dockerfile.plan(
-            *(profile, lock, target, ("base:1", DIGEST), BUILDKIT, request, found, made_base)
+            a_build(found, profile, lock), target, ("base:1", DIGEST), BUILDKIT, made_base
         )
         artifact = msgspec.structs.replace(made.artifact, digest=DIGEST)
-        written = documents.ensure(made, artifact, found, QUIET, anew=True)
+        written = attestations.ensure(made, artifact, found, QUIET, anew=True)
         bill = json.loads(Path(written["sbom"]).read_text())["components"]
         assert sum(c["purl"].startswith("pkg:deb") for c in bill) == packages
         assert any(c["type"] == "container" for c in bill) == (made_base is None)
@@ -206,7 +203,7 @@ def test_what_is_installed_in_a_venv_beside_the_lock_is_in_its_bill(found: Setti
     info = Path(artifact.ref, "lib/python3.11/site-packages/pip-25.0.dist-info")
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Name: pip\nVersion: 25.0\n")
-    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    written = attestations.ensure(made, artifact, found, QUIET, anew=True)
     assert "pkg:pypi/pip@25.0" in Path(written["sbom"]).read_text()
 
 
@@ -224,7 +221,7 @@ def test_the_packages_of_an_images_base_are_in_its_bill(
 
     engine = FakeEngine().serve(monkeypatch)
     monkeypatch.setattr(base_status, "of_engine", of_engine)
-    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    written = attestations.ensure(made, artifact, found, QUIET, anew=True)
     bill = json.loads(Path(written["sbom"]).read_text())
     purls = [c["purl"] for c in bill["components"] if c["purl"].startswith("pkg:deb")]
     assert purls == [
@@ -252,7 +249,8 @@ def test_of_layers_the_base_below_is_read_and_no_engine(
     made, artifact = image(found)
     cache = str(tmp_path / "layers")
     step = SimpleNamespace(base="/base", platform="linux/amd64", cache=cache, project=None)
-    monkeypatch.setattr(plan, "Assemble", SimpleNamespace)
+    for module in (plan, attestations):
+        monkeypatch.setattr(module, "Assemble", SimpleNamespace)
     made = msgspec.structs.replace(made, steps=(step,))
     monkeypatch.setattr(connection, "connect", lambda: pytest.fail("the engine was asked"))
     root = SimpleNamespace(contents={"var/lib/dpkg/status": STATUS, "etc/passwd": b""})
@@ -262,9 +260,9 @@ def test_of_layers_the_base_below_is_read_and_no_engine(
         asked.append((folder, platform))
         return SimpleNamespace(root=root, config={"rootfs": {}})
 
-    monkeypatch.setattr(base, "read", read)
+    monkeypatch.setattr(config, "read", read)
     archive = msgspec.structs.replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
-    written = documents.ensure(made, archive, found, QUIET, anew=True)
+    written = attestations.ensure(made, archive, found, QUIET, anew=True)
     text = Path(written["sbom"]).read_text()
     assert "pkg:deb/debian/base-files@12.4?distro=bookworm" in text
     assert "removed" not in text
@@ -282,13 +280,13 @@ def test_an_image_that_cannot_be_read_is_noted(
     monkeypatch.setattr(connection, "connect", away)
     made, artifact = image(found)
     said: list[str] = []
-    written = documents.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
+    written = attestations.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
     assert Path(written["sbom"]).is_file()
     why = "note: the SBOM lacks the base image's packages: "
     assert said == [f"{why}the engine does not answer"]
     # podman shows no single file of an image.
     FakeEngine().serve(monkeypatch)
-    documents.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
+    attestations.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
     assert said[1:] == [f"{why}this engine does not show them"]
 
 
@@ -302,7 +300,7 @@ def test_a_full_disk_is_said_and_leaves_no_half_document(
 
     monkeypatch.setattr(atomic, "write", full)
     with pytest.raises(BuildError, match="No space left") as caught:
-        documents.ensure(made, artifact, found, QUIET, anew=True)
+        attestations.ensure(made, artifact, found, QUIET, anew=True)
     assert "is finished" in caught.value.hint
     assert not [p for p in found.data_dir.rglob("*") if p.is_file()]
 

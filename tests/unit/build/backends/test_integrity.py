@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder.build.backends import integrity, tree_digest
-from envbuilder.build.backends.tree_digest import Difference, Entry
+from envbuilder.build.backends import integrity
+from envbuilder.build.backends.integrity import Difference, Entry
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, VerifyError
 from envbuilder.core.process import Completed
@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 def test_what_is_read(root: Path) -> None:
     (root / "lib" / "__pycache__").mkdir()
     (root / "lib" / "__pycache__" / "module.pyc").write_text("bytecode")
-    assert tree_digest.read(root, {"pyvenv.cfg"}) == (
+    assert integrity.read_tree(root, {"pyvenv.cfg"}) == (
         Entry("bin", "folder"),
         Entry("bin/python", "link", "/usr/bin/python3"),
         Entry("bin/tool", "executable", HELLO),
@@ -56,12 +56,12 @@ def test_what_is_read(root: Path) -> None:
 
 
 def test_neither_times_nor_users_nor_umask_count(root: Path) -> None:
-    before = tree_digest.digest(tree_digest.read(root))
+    before = integrity.tree_digest(integrity.read_tree(root))
     for path in [*root.rglob("*"), root]:
         os.utime(path, (1, 1), follow_symlinks=False)
         if not path.is_symlink():
             path.chmod(path.stat().st_mode & 0o700)
-    assert tree_digest.digest(tree_digest.read(root)) == before
+    assert integrity.tree_digest(integrity.read_tree(root)) == before
 
 
 def test_a_link_is_not_followed_and_nothing_is_waited_for(
@@ -72,7 +72,7 @@ def test_a_link_is_not_followed_and_nothing_is_waited_for(
     with socket.socket(socket.AF_UNIX) as listening:
         monkeypatch.chdir(root)  # a socket's path must be short
         listening.bind("socket")
-        found = {e.path: e for e in tree_digest.read(root)}
+        found = {e.path: e for e in integrity.read_tree(root)}
     assert found["loop"] == Entry("loop", "link", ".")
     assert found["pipe"].kind == found["socket"].kind == "other"
 
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_read_is_named(sealed: Path, monkeypatch: pytest.M
     def denied(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "lib/module.py")
 
-    monkeypatch.setattr(tree_digest, "hashed", denied)
+    monkeypatch.setattr(integrity, "hashed", denied)
     with pytest.raises(VerifyError, match=r"lib/module\.py: cannot be read: Permission denied"):
         require_unchanged(sealed)
 
@@ -324,7 +324,7 @@ def test_what_vanishes_during_a_comparison_is_named(
     def gone(*_: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "lib/module.py")
 
-    monkeypatch.setattr(tree_digest, "walk", gone)
+    monkeypatch.setattr(integrity, "walk", gone)
     with pytest.raises(VerifyError, match=r"while it was used: lib/module\.py: cannot be read"):
         require_untouched(on_base, before)
 
@@ -396,16 +396,16 @@ TREES = st.dictionaries(
 
 @given(TREES)
 def test_entries_survive_their_text(entries: tuple[Entry, ...]) -> None:
-    assert tree_digest.parse(tree_digest.dump(entries)) == entries
+    assert integrity.parsed(integrity.listed(entries)) == entries
 
 
 @given(TREES, TREES)
 def test_digests_differ_as_trees_do(one: tuple[Entry, ...], other: tuple[Entry, ...]) -> None:
-    different = tree_digest.differences(one, other)
-    same = tree_digest.digest(one) == tree_digest.digest(other)
+    different = integrity.differences(one, other)
+    same = integrity.tree_digest(one) == integrity.tree_digest(other)
     assert same == (not different) == (one == other)
     swapped = {"missing": "added", "added": "missing", "changed": "changed"}
-    assert tree_digest.differences(other, one) == tuple(
+    assert integrity.differences(other, one) == tuple(
         Difference(d.path, swapped[d.how])
         for d in different  # type: ignore[arg-type]
     )
@@ -415,7 +415,7 @@ def test_digests_differ_as_trees_do(one: tuple[Entry, ...], other: tuple[Entry, 
 @settings(max_examples=200)
 def test_a_damaged_list_is_a_value_error(text: str) -> None:
     try:
-        found = tree_digest.parse(text)
+        found = integrity.parsed(text)
     except ValueError:
         return
     assert all(json.loads(line) for line in text.splitlines())
@@ -424,4 +424,4 @@ def test_a_damaged_list_is_a_value_error(text: str) -> None:
 
 def test_a_list_nested_without_end_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
-        tree_digest.parse("[" * 100_000)
+        integrity.parsed("[" * 100_000)

@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from envbuilder.build import plan
-from envbuilder.build.attestation import components, documents, licences, sbom
-from envbuilder.build.attestation.components import Component
+from envbuilder.build import attestations, plan, sbom
+from envbuilder.build.sbom import Component
 from envbuilder.core import resources
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
@@ -73,14 +72,10 @@ def deb(**facts: Any) -> File:
 def of_lock(name: str, number: int, found: Settings) -> bytes:
     lock = lockfile.load(LOCKS / f"{name}.json")
     target = lock.targets[number]
-    about = documents.About(
-        profile=name,
-        lock=lockfile.lock_digest(lock),
-        platform=target.platform,
-        python=target.python,
-    )
+    digest = lockfile.lock_digest(lock)
+    facts = {"lock": digest, "platform": target.platform, "python": target.python}
     base = target.base and plan.UsedBase(ref=f"{target.base.ref}@{target.base.digest}", digest="")
-    return documents.bill(about, (*target.files, lock.tool(target.platform)), base, found)
+    return attestations.bill(name, (*target.files, lock.tool(target.platform)), base, facts, found)
 
 
 TARGETS = [
@@ -151,15 +146,15 @@ def test_the_same_input_gives_the_same_bytes_and_other_input_another_serial_numb
     ],
 )  # fmt: skip
 def test_files_are_named_by_package_urls(given: File, purl: str) -> None:
-    assert components.file_purl(given) == purl
+    assert sbom.file_purl(given) == purl
 
 
 @given(name=WORD, version=VERSION)
 def test_a_package_url_says_what_the_lock_says(name: str, version: str) -> None:
-    parsed = PackageURL.from_string(components.pypi_purl(name, version))
+    parsed = PackageURL.from_string(sbom.purl("pypi", None, name, version))
     assert (parsed.name, parsed.version) == (name, version)
     stated = deb(name=f"lib{name}++", version=version)
-    parsed = PackageURL.from_string(components.file_purl(stated))
+    parsed = PackageURL.from_string(sbom.file_purl(stated))
     assert (parsed.name, parsed.version) == (f"lib{name}++", version)
     assert parsed.qualifiers == {"arch": "amd64", "distro": "bookworm"}
 
@@ -195,15 +190,15 @@ HUB = "docker.io/library"
 def test_a_base_image_is_named_by_its_digest_where_that_is_known(
     ref: str, digest: str, purl: str, problems: Callable[[bytes], Any]
 ) -> None:
-    base = components.of_base(ref, digest, "linux/arm64")
+    base = sbom.of_base(ref, digest, "linux/arm64")
     assert base.purl == purl
-    assert problems(sbom.document("x", [base])) is None
+    assert problems(sbom.document("x", [base], {})) is None
 
 
 def test_a_base_that_is_a_folder_is_named_too(problems: Callable[[bytes], Any]) -> None:
-    base = components.of_base("/srv/images/base", DIGEST, "linux/amd64")
+    base = sbom.of_base("/srv/images/base", DIGEST, "linux/amd64")
     assert base.purl == f"pkg:oci/base@{DIGEST}?arch=amd64"
-    assert problems(sbom.document("x", [base])) is None
+    assert problems(sbom.document("x", [base], {})) is None
 
 
 # --- licences
@@ -231,7 +226,7 @@ def metadata(**lines: str | list[str]) -> bytes:
     ],
 )  # fmt: skip
 def test_what_metadata_says_of_its_licence(lines: dict[str, Any], said: tuple[str, ...]) -> None:
-    assert licences.stated(metadata(**lines)) == said
+    assert sbom.declared_licences(metadata(**lines)) == said
 
 
 @pytest.mark.parametrize(
@@ -254,15 +249,15 @@ def test_only_valid_expressions_are_written_as_such(
     said: tuple[str, ...], written: Any, problems: Callable[[bytes], Any]
 ) -> None:
     part = Component(kind="library", name="x", version="1", purl="pkg:pypi/x@1", licences=said)
-    content = sbom.document("x", [part])
+    content = sbom.document("x", [part], {})
     assert json.loads(content)["components"][0].get("licenses") == written
     assert problems(content) is None
 
 
 @given(data=st.binary(max_size=300))
 def test_no_metadata_makes_reading_fail(data: bytes) -> None:
-    assert all(isinstance(s, str) for s in licences.stated(data))
-    components.of_metadata(data)
+    assert all(isinstance(s, str) for s in sbom.declared_licences(data))
+    sbom.of_metadata(data)
 
 
 @given(text=st.text(st.characters(codec="utf-8"), min_size=1, max_size=200))
@@ -270,9 +265,9 @@ def test_whatever_a_project_calls_its_licence_the_document_is_valid(
     problems: Callable[[bytes], Any], text: str
 ) -> None:
     head = b"Metadata-Version: 2.1\nName: x\nVersion: 1\nLicense: "
-    part = components.of_metadata(head + text.encode() + b"\n\n")
+    part = sbom.of_metadata(head + text.encode() + b"\n\n")
     if part is not None:
-        assert problems(sbom.document("x", [part])) is None
+        assert problems(sbom.document("x", [part], {})) is None
 
 
 def wheel(path: Path, content: bytes, name: str = "x-1.dist-info/METADATA") -> None:
@@ -288,16 +283,16 @@ def test_licences_come_from_the_wheels_in_the_store(found: Settings) -> None:
     wheel(store.path(here.sha256), metadata(License="MIT"))
     store.path(damaged.sha256).parent.mkdir(parents=True)
     store.path(damaged.sha256).write_bytes(b"PK\x03\x04 damaged")
-    assert licences.of_wheels([here, damaged, gone], store) == {here.sha256: ("MIT",)}
+    assert sbom.wheel_licences([here, damaged, gone], store) == {here.sha256: ("MIT",)}
 
 
 def test_a_metadata_file_without_bounds_is_not_read(tmp_path: Path) -> None:
-    bomb = metadata(License="MIT") + b"\n" * (licences.METADATA_LIMIT + 1)
+    bomb = metadata(License="MIT") + b"\n" * (sbom.METADATA_LIMIT + 1)
     wheel(tmp_path / "x.whl", bomb)
-    assert licences.read_metadata(tmp_path / "x.whl") == b""
+    assert sbom.read_metadata(tmp_path / "x.whl") == b""
     # Nor is one that only looks like it.
     wheel(tmp_path / "y.whl", b"", name="vendored/y-1.dist-info/METADATA")
-    assert licences.read_metadata(tmp_path / "y.whl") == b""
+    assert sbom.read_metadata(tmp_path / "y.whl") == b""
 
 
 # --- what is installed
@@ -312,7 +307,7 @@ def test_a_prefix_says_what_is_installed_in_it(tmp_path: Path) -> None:
     ):
         (site / folder).mkdir(parents=True)
         (site / folder / "METADATA").write_bytes(content)
-    found = components.installed(tmp_path)
+    found = sbom.installed(tmp_path)
     assert [(c.purl, c.licences) for c in found] == [
         ("pkg:pypi/jinja2@3.1.6", ()),
         ("pkg:pypi/torch@2.13.0%2Bcpu", ("MIT",)),
@@ -320,14 +315,14 @@ def test_a_prefix_says_what_is_installed_in_it(tmp_path: Path) -> None:
 
 
 def test_what_was_seen_is_added_once(found: Settings, problems: Callable[[bytes], Any]) -> None:
-    about = documents.About(profile="x", lock="", platform="linux/amd64", python="3.11")
+    facts = {"lock": "", "platform": "linux/amd64", "python": "3.11"}
     seen = [
-        *components.of_packages({"g++": "4:12.2.0-3", "base-files": "12.4"}, "bookworm"),
-        components.Component(
-            kind="library", name="pip", version="25.0", purl=components.pypi_purl("pip", "25.0")
+        *sbom.of_packages({"g++": "4:12.2.0-3", "base-files": "12.4"}, "bookworm"),
+        sbom.Component(
+            kind="library", name="pip", version="25.0", purl=sbom.purl("pypi", None, "pip", "25.0")
         ),
     ]
-    content = documents.bill(about, [deb()], None, found, seen)
+    content = attestations.bill("x", [deb()], None, facts, found, seen)
     assert problems(content) is None
     assert sorted(c["purl"] for c in json.loads(content)["components"]) == [
         "pkg:deb/debian/base-files@12.4?distro=bookworm",
@@ -337,6 +332,6 @@ def test_what_was_seen_is_added_once(found: Settings, problems: Callable[[bytes]
 
 
 def test_what_is_only_used_to_build_is_marked() -> None:
-    parts = components.locked([file(kind="tool", name="uv", version="0.13.8"), file()])
-    written = json.loads(sbom.document("x", parts))["components"]
+    parts = sbom.locked_components([file(kind="tool", name="uv", version="0.13.8"), file()])
+    written = json.loads(sbom.document("x", parts, {}))["components"]
     assert {c["name"]: c["scope"] for c in written} == {"uv": "excluded", "torch": "required"}

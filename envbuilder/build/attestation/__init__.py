@@ -1,1 +1,0 @@
-"""Attestations of an artifact: SBOM and provenance, kept next to it."""

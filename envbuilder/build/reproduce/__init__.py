@@ -1,1 +1,0 @@
-"""Build twice, the second time with environment perturbations, and compare bit for bit."""

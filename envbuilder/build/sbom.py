@@ -1,0 +1,323 @@
+"""Write the SBOM of an environment: its components and their licences as CycloneDX 1.6.
+
+Components come from a lock's target or from what is installed. Each is identified by a package URL,
+which other tools understand. Licences are those that METADATA files and conda channels declare;
+they are not interpreted. The same components give the same bytes.
+
+CycloneDX rather than SPDX, because it can express a file's hash, build-time components, base images
+and licences that are not SPDX expressions, and its library writes and validates the format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+
+from envbuilder.core import archives
+from envbuilder.core.errors import InvalidError
+from envbuilder.profiles.lock import MAIN, SECURITY, File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from cyclonedx.model.component import Component as CycloneComponent
+
+    from envbuilder.packages.conda.lock import Package
+    from envbuilder.packages.store import Store
+
+MEDIA_TYPE = "application/vnd.cyclonedx+json"
+SUFFIX = ".sbom.cdx.json"
+NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:envbuilder:sbom")
+"""Namespace of serial numbers, which are derived from the document's content."""
+METADATA_LIMIT = 4 << 20
+"""Maximum bytes of a METADATA file (it holds the project's whole description)."""
+LONGEST = 120
+"""Maximum characters of a declared licence: some projects put the whole licence text there."""
+_CLASSIFIER = "License ::"
+_EMPTY = frozenset({"", "unknown", "none", "n/a"})
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class Component(Struct, frozen=True, kw_only=True):
+    """A component that an environment contains or is built with."""
+
+    kind: Literal["library", "application", "container"]
+    name: str
+    version: str
+    purl: str
+    sha256: str = ""
+    """sha256 of the file that it came in, if known."""
+    licences: tuple[str, ...] = ()
+    """Licences as declared by its author."""
+    installed: bool = True
+    """False for a build-time tool."""
+    facts: tuple[tuple[str, str], ...] = ()
+    """Further properties: name and value."""
+
+
+def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) -> bytes:
+    """Return a CycloneDX document: the components of `name`, and facts about it.
+
+    It contains no timestamp or random number; its serial number is derived from its content.
+    """
+    from cyclonedx.model import Property
+    from cyclonedx.model.bom import Bom, BomMetaData
+    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.model.tool import ToolRepository
+    from cyclonedx.output.json import JsonV1Dot6
+
+    # The library sorts components by comparing many fields: sorted ones need few comparisons.
+    ordered = sorted(parts, key=lambda part: (part.kind, part.name, part.version, part.purl))
+    tool = Component(name="envbuilder", type=ComponentType.APPLICATION)
+    root = Component(
+        name=name, type=ComponentType.APPLICATION, bom_ref=f"urn:envbuilder:environment:{name}"
+    )
+    properties = [Property(name=f"envbuilder:{k}", value=v) for k, v in facts.items()]
+    metadata = BomMetaData(
+        tools=ToolRepository(components=[tool]), component=root, properties=properties
+    )
+    bom = Bom(metadata=metadata, components=[_component(part) for part in ordered])
+    bom.register_dependency(root, bom.components)
+    data = json.loads(JsonV1Dot6(bom).output_as_string())
+    del data["metadata"]["timestamp"], data["serialNumber"]
+    content = hashlib.sha256(_encode(data)).hexdigest()
+    data["serialNumber"] = uuid.uuid5(NAMESPACE, content).urn
+    return _encode(data)
+
+
+def _encode(data: dict[str, Any]) -> bytes:
+    return (json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _component(part: Component) -> CycloneComponent:
+    from cyclonedx.contrib.license.factories import LicenseFactory
+    from cyclonedx.model import HashAlgorithm, HashType, Property
+    from cyclonedx.model.component import Component, ComponentScope, ComponentType
+    from cyclonedx.model.license import LicenseAcknowledgement
+    from packageurl import PackageURL
+
+    factory, declared = LicenseFactory(), LicenseAcknowledgement.DECLARED
+    if len(part.licences) == 1:
+        licences = [factory.make_from_string(part.licences[0], license_acknowledgement=declared)]
+    else:
+        # CycloneDX allows a single expression; several licences have to be given as names.
+        licences = [factory.make_with_name(t, acknowledgement=declared) for t in part.licences]
+    return Component(
+        type=ComponentType(part.kind),
+        name=part.name,
+        version=part.version or None,
+        bom_ref=part.purl,
+        purl=PackageURL.from_string(part.purl),
+        scope=ComponentScope.REQUIRED if part.installed else ComponentScope.EXCLUDED,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=part.sha256)] if part.sha256 else [],
+        licenses=licences,
+        properties=[Property(name=f"envbuilder:{k}", value=v) for k, v in part.facts],
+    )
+
+
+# --- components
+
+
+def locked_components(
+    files: Iterable[File], licences: Mapping[str, tuple[str, ...]] | None = None
+) -> tuple[Component, ...]:
+    """Return locked files as components; `licences` by a file's sha256."""
+    return tuple(
+        Component(
+            kind="application" if file.kind == "tool" else "library",
+            name=file.name,
+            version=file.version,
+            purl=file_purl(file),
+            sha256=file.sha256,
+            licences=(licences or {}).get(file.sha256, ()),
+            installed=file.kind != "tool",
+            facts=(
+                ("file", file.basename),
+                ("source", file.source),
+                ("hash", file.provenance),
+                ("hash-by", file.by),
+            ),
+        )
+        for file in files
+    )
+
+
+def of_base(ref: str, digest: str, platform: str) -> Component:
+    """Return a base image as a component; a digest in `ref` takes precedence over `digest`.
+
+    `digest` is the image's id on this machine. It is left out if it is not a sha256 digest: an
+    engine's own id may be of another kind.
+    """
+    name, _, named = ref.partition("@")
+    digest = next((d for d in (named, digest) if _DIGEST.fullmatch(d)), "")
+    return Component(
+        kind="container",
+        name=name,
+        version=digest,
+        purl=_image_purl(name, digest, platform, published=digest == named),
+        sha256=digest.removeprefix("sha256:"),
+    )
+
+
+def of_metadata(metadata: bytes) -> Component | None:
+    """Return the distribution that a METADATA file describes; None if it has no name or version."""
+    from packaging.metadata import parse_email
+
+    raw, _ = parse_email(metadata)
+    name, version = raw.get("name", ""), raw.get("version", "")
+    if not (name and version and name.isprintable() and version.isprintable()):
+        return None
+    return Component(
+        kind="library",
+        name=name,
+        version=version,
+        purl=purl("pypi", None, name, version),
+        licences=declared_licences(metadata),
+    )
+
+
+def installed(prefix: Path) -> tuple[Component, ...]:
+    """Return the Python distributions in a prefix, read from `dist-info`; sorted by package URL."""
+    components = []
+    for path in prefix.glob("lib/python3.*/site-packages/*.dist-info/METADATA"):
+        with path.open("rb") as stream:
+            component = of_metadata(stream.read(METADATA_LIMIT))
+        if component is not None:
+            components.append(component)
+    return tuple(sorted(components, key=lambda c: c.purl))
+
+
+def of_packages(packages: Mapping[str, str], distro: str) -> tuple[Component, ...]:
+    """Return a Debian system's packages (name → version) as components, sorted by package URL."""
+    components = (
+        Component(
+            kind="library",
+            name=name,
+            version=version,
+            purl=purl("deb", "debian", name, version, distro=distro),
+        )
+        for name, version in packages.items()
+    )
+    return tuple(sorted(components, key=lambda c: c.purl))
+
+
+# --- package URLs
+
+
+def purl(kind: str, namespace: str | None, name: str, version: str, **qualifiers: str) -> str:
+    """Return a package URL with those of the qualifiers that are not empty."""
+    from packageurl import PackageURL
+
+    known = {key: value for key, value in qualifiers.items() if value}
+    return PackageURL(kind, namespace, name, version or None, known).to_string()
+
+
+def file_purl(file: File) -> str:
+    """Return the package URL of a locked file."""
+    kind, vendor, qualifiers = "generic", None, dict[str, str]()
+    if file.kind in {"wheel", "tool"}:
+        kind = "pypi"
+    elif file.kind == "deb":
+        kind, vendor = "deb", "debian" if file.source in {MAIN, SECURITY} else file.source
+        architecture = file.basename.removesuffix(".deb").rpartition("_")[2]
+        qualifiers = {"arch": architecture, "distro": suite(file)}
+    elif file.kind == "conda":
+        kind, form = "conda", "conda" if file.basename.endswith(".conda") else "tar.bz2"
+        build = file.basename.removesuffix(f".{form}").rpartition("-")[2]
+        where = {"channel": file.source, "subdir": file.file.partition("/")[0]}
+        qualifiers = {"build": build, **where, "type": form}
+    return purl(kind, vendor, file.name, file.version, **qualifiers)
+
+
+def suite(file: File) -> str:
+    """Return the suite that lists a .deb, without `-updates` or `-security`; empty if unknown."""
+    seen = re.match(r"([a-z]+)(-[a-z]+)? Release of ", file.by)
+    return seen[1] if seen else ""
+
+
+def _image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str:
+    """Return the package URL of an image: `pkg:oci` if its digest is known, else `pkg:docker`.
+
+    `ref` has no digest; it may be a folder or an archive. `published`: its registry knows it by
+    this digest; otherwise the URL does not name the registry.
+    """
+    from envbuilder.containers.oci import reference
+
+    architecture = platform.rpartition("/")[2]
+    try:
+        parsed = reference.parse(ref)
+    except InvalidError:  # a folder or an archive
+        return purl("oci", None, ref.rstrip("/").rpartition("/")[2], digest, arch=architecture)
+    folder, _, name = parsed.repository.rpartition("/")
+    if not digest:
+        return purl("docker", folder, name, parsed.tag or "")
+    registry = parsed.name if published else ""
+    return purl(
+        *("oci", None, name, digest),
+        arch=architecture,
+        repository_url=registry,
+        tag=parsed.tag or "",
+    )
+
+
+# --- licences
+
+
+def declared_licences(metadata: bytes) -> tuple[str, ...]:
+    """Return a METADATA file's licences: its expression, else `License` line, else classifiers."""
+    from packaging.metadata import parse_email
+
+    raw, _ = parse_email(metadata)
+    for key, limit in (("license_expression", METADATA_LIMIT), ("license", LONGEST)):
+        text = str(raw.get(key, "")).strip()
+        if _usable(text, limit):
+            return (text,)
+    classifiers = (c for c in raw.get("classifiers", []) if c.startswith(_CLASSIFIER))
+    leaves = {c.rpartition("::")[2].strip() for c in classifiers}
+    return tuple(sorted(leaf for leaf in leaves if _usable(leaf, LONGEST)))
+
+
+def _usable(text: str, limit: int) -> bool:
+    return len(text) <= limit and text.isprintable() and text.lower() not in _EMPTY
+
+
+def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]:
+    """Return sha256 → licences of the wheels that are in the store."""
+    licences = {}
+    for file in files:
+        if file.kind in {"wheel", "tool"} and store.has(file.sha256):
+            names = store.derived(
+                *(file.sha256, "licences-1", tuple[str, ...]),
+                lambda path: declared_licences(read_metadata(path)),
+            )
+            if names:
+                licences[file.sha256] = names
+    return licences
+
+
+def conda_licences(packages: Iterable[Package]) -> dict[str, tuple[str, ...]]:
+    """Return sha256 → the licence that the channel declares, for conda packages."""
+    return {p.sha256: (p.license,) for p in packages if _usable(p.license, LONGEST)}
+
+
+def read_metadata(wheel: Path) -> bytes:
+    """Return the METADATA file of a wheel; empty if there is none that can be read.
+
+    The store hashes wheels when it takes them in. One that is damaged later must not abort a report
+    on licences; installing it fails anyway.
+    """
+    try:
+        with archives.open_zip(wheel) as archive:
+            for path in archive.namelist():
+                folder, _, name = path.partition("/")
+                if folder.endswith(".dist-info") and name == "METADATA":
+                    return archives.zip_content(archive, path, METADATA_LIMIT)
+    except (OSError, *archives.BAD_ZIP):
+        pass
+    return b""
