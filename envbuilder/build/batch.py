@@ -1,13 +1,12 @@
 """Build several profiles in one command: one store, one layer cache, failures apart.
 
 All of them are prepared before anything is downloaded. Each has a thread, and takes turns with the
-others (`sharing`). An interruption ends all of them.
+others (`execute.Sharing`). An interruption ends all of them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import threading
 from concurrent import futures
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from envbuilder.build import pipeline
-from envbuilder.build.image.layer_cache import MadeLayers
+from envbuilder.build.execute import Sharing
 from envbuilder.core import console, parallel, process
 from envbuilder.core.errors import (
     BUILD_FAILED,
@@ -32,8 +31,7 @@ from envbuilder.profiles.backends import makes_image
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator, Sequence
 
     from envbuilder.build.plan import BuildResult
     from envbuilder.build.request import Build, Request
@@ -41,48 +39,6 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.packages.space import Room
     from envbuilder.profiles.lock import File
-
-
-_DOWNLOADS = 2
-"""Profiles whose files are fetched at a time. Each fetch has several connections of its own; the
-second one looks for its files while the first one's large ones are on their way."""
-_FEWEST, _MOST = 2, 4
-"""Builds at a time on this machine, however few or many cores it has. Of two, one computes while
-the engine unpacks what the other has made; each holds some hundred MB of memory."""
-
-
-class Sharing:
-    """The layers of some builds, and their turns.
-
-    Each buildx instance builds one profile at a time, beside those of this machine.
-    """
-
-    def __init__(self, instances: Mapping[str, str], cores: int | None = None) -> None:
-        """`instances`: profiles → the buildx instance that builds them; the others build here."""
-        self.layers = MadeLayers()
-        self.downloads: AbstractContextManager[object] = threading.Semaphore(_DOWNLOADS)
-        self._instances = dict(instances)
-        self._turns: dict[str, AbstractContextManager[object]] = {
-            name: threading.Semaphore(1) for name in instances.values()
-        }
-        self._local = threading.Semaphore(builds_at_once(cores or _cores()))
-
-    def turn(self, profile: str) -> AbstractContextManager[object]:
-        """Return what a profile's build holds while it runs."""
-        return self._turns.get(self._instances.get(profile, ""), self._local)
-
-
-def builds_at_once(cores: int) -> int:
-    """Return how many builds run at a time on a machine with some cores."""
-    return min(max(cores // 2, _FEWEST), _MOST)
-
-
-def _cores() -> int:
-    """Return the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
 
 _ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)
 """Exit codes, worst first: in the order of the checks."""

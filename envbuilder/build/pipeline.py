@@ -20,7 +20,7 @@ from envbuilder.host import assumed, probe
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
-    from envbuilder.build.batch import Sharing
+    from envbuilder.build.execute import Sharing
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 

@@ -21,7 +21,7 @@ from envbuilder.profiles.profile import Profile, require_backend
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.build.batch import Sharing
+    from envbuilder.build.execute import Sharing
     from envbuilder.build.request import Build, Product, Request
     from envbuilder.core import types
     from envbuilder.core.console import Progress

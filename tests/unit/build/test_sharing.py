@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.build import batch
-from envbuilder.build.batch import Sharing
+from envbuilder.build import execute
+from envbuilder.build.execute import Sharing
 
 
 @pytest.mark.parametrize(
     ("cores", "builds"), [(1, 2), (2, 2), (4, 2), (6, 3), (8, 4), (64, 4), (256, 4)]
 )
 def test_the_number_of_builds_follows_from_the_cores(cores: int, builds: int) -> None:
-    assert batch.builds_at_once(cores) == builds
+    assert execute.builds_at_once(cores) == builds
 
 
 def test_each_instance_has_turns_of_its_own() -> None:
@@ -27,4 +27,4 @@ def test_each_instance_has_turns_of_its_own() -> None:
 
 def test_the_cores_are_those_of_this_process() -> None:
     assert Sharing({}).turn("cpu") is not None
-    assert batch._cores() >= 1
+    assert execute._cores() >= 1
