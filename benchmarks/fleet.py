@@ -27,9 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from envbuilder.core import console, files  # noqa: E402
-from envbuilder.fleet import drift, judge, result  # noqa: E402
+from envbuilder.fleet import drift, judge, page  # noqa: E402
 from envbuilder.fleet import folder as folders  # noqa: E402
-from envbuilder.fleet.page import page  # noqa: E402
 from envbuilder.fleet.run import Run  # noqa: E402
 from tests.support import fleets as recorded  # noqa: E402
 from tests.support.browser import Browser  # noqa: E402
@@ -62,7 +61,7 @@ class Nodes:
         """Return the seconds of each step; the page is written at the end."""
         started = time.perf_counter()
         judged = [
-            judge.examined(promise, job, files.read(file, result.LARGEST), RUN, file.name)
+            judge.examined(promise, RUN, job, files.read(file, judge.LARGEST))
             for promise, job, file in self.files
         ]
         summary = merged([*judged, *self._fleet.silent])

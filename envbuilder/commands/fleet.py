@@ -98,15 +98,15 @@ def read_run(path: Path, data: Path | None = None) -> Summary:
     Such logs are compared with the images that the pods had: those in the folder `data`, if these
     were all of MNIST, or else fetched.
     """
-    from envbuilder.fleet import summaries
+    from envbuilder.fleet import folder
 
-    if not path.is_dir() or (path / summaries.NAME).exists():
-        return summaries.read(path)
+    if not path.is_dir() or (path / folder.SUMMARY).exists():
+        return folder.read_summary(path)
     from envbuilder.fleet.kubernetes import results
     from envbuilder.project import catalog
 
     if not results.is_rendered(path):
-        return summaries.read(path)
+        return folder.read_summary(path)
     jobs, settings = results.read_jobs(path), load_settings()
     images = _images(data, settings, subset=jobs[0].subset) if len(jobs[0].nodes) == 1 else None
     return results.judge_run(path, jobs, catalog.library(settings).profile, images)
@@ -114,7 +114,7 @@ def read_run(path: Path, data: Path | None = None) -> Summary:
 
 def _images(folder: Path | None, settings: Settings, *, subset: bool) -> dataset.Dataset:
     """Return what the pods trained on; raise `InvalidError` if it is not here."""
-    from envbuilder.fleet.kubernetes.jobs import ALL, SUBSET
+    from envbuilder.fleet.kubernetes.manifests import ALL, SUBSET
     from envbuilder.packages import mnist
     from envbuilder.payload.training import dataset
 
@@ -133,8 +133,7 @@ def report(summary: Summary, outputs: Outputs) -> int:
 
     Raises `InvalidError` at the end if the run does not compare with the earlier one.
     """
-    from envbuilder.fleet import drift, table
-    from envbuilder.fleet.page import page
+    from envbuilder.fleet import drift, page, table
 
     changes, incomparable = None, None
     try:
@@ -292,15 +291,14 @@ def verify(
     from envbuilder.fleet import model, planning
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.settings import FILE, FleetSettings, read
-    from envbuilder.fleet.slurm.client import Slurm
+    from envbuilder.fleet.slurm import Slurm
     from envbuilder.project import catalog
     from envbuilder.verify.parallel import require_network
 
     if resumed is not None:
         return _resumed(resumed.resolve(), outputs, ddp=ddp)
     progress = console.progress()
-    started = stamps.now()
-    run = model.new_run(started)
+    run = model.new_run(stamps.now())
     passes = model.epochs(epochs, quick=quick)
     _require_comparable(outputs, run, scheduler, quick=quick, epochs=passes)
     if settings_file is None and Path(FILE).exists():
@@ -357,8 +355,8 @@ def verify(
         {**os.environ, **folder_variables},
         user_settings.project,
     )
-    plan, scripts = planning.prepared(started, client.nodes(), settings, request, common, library)
-    planning.require_possible(plan, library)
+    plan = planning.plan(common, client.nodes(), settings, request, library)
+    scripts = planning.scripts(plan, common)
     if dry_run:
         scripts |= planning.promised_scripts(plan)
     folders.create(folder, plan, scripts)
@@ -378,7 +376,7 @@ def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
     """Go on with the run in a folder; return the exit code."""
     from envbuilder.fleet import folder as folders
     from envbuilder.fleet.run import Run
-    from envbuilder.fleet.slurm.client import Slurm
+    from envbuilder.fleet.slurm import Slurm
 
     plan = folders.read(folder)
     if ddp and plan.across is None:

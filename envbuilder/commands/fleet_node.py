@@ -46,7 +46,7 @@ def node(
     """
     from envbuilder.fleet import folder as folders
     from envbuilder.fleet import node as examination
-    from envbuilder.fleet.slurm.parse import given_gpus
+    from envbuilder.fleet.slurm import given_gpus
 
     result = examination.examine(
         load_settings(),

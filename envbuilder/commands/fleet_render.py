@@ -75,7 +75,7 @@ def command(
       envbuilder fleet render --nodes nodes.json -o fleet
     """
     from envbuilder.commands.render import write
-    from envbuilder.fleet import rendering
+    from envbuilder.fleet.kubernetes import render
     from envbuilder.fleet.model import new_run
     from envbuilder.fleet.settings import read
     from envbuilder.project import catalog
@@ -87,11 +87,11 @@ def command(
             "Add it, with the images of your profiles: envbuilder fleet render --help",
         )
     nodes = _nodes(node_file) if node_file else None
-    selection = rendering.selected(settings, nodes, profile)
+    selection = render.selected(settings, nodes, profile)
     run = new_run(stamps.now())
     library = catalog.library(load_settings())
     files = tuple(
-        rendering.files(run, selection, settings.kubernetes, library.profile, _subset(), ddp=ddp)
+        render.files(run, selection, settings.kubernetes, library.profile, _subset(), ddp=ddp)
     )
     _require_alone(output, files)
     progress = console.progress()
@@ -103,13 +103,13 @@ def command(
 
 
 def _nodes(path: Path) -> tuple[Node, ...]:
-    from envbuilder.fleet.kubernetes import nodes, objects
+    from envbuilder.fleet.kubernetes import render
 
     try:
-        content = files.read(path, objects.LARGEST, pipes=True)
+        content = files.read(path, render.LARGEST, pipes=True)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return nodes.nodes(objects.parse(content, nodes.NodeList, str(path)))
+    return render.nodes(content, str(path))
 
 
 def _subset() -> dict[str, bytes]:

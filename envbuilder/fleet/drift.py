@@ -6,6 +6,7 @@ Groups of nodes that trained together are not compared.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from typing import TYPE_CHECKING, Literal, get_args
 
 from msgspec import Struct
@@ -114,51 +115,39 @@ def compare(earlier: Summary, now: Summary) -> Drift:
         epochs=now.epochs,
         each=bool(now.entries),
     )
-    before = {entry.node: entry for entry in earlier.entries}
+    then = {entry.node: entry for entry in earlier.entries}
+    both = [(then[entry.node], entry) for entry in now.entries if entry.node in then]
+    changes = [change for before, entry in both for change in _changes(before, entry)]
+    new = [e for e in now.entries if e.node not in then]
+    changes += [Change(node=e.node, kind="new", detail=f"it is {e.outcome}") for e in new]
     nodes = {entry.node for entry in now.entries}
     gone = [e for e in earlier.entries if e.node not in nodes]
-    of_nodes = [Change(node=e.node, kind="gone", detail=f"it was {e.outcome}") for e in gone]
-    ratios = []
-    for entry in now.entries:
-        if entry.node not in before:
-            of_nodes.append(Change(node=entry.node, kind="new", detail=f"it is {entry.outcome}"))
-            continue
-        of_nodes += _changes(before[entry.node], entry)
-        if (ratio := _ratio(before[entry.node], entry)) is not None:
-            ratios.append(ratio)
+    changes += [Change(node=e.node, kind="gone", detail=f"it was {e.outcome}") for e in gone]
+    ratios = [ratio for pair in both if (ratio := _ratio(*pair)) is not None]
     return Drift(
         earlier=earlier.run,
         started=earlier.started,
-        changes=tuple(sorted(of_nodes, key=lambda change: KINDS.index(change.kind))),
-        common=len(earlier.entries) - len(gone),
+        changes=tuple(sorted(changes, key=lambda change: KINDS.index(change.kind))),
+        common=len(both),
         timed=len(ratios),
         ratio=statistics.median(ratios) if ratios else None,
-        uncounted=sum(_uncounted(before[e.node], e) for e in now.entries if e.node in before),
+        uncounted=sum(_uncounted(*pair) for pair in both),
     )
 
 
-def headline(drift: Drift) -> str:
-    """Return what a comparison of the nodes showed in one sentence."""
-    listed = [change.kind for change in drift.changes]
-    counts = {kind: listed.count(kind) for kind in KINDS}
-    numbers = ", ".join(f"{number} {LABELS[kind]}" for kind, number in counts.items() if number)
-    nodes = counted(drift.common, "node")
-    if not numbers:
-        return f"Nothing changed on {nodes}."
-    return f"{numbers}; {nodes} {'is' if drift.common == 1 else 'are'} in both runs."
-
-
-def speeds(drift: Drift) -> str:
-    """Return how fast the nodes were that compare, in one sentence."""
-    if drift.ratio is None:
-        return "No node's speed was judged in both runs on the same device."
-    timed = counted(drift.timed, "node")
-    return f"The median epoch of {timed} took {drift.ratio:.2f} times as long as then."
-
-
 def sentences(drift: Drift) -> list[str]:
-    """Return what a comparison showed."""
-    shown = [headline(drift), speeds(drift)]
+    """Return what a comparison showed of the nodes, of their speed, and what it left out."""
+    number = Counter(change.kind for change in drift.changes)
+    nodes = counted(drift.common, "node")
+    shown = [f"Nothing changed on {nodes}."]
+    if number:
+        listed = ", ".join(f"{number[kind]} {LABELS[kind]}" for kind in KINDS if number[kind])
+        shown = [f"{listed}; {nodes} {'is' if drift.common == 1 else 'are'} in both runs."]
+    if drift.ratio is None:
+        shown.append("No node's speed was judged in both runs on the same device.")
+    else:
+        timed = counted(drift.timed, "node")
+        shown.append(f"The median epoch of {timed} took {drift.ratio:.2f} times as long as then.")
     if drift.uncounted:
         nodes = counted(drift.uncounted, "node")
         shown.append(f"How many GPUs was not compared on {nodes}: one of the runs does not say.")

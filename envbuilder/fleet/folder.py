@@ -15,49 +15,31 @@ say runs as the user, so nobody else may write them, or exchange the folder.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from envbuilder.core import decoding, files, ownership, stamps
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import printable
-from envbuilder.fleet import result as results
-from envbuilder.fleet import summaries
-from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Entry, JobId, NodeName, Promise, RunId
-from envbuilder.fleet.slurm.script import SAFE_FOLDER, SUFFIX, Common
+from envbuilder.fleet import judge
+from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Entry, Group, JobId, NodeName, Summary
+from envbuilder.fleet.planning import SAFE_FOLDER, Plan
+from envbuilder.fleet.slurm import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from envbuilder.fleet.model import Summary
-
-PLAN, JOBS = "fleet.json", "jobs.jsonl"
+PLAN, JOBS, SUMMARY = "fleet.json", "jobs.jsonl", "summary.json"
 _LARGEST = 64 << 20
 _LOG_TAIL = 4096
-
-
-class Plan(Struct, frozen=True, kw_only=True):
-    """What a run is to do. It holds all that `--resume` needs."""
-
-    schema: int
-    run: RunId
-    scheduler: Literal["slurm"]
-    started: Annotated[str, Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z\Z")]
-    quick: bool
-    epochs: Annotated[int, Meta(ge=0)] = 0
-    """Training passes of each node; 0 if an earlier envbuilder planned it."""
-    partition: Annotated[str, Meta(max_length=200)] | None
-    start_seconds: Annotated[int, Meta(ge=1)]
-    limit_seconds: Annotated[int, Meta(ge=1)]
-    promises: tuple[Promise, ...]
-    left_out: tuple[Entry, ...]
-    across: Common | None = None
-    """For the jobs of nodes that train together; None if none are to. Which do is known later."""
+_Row = TypeVar("_Row", Entry, Group)
 
 
 class _Submitted(Struct, frozen=True, kw_only=True):
@@ -82,29 +64,20 @@ def create(folder: Path, plan: Plan, scripts: Mapping[str, str]) -> None:
     Raises `InvalidError` if the folder holds a run already, or another user decides what is in it;
     `BuildError` if it cannot be written.
     """
-    try:
+    with _writing(folder):
         folder.mkdir(0o700, parents=True, exist_ok=True)
         ownership.require_own(folder)
         for name in ("scripts", "results", "logs", "meetings"):
             (folder / name).mkdir(0o700)
         add_scripts(folder, scripts)
         files.write(folder / PLAN, msgspec.json.format(msgspec.json.encode(plan), indent=1))
-    except FileExistsError as error:
-        raise InvalidError(
-            f"{folder}: it holds a run already",
-            "Go on with it by --resume, or name another folder.",
-        ) from error
-    except OSError as error:
-        raise _unwritable(folder, error) from error
 
 
 def add_scripts(folder: Path, scripts: Mapping[str, str]) -> None:
     """Write scripts, by the names of what they are for. Raises `BuildError`."""
-    try:
+    with _writing(folder):
         for name, text in scripts.items():
             files.write(script(folder, name), text.encode(), 0o755)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
 
 
 def read(folder: Path) -> Plan:
@@ -137,14 +110,10 @@ def script(folder: Path, node: str) -> Path:
 
 def add_job(folder: Path, node: str, job: str) -> None:
     """Record a job, so that a later run of this program knows it. Raises `BuildError`."""
-    line = msgspec.json.encode(_Submitted(node=node, job=job)) + b"\n"
-    try:
-        with (folder / JOBS).open("ab") as out:
-            out.write(line)
-            out.flush()
-            os.fsync(out.fileno())
-    except OSError as error:
-        raise _unwritable(folder, error) from error
+    with _writing(folder), (folder / JOBS).open("ab") as out:
+        out.write(msgspec.json.encode(_Submitted(node=node, job=job)) + b"\n")
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def jobs(folder: Path) -> dict[str, str]:
@@ -167,23 +136,18 @@ def result_path(folder: Path, node: str, job: str) -> Path:
 
 
 def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
-    """Yield node and content of the results that are there; `expected` maps nodes to jobs."""
+    """Yield node and content of the results that are there; `expected` maps nodes to jobs.
+
+    The content of one that is too large or unreadable is empty, and thus malformed.
+    """
     names = {entry.name for entry in os.scandir(folder / "results")}
     for node, job in expected.items():
         path = result_path(folder, node, job)
         if path.name in names:
-            with contextlib.suppress(FileNotFoundError):
-                yield node, _bounded(path)
-
-
-def _bounded(path: Path) -> bytes:
-    """Return a result; an empty one, which is malformed, if it is too large or unreadable."""
-    try:
-        return files.read(path, results.LARGEST)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return b""
+            content = b""
+            with contextlib.suppress(OSError):
+                content = files.read(path, judge.LARGEST)
+            yield node, content
 
 
 def last_words(folder: Path, node: str, job: str) -> str:
@@ -208,30 +172,95 @@ def held(folder: Path) -> Iterator[None]:
     """Keep other processes from following the same run. Raises `InvalidError` if one does."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(folder / ".lock")
     try:
-        lock.acquire(timeout=0)
+        with FileLock(folder / ".lock", timeout=0):
+            yield
     except Timeout as error:
         raise InvalidError(
             f"{folder}: another envbuilder follows this run", "Wait for it, or stop it first."
         ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def save(folder: Path, summary: Summary) -> None:
     """Write the table. Raises `BuildError`."""
+    with _writing(folder):
+        files.write(folder / SUMMARY, encode(summary))
+
+
+def encode(summary: Summary) -> bytes:
+    """Return a summary as the text that `read_summary` reads."""
+    return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
+
+
+def read_summary(path: Path) -> Summary:
+    """Return the summary in a file, or in a run's folder; raise `InvalidError` if it is not valid.
+
+    The file may have been edited, or come from elsewhere: its texts are bounded and freed of
+    control characters again.
+    """
+    file = path / SUMMARY if path.is_dir() else path
+    hint = f"Name the folder of a finished run, or the file {SUMMARY} in it."
     try:
-        files.write(folder / summaries.NAME, summaries.encode(summary))
+        content = files.read(file, decoding.LARGEST)
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        problem = f"{file}: cannot be read: {error.strerror or error}"
+        raise InvalidError(problem, hint) from error
+    try:
+        data = decoding.strict_json(content)
+        stated = data.get("schema") if isinstance(data, dict) else None
+        if isinstance(stated, int) and stated != SCHEMA:
+            raise InvalidError(f"{file}: it has schema {stated}, expected {SCHEMA}")
+        return _checked(decoding.convert(data, Summary))
+    except ValueError as error:
+        problem = printable(str(error), LONGEST_REASON)
+        raise InvalidError(f"{file}: not a summary of a fleet: {problem}", hint) from error
 
 
-def _unwritable(folder: Path, error: OSError) -> BuildError:
-    where = error.filename or folder
-    return BuildError(
-        f"{where}: cannot be written: {error.strerror or error}",
-        "Name a folder that all nodes see with --folder.",
+def _checked(summary: Summary) -> Summary:
+    """Return a summary that is safe to show; raise `ValueError` if it contradicts itself."""
+    for stamp in (summary.started, summary.finished):
+        stamps.parse(stamp)
+    nodes = [entry.node for entry in summary.entries]
+    if len(set(nodes)) != len(nodes):
+        twice = next(node for node in nodes if nodes.count(node) > 1)
+        raise ValueError(f"the node {twice} is in it twice")
+    names = {group.name for group in summary.groups}
+    if len(names) != len(summary.groups):
+        raise ValueError("a group is in it twice")
+    strangers = {node for group in summary.groups for node in group.nodes}.difference(nodes)
+    if nodes and strangers:
+        raise ValueError(f"the node {min(strangers)} is in a group, and not among the nodes")
+    if summary.groups and not summary.across:
+        raise ValueError("it has groups, although no nodes were to train together")
+    return replace(
+        summary,
+        entries=tuple(_safe(entry, f"the node {entry.node}") for entry in summary.entries),
+        groups=tuple(_safe(group, f"the group {group.name}") for group in summary.groups),
     )
+
+
+def _safe(item: _Row, what: str) -> _Row:
+    values = asdict(item)
+    for key, value in values.items():
+        # JSON's 1e999 is infinite.
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{key} of {what} is not finite")
+    texts = {k: printable(v, LONGEST_REASON) for k, v in values.items() if isinstance(v, str)}
+    return replace(item, **texts)
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raise `BuildError` for what cannot be written, `InvalidError` for what is there already."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise InvalidError(
+            f"{folder}: it holds a run already",
+            "Go on with it by --resume, or name another folder.",
+        ) from error
+    except OSError as error:
+        raise BuildError(
+            f"{error.filename or folder}: cannot be written: {error.strerror or error}",
+            "Name a folder that all nodes see with --folder.",
+        ) from error

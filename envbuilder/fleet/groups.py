@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.core import decoding
 from envbuilder.core.errors import VerifyError
@@ -30,7 +31,7 @@ LEAST_NODES = 2
 class Members(Struct, frozen=True, kw_only=True):
     """Nodes that are to train together: equal ones, as far as is known."""
 
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
     profile: str
     device: str = ""
     gpus: int = 0
@@ -43,29 +44,21 @@ class Members(Struct, frozen=True, kw_only=True):
         return f"ddp-{self.profile or 'any'}-{digest}"
 
 
-class Kind(Struct, frozen=True, kw_only=True):
-    """What nodes that train together have in common, as far as is known of them."""
-
-    profile: str
-    gpus: int
-    """Each of them has a rank; without any, a node has one on its CPU."""
-    device: str = ""
-    others: tuple[object, ...] = ()
-    """Anything else that must be equal."""
-
-
-def alike(nodes: Iterable[tuple[str, Kind]]) -> tuple[Members, ...]:
+def alike(
+    nodes: Iterable[tuple[str, Members]], others: Mapping[str, object] = MappingProxyType({})
+) -> tuple[Members, ...]:
     """Return which nodes train together: those of a kind, two at least.
 
-    No group has more ranks than can train together, if its nodes have few enough each; larger ones
-    are divided equally. All are in the order of the nodes.
+    A node comes with its kind: members without nodes. `others` has, by node, anything else that
+    must be equal. No group has more ranks than can train together, if its nodes have few enough
+    each; larger ones are divided equally. All are in the order of the nodes.
     """
-    kinds: dict[Kind, list[str]] = {}
+    kinds: dict[tuple[Members, object], list[str]] = {}
     for node, kind in nodes:
-        kinds.setdefault(kind, []).append(node)
+        kinds.setdefault((kind, others.get(node)), []).append(node)
     return tuple(
-        Members(nodes=part, profile=kind.profile, device=kind.device, gpus=kind.gpus)
-        for kind, equals in kinds.items()
+        replace(kind, nodes=part)
+        for (kind, _), equals in kinds.items()
         for part in _parts(equals, kind.gpus)
     )
 
@@ -76,7 +69,7 @@ def promised(promises: Sequence[Promise]) -> tuple[Members, ...]:
     Nodes that are to decide their profile themselves are in none.
     """
     return alike(
-        (promise.node, Kind(profile=promise.profile, gpus=promise.gpus_to_prove))
+        (promise.node, Members(profile=promise.profile, gpus=promise.gpus_to_prove))
         for promise in promises
         if promise.profile is not None
     )
@@ -87,16 +80,11 @@ def proven(entries: Sequence[Entry], promises: Sequence[Promise]) -> tuple[Membe
     gpus = {promise.node: promise.gpus_to_prove for promise in promises}
     return alike(
         (
-            entry.node,
-            Kind(
-                profile=entry.profile,
-                gpus=gpus[entry.node],
-                device=entry.device,
-                others=(entry.backend, entry.framework),
-            ),
-        )
-        for entry in entries
-        if entry.outcome in {*PROVEN, "slow"}
+            (e.node, Members(profile=e.profile, gpus=gpus[e.node], device=e.device))
+            for e in entries
+            if e.outcome in {*PROVEN, "slow"}
+        ),
+        {e.node: (e.backend, e.framework) for e in entries},
     )
 
 
@@ -148,12 +136,11 @@ def of_result(members: Members, attempt: str, job: str, sent: Any) -> Group:
     if members.gpus and (short := [n for n in members.nodes if ranks[n] != members.gpus]):
         detail = f"of {counted(members.gpus, 'GPU')} each, on {short[0]} {ranks[short[0]]} trained"
         return unexamined(members, "wrong", detail, job)
-    group = unexamined(members, "verified", f"{scaling.ranks} ranks in step", job)
-    devices = {printable(device.name or "", LONGEST_REASON) for device in scaling.devices}
-    return msgspec.structs.replace(
-        group,
+    names = {printable(device.name or "", LONGEST_REASON) for device in scaling.devices}
+    return replace(
+        unexamined(members, "verified", f"{scaling.ranks} ranks in step", job),
         # Without a verification of each node, it is what all devices are called in the report.
-        device=members.device or (devices.pop() if len(devices) == 1 else ""),
+        device=members.device or (names.pop() if len(names) == 1 else ""),
         ranks=scaling.ranks,
         images_per_second=scaling.samples_per_second,
         efficiency=scaling.efficiency,
@@ -162,17 +149,13 @@ def of_result(members: Members, attempt: str, job: str, sent: Any) -> Group:
 
 def _require_identity(result: Result, members: Members, attempt: str) -> None:
     """Raise `VerifyError` for a result of another job, or of other nodes."""
-    stated: Mapping[str, object] = {
-        "attempt": result.attempt,
-        "profile": result.profile,
-        "number of nodes": result.nodes,
-    }
-    expected = {"attempt": attempt, "number of nodes": len(members.nodes)}
-    if members.profile:
-        expected["profile"] = members.profile
-    for key, value in expected.items():
-        if stated[key] != value:
-            raise VerifyError(f"its {key} is {stated[key]}, expected {value}")
+    for key, value, expected in (
+        ("attempt", result.attempt, attempt),
+        ("profile", result.profile, members.profile or result.profile),
+        ("number of nodes", result.nodes, len(members.nodes)),
+    ):
+        if value != expected:
+            raise VerifyError(f"its {key} is {value}, expected {expected}")
 
 
 def _require_proof(result: Result, members: Members) -> model.Scaling:

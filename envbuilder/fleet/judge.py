@@ -1,29 +1,75 @@
-"""Judge nodes: each by its own result, then each against its equals. Pure."""
+"""Judge nodes: each by the result that it sent, then each against its equals. Pure.
+
+A node writes its result into a file; here it is checked, since it may hold anything.
+"""
 
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from envbuilder.core import decoding
 from envbuilder.core.errors import HostError, InvalidError, VerifyError
 from envbuilder.core.text import amount, counted, percent, printable
-from envbuilder.fleet import result as results
-from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Outcome
+from envbuilder.fleet.model import (
+    LONGEST_REASON,
+    PROVEN,
+    SCHEMA,
+    Detected,
+    Entry,
+    JobId,
+    NodeName,
+    Outcome,
+    RunId,
+)
+from envbuilder.verify.report import model
 from envbuilder.verify.report.comparison import epoch_seconds
 from envbuilder.verify.report.regression import MAX_SLOWDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from envbuilder.fleet.model import Detected, Promise
+    from envbuilder.fleet.model import Promise
     from envbuilder.verify.report.model import Report
 
+LARGEST = 4 << 20
+"""Maximum size of a result in bytes; a report has 20,000 to 60,000."""
 LEAST_EQUALS = 3
 """With fewer nodes of a kind, a median says nothing about one of them."""
 _LONGEST_NAME = 80
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """A node's result: whose it is, what was seen and done there, and the report if there is one.
+
+    The identity guards against mistakes, such as a folder that two runs share. It is no defence
+    against a node that lies on purpose.
+    """
+
+    schema: int
+    run: RunId
+    job: JobId
+    node: NodeName
+    host: Annotated[str, Meta(max_length=255)]
+    """The host name that the node has itself."""
+    exit_code: int | None
+    """Of `envbuilder verify`; None if it was stopped because it took too long."""
+    message: Annotated[str, Meta(max_length=20_000)]
+    """The last lines that it printed."""
+    seconds: Annotated[float, Meta(ge=0, le=1e9)]
+    detected: Detected
+    gpus: Annotated[int, Meta(ge=0)] | None
+    """How many GPUs the scheduler says, in the job, that it gave; None if it says nothing."""
+    report: dict[str, Any] | None
+
+
+def encode(result: Result) -> bytes:
+    """Return a result as the text that `parse` reads."""
+    return msgspec.json.encode(result) + b"\n"
 
 
 class Judged(Struct, frozen=True, kw_only=True):
@@ -42,15 +88,16 @@ def unexamined(promise: Promise, outcome: Outcome, detail: str, job: str | None 
     return Judged(entry=_entry(promise, outcome, detail, job))
 
 
-def examined(promise: Promise, job: str, content: bytes, run: str, where: str) -> Judged:
+def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
     """Return the entry of a node from what it sent, which may be anything."""
     try:
-        result = results.parse(content, where, run=run, job=job, node=promise.node)
-        report = results.report_of(result)
+        result = _parsed(content, run=run, job=job, node=promise.node)
+        report = None if result.report is None else model.check(result.report)
+        _require_agreement(result, report)
     except (InvalidError, VerifyError) as error:
         return unexamined(promise, "mixed-up", error.message, job)
     if report is None:
-        outcome, detail = without_report(result.exit_code, result.seconds, result.message)
+        outcome, detail = _without_report(result)
         entry = _entry(promise, outcome, detail, job)
         return Judged(entry=replace(entry, device=_seen(result.detected)))
     profile = report.profile or ""
@@ -62,6 +109,34 @@ def examined(promise: Promise, job: str, content: bytes, run: str, where: str) -
         detail = f"stopped after {amount(result.seconds)} s"
         return replace(judged, entry=replace(judged.entry, outcome="timed-out", detail=detail))
     return judged
+
+
+def _parsed(content: bytes, **expected: str) -> Result:
+    """Return a result; raise `InvalidError` if it is malformed, or another job's."""
+    if len(content) > LARGEST:
+        raise InvalidError(f"not a node's result: larger than {LARGEST >> 20} MiB")
+    try:
+        decoding.require_few_values(content)
+        result = decoding.from_json(content, Result)
+    except (ValueError, RecursionError) as error:
+        problem = printable(str(error), LONGEST_REASON)
+        raise InvalidError(f"not a node's result: {problem}") from error
+    if result.schema != SCHEMA:
+        raise InvalidError(f"its result has schema {result.schema}, expected {SCHEMA}")
+    for key, value in expected.items():
+        if getattr(result, key) != value:
+            raise InvalidError(f"its result is of {key} {getattr(result, key)}, expected {value}")
+    return result
+
+
+def _require_agreement(result: Result, report: Report | None) -> None:
+    """Raise `VerifyError` if the exit code contradicts the report."""
+    if report is None and result.exit_code == 0:
+        raise VerifyError("it passed, and has no report")
+    if report is not None and (report.status != "failed") != (result.exit_code == 0):
+        raise VerifyError(
+            f"the verification ended with {result.exit_code}, and its report says {report.status}"
+        )
 
 
 def against_equals(judged: Sequence[Judged]) -> tuple[Entry, ...]:
@@ -114,24 +189,17 @@ def _entry(promise: Promise, outcome: Outcome, detail: str, job: str | None) -> 
     )
 
 
-def without_report(exit_code: int | None, seconds: float, message: str) -> tuple[Outcome, str]:
-    """Return what became of a program that sent no report, from its end and its last lines.
-
-    Without an exit code, it was stopped after these seconds.
-    """
-    if exit_code is None:
-        return "timed-out", f"stopped after {amount(seconds)} s"
-    error = _error(message)
-    if exit_code == HostError.exit_code:
+def _without_report(result: Result) -> tuple[Outcome, str]:
+    """Return what became of a node that sent no report, and its error."""
+    if result.exit_code is None:
+        return "timed-out", f"stopped after {amount(result.seconds)} s"
+    # The first line of an error message, or the last line of anything else.
+    lines = [line.strip() for line in result.message.splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    error = (errors or lines[-1:] or ["it printed nothing"])[0]
+    if result.exit_code == HostError.exit_code:
         return "wrong", error
-    return "broken", f"exit code {exit_code}: {error}"
-
-
-def _error(message: str) -> str:
-    """Return the first line of an error message, or the last line of anything else."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    stated = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (stated or lines[-1:] or ["it printed nothing"])[0]
+    return "broken", f"exit code {result.exit_code}: {error}"
 
 
 def _seen(detected: Detected) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta, Struct
 
@@ -55,22 +55,43 @@ Outcome = Literal[
     "drained",
     "unmapped",
 ]
-"""What became of a node, the best first.
+"""What became of a node or a group, the best first; `MARKS` says what each means."""
+Tone = Literal["bad", "caution", "good", "left"]
+TONES: tuple[Tone, ...] = get_args(Tone)
+"""Kinds of outcomes, the most urgent first; each has a colour."""
 
-`verified`: training on the promised device was proven. `busy`: that, too, but the node did other
-work, so its speed was not judged. `slow`: proven, but much slower than its equals. `unproven`: it
-trained on the promised device, but nothing outside repeated a step. `wrong`: the node has another
-accelerator than promised. `failed`: the verification failed. `broken`: the
-environment could not be built or started, or the job ended with an error before it reported.
-`killed`: the scheduler or somebody else ended the job. `timed-out`: it took longer than allowed.
-`lost`: it ended, or vanished, without a result. `mixed-up`: its result is another job's, or
-contradicts itself. `refused`: the scheduler did not accept the job. `pending`: it did not start in
-time. `interrupted`: this program was stopped first. `drained`: administrators took the node out, or
-it is down. `unmapped`: nothing says which profile it is for.
-"""
+
+class Mark(NamedTuple):
+    """How an outcome is shown and explained."""
+
+    letter: str
+    tone: Tone
+    meaning: str
+
+
+MARKS: dict[Outcome, Mark] = {
+    "verified": Mark("✓", "good", "training on what was promised is proven"),
+    "busy": Mark("~", "good", "proven, too; the node did other work, so its speed was not judged"),
+    "slow": Mark("S", "caution", "proven, but much slower than its equals"),
+    "unproven": Mark(
+        "N", "caution", "trained on what was promised; nothing outside repeated a step"
+    ),
+    "wrong": Mark("W", "bad", "the node has another accelerator than promised"),
+    "failed": Mark("F", "bad", "the verification failed"),
+    "broken": Mark("B", "bad", "the environment could not be built or started"),
+    "killed": Mark("K", "bad", "the job was ended from outside"),
+    "timed-out": Mark("T", "bad", "it took longer than allowed"),
+    "lost": Mark("L", "bad", "the job ended, or vanished, without a result"),
+    "mixed-up": Mark("M", "bad", "its result is another job's, or contradicts itself"),
+    "refused": Mark("R", "bad", "the scheduler did not accept the job"),
+    "pending": Mark("P", "caution", "the job did not start in time"),
+    "interrupted": Mark("I", "caution", "envbuilder was stopped first"),
+    "drained": Mark("D", "left", "taken out by administrators, or down; no job was submitted"),
+    "unmapped": Mark("U", "left", "nothing says which profile it is for; no job was submitted"),
+}
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-PROVEN: frozenset[Outcome] = frozenset({"verified", "busy"})
-LEFT_OUT: frozenset[Outcome] = frozenset({"drained", "unmapped"})
+PROVEN = frozenset(outcome for outcome in OUTCOMES if MARKS[outcome].tone == "good")
+LEFT_OUT = frozenset(outcome for outcome in OUTCOMES if MARKS[outcome].tone == "left")
 """Nodes that no job was submitted for; they are no failures."""
 
 

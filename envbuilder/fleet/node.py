@@ -13,9 +13,9 @@ import msgspec
 from envbuilder.core import console, files, process
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.text import printable
-from envbuilder.fleet import result as results
+from envbuilder.fleet import judge
+from envbuilder.fleet.judge import Result
 from envbuilder.fleet.model import SCHEMA, Detected
-from envbuilder.fleet.result import Result
 from envbuilder.host import probe
 from envbuilder.profiles import choice
 from envbuilder.project import catalog
@@ -87,7 +87,7 @@ def examine(
 def _read(path: Path) -> dict[str, Any] | None:
     """Return the report that was just written; None if there is none, or not a whole one."""
     try:
-        report = msgspec.json.decode(files.read(path, results.LARGEST))
+        report = msgspec.json.decode(files.read(path, judge.LARGEST))
     except (OSError, ValueError):
         return None
     return report if isinstance(report, dict) else None
@@ -95,4 +95,4 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def write(result: Result, path: Path) -> None:
     """Write a result atomically: who collects it sees all of it, or nothing."""
-    files.save(path, results.encode(result), BuildError, "Is the folder shared with this node?")
+    files.save(path, judge.encode(result), BuildError, "Is the folder shared with this node?")

@@ -1,31 +1,47 @@
-"""Plan a run: which nodes are to prove what, and the script of each node's job. Pure."""
+"""Plan a run on Slurm: what each node must prove, and the scripts of its jobs. Pure."""
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import counted, printable
-from envbuilder.fleet import groups
-from envbuilder.fleet.folder import Plan
-from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS, SCHEMA, Entry, Promise
-from envbuilder.fleet.slurm import script
-from envbuilder.fleet.slurm.script import Common
+from envbuilder.fleet import groups, slurm
+from envbuilder.fleet.model import (
+    LONGEST_TOGETHER_SECONDS,
+    SCHEMA,
+    Entry,
+    Promise,
+    RunId,
+    started,
+)
+from envbuilder.fleet.settings import Argument, SchedulerOption, ShellLine, promised
 from envbuilder.verify import parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from envbuilder.fleet.groups import Members
     from envbuilder.fleet.model import Node
     from envbuilder.fleet.settings import FleetSettings
     from envbuilder.profiles.library import Library
 
+SAFE_FOLDER = r"^/[A-Za-z0-9._/@+=,~-]*\Z"
+"""What a line of `#SBATCH` can hold as it is."""
+_START_SECONDS = 120
+"""What a job gets beyond the verification's limit: for its setup, and to report a time-out."""
+_LAST_FILES_SECONDS = 120
+"""What nodes together get beyond that: the first one waits for the others' last files."""
 _PASSED_ON = re.compile(
     r"PATH|HOME|LANG|LC_ALL"
     r"|ENVBUILDER_(CACHE_DIR|DATA_DIR|CONFIG_DIR|SHARED_STORE|BASE_IMAGE|TRUSTED_FOLDERS)"
@@ -33,8 +49,52 @@ _PASSED_ON = re.compile(
 """Variables that jobs get. Nothing else: the scripts lie in a folder that others may read."""
 
 
+class Common(Struct, frozen=True, kw_only=True):
+    """What all jobs of a run, or all of its groups' jobs, have in common.
+
+    It is read again with the plan of a run, and nothing of it may end a line of a script.
+    """
+
+    run: RunId
+    folder: Annotated[str, Meta(pattern=SAFE_FOLDER)]
+    """Of the run; the same path on all nodes."""
+    command: tuple[Argument, ...]
+    """Starts envbuilder on a node."""
+    arguments: tuple[Argument, ...]
+    """For `envbuilder verify` on each node, or for `envbuilder fleet join`."""
+    project: Annotated[str, Meta(pattern=r"^/[^\x00-\x1f\x7f]*\Z")] | None = None
+    """Folder with the `envbuilder.yaml` that the run is for; the same path on all nodes."""
+    sif: dict[types.Name, types.AbsolutePath] = {}
+    """Profile → the file with its image."""
+    variables: dict[Annotated[str, Meta(pattern=r"^[A-Z_]{1,100}\Z")], str]
+    options: tuple[SchedulerOption, ...]
+    """For sbatch."""
+    setup: tuple[ShellLine, ...]
+    limit_seconds: Annotated[int, Meta(ge=1)]
+    """How long a verification, or a training together, may take."""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What a run is to do. It holds all that `--resume` needs."""
+
+    schema: int
+    run: RunId
+    scheduler: Literal["slurm"]
+    started: Annotated[str, Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z\Z")]
+    quick: bool
+    epochs: Annotated[int, Meta(ge=0)] = 0
+    """Training passes of each node; 0 if an earlier envbuilder planned it."""
+    partition: Annotated[str, Meta(max_length=200)] | None
+    start_seconds: Annotated[int, Meta(ge=1)]
+    limit_seconds: Annotated[int, Meta(ge=1)]
+    promises: tuple[Promise, ...]
+    left_out: tuple[Entry, ...]
+    across: Common | None = None
+    """For the jobs of nodes that train together; None if none are to. Which do is known later."""
+
+
 class Request(Struct, frozen=True, kw_only=True):
-    """What is asked of a run."""
+    """The options of a run."""
 
     profile: str | None
     """Promised of every node, whatever the settings say."""
@@ -52,21 +112,19 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 def plan(
-    run: str,
-    started: str,
+    each: Common,
     nodes: Sequence[Node],
     settings: FleetSettings,
     request: Request,
     library: Library,
-    across: Common | None = None,
 ) -> Plan:
-    """Return the plan for the nodes that are asked for; with `across` they train together, too.
+    """Return the plan for the requested nodes, whose jobs have `each` in common.
 
-    Raises `InvalidError` if there is none, a pattern names none, a promised profile does not exist,
-    or there are images and nodes that would choose their profile themselves.
+    Raises `InvalidError` if there is none, a pattern names none, a promised profile does not exist
+    or cannot train together as requested, or there are images and nodes that would choose their
+    profile themselves.
     """
-    chosen = _chosen(nodes, request.patterns)
-    promises, left_out = promised(chosen, settings, request.profile)
+    promises, left_out = promised(_chosen(nodes, request.patterns), settings, request.profile)
     if settings.sif and any(promise.profile is None for promise in promises):
         raise InvalidError(
             "sif: nothing says which nodes are for which profile",
@@ -74,11 +132,18 @@ def plan(
         )
     if not promises and not left_out:
         raise InvalidError("the scheduler lists no node", "See: sinfo")
+    across = None
+    if request.together is not None:
+        limit = min(each.limit_seconds, LONGEST_TOGETHER_SECONDS)
+        across = replace(each, arguments=request.together, limit_seconds=limit)
+        for name in sorted({p.profile for p in promises if p.profile is not None}):
+            # Whatever the Python.
+            parallel.require_possible(name, library.profile(name).expected(None))
     return Plan(
         schema=SCHEMA,
-        run=run,
+        run=each.run,
         scheduler="slurm",
-        started=started,
+        started=started(each.run),
         quick=request.quick,
         epochs=request.epochs,
         partition=request.partition,
@@ -99,36 +164,6 @@ def _chosen(nodes: Sequence[Node], patterns: Sequence[str]) -> Iterator[Node]:
             yield node
 
 
-def promised(
-    nodes: Iterable[Node], settings: FleetSettings, profile: str | None
-) -> tuple[tuple[Promise, ...], tuple[Entry, ...]]:
-    """Return what nodes are to prove, and the rows of those that no job is for."""
-    promises, left_out = list[Promise](), list[Entry]()
-    for node in nodes:
-        promise = _promise(node, settings, profile)
-        if promise is None:
-            text = "no rule in the settings is for it"
-            left_out.append(Entry(node=node.name, outcome="unmapped", detail=text))
-        elif node.usable:
-            promises.append(promise)
-        else:
-            left_out.append(_drained(node, promise))
-    return tuple(promises), tuple(left_out)
-
-
-def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
-    """Return what a node is to prove; None if the settings have rules, and none is for it."""
-    gpus = sum(r.count for r in node.resources if r.name == "gpu")
-    if profile is not None:
-        return Promise(node=node.name, profile=profile, why="--profile", gpus=gpus)
-    for rule in settings.profiles:
-        if rule.applies(node):
-            return Promise(node=node.name, profile=rule.profile, why=rule.conditions, gpus=gpus)
-    if settings.profiles:
-        return None
-    return Promise(node=node.name, why="what it detects", gpus=gpus)
-
-
 def _counted(promise: Promise, library: Library) -> Promise:
     """Return a promise with how many GPUs its verification covers.
 
@@ -141,17 +176,6 @@ def _counted(promise: Promise, library: Library) -> Promise:
         framework, accelerator = profile.framework, profile.accelerator
     most = 0 if accelerator == "cpu" else promise.gpus if framework == "torch" else 1
     return replace(promise, covered=min(most, promise.gpus))
-
-
-def _drained(node: Node, promise: Promise) -> Entry:
-    """Return the row of a node that jobs cannot start on."""
-    return Entry(
-        node=node.name,
-        outcome="drained",
-        promised=promise.profile or "",
-        why=promise.why,
-        detail=f"{node.state}: {node.reason or 'no reason is stated'}",
-    )
 
 
 def common(
@@ -178,15 +202,56 @@ def common(
     )
 
 
-def across(each: Common, arguments: tuple[str, ...]) -> Common:
-    """Return the same for nodes that train together; `arguments` are for `fleet join`."""
-    limit = min(each.limit_seconds, LONGEST_TOGETHER_SECONDS)
-    return replace(each, arguments=arguments, limit_seconds=limit)
+def time_limit(limit_seconds: int) -> int:
+    """Return the minutes that Slurm gives a job; it counts in minutes."""
+    return math.ceil((limit_seconds + _START_SECONDS) / 60)
 
 
-def scripts(plan: Plan, each: Common) -> dict[str, str]:
+def group_time_limit(limit_seconds: int) -> int:
+    """Return the minutes that Slurm gives a job of nodes together."""
+    return time_limit(limit_seconds + _LAST_FILES_SECONDS)
+
+
+def scripts(plan: Plan, common: Common) -> dict[str, str]:
     """Return the script of each promised node."""
-    return {promise.node: script.text(promise, each) for promise in plan.promises}
+    return {promise.node: _node_script(promise, common) for promise in plan.promises}
+
+
+def _node_script(promise: Promise, common: Common) -> str:
+    profile = ("--profile", promise.profile) if promise.profile else ()
+    image = common.sif.get(promise.profile or "")
+    # Each of several GPUs is proven, and all together, where that is possible.
+    devices = ("--devices", "all") if promise.gpus_to_prove > 1 else ()
+    options = (*profile, *(("--sif", image) if image else ()), *devices, *common.arguments)
+    facts = {
+        "promise": promise,
+        "name": promise.node,
+        "nodes": [promise.node],
+        "gpus": promise.gpus,
+        "minutes": time_limit(common.limit_seconds),
+        "arguments": shlex.join(options),
+    }
+    return _filled("verify", facts, common)
+
+
+def group_script(members: Members, common: Common) -> str:
+    """Return the script for nodes that train together."""
+    profile = ("--profile", members.profile) if members.profile else ()
+    facts = {
+        "name": members.name,
+        "nodes": members.nodes,
+        "gpus": members.gpus,
+        "profile": members.profile,
+        "minutes": group_time_limit(common.limit_seconds),
+        "arguments": shlex.join((*profile, *common.arguments)),
+    }
+    return _filled("train", facts, common)
+
+
+def _filled(template: str, facts: dict[str, object], common: Common) -> str:
+    shared = {"mark": MARK, "common": common, "job_name": slurm.job_name(common.run)}
+    shared["command"] = shlex.join(common.command)
+    return filled(f"fleet/{template}.sbatch.j2", {**facts, **shared})
 
 
 def promised_scripts(plan: Plan) -> dict[str, str]:
@@ -197,30 +262,7 @@ def promised_scripts(plan: Plan) -> dict[str, str]:
     if plan.across is None:
         return {}
     members = groups.promised(plan.promises)
-    return {group.name: script.group_text(group, plan.across) for group in members}
-
-
-def prepared(
-    started: str,
-    nodes: Sequence[Node],
-    settings: FleetSettings,
-    request: Request,
-    each: Common,
-    library: Library,
-) -> tuple[Plan, dict[str, str]]:
-    """Return the plan of a run, and the script of each promised node. Raises as `plan` does."""
-    together = across(each, request.together) if request.together is not None else None
-    whole = plan(each.run, started, nodes, settings, request, library, together)
-    return whole, scripts(whole, each)
-
-
-def require_possible(plan: Plan, library: Library) -> None:
-    """Raise `InvalidError` if nodes are to train together whose profile cannot."""
-    if plan.across is None:
-        return
-    for name in sorted({p.profile for p in plan.promises if p.profile is not None}):
-        # Whatever the Python.
-        parallel.require_possible(name, library.profile(name).expected(None))
+    return {group.name: group_script(group, plan.across) for group in members}
 
 
 def without_group(plan: Plan) -> Iterator[str]:

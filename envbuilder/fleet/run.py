@@ -1,35 +1,258 @@
-"""Run a plan: verify its nodes, let proven ones train together if asked for, write the table."""
+"""Run a plan: verify its nodes, let proven ones train together if requested, write the table.
+
+A run has two stages: one job for each node, then one for each group. In each, jobs are submitted
+and followed, and their results are taken.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from envbuilder.core import stamps
 from envbuilder.core.errors import ToolError
+from envbuilder.core.text import duration
 from envbuilder.fleet import folder as folders
-from envbuilder.fleet import groups, judge
-from envbuilder.fleet.follow import Limits
-from envbuilder.fleet.model import Summary, natural
-from envbuilder.fleet.slurm import script
-from envbuilder.fleet.stage import Site, Stage, Subject
+from envbuilder.fleet import groups, judge, planning
+from envbuilder.fleet.judge import Judged
+from envbuilder.fleet.model import Group, Summary, natural
+from envbuilder.fleet.slurm import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.core.console import Progress
-    from envbuilder.fleet.folder import Plan
     from envbuilder.fleet.groups import Members
-    from envbuilder.fleet.judge import Judged
-    from envbuilder.fleet.model import Entry, Group, Promise
-    from envbuilder.fleet.scheduler import Scheduler
-    from envbuilder.fleet.slurm.script import Common
+    from envbuilder.fleet.model import Entry, Outcome, Promise
+    from envbuilder.fleet.planning import Common, Plan
+    from envbuilder.fleet.slurm import JobState, Slurm
 
+SILENT_SECONDS = 600.0
+"""How long the scheduler may not answer before its jobs are given up."""
 _GRACE_SECONDS = 120
 """How long the scheduler may take to end a job that is over its time."""
+_SETTLE_SECONDS = 60.0
+"""How long a result may take to appear after a job's end: NFS shows new files after up to 60 s."""
+_KILLED_SETTLE_SECONDS = 10.0
+"""The same for a job that was killed, which mostly has none."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
+"""Seconds between two looks; the longer a stage takes, the longer they are."""
+
+_Verdict = TypeVar("_Verdict", Judged, Group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject(Generic[_Verdict]):
+    """A node or a group that a job is submitted for, and how it is judged."""
+
+    name: str
+    """Of its script, its logs and its results."""
+    examined: Callable[[str, bytes], _Verdict]
+    """Judge a job by what it sent."""
+    unexamined: Callable[[Outcome, str, str | None], _Verdict]
+    """Judge by an outcome, its detail, and the job if there is one."""
+
+
+@dataclass(kw_only=True)
+class _Track:
+    """A job that is followed, and since when it runs or has ended (seconds of one clock)."""
+
+    job: str
+    submitted: float
+    running: float | None = None
+    ended: float | None = None
+
+    def end(
+        self, state: JobState | None, now: float, start_seconds: float, run_seconds: float
+    ) -> tuple[Outcome, str] | None:
+        """Return outcome and detail of a job that is given up; None if it is followed further.
+
+        `state` is None if the scheduler does not know the job (any more).
+        """
+        if state is not None and state.phase == "waiting":
+            self.ended = None
+            if now - self.submitted <= start_seconds:
+                return None
+            why = f": {state.reason}" if state.reason else ""
+            return "pending", f"not started within {duration(start_seconds)}{why}"
+        if state is not None and state.phase in {"running", "ending"}:
+            self.running = now if self.running is None else self.running
+            self.ended = None
+            if now - self.running <= run_seconds:
+                return None
+            return "timed-out", f"still {state.word} after {duration(run_seconds)}"
+        self.ended = now if self.ended is None else self.ended
+        killed = state is not None and state.outcome in {"killed", "timed-out"}
+        if now - self.ended < (_KILLED_SETTLE_SECONDS if killed else _SETTLE_SECONDS):
+            return None
+        return _ended(state)
+
+
+def _ended(state: JobState | None) -> tuple[Outcome, str]:
+    """Return outcome and detail of a job that ended, or is unknown, and sent no result."""
+    if state is None:
+        return "lost", "the scheduler no longer knows the job, which reported nothing"
+    detail = state.meaning or f"the job ended before it reported ({state.word})"
+    if state.outcome == "timed-out":
+        detail += f" ({state.word})"
+    elif state.outcome == "killed" and state.reason:
+        detail += f" ({state.reason})"
+    return state.outcome, detail
+
+
+class _Stage(Generic[_Verdict]):
+    """The jobs of some nodes, or of some groups; one object drives them at a time."""
+
+    def __init__(
+        self, run: Run, title: str, unit: str, subjects: Sequence[_Subject[_Verdict]], minutes: int
+    ) -> None:
+        self._run, self._title, self._unit = run, title, unit
+        self._run_seconds = 60 * minutes + _GRACE_SECONDS
+        self._subjects: dict[str, _Subject[_Verdict]] = {each.name: each for each in subjects}
+        self._tracks: dict[str, _Track] = {}
+        self._refused: dict[str, str] = {}
+        """Subjects whose jobs were not accepted, as far as sbatch knows → why."""
+        self._earlier: frozenset[str] = frozenset()
+        """Jobs of an earlier time."""
+        self._verdicts: dict[str, _Verdict] = {}
+
+    @property
+    def verdicts(self) -> tuple[_Verdict, ...]:
+        """Return the verdicts that there are, in the order of the subjects."""
+        return tuple(self._verdicts[name] for name in self._subjects if name in self._verdicts)
+
+    def finish(self) -> None:
+        """Submit the jobs that are missing, and follow all to their ends."""
+        self._submit()
+        run = self._run
+        started = answered = run.now()
+        with run.progress.task(self._title, len(self._subjects), self._unit) as task:
+            task.advance(len(self._verdicts))
+            while self._tracks or self._refused:
+                before = len(self._verdicts)
+                try:
+                    states = run.scheduler.jobs(run.plan.run)
+                    answered = run.now()
+                except ToolError as error:
+                    self._collect()
+                    if run.now() - answered > SILENT_SECONDS:
+                        self._lose(error.message)
+                else:
+                    self._settle(states)
+                    # After the states: a job that has ended by now has written its result.
+                    self._collect()
+                    self._advance(states)
+                task.advance(len(self._verdicts) - before)
+                if self._tracks or self._refused:
+                    elapsed = run.now() - started
+                    run.wait(min(_SHORTEST_PAUSE + elapsed / 60, _LONGEST_PAUSE))
+
+    def give_up(self) -> list[str]:
+        """Judge all that is left as interrupted; return the jobs that nobody follows any more."""
+        self._collect()
+        jobs = [track.job for track in self._tracks.values()]
+        for name, subject in self._subjects.items():
+            if name not in self._verdicts:
+                track = self._tracks.get(name)
+                job = track.job if track else None
+                why = "its job was cancelled" if job else "it was not submitted"
+                self._verdicts[name] = subject.unexamined("interrupted", why, job)
+        return jobs
+
+    def live(self) -> list[str]:
+        """Return the jobs of these subjects that the scheduler has not ended."""
+        states = self._run.scheduler.jobs(self._run.plan.run).values()
+        return [s.job for s in states if s.phase != "ended" and s.subject in self._subjects]
+
+    def take_up(self) -> None:
+        """Take the results of earlier jobs, and follow those that may still send one.
+
+        Raises `ToolError` if the scheduler does not answer; nothing is changed then.
+        """
+        newest = {n: j for n, j in folders.jobs(self._run.folder).items() if n in self._subjects}
+        states = self._run.scheduler.jobs(self._run.plan.run)
+        self._earlier = frozenset(states)
+        # The program may have been killed before it could record a job.
+        recorded = set(newest.values())
+        for state in states.values():
+            if state.live and state.subject in self._subjects and state.job not in recorded:
+                folders.add_job(self._run.folder, state.subject, state.job)
+                newest[state.subject] = state.job
+        for name, content in folders.arrived(self._run.folder, newest):
+            self._end(name, self._subjects[name].examined(newest[name], content))
+        for name, job in newest.items():
+            if name not in self._verdicts and job in states and states[job].live:
+                self._tracks[name] = _Track(job=job, submitted=self._run.now())
+
+    def _track(self, name: str, job: str) -> None:
+        self._tracks[name] = _Track(job=job, submitted=self._run.now())
+        folders.add_job(self._run.folder, name, job)
+
+    def _submit(self) -> None:
+        names = [n for n in self._subjects if n not in self._verdicts and n not in self._tracks]
+        if not names:
+            return
+        with self._run.progress.task("submit jobs", len(names), "jobs") as task:
+            for name in names:
+                try:
+                    job = self._run.scheduler.submit(folders.script(self._run.folder, name))
+                except RefusedError as error:
+                    self._refused[name] = str(error)
+                else:
+                    self._track(name, job)
+                task.advance(1)
+
+    def _settle(self, states: Mapping[str, JobState]) -> None:
+        """Judge what was refused. sbatch may have failed, or given up, after a job was accepted."""
+        # Slurm may list what it refused, too: as a job that failed.
+        accepted = [s for s in states.values() if s.phase != "ended" or s.outcome != "broken"]
+        new = {s.subject: s.job for s in accepted if s.job not in self._earlier}
+        for name, why in self._refused.items():
+            if job := new.get(name):
+                self._track(name, job)
+            else:
+                self._end(name, self._subjects[name].unexamined("refused", why, None))
+        self._refused.clear()
+
+    def _collect(self) -> None:
+        expected = {name: track.job for name, track in self._tracks.items()}
+        for name, content in folders.arrived(self._run.folder, expected):
+            del self._tracks[name]
+            self._end(name, self._subjects[name].examined(expected[name], content))
+
+    def _advance(self, states: Mapping[str, JobState]) -> None:
+        run, cancelled = self._run, []
+        for name, track in list(self._tracks.items()):
+            state = states.get(track.job)
+            end = track.end(state, run.now(), run.plan.start_seconds, self._run_seconds)
+            if end is None:
+                continue
+            del self._tracks[name]
+            outcome, detail = end
+            if state is not None and state.phase != "ended":
+                cancelled.append(track.job)
+            if outcome == "broken":
+                code = run.scheduler.exit_code(track.job)
+                words = folders.last_words(run.folder, name, track.job)
+                detail += (f", exit code {code}" if code else "") + (f": {words}" if words else "")
+            self._end(name, self._subjects[name].unexamined(outcome, detail, track.job))
+        if cancelled:
+            run.scheduler.cancel(cancelled)
+
+    def _lose(self, why: str) -> None:
+        detail = f"the scheduler has not answered for {duration(SILENT_SECONDS)}: {why}"
+        for name, track in self._tracks.items():
+            self._end(name, self._subjects[name].unexamined("lost", detail, track.job))
+        self._tracks.clear()
+        self._settle({})
+
+    def _end(self, name: str, verdict: _Verdict) -> None:
+        self._verdicts[name] = verdict
+        self._run.progress.note(_line(verdict))
 
 
 class Run:
@@ -39,29 +262,18 @@ class Run:
         self,
         plan: Plan,
         folder: Path,
-        scheduler: Scheduler,
+        scheduler: Slurm,
         progress: Progress,
         *,
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._plan = plan
-        self._site = Site(
-            run=plan.run,
-            folder=folder,
-            scheduler=scheduler,
-            progress=progress,
-            now=now,
-            wait=wait,
-        )
-        self._nodes = Stage(
-            self._site,
-            "verify nodes",
-            "nodes",
-            [self._node(promise) for promise in plan.promises],
-            self._limits(script.time_limit(plan.limit_seconds)),
-        )
-        self._groups: Stage[Group] | None = None
+        self.plan, self.folder, self.scheduler, self.progress = plan, folder, scheduler, progress
+        self.now, self.wait = now, wait
+        subjects = [self._node(promise) for promise in plan.promises]
+        minutes = planning.time_limit(plan.limit_seconds)
+        self._nodes = _Stage(self, "verify nodes", "nodes", subjects, minutes)
+        self._groups: _Stage[Group] | None = None
 
     def finish(self, *, resumed: bool = False) -> Summary:
         """Do what is left of the plan, and return the table, which is also in the folder.
@@ -73,26 +285,22 @@ class Run:
             self._nodes.take_up()
         try:
             self._nodes.finish()
-            if self._plan.across is not None:
-                self._train_together(self._plan.across, resumed=resumed)
+            if self.plan.across is not None:
+                self._train_together(self.plan.across, resumed=resumed)
         except BaseException:
             self._give_up()
             raise
         return self._save()
 
     def _train_together(self, common: Common, *, resumed: bool) -> None:
-        members = groups.proven(self._entries(), self._plan.promises)
-        scripts = {each.name: script.group_text(each, common) for each in members}
-        folders.add_scripts(self._site.folder, scripts)
+        members = groups.proven(self._entries(), self.plan.promises)
+        scripts = {each.name: planning.group_script(each, common) for each in members}
+        folders.add_scripts(self.folder, scripts)
         if resumed:
-            self._cancel_others({*scripts, *(promise.node for promise in self._plan.promises)})
-        stage = Stage(
-            self._site,
-            "train together",
-            "groups",
-            [self._group(each) for each in members],
-            self._limits(script.group_time_limit(common.limit_seconds)),
-        )
+            self._cancel_others({*scripts, *(promise.node for promise in self.plan.promises)})
+        minutes = planning.group_time_limit(common.limit_seconds)
+        subjects = [self._group(each) for each in members]
+        stage = _Stage(self, "train together", "groups", subjects, minutes)
         if resumed:
             stage.take_up()
         self._groups = stage
@@ -100,32 +308,23 @@ class Run:
 
     def _cancel_others(self, subjects: set[str]) -> None:
         """Cancel jobs of groups that have other members now: nobody follows them any more."""
-        states = self._site.scheduler.jobs(self._plan.run).values()
+        states = self.scheduler.jobs(self.plan.run).values()
         live = [state for state in states if state.phase != "ended"]
         if others := [state.job for state in live if state.subject not in subjects]:
-            self._site.scheduler.cancel(others)
+            self.scheduler.cancel(others)
 
-    def _limits(self, minutes: int) -> Limits:
-        return Limits(start=self._plan.start_seconds, run=60 * minutes + _GRACE_SECONDS)
-
-    def _node(self, promise: Promise) -> Subject[Judged]:
-        def examined(job: str, content: bytes) -> Judged:
-            where = folders.result_path(self._site.folder, promise.node, job).name
-            return judge.examined(promise, job, content, self._plan.run, where)
-
-        return Subject(
+    def _node(self, promise: Promise) -> _Subject[Judged]:
+        return _Subject(
             name=promise.node,
-            examined=examined,
+            examined=partial(judge.examined, promise, self.plan.run),
             unexamined=partial(judge.unexamined, promise),
-            described=lambda judged: _node_line(judged.entry),
         )
 
-    def _group(self, members: Members) -> Subject[Group]:
-        return Subject(
+    def _group(self, members: Members) -> _Subject[Group]:
+        return _Subject(
             name=members.name,
-            examined=partial(groups.examined, members, self._plan.run),
+            examined=partial(groups.examined, members, self.plan.run),
             unexamined=partial(groups.unexamined, members),
-            described=_group_line,
         )
 
     def _give_up(self) -> None:
@@ -134,39 +333,39 @@ class Run:
         jobs = [job for stage in stages for job in stage.give_up()]
         self._save()
         if jobs:
-            self._site.scheduler.cancel(jobs)
+            self.scheduler.cancel(jobs)
         # One may have been accepted while its submission was interrupted.
         with contextlib.suppress(ToolError):
             if late := [job for stage in stages for job in stage.live() if job not in jobs]:
-                self._site.scheduler.cancel(late)
+                self.scheduler.cancel(late)
 
     def _entries(self) -> tuple[Entry, ...]:
         """Return the rows of all nodes in natural order."""
-        entries = (*judge.against_equals(self._nodes.judged), *self._plan.left_out)
+        entries = (*judge.against_equals(self._nodes.verdicts), *self.plan.left_out)
         return tuple(sorted(entries, key=lambda entry: natural(entry.node)))
 
     def _save(self) -> Summary:
         summary = Summary(
-            run=self._plan.run,
-            scheduler=self._plan.scheduler,
-            started=self._plan.started,
+            run=self.plan.run,
+            scheduler=self.plan.scheduler,
+            started=self.plan.started,
             finished=stamps.now(),
-            quick=self._plan.quick,
-            epochs=self._plan.epochs,
+            quick=self.plan.quick,
+            epochs=self.plan.epochs,
             entries=self._entries(),
-            across=self._plan.across is not None,
-            groups=self._groups.judged if self._groups is not None else (),
+            across=self.plan.across is not None,
+            groups=self._groups.verdicts if self._groups is not None else (),
         )
-        folders.save(self._site.folder, summary)
+        folders.save(self.folder, summary)
         return summary
 
 
-def _node_line(entry: Entry) -> str:
+def _line(verdict: Judged | Group) -> str:
+    """Return what became of a node or a group in one line."""
+    if isinstance(verdict, Group):
+        nodes = f"{len(verdict.nodes)} nodes together ({', '.join(verdict.nodes)})"
+        return f"{nodes}: {verdict.outcome}: {verdict.detail}"
+    entry = verdict.entry
     seconds = f", epoch {entry.epoch_seconds:.1f} s" if entry.epoch_seconds else ""
     detail = f": {entry.detail}" if entry.detail and entry.outcome != "verified" else ""
     return f"{entry.node}: {entry.outcome}{seconds}{detail}"
-
-
-def _group_line(group: Group) -> str:
-    nodes = f"{len(group.nodes)} nodes together ({', '.join(group.nodes)})"
-    return f"{nodes}: {group.outcome}: {group.detail}"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from envbuilder.core import ownership, schema, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet.kubernetes.settings import KubernetesSettings
+from envbuilder.fleet.model import Entry, NodeName, Promise
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from envbuilder.fleet.model import Node
@@ -54,6 +55,57 @@ ShellLine = Annotated[
 Argument = Annotated[
     str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,1000}\Z", description="a word of a command")
 ]
+Namespace = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z",
+        description="a namespace: at most 63 lower-case letters, digits and hyphens",
+    ),
+]
+ObjectName = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!.{254})[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z",
+        description="a name in Kubernetes: lower-case letters, digits, hyphens and dots",
+    ),
+]
+LabelValue = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z",
+        description="a label's value: at most 63 letters, digits, dots, hyphens and underscores",
+    ),
+]
+ExtendedResource = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9][a-z0-9.-]{0,200}/[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z",
+        description="a device plugin's resource, such as nvidia.com/gpu",
+    ),
+]
+Memory = Annotated[
+    str,
+    Meta(
+        pattern=r"^[1-9][0-9]{0,8}(Mi|Gi|Ti)\Z",
+        description="an amount of memory, such as 8Gi",
+    ),
+]
+TaintText = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,252}\Z",
+        description="the key or value of a taint, such as nvidia.com/gpu",
+    ),
+]
+FolderInVolume = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,200}\Z",
+        description="a folder in a volume, without a slash at its beginning",
+    ),
+]
+Count = Annotated[int, Meta(ge=1, le=1024)]
+Group = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _OWN = (
     *("job-name", "nodelist", "nodes", "ntasks", "ntasks-per-node"),
     *("output", "error", "array", "time", "requeue"),
@@ -88,6 +140,56 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
 
+class Toleration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A taint of nodes that pods may run on all the same; without `value`, whatever its value."""
+
+    key: TaintText
+    value: TaintText | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A folder in a volume that several nodes can mount."""
+
+    claim: ObjectName
+    """A PersistentVolumeClaim in the same namespace."""
+    folder: FolderInVolume | None = None
+    """Without it, the top of the volume."""
+
+
+class KubernetesSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a site says of its Kubernetes cluster."""
+
+    images: dict[types.Name, types.ImageRef]
+    """The image of each profile, which `envbuilder build` made; by digest, it stays the same."""
+    nodes: dict[NodeName, types.Name] = {}
+    """Which node is for which profile. Without it, `profiles:` decides by the nodes' labels."""
+    namespace: Namespace | None = None
+    """Without it, that of kubectl's context."""
+    resources: dict[types.Accelerator, dict[ExtendedResource, Count]] = {}
+    """What a pod requests of the device plugin, if not one device by its vendor's usual name."""
+    cpus: Count = 2
+    """CPUs to request."""
+    memory: Memory = "8Gi"
+    """Memory to request."""
+    minutes: Annotated[int, Meta(ge=1, le=1440)] = 30
+    """How long a pod may take from its start on the node, the pull of its image included."""
+    wait_hours: Annotated[int, Meta(ge=1, le=720)] = 24
+    """How long a job may wait for its node."""
+    keep_hours: Annotated[int, Meta(ge=1, le=720)] = 24
+    """How long a finished job stays, with its log."""
+    queue: LabelValue | None = None
+    """A LocalQueue of Kueue."""
+    pull_secrets: Annotated[tuple[ObjectName, ...], Meta(max_length=20)] = ()
+    tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=20)] = ()
+    groups: Annotated[tuple[Group, ...], Meta(max_length=20)] = ()
+    """Numbers of the groups that own AMD's and Intel's device nodes, such as that of `render`."""
+    data: Claim | None = None
+    """The four files of MNIST; without it, manifests carry the small subset, which is used then."""
+    shared: Claim | None = None
+    """For `--ddp`: a folder that all pods can write, in which the nodes meet."""
+
+
 class FleetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a site says of its cluster."""
 
@@ -112,33 +214,72 @@ def read(path: Path) -> FleetSettings:
     """
     ownership.require_own(path)
     text = schema.read_text(path)
-    data = schema.parse_yaml(text, str(path))
-    settings = schema.decode(data, FleetSettings, str(path), text)
+    settings = schema.decode(schema.parse_yaml(text, str(path)), FleetSettings, str(path), text)
+    for keys, problem, hint in _problems(settings):
+        where = schema.place(str(path), text, keys)
+        raise InvalidError(f"{where}: {'.'.join(keys)}: {problem}", hint)
+    return settings
+
+
+def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
+    """Yield the place of each mistake that the types allow, the mistake and a suggestion."""
     for number, rule in enumerate(settings.profiles):
         if not rule.conditions:
-            where = schema.place(str(path), text, ["profiles", str(number)])
-            raise InvalidError(
-                f"{where}: profiles.{number}: it applies to no node",
-                "Add feature:, gres: or node: to say which nodes it is for.",
-            )
+            hint = "Add feature:, gres: or node: to say which nodes it is for."
+            yield ["profiles", str(number)], "it applies to no node", hint
     for number, option in enumerate(settings.sbatch):
         if _is_own(option):
-            where = schema.place(str(path), text, ["sbatch", str(number)])
-            raise InvalidError(
-                f"{where}: sbatch.{number}: envbuilder itself sets {option.partition('=')[0]}",
-                "Leave it out; see `envbuilder fleet verify --help`.",
-            )
+            problem = f"envbuilder itself sets {option.partition('=')[0]}"
+            hint = "Leave it out; see `envbuilder fleet verify --help`."
+            yield ["sbatch", str(number)], problem, hint
     program = settings.command[0] if settings.command else ""
     if "/" in program and not program.startswith("/"):
-        where = schema.place(str(path), text, ["command", "0"])
-        raise InvalidError(
-            f"{where}: command.0: {program} is not an absolute path",
-            "Jobs start in another folder: begin it with /.",
-        )
-    return settings
+        hint = "Jobs start in another folder: begin it with /."
+        yield ["command", "0"], f"{program} is not an absolute path", hint
 
 
 def _is_own(option: str) -> bool:
     if not option.startswith("--"):
         return option[1] in _OWN_LETTERS
     return re.split(r"[= ]", option[2:])[0] in _OWN
+
+
+def promised(
+    nodes: Iterable[Node], settings: FleetSettings, profile: str | None
+) -> tuple[tuple[Promise, ...], tuple[Entry, ...]]:
+    """Return what nodes must prove, and the rows of those that get no job.
+
+    `profile` is promised of every node, whatever the settings say.
+    """
+    promises, left_out = list[Promise](), list[Entry]()
+    for node in nodes:
+        promise = _promise(node, settings, profile)
+        if promise is None:
+            text = "no rule in the settings is for it"
+            left_out.append(Entry(node=node.name, outcome="unmapped", detail=text))
+        elif node.usable:
+            promises.append(promise)
+        else:
+            left_out.append(
+                Entry(
+                    node=node.name,
+                    outcome="drained",
+                    promised=promise.profile or "",
+                    why=promise.why,
+                    detail=f"{node.state}: {node.reason or 'no reason is stated'}",
+                )
+            )
+    return tuple(promises), tuple(left_out)
+
+
+def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
+    """Return what a node must prove; None if the settings have rules, and none is for it."""
+    gpus = sum(r.count for r in node.resources if r.name == "gpu")
+    if profile is not None:
+        return Promise(node=node.name, profile=profile, why="--profile", gpus=gpus)
+    for rule in settings.profiles:
+        if rule.applies(node):
+            return Promise(node=node.name, profile=rule.profile, why=rule.conditions, gpus=gpus)
+    if settings.profiles:
+        return None
+    return Promise(node=node.name, why="what it detects", gpus=gpus)

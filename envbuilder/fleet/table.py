@@ -7,94 +7,101 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.core import console
-from envbuilder.core.text import amount, counted, percent
-from envbuilder.fleet.model import LEFT_OUT, OUTCOMES, PROVEN, named
+from envbuilder.core.text import amount, counted, percent, times
+from envbuilder.fleet.model import LEFT_OUT, MARKS, OUTCOMES, PROVEN, named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from envbuilder.fleet.model import Entry, Group, Summary
+    from envbuilder.fleet.model import Entry, Group, Summary, Tone
 
-_COLOURS = {
-    "verified": "green",
-    "busy": "green",
-    "slow": "yellow",
-    "unproven": "yellow",
-    "drained": "dim",
-}
-_COLOURS |= {"unmapped": "dim", "pending": "yellow", "interrupted": "yellow"}
+_COLOURS: dict[Tone, str] = {"good": "green", "caution": "yellow", "bad": "red", "left": "dim"}
 NOT_ATTESTED = "Not attested: node, pod and run are those that the saved logs name."
 MOST_ROWS = 60
 """Up to so many nodes, all of them have a row; of more, only those that were not proven."""
+_FOLDED = {"overflow": "fold"}
+_NUMBER = {"justify": "right", "no_wrap": True}
+_NODE_COLUMNS: dict[str, dict[str, Any]] = {
+    "node": {**_FOLDED, "max_width": 20},
+    "promised": {**_FOLDED, "max_width": 14},
+    "found": {"overflow": "ellipsis", "no_wrap": True, "max_width": 24},
+    "epoch": _NUMBER,
+    "share": _NUMBER,
+}
+_GROUP_COLUMNS: dict[str, dict[str, Any]] = {
+    "together": {**_FOLDED, "max_width": 28},
+    "profile": {**_FOLDED, "max_width": 14},
+    "images/s": _NUMBER,
+    "efficiency": _NUMBER,
+}
 
 
 def show(summary: Summary, terminal: Any) -> None:
-    """Print the table, what is to be said of single nodes, and the counts, to rich's console."""
-    from rich.table import Table
+    """Print the table, remarks on single nodes, and the counts, to rich's console."""
     from rich.text import Text
 
     entries = summary.entries
     everything = len(entries) <= MOST_ROWS
     shown = [entry for entry in entries if everything or entry.outcome not in PROVEN]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("node", overflow="fold", max_width=20)
-    table.add_column("promised", overflow="fold", max_width=14)
-    table.add_column("found", overflow="ellipsis", no_wrap=True, max_width=24)
-    table.add_column("epoch", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for entry in shown:
-        seconds, share = entry.epoch_seconds, entry.share
-        table.add_row(
-            Text(entry.node),
-            Text(entry.promised or "-"),
-            Text(entry.device or "-"),
-            f"{amount(seconds)} s" if seconds is not None else "-",
-            f"{share:.2f}×" if share is not None else "-",
-            Text(entry.outcome, style=_COLOURS.get(entry.outcome, "red")),
-        )
     if shown:
-        terminal.print(table)
+        terminal.print(_table(_NODE_COLUMNS, ((_cells(entry), entry) for entry in shown)))
     if len(shown) < len(entries):
         terminal.print(f"and {counts([e for e in entries if e.outcome in PROVEN])}")
-    for line in remarks(entries):
-        terminal.print(Text(line))
+    for entry in entries:
+        if entry.outcome != "verified" or entry.partial:
+            _remark(terminal, entry.node, entry)
     if entries or not summary.across:
         terminal.print(Text(counts(entries), style="bold"))
+    if summary.groups:
+        if entries:
+            terminal.print()
+        rows = ((_group_cells(group), group) for group in summary.groups)
+        terminal.print(_table(_GROUP_COLUMNS, rows))
+    for group in summary.groups:
+        if group.outcome != "verified":
+            _remark(terminal, named(group.nodes), group)
     if summary.across:
-        _show_groups(summary, terminal)
+        terminal.print(Text(together(summary), style="bold"))
     if not summary.attested:
         terminal.print(Text(NOT_ATTESTED))
 
 
-def _show_groups(summary: Summary, terminal: Any) -> None:
-    """Print the nodes that trained together."""
+def _table(
+    columns: dict[str, dict[str, Any]], rows: Iterable[tuple[Sequence[str], Entry | Group]]
+) -> Any:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("together", overflow="fold", max_width=28)
-    table.add_column("profile", overflow="fold", max_width=14)
-    table.add_column("images/s", justify="right", no_wrap=True)
-    table.add_column("efficiency", justify="right", no_wrap=True)
+    for title, options in columns.items():
+        table.add_column(title, **options)
     table.add_column("verdict", no_wrap=True)
-    for group in summary.groups:
-        speed = group.images_per_second
-        table.add_row(
-            Text(named(group.nodes)),
-            Text(group.profile or "-"),
-            f"{speed:,.0f}" if speed is not None else "-",
-            percent(group.efficiency, 0) if group.efficiency is not None else "-",
-            Text(group.outcome, style=_COLOURS.get(group.outcome, "red")),
-        )
-    if summary.groups:
-        if summary.entries:
-            terminal.print()
-        terminal.print(table)
-    for group in summary.groups:
-        if group.outcome != "verified" and group.detail:
-            terminal.print(Text("\n".join(_remark(named(group.nodes), group))))
-    terminal.print(Text(together(summary), style="bold"))
+    for cells, row in rows:
+        verdict = Text(row.outcome, style=_COLOURS[MARKS[row.outcome].tone])
+        table.add_row(*(Text(cell or "-") for cell in cells), verdict)
+    return table
+
+
+def _cells(entry: Entry) -> Sequence[str]:
+    seconds = "" if entry.epoch_seconds is None else f"{amount(entry.epoch_seconds)} s"
+    share = "" if entry.share is None else times(entry.share)
+    return entry.node, entry.promised, entry.device, seconds, share
+
+
+def _group_cells(group: Group) -> Sequence[str]:
+    speed = "" if group.images_per_second is None else f"{group.images_per_second:,.0f}"
+    efficiency = "" if group.efficiency is None else percent(group.efficiency, 0)
+    return named(group.nodes), group.profile, speed, efficiency
+
+
+def _remark(terminal: Any, name: str, row: Entry | Group) -> None:
+    """Print why a node or a group has its outcome, if that is known."""
+    from rich.text import Text
+
+    if row.detail:
+        line = f"{name}: {row.outcome}: {row.detail}"
+        wrapped = textwrap.wrap(line, console.WIDTH, subsequent_indent="  ")
+        terminal.print(Text("\n".join(wrapped)))
 
 
 def together(summary: Summary) -> str:
@@ -105,22 +112,9 @@ def together(summary: Summary) -> str:
     return f"{number:,} of {counted(len(summary.groups), 'group')} of nodes trained together."
 
 
-def remarks(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield why nodes were not verified, or not all of them, or their speed not judged."""
-    for entry in entries:
-        if (entry.outcome != "verified" or entry.partial) and entry.detail:
-            yield from _remark(entry.node, entry)
-
-
-def _remark(name: str, what: Entry | Group) -> list[str]:
-    line = f"{name}: {what.outcome}: {what.detail}"
-    return textwrap.wrap(line, console.WIDTH, subsequent_indent="  ")
-
-
 def counts(entries: Sequence[Entry]) -> str:
     """Return how many nodes have each outcome, such as `3 nodes: 2 verified, 1 wrong`."""
     number = Counter(entry.outcome for entry in entries)
     each = ", ".join(f"{number[outcome]} {outcome}" for outcome in OUTCOMES if number[outcome])
-    examined = sum(number[outcome] for outcome in OUTCOMES if outcome not in LEFT_OUT)
-    nothing = "" if examined else "; nothing was examined"
+    nothing = "" if number.keys() - LEFT_OUT else "; nothing was examined"
     return f"{counted(len(entries), 'node')}: {each or 'none'}{nothing}"

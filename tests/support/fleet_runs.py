@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder.fleet import judge
 from envbuilder.fleet.model import Detected, Entry, Group, Promise, Summary
-from envbuilder.fleet.result import Result, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -147,7 +146,7 @@ class Fleet:
         epochs = self._report["training"]["epochs"]
         pace = {"seconds": seconds, "samples_per_second": 60000 / seconds}
         report["training"] = {**self._report["training"], "epochs": [{**e, **pace} for e in epochs]}
-        result = Result(
+        result = judge.Result(
             schema=1,
             run=RUN,
             job=job,
@@ -160,11 +159,11 @@ class Fleet:
             gpus=None,
             report=report,
         )
-        self.results.append((promise, job, encode(result)))
+        self.results.append((promise, job, judge.encode(result)))
 
     def judged(self) -> list[Judged]:
         """Read and examine what the nodes sent."""
-        return [judge.examined(p, job, content, RUN, p.node) for p, job, content in self.results]
+        return [judge.examined(p, RUN, job, content) for p, job, content in self.results]
 
     def summary(self, **changes: Any) -> Summary:
         return merged([*self.judged(), *self.silent], **changes)

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders
-from envbuilder.fleet import result as results
-from envbuilder.fleet.folder import Plan
+from envbuilder.fleet import judge
 from envbuilder.fleet.model import SCHEMA, Detected, Node, Promise
-from envbuilder.fleet.result import Result
-from envbuilder.fleet.scheduler import JobState, RefusedError
-from envbuilder.fleet.slurm import parse
-from envbuilder.fleet.slurm.script import Common
+from envbuilder.fleet.planning import Common, Plan
+from envbuilder.fleet.slurm import JobState, RefusedError, Slurm, parse_jobs
 from tests.support import reports
 
 if TYPE_CHECKING:
@@ -55,7 +52,7 @@ def result(
         "gpus": None,
         "report": report() if sent is None else sent,
     }
-    return results.encode(Result(**{**facts, **changes}))
+    return judge.encode(judge.Result(**{**facts, **changes}))
 
 
 def failed(node: str, job: str, code: int | None, message: str) -> bytes:
@@ -91,11 +88,11 @@ def common(folder: Path) -> Common:
 
 def job_state(job: str, name: str, word: str) -> JobState:
     """What squeue says of a job in this state."""
-    return parse.jobs(f"{job}|{word}|/run/scripts/{name}.sbatch|Resources\n")[job]
+    return parse_jobs(f"{job}|{word}|/run/scripts/{name}.sbatch|Resources\n")[job]
 
 
 @dataclass
-class RecordedScheduler:
+class RecordedScheduler(Slurm):
     """A scheduler in a world where a tick is a second, and jobs do what was recorded of them.
 
     `script` says for each node, or for a single job, by the seconds after its submission, how the

@@ -1,4 +1,4 @@
-"""Verification on Kubernetes: manifests for the user to apply, and the results in their logs.
+"""Kubernetes: manifests for the user to create, and the results in the logs that the user saves.
 
-envbuilder talks to a cluster through `kubectl` alone, and only reads from it.
+envbuilder itself never talks to a cluster.
 """

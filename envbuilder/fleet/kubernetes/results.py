@@ -6,9 +6,8 @@ nothing attests them, and no outcome is better than `unproven`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -19,12 +18,12 @@ from envbuilder.core.resources import MARK
 from envbuilder.core.text import printable
 from envbuilder.fleet import groups, judge
 from envbuilder.fleet.groups import Members
-from envbuilder.fleet.kubernetes.jobs import pod_job
-from envbuilder.fleet.kubernetes.manifests import IMAGES, WHY
-from envbuilder.fleet.kubernetes.names import NODE, NODES, PROFILE, RUN
+from envbuilder.fleet.kubernetes.manifests import IMAGES, NODE, NODES, PROFILE, RUN, WHY, pod_job
 from envbuilder.fleet.model import (
     LONGEST_REASON,
     PROVEN,
+    Entry,
+    Group,
     JobId,
     NodeName,
     Promise,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from envbuilder.fleet.model import Entry, Group, Outcome
+    from envbuilder.fleet.model import Outcome
     from envbuilder.payload.training.dataset import Dataset
     from envbuilder.profiles.profile import Profile
 
@@ -57,48 +56,13 @@ _LAST_LINES, _LONGEST_LINE = 12, 500
 _EVENT = '{"event":'
 
 
-class _Labels(Struct, frozen=True):
-    run: RunId = msgspec.field(name=RUN)
-
-
-class _Annotations(Struct, frozen=True):
-    profile: types.Name = msgspec.field(name=PROFILE)
-    images: Literal["all", "subset"] = msgspec.field(name=IMAGES)
-    node: NodeName | None = msgspec.field(name=NODE, default=None)
-    nodes: str = msgspec.field(name=NODES, default="")
-    why: str = msgspec.field(name=WHY, default="")
-
-
-class _Metadata(Struct, frozen=True):
-    name: JobId
-    labels: _Labels
-    annotations: _Annotations
-
-
-class _PodSpec(Struct, frozen=True):
-    activeDeadlineSeconds: int  # noqa: N815 (the API's name)
-
-
-class _Template(Struct, frozen=True):
-    spec: _PodSpec
-
-
-class _Spec(Struct, frozen=True):
-    template: _Template
-
-
-class _Manifest(Struct, frozen=True):
-    metadata: _Metadata
-    spec: _Spec
-
-
 class RenderedJob(Struct, frozen=True, kw_only=True):
     """A Job that `fleet render` wrote: for one node, or for several that train together."""
 
-    run: str
-    name: str
+    run: RunId
+    name: JobId
     nodes: Annotated[tuple[NodeName, ...], Meta(min_length=1, max_length=MOST_RANKS)]
-    profile: str
+    profile: types.Name
     why: str
     """What promises the profile of its only node."""
     subset: bool
@@ -117,6 +81,11 @@ class Log(Struct, frozen=True, kw_only=True):
     """Whether the payload printed an error of its own."""
     last: str
     """That error, or else the last lines that are no events."""
+
+    @property
+    def pod(self) -> str:
+        """Return the pod that the log names, safe to print."""
+        return printable("".join(self.run_id.split("/", 2)[2:]), LONGEST_REASON)
 
 
 def is_rendered(folder: Path) -> bool:
@@ -143,24 +112,25 @@ def _read_job(path: Path) -> RenderedJob:
     where, text = str(path), schema.read_text(path)
     if MARK not in text.partition("\n")[0]:
         raise InvalidError(f"{where}: not made by envbuilder", "Move it away.")
-    manifest = schema.decode(schema.parse_yaml(text, where), _Manifest, where, text)
-    metadata, notes = manifest.metadata, manifest.metadata.annotations
-    nodes = [notes.node] if notes.node else notes.nodes.split(",")
-    facts = {
-        "run": metadata.labels.run,
-        "name": metadata.name,
-        "nodes": nodes,
-        "profile": notes.profile,
-        "why": printable(notes.why, LONGEST_REASON),
-        "subset": notes.images == "subset",
-        "seconds": manifest.spec.template.spec.activeDeadlineSeconds,
-    }
+    manifest = schema.parse_yaml(text, where)
     try:
+        metadata = manifest["metadata"]
+        notes = metadata["annotations"]
+        facts = {
+            "run": metadata["labels"][RUN],
+            "name": metadata["name"],
+            "nodes": [notes[NODE]] if NODE in notes else notes[NODES].split(","),
+            "profile": notes[PROFILE],
+            "why": printable(notes.get(WHY, ""), LONGEST_REASON),
+            "subset": notes[IMAGES] == "subset",
+            "seconds": manifest["spec"]["template"]["spec"]["activeDeadlineSeconds"],
+        }
         job = decoding.convert(facts, RenderedJob)
-    except msgspec.ValidationError as error:
-        raise InvalidError(f"{where}: {NODES}: {error}", "Render the run again.") from error
-    if len(set(nodes)) < len(nodes):
-        raise InvalidError(f"{where}: {NODES}: a node is named twice", "Render the run again.")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = printable(str(error), LONGEST_REASON)
+        raise InvalidError(f"{where}: not a rendered Job: {problem}", "Render it again.") from error
+    if len(set(job.nodes)) < len(job.nodes):
+        raise InvalidError(f"{where}: {NODES}: a node is named twice", "Render it again.")
     return job
 
 
@@ -253,17 +223,9 @@ def _without_report(job: RenderedJob, log: Log | str) -> tuple[Outcome, str] | N
     if log.report is None:
         last = log.last.splitlines()[-1:] or ["it is empty"]
         return "lost", f"the log holds no report; save it again when the pod has ended: {last[0]}"
-    run, node, pod = _named(log)
-    if run != job.run or node not in job.nodes or not pod:
+    if not log.pod or log.run_id.split("/")[:2] not in [[job.run, node] for node in job.nodes]:
         return "mixed-up", f"the report in its log is of {printable(log.run_id, LONGEST_REASON)}"
     return None
-
-
-def _named(log: Log) -> tuple[str, str, str]:
-    """Return the run, node and pod that a log names."""
-    run, _, rest = log.run_id.partition("/")
-    node, _, pod = rest.partition("/")
-    return run, node, pod
 
 
 def _judge_node(job: RenderedJob, log: Log | str, profile: Profile, data: Dataset) -> Entry:
@@ -278,12 +240,9 @@ def _judge_node(job: RenderedJob, log: Log | str, profile: Profile, data: Datase
         entry = judge.unexamined(promise, "failed", error.message, job.name).entry
     else:
         entry = judge.of_report(promise, job.name, report).entry
-    entry = replace(entry, pod=printable(_named(log)[2], LONGEST_REASON))
-    return replace(entry, outcome="unproven", detail=UNREPEATED) if _is_proof(entry) else entry
-
-
-def _is_proof(judged: Entry | Group) -> bool:
-    return judged.outcome in {*PROVEN, "slow"}
+    if entry.outcome in {*PROVEN, "slow"}:
+        entry = replace(entry, outcome="unproven", detail=UNREPEATED)
+    return replace(entry, pod=log.pod)
 
 
 def _checked(
@@ -336,5 +295,6 @@ def _judge_group(job: RenderedJob, log: Log | str) -> Group:
         "scaling": {key: value for key, value in report.items() if key != "schema"},
     }
     group = groups.of_result(members, attempt, job.name, sent)
-    group = replace(group, pod=printable(_named(log)[2], LONGEST_REASON))
-    return replace(group, outcome="unproven") if _is_proof(group) else group
+    if group.outcome in PROVEN:
+        group = replace(group, outcome="unproven")
+    return replace(group, pod=log.pod)

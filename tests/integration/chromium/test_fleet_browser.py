@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.fleet import drift
+from envbuilder.fleet import drift, page
 from envbuilder.fleet.model import Group
-from envbuilder.fleet.page import page
 from tests.support.browser import SMALLEST_TEXT, WIDER, Browser
 from tests.support.fleet_runs import Fleet, earlier, entry, summary, unreported
 

@@ -11,7 +11,7 @@ import pwd
 
 import pytest
 
-from envbuilder.fleet.slurm import parse
+from envbuilder.fleet.slurm import parse_jobs
 from tests.support.slurm import USER, SlurmCluster
 from tests.support.slurm_configuration import Limits, Node
 from tests.support.slurm_jobs import await_state, expire, fields, submit, until
@@ -119,7 +119,7 @@ def test_a_cancelled_job_is_being_ended_for_a_while(cluster: SlurmCluster) -> No
     until(lambda: len(cluster.processes("n-plain")) == 3, "slurmstepd, the script and sleep")
     assert cluster.run(("scancel", job)).returncode == 0
     assert queue(cluster, job) == [f"{job}|COMPLETING|None|0|n-plain|n-plain"]
-    assert parse.jobs(f"{job}|COMPLETING|x|None")[job].phase == "ending"
+    assert parse_jobs(f"{job}|COMPLETING|x|None")[job].phase == "ending"
     await_state(cluster, job, "CANCELLED")
 
 

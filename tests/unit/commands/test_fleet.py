@@ -13,10 +13,9 @@ from envbuilder import cli
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.fleet import folder as folders
-from envbuilder.fleet import groups, summaries
+from envbuilder.fleet import groups, slurm
 from envbuilder.fleet import run as runs
 from envbuilder.fleet.model import Promise
-from envbuilder.fleet.slurm import client
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary
 from tests.support.fleets import RecordedScheduler, node, plan, promise, result
@@ -56,7 +55,7 @@ class Cluster(RecordedScheduler):
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.chdir(tmp_path)
     known = Cluster(tmp_path / "run")
-    monkeypatch.setattr(client, "Slurm", lambda partition: known)
+    monkeypatch.setattr(slurm, "Slurm", lambda partition: known)
     return known
 
 
@@ -446,5 +445,5 @@ def test_many_nodes_are_summed_up(tmp_path: Path) -> None:
 def test_of_many_nodes_busy_ones_are_not_counted_as_verified(tmp_path: Path) -> None:
     busy = [entry(f"busy{n}", outcome="busy", detail="", share=None) for n in range(2)]
     others = [entry(f"n{n}") for n in range(60)]
-    (tmp_path / "summary.json").write_bytes(summaries.encode(summary(*others, *busy)))
+    (tmp_path / "summary.json").write_bytes(folders.encode(summary(*others, *busy)))
     assert fleet("show", str(tmp_path)).stdout.startswith("and 62 nodes: 60 verified, 2 busy\n")

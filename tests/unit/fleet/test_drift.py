@@ -100,7 +100,7 @@ def test_a_busy_node_says_nothing_about_speed(which: int) -> None:
     pair[which] = entry("a", outcome="busy", epoch_seconds=9.0, share=None)
     compared = drift.compare(earlier(pair[0]), summary(pair[1]))
     assert (compared.changes, compared.timed, compared.ratio) == ((), 0, None)
-    assert "No node's speed" in drift.speeds(compared)
+    assert "No node's speed" in drift.sentences(compared)[1]
 
 
 @pytest.mark.parametrize("odd", [None, 0.0, -1.0])
@@ -147,7 +147,7 @@ def test_what_matters_most_comes_first() -> None:
     compared = drift.compare(earlier(*before), summary(*now))
     assert [c.kind for c in compared.changes] == ["worse", "slower", "gone", "new", "better"]
     assert compared.regressed
-    assert drift.headline(compared) == (
+    assert drift.sentences(compared)[0] == (
         "1 worse, 1 slower, 1 gone, 1 new, 1 better; 3 nodes are in both runs."
     )
     assert drift.lines(compared)[3] == "c: worse: was verified, is failed: arithmetic: wrong"

@@ -16,7 +16,7 @@ from tests.support.fleets import RUN, STARTED, failed, promise, report, result
 
 
 def judged(content: bytes, profile: str | None = "cpu") -> judge.Judged:
-    return judge.examined(promise(profile=profile), "7", content, RUN, "n1.7.json")
+    return judge.examined(promise(profile=profile), RUN, "7", content)
 
 
 def test_a_node_that_passed_on_a_quiet_machine_is_verified() -> None:
@@ -80,10 +80,10 @@ def test_without_a_report(code: int | None, message: str, outcome: str, detail: 
 @pytest.mark.parametrize(
     ("changes", "detail"),
     [
-        ({"run": "20261123t091500z-000000"}, "it is of run 20261123t091500z-000000"),
-        ({"job": "8"}, "it is of job 8, expected 7"),
-        ({"node": "n2"}, "it is of node n2, expected n1"),
-        ({"schema": 2}, "it has schema 2"),
+        ({"run": "20261123t091500z-000000"}, "is of run 20261123t091500z-000000"),
+        ({"job": "8"}, "is of job 8, expected 7"),
+        ({"node": "n2"}, "is of node n2, expected n1"),
+        ({"schema": 2}, "has schema 2"),
         ({"exit_code": 5}, "ended with 5, and its report says passed"),
         ({"report": None}, "it passed, and has no report"),
         ({"sent": report(known__profile="cuda")}, "is of the profile cuda, expected cpu"),
@@ -123,7 +123,7 @@ def nodes(*seconds: float, **changes: Any) -> list[judge.Judged]:
         sent = report(training__epochs=[reports.epoch(value)], **changes)
         named = promise(f"n{number}")
         content = result(f"n{number}", sent=sent)
-        each.append(judge.examined(named, "7", content, RUN, "x"))
+        each.append(judge.examined(named, RUN, "7", content))
     return each
 
 
@@ -215,7 +215,7 @@ def of_gpus(
     promised: int, content: bytes, covered: int | None = None, profile: str | None = "cuda"
 ) -> judge.Judged:
     node = Promise(node="n1", profile=profile, gpus=promised, covered=covered)
-    return judge.examined(node, "7", content, RUN, "n1.7.json")
+    return judge.examined(node, RUN, "7", content)
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders
-from envbuilder.fleet import stage, summaries
+from envbuilder.fleet import run as runs
 from envbuilder.fleet.groups import Members
 from envbuilder.fleet.model import Entry
 from envbuilder.fleet.run import Run
+from envbuilder.fleet.slurm import JOB_STATES, JobState, RefusedError
 from tests.support.fleets import (
     RecordedScheduler,
     across_result,
@@ -26,22 +28,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.fleet.model import Group, Summary
+    from envbuilder.fleet.planning import Plan
 
 
-def laid(folder: Path, *nodes: str, **changes: Any) -> folders.Plan:
+def laid(folder: Path, *nodes: str, **changes: Any) -> Plan:
     planned = plan(*(promise(node) for node in nodes), **changes)
     folders.create(folder, planned, dict.fromkeys(nodes, "#!/bin/bash\n"))
     return planned
 
 
 def driven(
-    folder: Path, planned: folders.Plan, scheduler: RecordedScheduler, *, resumed: bool = False
+    folder: Path, planned: Plan, scheduler: RecordedScheduler, *, resumed: bool = False
 ) -> tuple[dict[str, Entry], list[str]]:
     lines: list[str] = []
     progress = PlainProgress(lines.append)
     run = Run(planned, folder, scheduler, progress, now=scheduler.now, wait=scheduler.wait)
     summary = run.finish(resumed=resumed)
-    assert summaries.read(folder) == summary
+    assert folders.read_summary(folder) == summary
     return by_node(summary), lines
 
 
@@ -119,7 +122,7 @@ def test_one_that_stays_silent_ends_the_run(tmp_path: Path) -> None:
     entries, _ = driven(tmp_path, planned, scheduler)
     assert (entries["n1"].outcome, entries["n2"].outcome) == ("lost", "verified")
     assert "squeue failed" in entries["n1"].detail
-    assert scheduler.clock < 2 * stage.SILENT_SECONDS
+    assert scheduler.clock < 2 * runs.SILENT_SECONDS
 
 
 class Interrupted(RecordedScheduler):
@@ -136,7 +139,7 @@ def test_an_interrupted_run_cancels_its_own_jobs_and_can_go_on(tmp_path: Path) -
     scheduler.submitted["99"] = ("of-somebody-else", 0.0)
     with pytest.raises(KeyboardInterrupt):
         driven(tmp_path, planned, scheduler)
-    entries = by_node(summaries.read(tmp_path))
+    entries = by_node(folders.read_summary(tmp_path))
     assert {n: e.outcome for n, e in entries.items()} == {
         "done": "verified",
         "long": "interrupted",
@@ -231,7 +234,7 @@ def test_proven_nodes_train_together_after_all_were_verified(tmp_path: Path) -> 
     summary, lines = together(tmp_path, scheduler, "n1", "n2", "n3")
     (group,) = summary.groups
     assert (group.nodes, group.outcome, group.efficiency) == (("n1", "n2"), "verified", 0.9)
-    assert summaries.read(tmp_path) == summary
+    assert folders.read_summary(tmp_path) == summary
     assert not summary.passed  # because of n3
     name, submitted = scheduler.submitted[group.job or ""]
     assert (name, submitted > 110) == (PAIR, True)
@@ -280,7 +283,7 @@ def test_an_interrupted_training_is_cancelled_and_goes_on(tmp_path: Path) -> Non
     scheduler = Interrupted(tmp_path, {PAIR: {0: "RUNNING"}})
     with pytest.raises(KeyboardInterrupt):
         together(tmp_path, scheduler, "n1", "n2")
-    interrupted = summaries.read(tmp_path)
+    interrupted = folders.read_summary(tmp_path)
     assert {e.outcome for e in interrupted.entries} == {"verified"}
     assert outcomes(interrupted.groups) == {("n1", "n2"): "interrupted"}
     assert scheduler.cancelled == ["103"]
@@ -314,3 +317,197 @@ def test_a_training_goes_on_unless_its_nodes_are_others(tmp_path: Path) -> None:
     assert [group.name for group in summary.groups] == [trio]
     assert old in scheduler.cancelled
     assert scheduler.number > number
+
+
+class State(NamedTuple):
+    """What becomes of a job that stays in a state and sends nothing."""
+
+    outcome: str
+    cancelled: bool
+    taken_up: bool
+    """Whether a run that goes on follows it, instead of submitting another job."""
+    waits_for_result: bool
+    """Whether a result counts that it sends long after it was started."""
+
+
+WAITING = State("pending", cancelled=True, taken_up=True, waits_for_result=False)
+RUNNING = State("timed-out", cancelled=True, taken_up=True, waits_for_result=True)
+ENDING = State("timed-out", cancelled=True, taken_up=False, waits_for_result=True)
+
+
+def ended(outcome: str) -> State:
+    return State(outcome, cancelled=False, taken_up=False, waits_for_result=False)
+
+
+STATES = {
+    "PENDING": WAITING,
+    "CONFIGURING": WAITING,
+    "POWER_UP_NODE": WAITING,
+    "REQUEUED": WAITING,
+    "REQUEUE_FED": WAITING,
+    "REQUEUE_HOLD": WAITING,
+    "RESV_DEL_HOLD": WAITING,
+    "SPECIAL_EXIT": WAITING,
+    "RUNNING": RUNNING,
+    "EXPEDITING": RUNNING,
+    "RESIZING": RUNNING,
+    "SIGNALING": RUNNING,
+    "STOPPED": RUNNING,
+    "SUSPENDED": RUNNING,
+    "UPDATE_DB": RUNNING,
+    "COMPLETING": ENDING,
+    "STAGE_OUT": ENDING,
+    "BOOT_FAIL": ended("killed"),
+    "CANCELLED": ended("killed"),
+    "COMPLETED": ended("lost"),
+    "DEADLINE": ended("timed-out"),
+    "FAILED": ended("broken"),
+    "LAUNCH_FAILED": ended("broken"),
+    "NODE_FAIL": ended("killed"),
+    "OUT_OF_MEMORY": ended("killed"),
+    "PREEMPTED": ended("killed"),
+    "RECONFIG_FAIL": ended("broken"),
+    "REVOKED": ended("killed"),
+    "TIMEOUT": ended("timed-out"),
+    "A_STATE_OF_NEXT_YEAR": RUNNING,
+}
+
+
+def alone(folder: Path, scheduler: RecordedScheduler, *, resumed: bool = False) -> Entry:
+    """Drive a run of one node to its end; return the node's row."""
+    planned = plan(promise())
+    if not resumed:
+        folders.create(folder, planned, {"n1": ""})
+    progress = PlainProgress(lambda line: None)
+    run = Run(planned, folder, scheduler, progress, now=scheduler.now, wait=scheduler.wait)
+    (entry,) = run.finish(resumed=resumed).entries
+    return entry
+
+
+def test_no_documented_state_is_without_a_row() -> None:
+    assert JOB_STATES.keys() == STATES.keys() - {"A_STATE_OF_NEXT_YEAR"}
+
+
+@pytest.mark.parametrize(("word", "state"), STATES.items())
+def test_a_job_that_stays_so(word: str, state: State, tmp_path: Path) -> None:
+    scheduler = RecordedScheduler(tmp_path, {"n1": {0: word}})
+    entry = alone(tmp_path, scheduler)
+    assert (entry.outcome, entry.job) == (state.outcome, "101")
+    assert scheduler.cancelled == (["101"] if state.cancelled else [])
+    assert word in entry.detail or entry.outcome in {"pending", "killed", "lost"}
+
+
+@pytest.mark.parametrize(("word", "state"), STATES.items())
+def test_a_run_that_goes_on_finds_a_job_so(word: str, state: State, tmp_path: Path) -> None:
+    folders.create(tmp_path, plan(promise()), {"n1": ""})
+    scheduler = RecordedScheduler(tmp_path, {"n1": {0: word}})
+    folders.add_job(tmp_path, "n1", scheduler.submit(folders.script(tmp_path, "n1")))
+    entry = alone(tmp_path, scheduler, resumed=True)
+    assert entry.job == ("101" if state.taken_up else "102")
+    assert len(scheduler.submitted) == (1 if state.taken_up else 2)
+
+
+@pytest.mark.parametrize(("word", "state"), STATES.items())
+def test_a_job_becomes_so_after_it_was_started(word: str, state: State, tmp_path: Path) -> None:
+    """Its result is there after the time within which a job must start."""
+    scheduler = RecordedScheduler(tmp_path, {"n1": {0: "RUNNING", 5: word, 700: b""}})
+    entry = alone(tmp_path, scheduler)
+    assert entry.outcome == ("verified" if state.waits_for_result else state.outcome)
+
+
+def test_what_was_cancelled_is_submitted_again_before_it_has_ended(tmp_path: Path) -> None:
+    """Ctrl-C, then --resume while Slurm waits for the cancelled job to end (KillWait)."""
+    folders.create(tmp_path, plan(promise()), {"n1": ""})
+    scheduler = RecordedScheduler(tmp_path, {"101": {0: "COMPLETING", 30: "CANCELLED"}})
+    folders.add_job(tmp_path, "n1", scheduler.submit(folders.script(tmp_path, "n1")))
+    entry = alone(tmp_path, scheduler, resumed=True)
+    assert (entry.outcome, entry.job) == ("verified", "102")
+
+
+class LateAnswer(RecordedScheduler):
+    """sbatch gives up on every job, and the first one has been accepted all the same."""
+
+    def submit(self, script: Path) -> str:
+        if self.number == 100:
+            super().submit(script)
+        raise RefusedError("no answer within 60 s")
+
+
+@pytest.mark.parametrize(
+    ("states", "outcome"),
+    [
+        ({0: "PENDING", 20: "RUNNING", 30: b""}, "verified"),
+        ({0: "COMPLETED"}, "lost"),
+        ({0: b"", 1: "COMPLETED"}, "verified"),
+    ],
+)
+def test_a_job_that_was_accepted_after_sbatch_gave_up_is_followed(
+    states: dict[int, str | bytes], outcome: str, tmp_path: Path
+) -> None:
+    entry = alone(tmp_path, LateAnswer(tmp_path, {"n1": states}))
+    assert (entry.outcome, entry.job) == (outcome, "101")
+    assert folders.jobs(tmp_path) == {"n1": "101"}
+
+
+def test_a_refused_job_that_slurm_lists_as_failed_is_refused(tmp_path: Path) -> None:
+    """Slurm 22.05 keeps what it refused for a node's configuration: FAILED, BadConstraints."""
+    entry = alone(tmp_path, LateAnswer(tmp_path, {"n1": {0: "FAILED"}}))
+    assert (entry.outcome, entry.job, folders.jobs(tmp_path)) == ("refused", None, {})
+
+
+def test_an_earlier_job_is_not_taken_for_one_that_was_accepted_late(tmp_path: Path) -> None:
+    folders.create(tmp_path, plan(promise()), {"n1": ""})
+    scheduler = RecordedScheduler(tmp_path, {"n1": {0: "CANCELLED"}})
+    folders.add_job(tmp_path, "n1", scheduler.submit(folders.script(tmp_path, "n1")))
+    scheduler.refused = {"n1": "Invalid account"}
+    entry = alone(tmp_path, scheduler, resumed=True)
+    assert (entry.outcome, entry.job, entry.detail) == ("refused", None, "Invalid account")
+
+
+def test_what_was_refused_by_a_scheduler_that_is_silent_then_is_refused(tmp_path: Path) -> None:
+    scheduler = RecordedScheduler(tmp_path, refused={"n1": "timed out"}, silent=lambda now: True)
+    assert alone(tmp_path, scheduler).outcome == "refused"
+
+
+class Forgetful(RecordedScheduler):
+    """A scheduler that does not answer some of the questions, by their number."""
+
+    unanswered: range = range(0)
+
+    def jobs(self, run: str) -> dict[str, JobState]:
+        if self.calls + 1 in self.unanswered:
+            self.calls += 1
+            raise ToolError("squeue failed: no answer")
+        return super().jobs(run)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_nothing_is_cancelled_if_the_scheduler_does_not_say_what_there_is(
+    number: int, tmp_path: Path
+) -> None:
+    """The program was killed while two nodes trained together; `number`: the unanswered question.
+
+    The first is for the nodes' jobs, the others are for those of groups.
+    """
+    planned = plan(promise("n1"), promise("n2"), across=common(tmp_path))
+    folders.create(tmp_path, planned, {"n1": "", "n2": ""})
+    script: dict[str, dict[int, str | bytes]] = {PAIR: {0: "RUNNING", 40: across_result("JOB")}}
+    scheduler = Forgetful(tmp_path, script)
+    for name in ("n1", "n2", PAIR):
+        folders.add_job(tmp_path, name, scheduler.submit(folders.script(tmp_path, name)))
+    scheduler.wait(10)
+    RecordedScheduler.jobs(scheduler, planned.run)
+    scheduler.calls, scheduler.unanswered = 0, range(number, number + 1)
+
+    def finished() -> Summary:
+        progress = PlainProgress(lambda line: None)
+        run = Run(planned, tmp_path, scheduler, progress, now=scheduler.now, wait=scheduler.wait)
+        return run.finish(resumed=True)
+
+    with pytest.raises(ToolError, match="no answer"):
+        finished()
+    assert scheduler.cancelled == []
+    assert (tmp_path / folders.SUMMARY).exists() == (number > 1)
+    scheduler.unanswered = range(0)
+    assert finished().passed
+    assert len(scheduler.submitted) == 3

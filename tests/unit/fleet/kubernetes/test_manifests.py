@@ -1,4 +1,4 @@
-"""Manifests: what the schema cannot check, what is in them, and that both commands agree."""
+"""Manifests: what the schema cannot check, what is in them, and how the payload reads them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import yaml
 
 from envbuilder.core import resources, schema
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet import rendering
-from envbuilder.fleet.kubernetes.names import LONGEST, job_name, label_value
+from envbuilder.fleet.kubernetes import render
+from envbuilder.fleet.kubernetes.manifests import LONGEST, job_name, label_value
 from envbuilder.fleet.settings import FleetSettings
 from envbuilder.payload import arguments
 from envbuilder.profiles import profile as profiles
@@ -27,11 +27,11 @@ def rendered(stated_settings: Any) -> dict[str, dict[str, Any]]:
     """Return the manifests by the name of their file, as another program reads them."""
     settings = schema.decode({"kubernetes": stated_settings}, FleetSettings, "fleet.yaml")
     assert settings.kubernetes is not None
-    selection = rendering.selected(settings, None, None)
+    selection = render.selected(settings, None, None)
     subset = {p.name: p.read_bytes() for p in resources.mnist_subset_dir().glob("*.gz")}
     return {
         file.name: yaml.safe_load(file.content)
-        for file in rendering.files(RUN, selection, settings.kubernetes, shipped, subset)
+        for file in render.files(RUN, selection, settings.kubernetes, shipped, subset)
         if file.name.endswith(".yaml")
     }
 
@@ -44,8 +44,8 @@ def test_rendered_files_are_the_golden_ones(repository: Path, rewrite_golden: bo
     folder = repository / "tests" / "golden" / "fleet" / "kubernetes"
     settings = schema.decode({"kubernetes": FULL}, FleetSettings, "fleet.yaml")
     assert settings.kubernetes is not None
-    selection = rendering.selected(settings, None, None)
-    files = tuple(rendering.files(RUN, selection, settings.kubernetes, shipped, {}))
+    selection = render.selected(settings, None, None)
+    files = tuple(render.files(RUN, selection, settings.kubernetes, shipped, {}))
     if rewrite_golden:
         folder.mkdir(parents=True, exist_ok=True)
         for file in files:

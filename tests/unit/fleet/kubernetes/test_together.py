@@ -9,8 +9,8 @@ import yaml
 
 from envbuilder.core import resources, schema
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet import rendering
-from envbuilder.fleet.kubernetes.names import LONGEST, together_name
+from envbuilder.fleet.kubernetes import render
+from envbuilder.fleet.kubernetes.manifests import LONGEST, together_name
 from envbuilder.fleet.settings import FleetSettings
 from envbuilder.payload import arguments
 from envbuilder.profiles import profile as profiles
@@ -36,8 +36,8 @@ def rendered(**changes: Any) -> dict[str, bytes]:
     data = {"kubernetes": {**SETTINGS, **changes}}
     settings = schema.decode(data, FleetSettings, "fleet.yaml")
     assert settings.kubernetes is not None
-    selection = rendering.selected(settings, None, None)
-    files = rendering.files(RUN, selection, settings.kubernetes, shipped, {}, ddp=True)
+    selection = render.selected(settings, None, None)
+    files = render.files(RUN, selection, settings.kubernetes, shipped, {}, ddp=True)
     return {file.name: file.content for file in files}
 
 

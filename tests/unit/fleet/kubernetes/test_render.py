@@ -8,12 +8,10 @@ import pytest
 
 from envbuilder.core import resources, schema
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet import rendering
-from envbuilder.fleet.kubernetes import jobs, objects
-from envbuilder.fleet.kubernetes.nodes import NodeList, nodes
+from envbuilder.fleet.kubernetes import render
 from envbuilder.fleet.settings import FleetSettings
 from envbuilder.profiles import profile as profiles
-from tests.support.kubernetes import DATA, RUN
+from tests.support.kubernetes import DATA
 
 RULES = [
     {"feature": "nvidia.com/gpu.present=true", "profile": "cuda"},
@@ -25,7 +23,7 @@ IMAGES = {name: f"registry.example/{name}:1" for name in ("cuda", "xpu", "zendnn
 
 @pytest.fixture
 def listed() -> tuple[Any, ...]:
-    return nodes(objects.parse((DATA / "nodes.json").read_bytes(), NodeList, "nodes.json"))
+    return render.nodes((DATA / "nodes.json").read_bytes(), "nodes.json")
 
 
 def settings(**changes: Any) -> FleetSettings:
@@ -34,7 +32,7 @@ def settings(**changes: Any) -> FleetSettings:
 
 
 def test_labels_decide_and_unusable_nodes_are_left_out(listed: tuple[Any, ...]) -> None:
-    selection = rendering.selected(settings(), listed, None)
+    selection = render.selected(settings(), listed, None)
     assert {p.node: p.profile for p in selection.promises} == {
         "gpu-a": "cuda",
         "arc-old": "xpu",
@@ -51,10 +49,10 @@ def test_labels_decide_and_unusable_nodes_are_left_out(listed: tuple[Any, ...]) 
 def test_a_node_offers_the_resource_of_its_kernel_driver(listed: tuple[Any, ...]) -> None:
     stated = settings()
     assert stated.kubernetes is not None
-    selection = rendering.selected(stated, listed, None)
+    selection = render.selected(stated, listed, None)
     loaded = {name: profiles.load(name, (resources.profiles_dir(),)) for name in IMAGES}
-    planned = jobs.planned(RUN, selection.promises, loaded, selection.nodes, stated.kubernetes)
-    assert {job.promise.node: job.resources for job in planned} == {
+    jobs = render.node_jobs(selection, stated.kubernetes, loaded.__getitem__)
+    assert {job.node: job.resources for job in jobs} == {
         "gpu-a": {"nvidia.com/gpu": 1},
         "arc-old": {"gpu.intel.com/i915": 1},
         "arc-new": {"gpu.intel.com/xe": 1},
@@ -63,7 +61,7 @@ def test_a_node_offers_the_resource_of_its_kernel_driver(listed: tuple[Any, ...]
 
 
 def test_one_profile_for_all(listed: tuple[Any, ...]) -> None:
-    selection = rendering.selected(settings(profiles=[]), listed, "zendnn")
+    selection = render.selected(settings(profiles=[]), listed, "zendnn")
     assert {p.profile for p in selection.promises} == {"zendnn"}
     assert "control-1" in {p.node for p in selection.promises}
 
@@ -80,7 +78,7 @@ def test_without_a_promise_nothing_is_rendered(
     listed: tuple[Any, ...], changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidError, match=words):
-        rendering.selected(settings(**changes), listed, None)
+        render.selected(settings(**changes), listed, None)
 
 
 @pytest.mark.parametrize(
@@ -98,4 +96,4 @@ def test_without_a_promise_nothing_is_rendered(
 )
 def test_what_is_no_list_of_nodes_is_refused(content: bytes) -> None:
     with pytest.raises(InvalidError, match=r"nodes\.json: not a list"):
-        objects.parse(content, NodeList, "nodes.json")
+        render.nodes(content, "nodes.json")

@@ -1,28 +1,42 @@
-"""Parse what Slurm's programs print. Pure.
+"""Slurm: call its programs, and read what they print.
 
-All of it is by formats that name the fields, which Slurm has had since version 17; `--json` differs
-from release to release. Names come from administrators, reasons from anybody: both are bounded.
+No program needs accounting, which many clusters lack. All output is read by formats that name the
+fields, which Slurm has had since version 17; `--json` differs from release to release. Names come
+from administrators, reasons from anybody: both are bounded.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
-from envbuilder.core import decoding
+from envbuilder.core import decoding, process
 from envbuilder.core.errors import ToolError
 from envbuilder.core.text import printable
-from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Resource, natural
-from envbuilder.fleet.scheduler import JobState, Phase
-from envbuilder.fleet.slurm.script import SUFFIX
+from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Outcome, Resource, natural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from envbuilder.fleet.model import Outcome
+    from envbuilder.core.process import Completed
 
+SUFFIX = ".sbatch"
+"""Of a script's name."""
+CALL_SECONDS = 60.0
+"""How long a program may take; Slurm's own time-outs are 10 to 20 seconds a message."""
+_PREFERENCES = ("SBATCH_", "SINFO_", "SQUEUE_", "SCANCEL_")
+_KEPT_PREFERENCES = frozenset(
+    ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
+)
+_MOST_CANCELLED = 500
+"""Ids in one call of scancel, so that its arguments stay short."""
+Phase: TypeAlias = Literal["waiting", "running", "ending", "ended"]
+"""Of a job: `ending` is one whose script has ended, or is being ended, and is not cleared away."""
 NODE_FORMAT = "%N|%T|%f|%G|%E"
 """sinfo: name, state, features, generic resources, reason (which may hold anything)."""
 JOB_FORMAT = "%i|%T|%o|%r"
@@ -83,7 +97,119 @@ _RESOURCE = re.compile(
 )
 
 
-def nodes(text: str) -> tuple[Node, ...]:
+class JobState(Struct, frozen=True, kw_only=True):
+    """How a job is, according to its scheduler."""
+
+    job: str
+    phase: Phase
+    word: str
+    """The scheduler's word for it, such as NODE_FAIL."""
+    outcome: Outcome = "broken"
+    """The outcome of its node or group, if it ended so and sent no result."""
+    meaning: str = ""
+    """The word's meaning for a job that ended, in plain words; empty for a failure of its own."""
+    reason: str = ""
+    """Why it waits, or ended."""
+    subject: str = ""
+    """The name of its script: a node, or a group of nodes."""
+
+    @property
+    def live(self) -> bool:
+        """Return whether it may still send a result."""
+        return self.phase in {"waiting", "running"}
+
+
+class RefusedError(Exception):
+    """The scheduler did not accept a job; `str` says why, in its own words."""
+
+
+class Slurm:
+    """A Slurm cluster, as its programs on this machine reach it."""
+
+    def __init__(self, partition: str | None = None) -> None:
+        self._partition = partition
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of the partition, or of all partitions."""
+        chosen = ("--partition", self._partition) if self._partition else ("--all",)
+        text = _checked("sinfo", "--noheader", "--Node", *chosen, f"--format={NODE_FORMAT}")
+        return parse_nodes(text)
+
+    def submit(self, script: Path) -> str:
+        """Submit a script and return the job's id."""
+        chosen = ("--partition", self._partition) if self._partition else ()
+        done = _run("sbatch", "--parsable", *chosen, str(script))
+        if done.returncode or done.timed_out:
+            raise RefusedError(_why(done).removeprefix("sbatch: error: "))
+        # `ID` or `ID;CLUSTER`.
+        try:
+            return decoding.convert(done.stdout.strip().partition(";")[0], JobId)
+        except msgspec.ValidationError as error:
+            raise _unexpected("sbatch", done.stdout) from error
+
+    def jobs(self, run: str) -> dict[str, JobState]:
+        """Return a run's jobs: Slurm forgets them some minutes after their end (MinJobAge)."""
+        named = f"--name={job_name(run)}"
+        return parse_jobs(
+            _checked("squeue", "--noheader", "--states=all", named, f"--format={JOB_FORMAT}")
+        )
+
+    def exit_code(self, job: str) -> str:
+        """Return what a job ended with; empty if Slurm does not know it any more."""
+        done = _run("scontrol", "--oneliner", "show", "job", job)
+        match = re.search(r"\bExitCode=([0-9]+):([0-9]+)", done.stdout)
+        if done.returncode or match is None:
+            return ""
+        return f"signal {match[2]}" if match[2] != "0" else match[1]
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """Cancel jobs. Those that have ended make scancel fail, which says nothing of the rest."""
+        for first in range(0, len(jobs), _MOST_CANCELLED):
+            _run("scancel", *jobs[first : first + _MOST_CANCELLED])
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for Slurm's programs.
+
+    Those by which users set options win over a script's own lines, and hide jobs and nodes from
+    lists: only the ones that say on whose account and where jobs run are left.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _KEPT_PREFERENCES or not name.startswith(_PREFERENCES)
+    }
+
+
+def _run(*argv: str) -> Completed:
+    try:
+        return process.run(argv, base=environment(os.environ), timeout=CALL_SECONDS)
+    except ToolError as error:
+        raise ToolError(
+            f"{argv[0]} is missing: this machine has no client of Slurm",
+            "Run envbuilder where you submit jobs, such as a login node.",
+        ) from error
+
+
+def _checked(*argv: str) -> str:
+    done = _run(*argv)
+    if done.returncode or done.timed_out:
+        raise ToolError(f"{argv[0]} failed: {_why(done)}", "Is the cluster reachable from here?")
+    return done.stdout
+
+
+def _why(done: Completed) -> str:
+    if done.timed_out:
+        return f"no answer within {CALL_SECONDS:g} s"
+    return " ".join(done.last_words.split()) or f"exit code {done.returncode}"
+
+
+def job_name(run: str) -> str:
+    """Return the name that all jobs of a run have, and no other job."""
+    return f"envbuilder-{run}"
+
+
+def parse_nodes(text: str) -> tuple[Node, ...]:
     """Return the nodes in sinfo's output, each once, in natural order.
 
     Raises `ToolError` for lines that do not have the form that was asked for.
@@ -133,7 +259,7 @@ def _resources(text: str) -> Iterator[Resource]:
             yield Resource(name=match[1], type=match[2] or "", count=int(match[3] or 1))
 
 
-def jobs(text: str) -> dict[str, JobState]:
+def parse_jobs(text: str) -> dict[str, JobState]:
     """Return the jobs in squeue's output by id."""
     states = {}
     for line in filter(None, text.splitlines()):
@@ -152,23 +278,6 @@ def jobs(text: str) -> dict[str, JobState]:
             subject=printable(script.rpartition("/")[2].removesuffix(SUFFIX), 253),
         )
     return states
-
-
-def submitted(text: str) -> str:
-    """Return the job's id in the output of `sbatch --parsable`: `ID` or `ID;CLUSTER`."""
-    job = text.strip().partition(";")[0]
-    try:
-        return decoding.convert(job, JobId)
-    except msgspec.ValidationError as error:
-        raise _unexpected("sbatch", text) from error
-
-
-def exit_code(text: str) -> str:
-    """Return the exit code in the output of `scontrol show job`; empty if it has none."""
-    match = re.search(r"\bExitCode=([0-9]+):([0-9]+)", text)
-    if match is None:
-        return ""
-    return f"signal {match[2]}" if match[2] != "0" else match[1]
 
 
 def given_gpus(environ: Mapping[str, str]) -> int | None:

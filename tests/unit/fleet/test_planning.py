@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,10 +16,8 @@ from envbuilder.profiles.library import Library
 from tests.support.fleets import RUN, STARTED, node
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.fleet.folder import Plan
     from envbuilder.fleet.model import Node
+    from envbuilder.fleet.planning import Plan
 
 EXAMPLE = """\
 profiles:
@@ -53,7 +52,9 @@ def read(folder: Path, text: str) -> settings.FleetSettings:
 
 
 def planned(nodes: list[Node], site: settings.FleetSettings, **changes: object) -> Plan:
-    return planning.plan(RUN, STARTED, nodes, site, replace(REQUEST, **changes), LIBRARY)
+    request = replace(REQUEST, **changes)
+    each = planning.common(RUN, Path("/run"), site, request, ("envbuilder",), {})
+    return planning.plan(each, nodes, site, request, LIBRARY)
 
 
 def test_the_first_rule_that_applies_decides(tmp_path: Path) -> None:
@@ -137,11 +138,8 @@ def test_mistakes_are_errors_with_their_line(text: str, message: str, tmp_path: 
 
 def test_scripts(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None:
     """Of two nodes, one with GPUs, and of such nodes together."""
-    from pathlib import Path as AnyPath
-
     site = read(tmp_path, EXAMPLE)
     plan = planned([H100, EPYC], site)
-    pair = planned([H100, node("gpu2", features=("h100",), resources=H100.resources)], site)
     environ = {
         "PATH": "/usr/bin",
         "HOME": "/home/u",
@@ -149,12 +147,13 @@ def test_scripts(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None
         "ENVBUILDER_KEY_PASSPHRASE": "secret",
         "PIP_INDEX_URL": "https://user:secret@index.example/simple",
     }
-    folder = AnyPath("/shared/fleet-1")
+    folder = Path("/shared/fleet-1")
     each = planning.common(RUN, folder, site, REQUEST, ("envbuilder",), environ)
     scripts = planning.scripts(plan, each)
     assert list(scripts) == ["gpu1", "epyc7"]
-    together = planning.across(each, ("--backend", "venv"))
-    scripts |= planning.promised_scripts(replace(pair, across=together))
+    together = replace(REQUEST, together=("--backend", "venv"))
+    pair = [H100, node("gpu2", features=("h100",), resources=H100.resources)]
+    scripts |= planning.promised_scripts(planning.plan(each, pair, site, together, LIBRARY))
     assert list(scripts)[2:] == ["ddp-cuda-7902e113"]
     for name, text in scripts.items():
         path = repository / "tests" / "golden" / "fleet" / f"{name}.sbatch"
@@ -225,7 +224,7 @@ def test_nodes_see_the_project_that_a_run_is_for(tmp_path: Path) -> None:
     place = lines.index(f"cd '{project}' || exit 1")
     assert lines.index("module load gcc") < place
     assert lines[place + 1].startswith("envbuilder fleet node ")
-    together = planning.across(each, ("--backend", "venv"))
-    pair = planned([EPYC, node("epyc8")], site, profile="cpu", together=())
-    (text,) = planning.promised_scripts(replace(pair, across=together)).values()
+    request = replace(REQUEST, profile="cpu", together=("--backend", "venv"))
+    pair = planning.plan(each, [EPYC, node("epyc8")], site, request, LIBRARY)
+    (text,) = planning.promised_scripts(pair).values()
     assert f"cd '{project}' || exit 1\n" in text

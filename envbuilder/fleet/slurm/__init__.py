@@ -1,1 +1,0 @@
-"""Slurm: its client, and the jobs that it is given."""
