@@ -224,14 +224,6 @@ def _checked(summary: Summary) -> Summary:
     if len(set(nodes)) != len(nodes):
         twice = next(node for node in nodes if nodes.count(node) > 1)
         raise ValueError(f"the node {twice} is in it twice")
-    names = {group.name for group in summary.groups}
-    if len(names) != len(summary.groups):
-        raise ValueError("a group is in it twice")
-    strangers = {node for group in summary.groups for node in group.nodes}.difference(nodes)
-    if nodes and strangers:
-        raise ValueError(f"the node {min(strangers)} is in a group, and not among the nodes")
-    if summary.groups and not summary.across:
-        raise ValueError("it has groups, although no nodes were to train together")
     return replace(
         summary,
         entries=tuple(_safe(entry, f"the node {entry.node}") for entry in summary.entries),

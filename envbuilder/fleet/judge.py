@@ -122,10 +122,10 @@ def _parsed(content: bytes, **expected: str) -> Result:
         problem = printable(str(error), LONGEST_REASON)
         raise InvalidError(f"not a node's result: {problem}") from error
     if result.schema != SCHEMA:
-        raise InvalidError(f"its result has schema {result.schema}, expected {SCHEMA}")
+        raise InvalidError(f"it has schema {result.schema}, expected {SCHEMA}")
     for key, value in expected.items():
         if getattr(result, key) != value:
-            raise InvalidError(f"its result is of {key} {getattr(result, key)}, expected {value}")
+            raise InvalidError(f"it is of {key} {getattr(result, key)}, expected {value}")
     return result
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from envbuilder.core import stamps
@@ -17,17 +16,17 @@ from envbuilder.core.errors import ToolError
 from envbuilder.core.text import duration
 from envbuilder.fleet import folder as folders
 from envbuilder.fleet import groups, judge, planning
+from envbuilder.fleet.groups import Members
 from envbuilder.fleet.judge import Judged
-from envbuilder.fleet.model import Group, Summary, natural
+from envbuilder.fleet.model import Group, Promise, Summary, natural
 from envbuilder.fleet.slurm import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from envbuilder.core.console import Progress
-    from envbuilder.fleet.groups import Members
-    from envbuilder.fleet.model import Entry, Outcome, Promise
+    from envbuilder.fleet.model import Entry, Outcome
     from envbuilder.fleet.planning import Common, Plan
     from envbuilder.fleet.slurm import JobState, Slurm
 
@@ -42,19 +41,34 @@ _KILLED_SETTLE_SECONDS = 10.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
 """Seconds between two looks; the longer a stage takes, the longer they are."""
 
+_Subject = TypeVar("_Subject", Promise, Members)
 _Verdict = TypeVar("_Verdict", Judged, Group)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Subject(Generic[_Verdict]):
-    """A node or a group that a job is submitted for, and how it is judged."""
+class _Kind(Generic[_Subject, _Verdict]):
+    """How a stage names and judges what its jobs are for: nodes, or groups of nodes."""
 
-    name: str
-    """Of its script, its logs and its results."""
-    examined: Callable[[str, bytes], _Verdict]
-    """Judge a job by what it sent."""
-    unexamined: Callable[[Outcome, str, str | None], _Verdict]
+    title: str
+    unit: str
+    examined: Callable[[_Subject, str, str, bytes], _Verdict]
+    """Judge by the run, the job, and what it sent."""
+    unexamined: Callable[[_Subject, Outcome, str, str | None], _Verdict]
     """Judge by an outcome, its detail, and the job if there is one."""
+
+
+_NODES = _Kind[Promise, Judged](
+    title="verify nodes",
+    unit="nodes",
+    examined=judge.examined,
+    unexamined=judge.unexamined,
+)
+_GROUPS = _Kind[Members, Group](
+    title="train together",
+    unit="groups",
+    examined=groups.examined,
+    unexamined=groups.unexamined,
+)
 
 
 @dataclass(kw_only=True)
@@ -104,15 +118,20 @@ def _ended(state: JobState | None) -> tuple[Outcome, str]:
     return state.outcome, detail
 
 
-class _Stage(Generic[_Verdict]):
+class _Stage(Generic[_Subject, _Verdict]):
     """The jobs of some nodes, or of some groups; one object drives them at a time."""
 
     def __init__(
-        self, run: Run, title: str, unit: str, subjects: Sequence[_Subject[_Verdict]], minutes: int
+        self,
+        run: Run,
+        kind: _Kind[_Subject, _Verdict],
+        subjects: Mapping[str, _Subject],
+        minutes: int,
     ) -> None:
-        self._run, self._title, self._unit = run, title, unit
+        self._run = run
+        self._kind: _Kind[_Subject, _Verdict] = kind
+        self._subjects: Mapping[str, _Subject] = subjects
         self._run_seconds = 60 * minutes + _GRACE_SECONDS
-        self._subjects: dict[str, _Subject[_Verdict]] = {each.name: each for each in subjects}
         self._tracks: dict[str, _Track] = {}
         self._refused: dict[str, str] = {}
         """Subjects whose jobs were not accepted, as far as sbatch knows → why."""
@@ -130,7 +149,7 @@ class _Stage(Generic[_Verdict]):
         self._submit()
         run = self._run
         started = answered = run.now()
-        with run.progress.task(self._title, len(self._subjects), self._unit) as task:
+        with run.progress.task(self._kind.title, len(self._subjects), self._kind.unit) as task:
             task.advance(len(self._verdicts))
             while self._tracks or self._refused:
                 before = len(self._verdicts)
@@ -160,7 +179,7 @@ class _Stage(Generic[_Verdict]):
                 track = self._tracks.get(name)
                 job = track.job if track else None
                 why = "its job was cancelled" if job else "it was not submitted"
-                self._verdicts[name] = subject.unexamined("interrupted", why, job)
+                self._verdicts[name] = self._kind.unexamined(subject, "interrupted", why, job)
         return jobs
 
     def live(self) -> list[str]:
@@ -183,7 +202,7 @@ class _Stage(Generic[_Verdict]):
                 folders.add_job(self._run.folder, state.subject, state.job)
                 newest[state.subject] = state.job
         for name, content in folders.arrived(self._run.folder, newest):
-            self._end(name, self._subjects[name].examined(newest[name], content))
+            self._examine(name, newest[name], content)
         for name, job in newest.items():
             if name not in self._verdicts and job in states and states[job].live:
                 self._tracks[name] = _Track(job=job, submitted=self._run.now())
@@ -215,14 +234,14 @@ class _Stage(Generic[_Verdict]):
             if job := new.get(name):
                 self._track(name, job)
             else:
-                self._end(name, self._subjects[name].unexamined("refused", why, None))
+                self._give_up_on(name, "refused", why, None)
         self._refused.clear()
 
     def _collect(self) -> None:
         expected = {name: track.job for name, track in self._tracks.items()}
         for name, content in folders.arrived(self._run.folder, expected):
             del self._tracks[name]
-            self._end(name, self._subjects[name].examined(expected[name], content))
+            self._examine(name, expected[name], content)
 
     def _advance(self, states: Mapping[str, JobState]) -> None:
         run, cancelled = self._run, []
@@ -239,16 +258,23 @@ class _Stage(Generic[_Verdict]):
                 code = run.scheduler.exit_code(track.job)
                 words = folders.last_words(run.folder, name, track.job)
                 detail += (f", exit code {code}" if code else "") + (f": {words}" if words else "")
-            self._end(name, self._subjects[name].unexamined(outcome, detail, track.job))
+            self._give_up_on(name, outcome, detail, track.job)
         if cancelled:
             run.scheduler.cancel(cancelled)
 
     def _lose(self, why: str) -> None:
         detail = f"the scheduler has not answered for {duration(SILENT_SECONDS)}: {why}"
         for name, track in self._tracks.items():
-            self._end(name, self._subjects[name].unexamined("lost", detail, track.job))
+            self._give_up_on(name, "lost", detail, track.job)
         self._tracks.clear()
         self._settle({})
+
+    def _examine(self, name: str, job: str, content: bytes) -> None:
+        subject, run = self._subjects[name], self._run.plan.run
+        self._end(name, self._kind.examined(subject, run, job, content))
+
+    def _give_up_on(self, name: str, outcome: Outcome, detail: str, job: str | None) -> None:
+        self._end(name, self._kind.unexamined(self._subjects[name], outcome, detail, job))
 
     def _end(self, name: str, verdict: _Verdict) -> None:
         self._verdicts[name] = verdict
@@ -270,10 +296,9 @@ class Run:
     ) -> None:
         self.plan, self.folder, self.scheduler, self.progress = plan, folder, scheduler, progress
         self.now, self.wait = now, wait
-        subjects = [self._node(promise) for promise in plan.promises]
-        minutes = planning.time_limit(plan.limit_seconds)
-        self._nodes = _Stage(self, "verify nodes", "nodes", subjects, minutes)
-        self._groups: _Stage[Group] | None = None
+        nodes = {promise.node: promise for promise in plan.promises}
+        self._nodes = _Stage(self, _NODES, nodes, planning.time_limit(plan.limit_seconds))
+        self._groups: _Stage[Members, Group] | None = None
 
     def finish(self, *, resumed: bool = False) -> Summary:
         """Do what is left of the plan, and return the table, which is also in the folder.
@@ -293,14 +318,13 @@ class Run:
         return self._save()
 
     def _train_together(self, common: Common, *, resumed: bool) -> None:
-        members = groups.proven(self._entries(), self.plan.promises)
-        scripts = {each.name: planning.group_script(each, common) for each in members}
+        members = {each.name: each for each in groups.proven(self._entries(), self.plan.promises)}
+        scripts = {name: planning.group_script(each, common) for name, each in members.items()}
         folders.add_scripts(self.folder, scripts)
         if resumed:
             self._cancel_others({*scripts, *(promise.node for promise in self.plan.promises)})
         minutes = planning.group_time_limit(common.limit_seconds)
-        subjects = [self._group(each) for each in members]
-        stage = _Stage(self, "train together", "groups", subjects, minutes)
+        stage = _Stage(self, _GROUPS, members, minutes)
         if resumed:
             stage.take_up()
         self._groups = stage
@@ -312,20 +336,6 @@ class Run:
         live = [state for state in states if state.phase != "ended"]
         if others := [state.job for state in live if state.subject not in subjects]:
             self.scheduler.cancel(others)
-
-    def _node(self, promise: Promise) -> _Subject[Judged]:
-        return _Subject(
-            name=promise.node,
-            examined=partial(judge.examined, promise, self.plan.run),
-            unexamined=partial(judge.unexamined, promise),
-        )
-
-    def _group(self, members: Members) -> _Subject[Group]:
-        return _Subject(
-            name=members.name,
-            examined=partial(groups.examined, members, self.plan.run),
-            unexamined=partial(groups.unexamined, members),
-        )
 
     def _give_up(self) -> None:
         """Write what is known, and cancel the run's own jobs: nobody follows them any more."""

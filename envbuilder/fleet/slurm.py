@@ -281,19 +281,12 @@ def parse_jobs(text: str) -> dict[str, JobState]:
 
 
 def given_gpus(environ: Mapping[str, str]) -> int | None:
-    """Return how many GPUs a job has on its node, from the variables that Slurm sets in the job.
+    """Return how many GPUs a job has on its node, from the variable that Slurm sets since 20.11.
 
-    None if they say nothing. `SLURM_GPUS_ON_NODE` is a number (since 20.11), `SLURM_JOB_GPUS` a
-    list such as `0,2-3`.
+    None if it says nothing.
     """
     number = environ.get("SLURM_GPUS_ON_NODE", "")
-    if re.fullmatch(r"[0-9]{1,6}", number):
-        return int(number)
-    listed = environ.get("SLURM_JOB_GPUS", "")
-    if not re.fullmatch(r"[0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*", listed):
-        return None
-    ranges = [part.split("-") for part in listed.split(",")]
-    return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
+    return int(number) if re.fullmatch(r"[0-9]{1,6}", number) else None
 
 
 def _unexpected(program: str, line: str) -> ToolError:

@@ -6,6 +6,7 @@ nothing attests them, and no outcome is better than `unproven`.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
@@ -40,7 +41,7 @@ from envbuilder.verify.report import consistency, model, speed
 from envbuilder.verify.run import as_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from envbuilder.fleet.model import Outcome
@@ -52,7 +53,6 @@ RESULTS = "results"
 _FILES = ("job-*.yaml", "ddp*.yaml")
 _LARGEST_LOG = 16 << 20
 """Bytes. Kubelets keep 10 MiB of a log; a verification writes 0.1 to 0.3 MB."""
-_LAST_LINES, _LONGEST_LINE = 12, 500
 _EVENT = '{"event":'
 
 
@@ -80,7 +80,7 @@ class Log(Struct, frozen=True, kw_only=True):
     failed: bool
     """Whether the payload printed an error of its own."""
     last: str
-    """That error, or else the last lines that are no events."""
+    """That error, or else the last line that is no event."""
 
     @property
     def pod(self) -> str:
@@ -182,36 +182,32 @@ def _read_log(folder: Path, job: RenderedJob) -> Log | str:
 
 def parse_log(text: str) -> Log:
     """Return what is in a log, where stdout and stderr are mixed; the last report counts."""
-    lines = text.splitlines()
-    report, run_name, errors = None, "", []
-    for event in _events(lines):
-        kind, content, message = event.get("event"), event.get("report"), event.get("message")
-        if kind == "report" and isinstance(content, dict):
-            report, run_name = content, str(event.get("run_id"))
-        elif kind == "error" and isinstance(message, str):
-            errors.append(message)
-    plain = [line for line in lines if line.strip() and not line.startswith(_EVENT)]
-    last = errors[-1:] or plain[-_LAST_LINES:]
+    report, run_name, error, last = None, "", "", ""
+    for line in text.splitlines():
+        if not line.startswith(_EVENT):
+            last = line if line.strip() else last
+            continue
+        event = _event(line)
+        if event.get("event") == "report" and isinstance(event.get("report"), dict):
+            report, run_name = event["report"], str(event.get("run_id"))
+        elif event.get("event") == "error":
+            error = str(event.get("message"))
     return Log(
         report=report,
         run_id=run_name,
-        failed=bool(errors),
-        last="\n".join(printable(line, _LONGEST_LINE) for line in last),
+        failed=bool(error),
+        last=printable(error or last, LONGEST_REASON),
     )
 
 
-def _events(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the events that may matter: progress and phases are most of the lines."""
-    for line in lines:
-        start = line[: len(_EVENT) + 12]
-        if not line.startswith(_EVENT) or not ('"report"' in start or '"error"' in start):
-            continue
-        try:
+def _event(line: str) -> dict[str, Any]:
+    """Return an event that may matter; progress and phases are most of the lines."""
+    kind = line[: len(_EVENT) + 12]
+    if '"report"' in kind or '"error"' in kind:
+        with contextlib.suppress(ValueError):
             event = decoding.strict_json(line.encode())
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            yield event
+            return event if isinstance(event, dict) else {}
+    return {}
 
 
 def _without_report(job: RenderedJob, log: Log | str) -> tuple[Outcome, str] | None:
@@ -221,8 +217,8 @@ def _without_report(job: RenderedJob, log: Log | str) -> tuple[Outcome, str] | N
     if log.report is None and log.failed:
         return "broken", log.last
     if log.report is None:
-        last = log.last.splitlines()[-1:] or ["it is empty"]
-        return "lost", f"the log holds no report; save it again when the pod has ended: {last[0]}"
+        last = log.last or "it is empty"
+        return "lost", f"the log holds no report; save it again when the pod has ended: {last}"
     if not log.pod or log.run_id.split("/")[:2] not in [[job.run, node] for node in job.nodes]:
         return "mixed-up", f"the report in its log is of {printable(log.run_id, LONGEST_REASON)}"
     return None
