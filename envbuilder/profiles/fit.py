@@ -176,10 +176,8 @@ def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[st
 
 def only_image(every: tuple[BackendFit, ...]) -> str:
     """Return why the profile works here in an image only, to follow "image only: "; else empty."""
-    image, native = _image_and_native(every)
-    if image is None or native is None or not image.works or native.works:
-        return ""
-    return "; ".join(dict.fromkeys(_short(f) for f in native.decisive))
+    _, native = _image_instead(every) or (None, None)
+    return "; ".join(dict.fromkeys(_short(f) for f in native.decisive)) if native else ""
 
 
 def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> str:
@@ -187,31 +185,32 @@ def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> 
 
     Empty if it works natively, or not at all.
     """
-    image, native = _image_and_native(every)
-    if image is None or native is None or not image.works or native.works:
+    if (pair := _image_instead(every)) is None:
         return ""
+    image, native = pair
     verb = "may work" if image.lacks_more else "works"
     text = f"{profile.name} {verb} here in a Docker image"
     if image.lacks_engine:
         text += " once a container engine runs"
-    against = native.decisive
-    if {finding.code for finding in against} == {"level-zero"}:
+    if {finding.code for finding in native.decisive} == {"level-zero"}:
         from envbuilder.host import drivers
 
         text += f", or natively {drivers.level_zero_natively(host)}."
     else:
-        text += f"; natively not: {'; '.join(dict.fromkeys(f.text for f in against))}."
+        text += f"; natively not: {'; '.join(dict.fromkeys(f.text for f in native.decisive))}."
     return f"{text} See: envbuilder doctor"
 
 
-def _image_and_native(every: tuple[BackendFit, ...]) -> tuple[BackendFit | None, BackendFit | None]:
-    image = next((fit for fit in every if backends.makes_image(fit.backend)), None)
-    return image, native_fit(every)
+def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFit] | None:
+    """Return the fit in an image and the native one if only the first works; else None."""
+    image = next((fit for fit in every if makes_image(fit.backend)), None)
+    native = native_fit(every)
+    return (image, native) if image and native and image.works and not native.works else None
 
 
 def native_fit(every: Sequence[BackendFit]) -> BackendFit | None:
     """Return the fit of the best native backend, if there is one."""
-    return next((fit for fit in every if not backends.makes_image(fit.backend)), None)
+    return next((fit for fit in every if not makes_image(fit.backend)), None)
 
 
 def _short(finding: Finding) -> str:
@@ -314,6 +313,7 @@ def _translation(host: Host, backend: str) -> list[Finding]:
 
 
 def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
+    """Check the flags that are needed, then those that are desirable."""
     requires = profile.requires
     missing = _missing_flags(profile, host, requires.cpu_flags, "no")
     desirable = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")

@@ -225,20 +225,21 @@ def hidden_lock(profile: Profile, folders: Sequence[Path]) -> Hidden | None:
 
 def comparison(shipped: Lock, other: Lock) -> str:
     """Return how a shipped lock differs from the one that hides it, in a few words."""
-    newer, older = _moves(shipped, other)
     if shipped == other:
         return "is the same"
-    if newer and not older:
-        return f"is newer: {_listed(newer)}"
-    if older and not newer:
-        return f"is older: {_listed(older)}"
-    return f"differs: {_listed([*newer, *older])}" if newer else "has the same versions"
+    newer, older = _moves(shipped, other)
+    if not newer and not older:
+        return "has the same versions"
+    packages = [*newer, *older]
+    more = f" and {len(packages) - 3} more" if packages[3:] else ""
+    how = "differs" if newer and older else "is newer" if newer else "is older"
+    return f"{how}: {', '.join(packages[:3])}{more}"
 
 
 def is_preferable(shipped: Lock, other: Lock) -> bool:
     """Return whether a shipped lock has another framework's version, or only newer packages."""
     newer, older = _moves(shipped, other)
-    moved = any(_is_framework(line.partition(" ")[0]) for line in (*newer, *older))
+    moved = any(of_name(line.partition(" ")[0]) for line in (*newer, *older))
     return moved or bool(newer and not older)
 
 
@@ -246,18 +247,16 @@ def _moves(shipped: Lock, other: Lock) -> tuple[list[str], list[str]]:
     """Return the packages that a shipped lock has in newer versions, and those in older ones."""
     from packaging.version import InvalidVersion, Version
 
-    def is_newer(version: str, than: str) -> bool:
-        try:
-            return Version(version) > Version(than)
-        except InvalidVersion:
-            return True  # the user's lock alone can have one: the shipped ones are checked
-
     versions = _versions(other)
     newer: dict[str, None] = {}
     older: dict[str, None] = {}
     for key, version in _versions(shipped).items():
-        if key in versions and version != versions[key]:
-            (newer if is_newer(version, versions[key]) else older)[f"{key[-1]} {version}"] = None
+        if (instead := versions.get(key, version)) != version:
+            is_newer = True
+            # The user's lock alone can have another form of version: the shipped ones are checked.
+            with contextlib.suppress(InvalidVersion):
+                is_newer = Version(version) > Version(instead)
+            (newer if is_newer else older)[f"{key[-1]} {version}"] = None
     return [*newer], [*older]
 
 
@@ -268,16 +267,7 @@ def _versions(lock: Lock) -> dict[tuple[str, str, str], str]:
         for target in lock.targets
         for file in target.of_kind("wheel")
     ]
-    return dict(sorted(files, key=lambda item: not _is_framework(item[0][-1])))
-
-
-def _is_framework(name: str) -> bool:
-    return of_name(name) is not None
-
-
-def _listed(packages: Sequence[str]) -> str:
-    more = f" and {len(packages) - 3} more" if packages[3:] else ""
-    return f"{', '.join(packages[:3])}{more}"
+    return dict(sorted(files, key=lambda item: of_name(item[0][-1]) is None))
 
 
 LOCK_TYPE = "urn:envbuilder:lock:v1"
