@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from envbuilder.core.settings import load as load_settings
-from envbuilder.host import fetch, probe, record, system
+from envbuilder.host import probe, record, system
 from envbuilder.profiles.choice import choose_best
 from envbuilder.project import catalog
 
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("archive", type=Path)
     options = parser.parse_args(arguments)
     scrubber = record.this_machine()
-    taken = fetch.fetch(Path("/"))
+    taken = probe.fetch(Path("/"))
     data = record.recording(taken, scrubber)
     _, live = judged(system.decide(taken, {}))
     with tempfile.TemporaryDirectory() as folder:

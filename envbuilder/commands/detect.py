@@ -68,7 +68,7 @@ def command(
       envbuilder detect --target-host machine.json
       envbuilder detect --record machine && tar czf machine.tar.gz machine
     """
-    from envbuilder.host import assumed, memory_pools, model_fit
+    from envbuilder.host import assumed, model_fit
 
     if record is not None:
         if root != Path("/") or target_host is not None or model is not None:
@@ -87,7 +87,7 @@ def command(
     candidates = library.candidates(framework)
     choice = choose_best(candidates, host, locks=library.locks(candidates))
     chosen = next((p for p in candidates if p.name == choice.profile), None)
-    pools = memory_pools.pools(host, ACCELERATORS[chosen.accelerator].vendor if chosen else None)
+    pools = model_fit.pools(host, ACCELERATORS[chosen.accelerator].vendor if chosen else None)
     estimate = model_fit.estimate(requested, quant, pools) if requested else None
     if as_json:
         data = {
@@ -118,10 +118,10 @@ def _frameworks(library: Library, requested: types.Framework | None) -> str:
 
 def _record(folder: Path, *, full: bool, as_json: bool) -> None:
     """Write the recording, and compare the decisions that it leads to with those made here."""
-    from envbuilder.host import fetch, system
+    from envbuilder.host import probe, system
     from envbuilder.host import record as recorder
 
-    taken = fetch.fetch(Path("/"), full=full)
+    taken = probe.fetch(Path("/"), full=full)
     scrubber = recorder.this_machine()
     files = recorder.write(folder, taken, scrubber)
     library = catalog.library(load_settings())

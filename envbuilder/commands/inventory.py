@@ -29,7 +29,7 @@ from envbuilder.containers.registry import base_images, blobs
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import HEX, Owned
-from envbuilder.host import interpreter_answers
+from envbuilder.host import interpreters
 from envbuilder.packages import mnist, store
 from envbuilder.payload.machine.hardware import SHARED
 from envbuilder.verify.report import history
@@ -66,7 +66,7 @@ OWNED = (
     layer_cache.OWNED,
     blobs.OWNED,
     mnist.OWNED,
-    interpreter_answers.OWNED,
+    interpreters.OWNED,
     # Written by several rooms: logs of builds, of verifications, and of `fleet join`.
     Owned(
         "logs",

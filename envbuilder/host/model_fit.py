@@ -24,6 +24,8 @@ from envbuilder.host.text import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from envbuilder.host.model import Gpu, Host, Memory, Vendor
+
 Verdict = Literal["no", "unknown", "split", "fits"]
 
 PARAMETERS_MIN, PARAMETERS_MAX = 10**6, 10**14
@@ -297,3 +299,47 @@ def _short(name: str) -> str:
 
 def _quoted(text: str) -> str:
     return repr(clipped(text, 40))
+
+
+def pools(host: Host, vendor: Vendor | None) -> tuple[Pool, ...]:
+    """Return the memory of a vendor's usable GPUs, if any, then main memory.
+
+    GPUs that share main memory are one pool, and main memory is not counted again. If there are
+    GPUs with dedicated memory, those that share main memory are ignored.
+    """
+    usable = [g for g in host.gpus if g.state == "usable"]
+    gpus = [g for g in usable if g.vendor == vendor]
+    dedicated = [g for g in gpus if g.memory_kind != "shared"]
+    if gpus and not dedicated:
+        return (_shared_pool(gpus[0], host.memory),)
+    return (*(_gpu_pool(g) for g in dedicated), _main_pool(host.memory))
+
+
+def _gpu_pool(gpu: Gpu) -> Pool:
+    total = gpu.usable_bytes if gpu.usable_bytes is not None else gpu.memory_bytes
+    return Pool(
+        name=gpu.name,
+        # A process gets one instance of a split GPU, and which one is unknown.
+        usable_bytes=None if gpu.mig else total,
+        bandwidth=gpu.bandwidth,
+        kind="accelerator",
+    )
+
+
+def _shared_pool(gpu: Gpu, memory: Memory) -> Pool:
+    return Pool(
+        name=gpu.name,
+        usable_bytes=gpu.usable_bytes,
+        bandwidth=gpu.bandwidth or memory.bandwidth,
+        kind="accelerator",
+    )
+
+
+def _main_pool(memory: Memory) -> Pool:
+    sizes = [n for n in (memory.total_bytes, memory.limit_bytes) if n is not None]
+    return Pool(
+        name="main memory",
+        usable_bytes=min(sizes) if sizes else None,
+        bandwidth=memory.bandwidth,
+        kind="memory",
+    )

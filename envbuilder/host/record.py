@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.host.memory import smbios
+from envbuilder.host import memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -152,7 +152,7 @@ def nameless(table: bytes) -> bytes:
     Structures that detection does not read keep their length alone: they hold the machine's UUID.
     """
     parts = []
-    for each in smbios.structures(table):
+    for each in memory.structures(table):
         device = each.kind == _MEMORY_DEVICE
         named = {each.number(0x10, 1), each.number(0x11, 1)} if device else set()
         strings = [s if i + 1 in named else b"x" for i, s in enumerate(each.strings) if s]

@@ -7,11 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 from envbuilder.core import types
-from envbuilder.host.cpu import cgroups, cpu
+from envbuilder.host import cpu, memory
 from envbuilder.host.engines import engines
 from envbuilder.host.gpus import amd, apple, intel, nvidia, pci
 from envbuilder.host.gpus.pci import PCI
-from envbuilder.host.memory import memory
 from envbuilder.host.model import Gpu, Host, Obstacle, is_wsl1
 from envbuilder.host.text import clean, lines, version
 
@@ -192,7 +191,7 @@ def _notes(snapshot: Snapshot) -> list[str]:
         if snapshot.has(path) is not True:
             why = snapshot.unreadable.get(path, "not there")
             notes.append(f"/{path} could not be read ({why}): {subject} may be unknown.")
-    hidden = cgroups.unreadable(snapshot)
+    hidden = cpu.unreadable_limit(snapshot)
     if hidden:
         path, why = hidden
         notes.append(f"/{path} could not be read ({why}): there may be limits that are unknown.")

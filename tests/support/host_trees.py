@@ -31,8 +31,8 @@ import msgspec
 import yaml
 
 from envbuilder.core import resources
-from envbuilder.host import fetch, probe, system
 from envbuilder.host import model as host
+from envbuilder.host import probe, system
 from envbuilder.host import record as recorder
 from envbuilder.host.record import PLANTED, plant
 from envbuilder.profiles.choice import choose_best
@@ -218,7 +218,7 @@ def record() -> str:
 
     What says where and when it was recorded, and whether the verdicts are right, is for people.
     """
-    taken = fetch.fetch(Path("/"))
+    taken = probe.fetch(Path("/"))
     choice = choose_best(PROFILES, system.decide(taken, {}), locks=locks())
     scrubber = recorder.this_machine()
     return record_host.as_yaml(recorder.recording(taken, scrubber), choice)

@@ -199,7 +199,7 @@ def test_pure_modules_do_not_reach_out(repository: Path) -> None:
     pure = {
         *("build/plan.py", "build/render.py", "core/types.py", "profiles/lock.py"),
         *(f"profiles/{name}.py" for name in ("fit", "choice", "needs", "accelerators", "gpus")),
-        *(f"host/{name}.py" for name in ("model_fit", "memory_pools", "describe", "model")),
+        *(f"host/{name}.py" for name in ("model_fit", "describe", "model")),
         *(f"doctor/{name}.py" for name in ("accelerators", "remedies", "slowness", "builds")),
     }
     assert pure <= {name for name, _ in modules(repository)}

@@ -111,7 +111,7 @@ def prepare(build: Build) -> VenvEnvironment:
     Nothing is built from what is only remembered.
     """
     from envbuilder.host import interpreters
-    from envbuilder.host.interpreter_answers import Answers
+    from envbuilder.host.interpreters import Answers
 
     profile, lock, host, request = build.profile, build.lock, build.host, build.request
     platform = host.platform

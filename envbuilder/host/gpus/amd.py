@@ -11,11 +11,9 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from envbuilder.host import tables
+from envbuilder.host import memory, tables
 from envbuilder.host.gpus import pci
-from envbuilder.host.gpus.access import USABLE, Access, closed, driver, render_node
-from envbuilder.host.gpus.pci import Size
-from envbuilder.host.memory import memory
+from envbuilder.host.gpus.pci import USABLE, Access, Size, closed, driver, render_node
 from envbuilder.host.model import Gpu
 from envbuilder.host.text import integer, lines
 

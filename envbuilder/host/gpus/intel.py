@@ -8,11 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.host import tables
+from envbuilder.host import memory, tables
 from envbuilder.host.gpus import pci
-from envbuilder.host.gpus.access import USABLE, Access, driver, render_node
-from envbuilder.host.gpus.pci import Size
-from envbuilder.host.memory import memory
+from envbuilder.host.gpus.pci import USABLE, Access, Size, driver, render_node
 from envbuilder.host.model import Gpu
 from envbuilder.host.text import integer, version
 

@@ -2,6 +2,10 @@
 
 NVML reports the most; without it or without a driver, name, chip and compute capability come from
 the PCI id. That identifies the GPU better, but does not make it usable.
+
+The GPU of a Tegra chip (Jetson) before Thor is on no PCI bus and has a driver of its own: NVML
+gives it no address, and the device tree names the chip. That of Thor is a PCI device of NVIDIA's
+common driver, as JetPack 7 has it, and is detected as any other.
 """
 
 from __future__ import annotations
@@ -9,12 +13,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
-from envbuilder.host import tables
-from envbuilder.host.gpus import nvidia_modes, nvidia_nodes, nvml, pci, tegra
-from envbuilder.host.gpus.access import USABLE, Access
-from envbuilder.host.gpus.pci import Size
-from envbuilder.host.memory import memory
-from envbuilder.host.model import Gpu, Link, Peer
+from envbuilder.host import memory, tables
+from envbuilder.host.gpus import nvidia_access, nvml, pci
+from envbuilder.host.gpus.pci import USABLE, Access, Size
+from envbuilder.host.model import Gpu, Link, Obstacle, Peer, State
 from envbuilder.host.text import clean, fields, integer, version
 
 if TYPE_CHECKING:
@@ -40,6 +42,11 @@ _INBOX = ("nvraid", "nvdimm", "nvhda.", "nvhdau")
 """Beginnings of drivers' names in Windows that mean no GPU: every Windows has the first two."""
 _OK, _UNKNOWN = 0, 6  # nvmlGpuP2PStatus_t; the values between are reasons why not
 _MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s", re.ASCII)
+# Not /proc/device-tree, which is a link to it.
+_COMPATIBLE = "sys/firmware/devicetree/base/compatible"
+_ALLOCATOR = "dev/nvmap"
+"""Its memory allocator, which containers see, too; the device tree is hidden from them."""
+_COMPATIBLE_LIMIT = 4096
 
 
 def read(reader: Reader) -> None:
@@ -47,9 +54,9 @@ def read(reader: Reader) -> None:
     reader.file(VERSION)
     for address in reader.folder(_GPUS):
         reader.file(f"{_GPUS}/{address}/information")
-    nvidia_nodes.read(reader)
-    nvidia_modes.read(reader)
-    tegra.read(reader)
+    nvidia_access.read(reader)
+    reader.file(_COMPATIBLE, _COMPATIBLE_LIMIT)
+    reader.node(_ALLOCATOR)
     if not reader.live:
         reader.file("nvml.json")
     elif VERSION in reader.files or "dev/dxg" in reader.nodes:
@@ -81,7 +88,9 @@ def decide(
             for bus in buses
             if reached[bus].state == "usable"
         }
-        reached |= nvidia_nodes.of_cards(snapshot, minors, frozenset(reported), container=container)
+        reached |= nvidia_access.of_cards(
+            snapshot, minors, frozenset(reported), container=container
+        )
     gpus = []
     for bus in buses:
         card, card_access = shown.get(bus), reached[bus]
@@ -139,7 +148,7 @@ def _gpu(
     minor = _minor(snapshot, bus or "", reported)
     reported = reported or nvml.Device(name="")
     if access.state == "usable":
-        access = nvidia_modes.access(snapshot, reported, minor) or access
+        access = nvidia_access.of_modes(snapshot, reported, minor) or access
     size = _memory(snapshot, reported)
     return Gpu(
         vendor="nvidia",
@@ -259,7 +268,7 @@ def _access(
     told = bool(answer and answer.devices)
     if snapshot.has(VERSION) is False and not told and not wsl:
         return Access("present", "NVIDIA's kernel driver is not loaded.", "driver-missing")
-    problem = nvidia_nodes.shared(snapshot, wsl=wsl, container=container)
+    problem = nvidia_access.shared(snapshot, wsl=wsl, container=container)
     if problem is None and driver is None:
         detail = "The version of NVIDIA's driver could not be read."
         problem = Access("unknown", detail, "driver-unread")
@@ -275,10 +284,44 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
             Gpu(vendor="nvidia", name="NVIDIA GPU", state="unknown", detail=detail, obstacle="wsl"),
         )
     loaded = snapshot.has(VERSION)
-    integrated = tegra.gpu(snapshot, loaded=loaded)
+    integrated = _tegra(snapshot, loaded=loaded)
     if integrated or not loaded:
         return (integrated,) if integrated else ()
     detail = "NVIDIA's driver is loaded, but none of its GPUs could be listed."
     return (
         Gpu(vendor="nvidia", name="NVIDIA GPU", state="unknown", detail=detail, obstacle="unread"),
     )
+
+
+def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
+    """Return the GPU of a Tegra chip; None on another machine.
+
+    `loaded`: whether NVIDIA's common driver is; None if that is unknown.
+    """
+    compatible = snapshot.files.get(_COMPATIBLE, "").split("\0")
+    chip = next((row for name in compatible if (row := tables.tegra_chip(name))), None)
+    if chip is None and not snapshot.has(_ALLOCATOR) and not any(map(_is_tegra, compatible)):
+        return None
+    state: State
+    obstacle: Obstacle
+    if chip is None or not chip.common_driver:
+        state, obstacle = "present", "unsupported"
+        detail = f"PyTorch's own wheels do not run on it: {tables.JETSON_TORCH}."
+    elif loaded is False:
+        state, obstacle = "present", "driver-missing"
+        detail = "NVIDIA's kernel driver is not loaded."
+    else:
+        state, obstacle = "unknown", "unread"
+        detail = "The PCI bus does not show it."
+    return Gpu(
+        vendor="nvidia",
+        name=f"NVIDIA {chip.name if chip else 'Tegra'}",
+        state=state,
+        detail=detail,
+        obstacle=obstacle,
+        sm=chip.sm if chip else None,
+    )
+
+
+def _is_tegra(name: str) -> bool:
+    return name.startswith("nvidia,tegra")

@@ -18,9 +18,8 @@ from envbuilder.core import resources
 from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import describe as facts
-from envbuilder.host import fetch, probe, snapshot, tables
-from envbuilder.host import memory_pools as capacity
 from envbuilder.host import model as host
+from envbuilder.host import model_fit, probe, snapshot, tables
 from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import choose_best
@@ -81,7 +80,7 @@ def judge_host(found: Host) -> Judged:
     profiles, locks = shipped()
     assert list(facts.facts(found))
     for row in ACCELERATORS.values():
-        assert capacity.pools(found, row.vendor)
+        assert model_fit.pools(found, row.vendor)
     return Judged(
         host=found,
         fits={
@@ -313,10 +312,10 @@ def test_one_file_or_folder_that_may_not_be_read(
     data = host_trees.load(name)
     root = host_trees.plant(tmp_path, data)
     before = judge_host(probe.host(root))
-    taken = fetch.fetch(root)
+    taken = probe.fetch(root)
     paths = {*taken.files, *taken.folders, *taken.links, *taken.nodes, *taken.blobs}
     for path in sorted(paths - only_signs(data)):
-        monkeypatch.setattr(fetch, "Reader", functools.partial(Refusing, refused=path))
+        monkeypatch.setattr(probe, "Reader", functools.partial(Refusing, refused=path))
         found = probe.host(root)
         if found != before.host:
             after = judge_host(found)

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.host import fetch, probe, record, system
-from envbuilder.host.memory import smbios
+from envbuilder.host import memory, probe, record, system
 from envbuilder.host.record import Scrubber
 from envbuilder.host.snapshot import Snapshot
 from tests.support import host_trees
@@ -95,7 +94,7 @@ def test_the_firmware_s_table_keeps_no_uuid_and_no_serial_number() -> None:
     public = record.nameless(system_table + table)
     assert identity not in public
     assert b"SN-1234" not in public
-    assert smbios.parse(public) == smbios.parse(table)
+    assert memory.parse(public) == memory.parse(table)
 
 
 def test_strings_of_the_firmware_are_gone_but_for_the_names_of_slots() -> None:
@@ -104,7 +103,7 @@ def test_strings_of_the_firmware_are_gone_but_for_the_names_of_slots() -> None:
     assert b"somebody" in named
     public = record.nameless(named)
     assert not re.search(rb"somebody|machine", public)
-    assert smbios.parse(public) == smbios.parse(table)
+    assert memory.parse(public) == memory.parse(table)
 
 
 def taken(**changes: Any) -> Snapshot:
@@ -135,7 +134,7 @@ def test_a_plugin_in_the_user_s_home_is_found_in_the_recording(
 def test_a_recorded_host_recorded_again_is_the_same_host(name: str, tmp_path: Path) -> None:
     """Read a tree, scrub it, plant it elsewhere: the decisions are those of the first."""
     first = host_trees.plant(tmp_path / "first", host_trees.load(name))
-    data = record.recording(fetch.fetch(first), Scrubber())
+    data = record.recording(probe.fetch(first), Scrubber())
     second = record.plant(tmp_path / "second", data)
     assert probe.host(second) == probe.host(first)
 
@@ -165,7 +164,7 @@ def test_a_card_behind_its_link_is_planted_there(tmp_path: Path) -> None:
     data = host_trees.load("arc-b580")
     host_trees.add_device(data, "0000:03:00.0", "8086:e20b", "xe", "renderD129", path="pci0000:00")
     first = record.plant(tmp_path / "first", data)
-    second = record.plant(tmp_path / "second", record.recording(fetch.fetch(first), Scrubber()))
+    second = record.plant(tmp_path / "second", record.recording(probe.fetch(first), Scrubber()))
     assert (second / device).is_symlink()
     assert (second / place / "class").is_file()
     assert probe.host(second) == probe.host(first)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
-from envbuilder.host.engines import cdi, engines, sockets
+from envbuilder.host.engines import cdi, engines
 from envbuilder.host.model import Containers, Engine
 from envbuilder.host.snapshot import Reader, Snapshot
 
@@ -138,13 +138,13 @@ def garbage(connection: socket.socket, stop: threading.Event) -> None:
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[..., dict[str, Engine]]:
     """The engines below the test's folder, by what follows it; none of this machine's own."""
-    monkeypatch.setattr(sockets, "DOCKERS", ())
-    monkeypatch.setattr(sockets, "_PODMAN", "nonexistent/podman.sock")
-    monkeypatch.setattr(sockets, "_SECONDS", 0.1)
+    monkeypatch.setattr(engines, "DOCKERS", ())
+    monkeypatch.setattr(engines, "_PODMAN", "nonexistent/podman.sock")
+    monkeypatch.setattr(engines, "_SECONDS", 0.1)
     session = {"XDG_RUNTIME_DIR": str(folder)}
 
     def run(environ: dict[str, str] = session, home: str = "", full: bool = False) -> Any:
-        text = sockets.ask(environ, home, full=full)
+        text = engines.ask(environ, home, full=full)
         taken = Snapshot(live=True, system="linux", files={"engines.json": text})
         found = engines.decide(taken).engines
         return {e.socket.removeprefix(f"{folder}/"): e for e in found}
@@ -192,15 +192,15 @@ def test_an_engine_that_answers_badly_is_unknown(
 def test_an_answer_of_the_greatest_length_is_taken(serve: Any) -> None:
     head = len(b"HTTP/1.0 200 OK\r\nServer: x\r\n\r\n")
     path = serve(says(b"x" * (2000 - head)))
-    assert len(sockets.get(str(path), "/", seconds=5, limit=2000)) == 2000 - head
+    assert len(engines.get(str(path), "/", seconds=5, limit=2000)) == 2000 - head
     with pytest.raises(ValueError, match="too long"):
-        sockets.get(str(path), "/", seconds=5, limit=1999)
+        engines.get(str(path), "/", seconds=5, limit=1999)
 
 
 def test_the_deadline_is_for_all_of_the_answer(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(serve(flooding))
     with pytest.raises(TimeoutError):
-        sockets.get(path, "/", seconds=0.05, limit=1 << 40)
+        engines.get(path, "/", seconds=0.05, limit=1 << 40)
     given_: list[float] = []
     real = socket.socket.settimeout
 
@@ -209,7 +209,7 @@ def test_the_deadline_is_for_all_of_the_answer(serve: Any, monkeypatch: pytest.M
         real(self, value)
 
     monkeypatch.setattr(socket.socket, "settimeout", settimeout)
-    sockets.get(str(serve(says(DOCKER), "other.sock")), "/", seconds=60)
+    engines.get(str(serve(says(DOCKER), "other.sock")), "/", seconds=60)
     assert given_[0] == 60
     assert given_[1] < 60
 
@@ -251,12 +251,12 @@ def test_a_closed_socket_is_present_and_a_closed_folder_a_note(
         found = ask()["docker.sock"]
         assert (found.name, found.state) == ("unknown", "present")
         assert found.detail == "This user may not open it."
-        patch.setattr(sockets, "DOCKERS", (str(path)[1:],))
+        patch.setattr(engines, "DOCKERS", (str(path)[1:],))
         assert "join the group docker" in ask({})["docker.sock"].detail
     with monkeypatch.context() as patch:
         patch.setattr(Path, "stat", refuse)
         assert ask() == {}
-        text = sockets.ask({"XDG_RUNTIME_DIR": str(folder)}, "", full=False)
+        text = engines.ask({"XDG_RUNTIME_DIR": str(folder)}, "", full=False)
     notes = engines.notes(Snapshot(live=True, system="linux", files={"engines.json": text}))
     assert f"Whether an engine listens at {path} is not known" in notes[1]
 
@@ -312,7 +312,7 @@ INFO = {
 
 def test_full_asks_for_runtimes_and_devices(serve: Any, ask: Any, folder: Path) -> None:
     serve(says(DOCKER, INFO))
-    text = sockets.ask({"XDG_RUNTIME_DIR": str(folder)}, "", full=True)
+    text = engines.ask({"XDG_RUNTIME_DIR": str(folder)}, "", full=True)
     taken = Snapshot(
         live=True,
         system="linux",
@@ -355,7 +355,7 @@ def test_a_recorded_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a recorded tree asks nobody")
 
-    monkeypatch.setattr(sockets, "get", never)
+    monkeypatch.setattr(engines, "get", never)
     monkeypatch.setattr(process, "run", never)
     answers = {
         "run/docker.sock": {**DOCKER, "Info": INFO},
@@ -423,7 +423,7 @@ def test_damaged_answers_are_noted(tmp_path: Path) -> None:
 @pytest.fixture
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that counts as the live machine, without engines."""
-    monkeypatch.setattr(sockets, "ask", lambda *_, **__: "{}")
+    monkeypatch.setattr(engines, "ask", lambda *_, **__: "{}")
     monkeypatch.setenv("HOME", "/home/me")
     for name in ("home/me", "usr/bin", "etc", "run"):
         (tmp_path / name).mkdir(parents=True)

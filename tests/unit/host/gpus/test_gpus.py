@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder.host import fetch, probe, snapshot, system
 from envbuilder.host import model as host
+from envbuilder.host import probe, snapshot, system
 from envbuilder.host.gpus import apple, intel, pci
 from envbuilder.host.model import Gpu, Link
 from tests.support import host_trees
@@ -349,7 +349,7 @@ def test_a_container_is_given_one_of_two_cards(tmp_path: Path) -> None:
         data, "0000:02:00.0", "1002:74a1", driver="amdgpu", node="renderD129", **{"class": "120000"}
     )
     root = host_trees.plant(tmp_path, data)
-    taken = fetch.fetch(root)
+    taken = probe.fetch(root)
     del taken.files[f"{nodes}/8/properties"]
     for why, state, obstacle in (
         ("Operation not permitted", "present", "not-given"),

@@ -1,3 +1,5 @@
+"""A driver with H100s, of which the functions named in `failing` fail."""
+
 from __future__ import annotations
 
 import ctypes
@@ -10,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.host import fetch, probe, snapshot
+from envbuilder.host import probe, snapshot, tables
 from envbuilder.host.gpus import nvidia, nvml
 from envbuilder.host.model import Gpu, Link, Peer
 from tests.support import host_trees
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from envbuilder.host.model import Gpu
 
 PCI = "sys/bus/pci/devices"
 FOUR = ["0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:04:00.0"]
@@ -245,7 +249,7 @@ def test_no_pair_of_nothing(answer: object) -> None:
 def test_no_answer_means_no_pairs(tmp_path: Path) -> None:
     data = tree(None)
     del data["files"]["nvml.json"]
-    assert nvidia.peers(fetch.fetch(host_trees.plant(tmp_path, data))) == ()
+    assert nvidia.peers(probe.fetch(host_trees.plant(tmp_path, data))) == ()
 
 
 class NVMLError(Exception):
@@ -430,7 +434,7 @@ def test_the_recorded_form_is_what_the_library_said(
     gpus = probe.host(root).gpus
     assert [gpu.state for gpu in gpus] == ["usable", "usable"]
     assert [gpu.bandwidth for gpu in gpus] == [3_352_320_000_000] * 2
-    assert [peer.path for peer in nvidia.peers(fetch.fetch(root))] == ["nvlink"]
+    assert [peer.path for peer in nvidia.peers(probe.fetch(root))] == ["nvlink"]
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=3))
@@ -488,3 +492,49 @@ def test_the_state_of_the_fabric(
 
     (device,) = ask(monkeypatch, WithFabric(count=1)).devices
     assert device.fabric == expected
+
+
+TREE = "sys/firmware/devicetree/base/compatible"
+VERSION = "proc/driver/nvidia/version"
+
+
+def tegra_gpus(root: Path, *, node: bool = False, **files: str) -> tuple[Gpu, ...]:
+    data = host_trees.load("graviton3")
+    data["files"] |= {{"tree": TREE, "version": VERSION}[name]: t for name, t in files.items()}
+    data["nodes"] |= {"dev/nvmap": True} if node else {}
+    return probe.host(host_trees.plant(root, data)).gpus
+
+
+@pytest.mark.parametrize(
+    ("chip", "name", "sm", "obstacle"),
+    [
+        ("tegra210", "NVIDIA Tegra X1", "5.3", "unsupported"),
+        ("tegra194", "NVIDIA Xavier", "7.2", "unsupported"),
+        ("tegra234", "NVIDIA Orin", "8.7", "unsupported"),
+        ("tegra264", "NVIDIA Thor", "11.0", "driver-missing"),
+        ("tegra999", "NVIDIA Tegra", None, "unsupported"),
+    ],
+)
+@pytest.mark.parametrize("node", [False, True])
+def test_the_device_tree_names_the_chip(
+    chip: str, name: str, sm: str | None, obstacle: str, tmp_path: Path, *, node: bool
+) -> None:
+    (gpu,) = tegra_gpus(tmp_path, tree=f"nvidia,p0-0000\0nvidia,{chip}\0", node=node)
+    assert (gpu.name, gpu.sm, gpu.obstacle, gpu.state) == (name, sm, obstacle, "present")
+
+
+def test_a_container_sees_the_allocator_alone(tmp_path: Path) -> None:
+    (gpu,) = tegra_gpus(tmp_path, node=True)
+    assert (gpu.name, gpu.obstacle, gpu.state) == ("NVIDIA Tegra", "unsupported", "present")
+    assert tables.JETSON_TORCH in gpu.detail
+
+
+def test_a_driver_on_thor_without_a_bus_is_unknown(tmp_path: Path) -> None:
+    version = "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  595.78  Release\n"
+    (gpu,) = tegra_gpus(tmp_path, tree="nvidia,tegra264\0", version=version)
+    assert (gpu.name, gpu.obstacle, gpu.state) == ("NVIDIA Thor", "unread", "unknown")
+
+
+@pytest.mark.parametrize("tree", ["", "raspberrypi,5-model-b\0brcm,bcm2712\0", "tegra234", "\0"])
+def test_other_boards_have_no_such_gpu(tree: str, tmp_path: Path) -> None:
+    assert tegra_gpus(tmp_path, tree=tree) == ()

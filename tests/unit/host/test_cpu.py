@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuilder.host import cpu, probe
 from envbuilder.host import model as host
-from envbuilder.host import probe
-from envbuilder.host.cpu import cgroups, cpu
 from envbuilder.host.snapshot import Reader, Snapshot
 from envbuilder.payload.machine import threads
 
@@ -259,11 +258,11 @@ def mounted(
 
 def limits(root: Path, files: Mapping[str, str]) -> tuple[float | None, int | None]:
     reader = Reader(tree(root, files))
-    cgroups.read(reader)
+    cpu.read_limits(reader)
     taken = reader.snapshot("linux")
-    quota = cgroups.quota(taken)
+    quota = cpu.quota(taken)
     assert threads.read_quota(root) == quota  # an image's entrypoint finds the same
-    return quota, cgroups.memory(taken)
+    return quota, cpu.memory_limit(taken)
 
 
 def test_the_tightest_slice_counts(tmp_path: Path) -> None:
@@ -383,4 +382,4 @@ def test_no_text_makes_the_cpu_raise(changes: dict[str, str], cut: int) -> None:
     assert here.logical is None or here.logical <= threads.MOST_CPUS
     cpu.machine(taken)
     cpu.virtual(taken)
-    cgroups.memory(taken)
+    cpu.memory_limit(taken)

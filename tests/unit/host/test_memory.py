@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuilder.host import memory, probe
 from envbuilder.host import model as host
-from envbuilder.host import probe
-from envbuilder.host.memory import channels, memory, modules, smbios
-from envbuilder.host.memory.smbios import Device
+from envbuilder.host.memory import Slot
 from envbuilder.host.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def found(root: Path, files: Mapping[str, str | bytes]) -> host.Memory:
 
 def of(*parts: bytes) -> host.Memory:
     taken = Snapshot(live=False, system="linux", blobs={TABLE: table(*parts)})
-    return modules.decide(taken, virtual=False)
+    return memory.modules(taken, virtual=False)
 
 
 def slots(
@@ -339,9 +338,9 @@ def test_a_damaged_table(tmp_path: Path) -> None:
     here = found(tmp_path, {TABLE: whole[:-30]})
     assert here.detail.endswith("is damaged.")
     assert (here.modules, here.channels, here.total_bytes) == (None, None, 32 << 30)
-    assert smbios.parse(b"") is None
-    assert smbios.parse(bytes(100)) is None
-    assert smbios.parse(whole + b"rest") == smbios.parse(whole)
+    assert memory.parse(b"") is None
+    assert memory.parse(bytes(100)) is None
+    assert memory.parse(whole + b"rest") == memory.parse(whole)
 
 
 def test_without_a_table(tmp_path: Path) -> None:
@@ -351,8 +350,8 @@ def test_without_a_table(tmp_path: Path) -> None:
     (tmp_path / "odd" / TABLE).mkdir(parents=True)
     assert "(not a file)" in found(tmp_path / "odd", {}).detail
     denied = Snapshot(live=True, system="linux", unreadable={TABLE: "Permission denied"})
-    assert "run this as root" in modules.decide(denied, virtual=False).detail
-    assert "virtual machine" in modules.decide(denied, virtual=True).detail
+    assert "run this as root" in memory.modules(denied, virtual=False).detail
+    assert "virtual machine" in memory.modules(denied, virtual=True).detail
 
 
 MOUNT = "25 24 0:23 / {} rw,nosuid - {} shm {}\n"
@@ -421,7 +420,7 @@ def test_no_table_makes_the_parser_raise(some: list[bytes], cut: int, noise: byt
     whole = table(*some)
     for blob in (whole, whole[: len(whole) - cut], whole[:cut] + noise + whole[cut:], noise):
         taken = Snapshot(live=False, system="linux", blobs={TABLE: blob})
-        here = modules.decide(taken, virtual=False)
+        here = memory.modules(taken, virtual=False)
         assert here.bandwidth is None or 0 < here.bandwidth <= 2**53
         assert (here.modules or 0) <= (here.slots or 0)
         assert (here.channels or 0) <= (here.channels_available or 2**53)
@@ -429,13 +428,13 @@ def test_no_table_makes_the_parser_raise(some: list[bytes], cut: int, noise: byt
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_the_parser_raise(blob: bytes) -> None:
-    smbios.parse(blob)
-    smbios.parse(blob + END)
+    memory.parse(blob)
+    memory.parse(blob + END)
 
 
-@given(st.lists(st.builds(Device, bank=st.text(max_size=12), locator=st.text(max_size=12))))
-def test_every_slot_has_a_channel_or_none(devices: list[Device]) -> None:
-    assert len(channels.channels(devices)) == len(devices)
+@given(st.lists(st.builds(Slot, bank=st.text(max_size=12), locator=st.text(max_size=12))))
+def test_every_slot_has_a_channel_or_none(devices: list[Slot]) -> None:
+    assert len(memory.channels_of(devices)) == len(devices)
 
 
 @given(st.text(max_size=60), st.text(max_size=20), st.integers(0, 2**53))

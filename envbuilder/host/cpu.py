@@ -1,4 +1,8 @@
-"""Identify the CPU and decide how much of it this process may use."""
+"""Identify the CPU, and decide how much of it and of the memory this process may use.
+
+`payload.machine.threads` locates the limits of this process's cgroup, so that an image's entrypoint
+finds the same ones. Limits of groups above a container's namespace are never visible.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.host import tables
-from envbuilder.host.cpu import cgroups
 from envbuilder.host.model import TRACKED_FLAGS, Cpu
 from envbuilder.host.text import clean, cpu_list, cpu_mask, fields, integer
 from envbuilder.payload.machine import threads
@@ -18,6 +21,14 @@ if TYPE_CHECKING:
 
     from envbuilder.host.snapshot import Reader, Snapshot
 
+_CGROUP = "proc/self/cgroup"
+_MOUNTS = "proc/self/mountinfo"
+_LIMITS = {
+    ("cpu", 1): ("cpu.cfs_quota_us", "cpu.cfs_period_us"),
+    ("cpu", 2): ("cpu.max",),
+    ("memory", 1): ("memory.limit_in_bytes",),
+    ("memory", 2): ("memory.max",),
+}
 # What a field of /proc/cpuinfo must begin with on an architecture (show_cpuinfo in arch/*/kernel of
 # Linux), for trees recorded without uname's answer; the first match counts. "lm" (long mode) among
 # the flags is x86-64; "thumb" among the features is a 32-bit ARM kernel, also on a 64-bit CPU.
@@ -53,6 +64,48 @@ _GIVEAWAYS = (
 )
 
 
+def read_limits(reader: Reader) -> None:
+    """Read the cgroups of this process, where they are mounted, and their limits."""
+    cgroups, mounts = reader.file(_CGROUP), reader.file(_MOUNTS)
+    for controller in ("cpu", "memory"):
+        for folder, version in threads.cgroup_folders(cgroups or "0::/", mounts or "", controller):
+            for name in _LIMITS[controller, version]:
+                reader.file(f"{folder}/{name}")
+
+
+def quota(snapshot: Snapshot) -> float | None:
+    """Return the tightest quota, in CPUs, of this process's cgroup and its parents, if any."""
+    quotas = []
+    for folder, version in _folders(snapshot, "cpu"):
+        texts = [snapshot.files.get(f"{folder}/{name}", "") for name in _LIMITS["cpu", version]]
+        quotas.append(threads.parse_cfs(*texts) if version == 1 else threads.parse_cpu_max(*texts))
+    return min((value for value in quotas if value is not None), default=None)
+
+
+def memory_limit(snapshot: Snapshot) -> int | None:
+    """Return the tightest limit, in bytes, of this process's cgroup and its parents, if any."""
+    limits = []
+    for folder, version in _folders(snapshot, "memory"):
+        (name,) = _LIMITS["memory", version]
+        # No limit: "max" in version 2, 2**63 minus a page in version 1; `integer` rejects both.
+        limits.append(integer(snapshot.files.get(f"{folder}/{name}")))
+    return min((value for value in limits if value is not None), default=None)
+
+
+def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
+    """Return a file with limits that exists but cannot be read, and why."""
+    names = {name for both in _LIMITS.values() for name in both}
+    for path, why in snapshot.unreadable.items():
+        if path.startswith("sys/fs/cgroup/") and path.rpartition("/")[2] in names:
+            return path, why
+    return None
+
+
+def _folders(snapshot: Snapshot, controller: str) -> list[tuple[str, int]]:
+    cgroups = snapshot.files.get(_CGROUP) or "0::/"
+    return threads.cgroup_folders(cgroups, snapshot.files.get(_MOUNTS, ""), controller)
+
+
 class _Processor(Struct, frozen=True):
     """One logical CPU of `/proc/cpuinfo`."""
 
@@ -69,7 +122,7 @@ def read(reader: Reader) -> None:
     """Read the CPU's description and caches, the CPUs this process may use, and its quota."""
     reader.file("proc/sys/kernel/arch")
     reader.file("proc/self/status")
-    cgroups.read(reader)
+    read_limits(reader)
     reader.file("proc/cpuinfo", _CPUINFO_LIMIT)
     if reader.file(f"{_NODES}/has_cpu") is None:
         reader.folder(_NODES)
@@ -152,7 +205,7 @@ def linux(snapshot: Snapshot) -> Cpu:
     allowed = affinity or everything
     cores = _cores(snapshot, processors, everything)
     behind = _cores(snapshot, processors, allowed)
-    quota = cgroups.quota(snapshot)
+    cpus = quota(snapshot)
     return Cpu(
         vendor=vendor,
         model_name=clean(description.get("model name")),
@@ -167,8 +220,8 @@ def linux(snapshot: Snapshot) -> Cpu:
         numa_nodes=_nodes(snapshot),
         l3_bytes=_l3(snapshot, everything),
         affinity=len(affinity) if affinity else None,
-        quota=quota,
-        threads=_threads(len(allowed), quota, len(behind) if behind else None),
+        quota=cpus,
+        threads=_threads(len(allowed), cpus, len(behind) if behind else None),
     )
 
 

@@ -1,1 +1,0 @@
-"""Detect the processor, and how much of it this process may use."""

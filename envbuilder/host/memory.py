@@ -1,0 +1,343 @@
+"""Decide how much main memory there is, how much this process may use, and how fast it can be.
+
+The modules, and the channels that they fill, come from the firmware's table (SMBIOS), readable only
+by root. Offsets and codes are those of DMTF's DSP0134, "System Management BIOS Reference
+Specification": 6.1 structures and strings, 7.1.2.2 BIOS characteristics, 7.17 memory arrays, 7.18
+memory devices. Fields past the end of a structure were added by later versions; they read as
+unknown. SMBIOS has no field for the channel: it is part of the slot names, which differ by vendor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.host import cpu
+from envbuilder.host.model import Memory
+from envbuilder.host.text import clean, fields, integer, lines
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Sequence
+
+    from envbuilder.host.snapshot import Reader, Snapshot
+
+_SHM = "/dev/shm"  # noqa: S108 (it is only looked up)
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_TABLE = "sys/firmware/dmi/tables/DMI"
+_VIRTUAL = "This is a virtual machine, which does not show its host's memory modules."
+_ROOT = "Only root may read the firmware's table of memory modules: run this as root to see all."
+_HIDDEN = (
+    "There is no table of memory modules here:"
+    " containers, many virtual machines and some ARM boards have none."
+)
+_DAMAGED = "The firmware's table of memory modules is damaged."
+_EMPTY = "The firmware's table lists no memory module."
+_MIXED = "There are modules of several kinds."
+_NAMELESS = "The firmware's names of the memory slots do not show which share a channel."
+_SPEEDLESS = "The firmware does not report the memory's speed."
+# The lowest transfer rate of each kind (JEDEC JESD79-3, -4, -5). Less is the clock rate, half the
+# transfer rate: some firmware reports that instead.
+_SLOWEST = {"DDR3": 800, "DDR4": 1600, "DDR5": 3200}
+# Channels by name: "P0 CHANNEL A" (AMD), "P0_Node1_Channel0_Dimm1" (Supermicro),
+# "Controller0-ChannelA-DIMM0" (Intel), "CPU0_C1D0".
+_CHANNEL = re.compile(r"(?<![a-z])ch(?:an(?:nel)?)?[ _#-]*([a-z]|[0-9]{1,2})(?![a-z0-9])")
+_COLUMN = re.compile(r"(?<![a-z0-9])c([0-9]{1,2})[ _-]?d[0-9]{1,2}\Z")
+# Slots that carry their channel's letter: "P1-DIMMA1", "CPU1_DIMM_B0", "DDR4_A1", "A2".
+_SLOT = re.compile(r"(?:^|dimm|[ _-])([a-p])[ _-]?([0-9]{1,2})\Z")
+# The owners of a channel: each controller numbers its channels from 0.
+_OWNER = re.compile(
+    r"(?<![a-z])(p|cpu|proc(?:essor)?|socket|node|die|controller|i?mc)[ _#-]*([0-9]{1,3})(?![0-9])"
+)
+_MOST_SLOTS = 3  # slots per channel
+_KINDS = {
+    0x12: "DDR",
+    0x13: "DDR2",
+    0x18: "DDR3",
+    0x1A: "DDR4",
+    0x1B: "LPDDR",
+    0x1C: "LPDDR2",
+    0x1D: "LPDDR3",
+    0x1E: "LPDDR4",
+    0x20: "HBM",
+    0x21: "HBM2",
+    0x22: "DDR5",
+    0x23: "LPDDR5",
+    0x24: "HBM3",
+}
+_LOGICAL = 0x1F
+_PERSISTENT = frozenset({0x05, 0x06, 0x07})  # NVDIMM-F, NVDIMM-P, Optane: not main memory
+_SYSTEM_MEMORY = 0x03
+_SHORTEST = 0x15  # length of a memory device in version 2.1
+_BIOS, _ARRAY, _MEMORY_DEVICE, _END = 0, 16, 17, 127
+# For firmware that counts ECC bits as data: 8 per 64 of DDR4, 8 per 32 of DDR5.
+_DATA_BITS = {72: 64, 80: 64, 40: 32}
+
+
+def read(reader: Reader) -> None:
+    """Read the kernel's total, and the data on modules; `cgroups.read` reads the mounts."""
+    reader.file("proc/meminfo")
+    reader.exists("dev/shm")
+    reader.blob(_TABLE)
+
+
+def decide(snapshot: Snapshot) -> Memory:
+    """Return the memory of a Linux host."""
+    total_bytes = total(snapshot)
+    return msgspec.structs.replace(
+        modules(snapshot, virtual=cpu.virtual(snapshot)),
+        total_bytes=total_bytes,
+        limit_bytes=cpu.memory_limit(snapshot),
+        shm_bytes=_shm_bytes(snapshot, total_bytes),
+    )
+
+
+def total(snapshot: Snapshot) -> int | None:
+    """Return the kernel's total, in bytes."""
+    words = fields(snapshot.files.get("proc/meminfo")).get("MemTotal", "").split()
+    amount = integer(words[0]) if words and words[-1] == "kB" else None
+    return amount * 1024 if amount is not None and amount < 2**43 else None
+
+
+def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
+    """Return the size of /dev/shm; 0 if there is none, None if that is unknown."""
+    mounts = snapshot.files.get("proc/self/mountinfo")
+    if mounts is None:
+        return None
+    options: list[str] | None = None
+    for line in lines(mounts):
+        place, _, kind = line.partition(" - ")
+        if place.split(" ")[4:5] == [_SHM]:
+            options = kind.split(" ")  # the last mount hides the others
+    if options is None:
+        # Without a mount of its own, the folder is as large as the file system that contains it.
+        return 0 if snapshot.has("dev/shm") is False and mounts.endswith("\n") else None
+    if options[0] != "tmpfs" or len(options) < 3:
+        return None
+    return _tmpfs(options[2], total)
+
+
+def _tmpfs(options: str, total: int | None) -> int | None:
+    """Return the size of a tmpfs (the kernel's Documentation/filesystems/tmpfs.rst)."""
+    option = next((o for o in options.split(",") if o.startswith("size=")), None)
+    if option is None:
+        return total // 2 if total is not None else None
+    size, last = option.removeprefix("size=").lower(), option[-1:].lower()
+    unit = last if last == "%" or last in _UNITS else ""
+    number = integer(size.removesuffix(unit))
+    if number == 0:
+        return total  # limited only by the memory itself
+    if number is None or (unit == "%" and (total is None or number > 1000)):
+        return None
+    found = (total or 0) * number // 100 if unit == "%" else number * _UNITS.get(unit, 1)
+    return found if found <= 2**53 else None
+
+
+def modules(snapshot: Snapshot, *, virtual: bool) -> Memory:
+    """Return the modules, without their total size. `virtual`: what the CPU reports."""
+    blob = snapshot.blobs.get(_TABLE)
+    if blob is not None:
+        table = parse(blob)
+        virtual = virtual or (table is not None and table.virtual)
+        if table is not None and not virtual:
+            return _from_firmware(table.devices)
+    if virtual:
+        return Memory(detail=_VIRTUAL)
+    if blob is not None:
+        return Memory(detail=_DAMAGED)
+    why = snapshot.unreadable.get(_TABLE)
+    detail = _HIDDEN if why is None else f"/{_TABLE} could not be read ({why})."
+    if why in {"Permission denied", "Operation not permitted"}:
+        detail = _ROOT
+    return Memory(detail=detail)
+
+
+def _from_firmware(devices: Sequence[Slot]) -> Memory:
+    filled = [device for device in devices if device.populated]
+    if not filled:
+        return Memory(slots=len(devices) or None, detail=_EMPTY)
+    kinds = {device.kind for device in filled}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    # Soldered chips share no channel: each is a channel of its own width.
+    soldered = kind is not None and kind.startswith(("LPDDR", "HBM"))
+    names = list(range(len(devices))) if soldered else channels_of(devices)
+    used = [name for name, device in zip(names, devices, strict=True) if device.populated]
+    certain = all(device.populated is not None for device in devices)
+    named = certain and None not in used
+    speeds = [_plausible(device.speed, kind) for device in filled]
+    speed = min((s for s in speeds if s is not None), default=None) if all(speeds) else None
+    reasons = ((kinds, _MIXED), (not named, _NAMELESS), (speed is None, _SPEEDLESS))
+    details = [text for applies, text in reasons if applies]
+    return Memory(
+        kind=kind,
+        speed=speed,
+        channels=len(set(used)) if named else None,
+        channels_available=len(set(names)) if named and None not in names else None,
+        modules=len(filled) if certain else None,
+        slots=len(devices),
+        bandwidth=None if details else _bandwidth(used, filled, speed),
+        detail=details[0] if details else "",
+    )
+
+
+def _plausible(speed: int | None, kind: str | None) -> int | None:
+    return speed if speed is not None and speed >= _SLOWEST.get(kind or "", 1) else None
+
+
+def _bandwidth(used: Sequence[Hashable], filled: Sequence[Slot], speed: int | None) -> int | None:
+    """Return bytes per second of all channels, each as wide as one of its modules.
+
+    All run at the speed of the slowest module.
+    """
+    pairs = {(name, device.width) for name, device in zip(used, filled, strict=True)}
+    widths = [width for _, width in pairs if width is not None]
+    if speed is None or len(widths) < len(pairs) or len(pairs) > len(set(used)):
+        return None
+    total = sum(widths) // 8 * speed * 1_000_000
+    return total if total <= 2**53 else None
+
+
+def channels_of(devices: Sequence[Slot]) -> Sequence[Hashable]:
+    """Return the channel of each device, as a comparable key; None if its name does not show it."""
+    names = [(device.bank.lower(), device.locator.lower()) for device in devices]
+    keys = [_named(bank, locator) for bank, locator in names]
+    slots = [match for _, locator in names if (match := _SLOT.search(locator))]
+    if None in keys and len(slots) == len(names):
+        keys = _lettered(slots)
+    full = Counter(name for name in keys if name is not None)
+    # Duplicate names, or more slots than a channel can have: the names mean something else.
+    if len(set(names)) < len(names) or max(full.values(), default=0) > _MOST_SLOTS:
+        return [None] * len(devices)
+    return keys
+
+
+def _named(bank: str, locator: str) -> Hashable:
+    """Return the channel that the names state, with all its owners; None if they state none."""
+    for text in (bank, locator):
+        match = _CHANNEL.search(text) or _COLUMN.search(text)
+        if match:
+            return (*_OWNER.findall(bank), *_OWNER.findall(locator), match[1])
+    return None
+
+
+def _lettered(slots: Sequence[re.Match[str]]) -> list[Hashable]:
+    """Return channels by the letters of slots such as DIMM_A1, if letters can mean channels.
+
+    On Dell servers they mean processors: one letter has many slots (PowerEdge M420 Owner's
+    Manual, "Memory Socket Locations": channel 1 of processor 1 has the sockets A1 and A4).
+    """
+    owners = [tuple(_OWNER.findall(slot.string)) for slot in slots]
+    most = _MOST_SLOTS if all(owners) else 2
+    if len({slot[1] for slot in slots}) < 2 or max(int(slot[2]) for slot in slots) > most:
+        return [None] * len(slots)
+    return [(owner, slot[1]) for owner, slot in zip(owners, slots, strict=True)]
+
+
+class Slot(Struct, frozen=True, kw_only=True):
+    """One slot for a memory module, or one soldered chip."""
+
+    populated: bool | None = None
+    """Whether it holds main memory; None if the firmware does not know."""
+    kind: str | None = None
+    width: int | None = None
+    """Data bits, without ECC bits."""
+    speed: int | None = None
+    """Transfers per second, in millions (MT/s), as configured."""
+    locator: str = ""
+    bank: str = ""
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """The memory information of the firmware's table."""
+
+    devices: tuple[Slot, ...]
+    virtual: bool
+    """Whether the table states that it describes a virtual machine."""
+
+
+class _Structure(Struct, frozen=True):
+    kind: int
+    data: bytes
+    strings: tuple[bytes, ...]
+
+    def number(self, offset: int, size: int) -> int:
+        """Return an unsigned number; 0 if the structure ends before it."""
+        if offset + size > len(self.data):
+            return 0
+        return int.from_bytes(self.data[offset : offset + size], "little")
+
+    def text(self, offset: int) -> str:
+        """Return the string whose number, counted from 1, is at `offset`; empty for 0."""
+        index = self.number(offset, 1)
+        if not 0 < index <= len(self.strings):
+            return ""
+        return clean(self.strings[index - 1].decode("ascii", "replace")) or ""
+
+
+def parse(table: bytes) -> Table | None:
+    """Return the devices in `/sys/firmware/dmi/tables/DMI`; None if it is damaged or cut off.
+
+    Devices of arrays other than main memory (flash, video memory) are left out.
+    """
+    everything = list(structures(table))
+    if not everything or everything[-1].kind != _END:
+        return None
+    foreign = {
+        each.number(0x02, 2)
+        for each in everything
+        if each.kind == _ARRAY and each.number(0x05, 1) != _SYSTEM_MEMORY
+    }
+    return Table(
+        devices=tuple(
+            _slot(each)
+            for each in everything
+            if each.kind == _MEMORY_DEVICE and each.number(0x04, 2) not in foreign
+        ),
+        # Bit 4 of the second extension byte: "SMBIOS table describes a virtual machine".
+        virtual=any(s.kind == _BIOS and s.number(0x13, 1) & 0x10 for s in everything),
+    )
+
+
+def structures(table: bytes) -> Iterator[_Structure]:
+    """Yield structures up to and including the end marker; fewer if the table is cut off."""
+    at = 0
+    while at + 4 <= len(table):
+        kind, length = table[at], table[at + 1]
+        # The strings end with an empty one; without strings there are also two zeros.
+        end = table.find(b"\0\0", at + length)
+        if length < 4 or (end < 0 and kind != _END):
+            return
+        data = table[at : at + length]
+        yield _Structure(kind, data, tuple(table[at + length : end].split(b"\0")))
+        if kind == _END:
+            return
+        at = end + 2
+
+
+def _slot(structure: _Structure) -> Slot:
+    size, code = structure.number(0x0C, 2), structure.number(0x12, 1)
+    if len(structure.data) < _SHORTEST:
+        size = 0xFFFF
+    if code == _LOGICAL or structure.number(0x28, 1) in _PERSISTENT:
+        size = 0
+    width = structure.number(0x0A, 2)
+    width = _DATA_BITS.get(width, width)
+    return Slot(
+        # 0x7FFF means that the size is in another field; here only its presence matters.
+        populated=None if size == 0xFFFF else size > 0,
+        kind=_KINDS.get(code),
+        width=width if width in {8, 16, 32, 64, 128, 256, 512, 1024} else None,
+        speed=_transfers(structure),
+        locator=structure.text(0x10),
+        bank=structure.text(0x11),
+    )
+
+
+def _transfers(structure: _Structure) -> int | None:
+    speed = structure.number(0x20, 2)
+    if speed == 0xFFFF:
+        speed = structure.number(0x58, 4)
+    return speed if 0 < speed < 1 << 20 else None

@@ -1,1 +1,0 @@
-"""Detect main memory: how much, how fast, on how many channels."""
