@@ -34,7 +34,7 @@ import hatchling.build
 from envbuilder.core import files as atomic
 from envbuilder.core import uv_program
 from envbuilder.core.settings import load as load_settings
-from envbuilder.packages import locations as origins
+from envbuilder.packages import fetch as origins
 from envbuilder.packages.python import indexes
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from envbuilder.core import files
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.locks import changes, resolve
+from envbuilder.locks import compare, resolve
 from envbuilder.notebooks import server
 from envbuilder.profiles import lock as locks
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if lock.state != "locked":
             sys.stderr.write(f"error: {name}: {lock.reason}\n")
             return 4
-        for line in changes.lines(previous, lock):
+        for line in compare.changes(previous, lock):
             sys.stdout.write(f"{line}\n")
         text = locks.dump(lock)
         if not path.exists() or path.read_text(encoding="utf-8") != text:

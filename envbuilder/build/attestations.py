@@ -176,7 +176,7 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
     from envbuilder.build.image import config
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.containers.engine import connection
-    from envbuilder.packages.debian import base_image
+    from envbuilder.packages.debian import status
 
     for step in plan.steps:
         if isinstance(step, Assemble):
@@ -185,10 +185,10 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
             return cache.remembered(
                 {"kind": "packages", "base": below.config["rootfs"], "platform": plan.platform},
                 dict[str, str],
-                partial(base_image.of_contents, below.root.contents, plan.platform, step.base),
+                partial(status.of_contents, below.root.contents, plan.platform, step.base),
             )
     with connection.connect() as engine:
-        return base_image.of_engine(engine, artifact.ref, plan.platform)
+        return status.of_engine(engine, artifact.ref, plan.platform)
 
 
 # --- provenance

@@ -20,8 +20,7 @@ from envbuilder.build import payload
 from envbuilder.core import pip, process, resources, uv_program
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import require_writable
-from envbuilder.packages import locations
-from envbuilder.packages.fetch import fetch
+from envbuilder.packages.fetch import fetch, uv_variables
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.profiles.lock import Target
@@ -65,7 +64,7 @@ def _built(source: Path, settings: Settings) -> Wheel:
                 *("--cache-dir", str(require_writable(settings.uv_dir))),
                 str(source),
             ],
-            env=locations.uv_variables(indexes.DEFAULT, settings),
+            env=uv_variables(indexes.DEFAULT, settings),
             folder=Path(folder),
             timeout=600,
         )
@@ -155,8 +154,7 @@ def dependencies(
     The versions installed here are preferred, because they are known to work; for uv the locked
     one, which a bundle holds already. Raise `BuildError` if they are unavailable.
     """
-    from envbuilder.packages.python.static_index import StaticIndex
-    from envbuilder.packages.python.uv import UnresolvableError, Uv, links
+    from envbuilder.packages.python.uv import StaticIndex, UnresolvableError, Uv, links
 
     sources = pip.sources(os.environ)
     with tempfile.TemporaryDirectory(prefix="envbuilder-own-") as work:

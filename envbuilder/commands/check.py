@@ -56,8 +56,7 @@ def command(as_json: bool) -> int:
       envbuilder check
       envbuilder check --json
     """
-    from envbuilder.locks.entries import of_project
-    from envbuilder.locks.needless import needless
+    from envbuilder.locks.entries import needless, of_project
 
     settings = load_settings()
     entries = tuple(of_project(settings))
@@ -103,7 +102,7 @@ def _notes(entries: Iterable[Entry], settings: Settings) -> Iterator[str]:
 
 
 def _state(entry: Entry) -> State:
-    from envbuilder.locks import conda, dependencies, own_build, resolve
+    from envbuilder.locks import compare, conda, resolve
 
     def state(
         name: str, problems: tuple[str, ...], *, failed: bool, hint: str = "", unjudged: str = ""
@@ -129,9 +128,9 @@ def _state(entry: Entry) -> State:
         return state("damaged", (error.message,), failed=True)
     stale = resolve.check(entry.profile, lock)
     origin = entry.origin[1] if entry.origin else None
-    foreign = tuple(own_build.objections(entry.profile, lock, origin))
+    foreign = tuple(compare.foreign_files(entry.profile, lock, origin))
     problems = (*stale, *foreign, *conda.problems(entry.profile, entry.path))
     if lock.state == "unlocked" and not problems:
         return state("unlocked", (lock.reason,), failed=entry.required)
-    unjudged = "" if all(map(dependencies.are_stated, lock.targets)) else _UNJUDGED
+    unjudged = "" if all(map(compare.are_stated, lock.targets)) else _UNJUDGED
     return state(lock.state, problems, failed=bool(problems), unjudged=unjudged)

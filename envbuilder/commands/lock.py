@@ -14,7 +14,7 @@ from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.core.files import save
 from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.text import indented_proof, shown
-from envbuilder.locks import changes, conda, entries
+from envbuilder.locks import compare, conda, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.profiles import lock as profile_lock
@@ -273,7 +273,7 @@ def settle(outcomes: Iterable[Outcome]) -> int:
             hides = [_INSTEAD] if entry.shipped and entry.shipped != present else []
             details[entry.label] = [*_details(outcome, lock), *hides]
         worst = INVALID if lock.state == "unlocked" and entry.required else worst
-    for heading, lines in changes.grouped(details).items():
+    for heading, lines in compare.grouped(details).items():
         if heading:
             console.result(heading)
         _print_indented(lines)
@@ -330,8 +330,8 @@ def _details(outcome: Outcome, lock: Lock) -> list[str]:
         f"{name}: its server gives no part of it, so it was not compared with other wheels"
         for name in sorted({file.basename for file in lock.files if file.unread})
     ]
-    moved = changes.lines(outcome.previous, lock)
-    return [*moved, *missing, *unread, *changes.claims(lock)]
+    moved = compare.changes(outcome.previous, lock)
+    return [*moved, *missing, *unread, *compare.claims(lock)]
 
 
 def _write(path: Path, text: str) -> None:
@@ -341,7 +341,7 @@ def _write(path: Path, text: str) -> None:
 
 def _remove_needless(settings: Settings) -> None:
     """Remove the locks that the project's file rules out."""
-    from envbuilder.locks.needless import needless
+    from envbuilder.locks.entries import needless
 
     for each in needless(settings):
         if each.excluded:
@@ -426,7 +426,7 @@ def _conda_lines(
     yield f"{entry.label}: {state}, {counts} → {entry.path}"
     after = conda.as_files(entry.profile, lock)
     assert after is not None, "there is a lock"
-    for line in changes.lines(conda.as_files(entry.profile, before), after):
+    for line in compare.changes(conda.as_files(entry.profile, before), after):
         yield f"  {line}"
     for target, why in lock.missing.items():
         yield f"  not for {target}: {why}"

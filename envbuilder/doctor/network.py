@@ -14,7 +14,7 @@ from envbuilder.containers.registry import base_images
 from envbuilder.core.errors import EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.http import host_of, open_session, reason, request
 from envbuilder.doctor.problem import Problem
-from envbuilder.packages import locations
+from envbuilder.packages import fetch
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.packages.locations import Place
+    from envbuilder.packages.fetch import Place
     from envbuilder.profiles.lock import File, Lock, Target
     from envbuilder.profiles.profile import Profile
 
@@ -71,7 +71,7 @@ def look(
     `ask` returns why a source does not answer; empty if it does.
     """
     try:
-        listed = locations.places()
+        listed = fetch.places()
     except ToolError:  # uv does not work, which other checks report
         listed = ()
     target = profile_lock.first(lock, host.platform)
@@ -171,7 +171,7 @@ def _stock(profile: Profile | None, locked: Sequence[File], source: str, setting
     files = [f for f in locked if f.source == source]
     if profile is None or not files:
         return ""
-    store, folders = Store.of(settings), locations.find_links()
+    store, folders = Store.of(settings), fetch.find_links()
     missing = [
         f
         for f in files

@@ -10,7 +10,7 @@ from msgspec import Struct
 from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.doctor import network
-from envbuilder.packages import shared_store, space
+from envbuilder.packages import space, store
 from envbuilder.packages.space import Disk, disks, downloads, existing
 from envbuilder.profiles import lock as profile_lock
 
@@ -145,8 +145,8 @@ def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...
 def _shared_store(lock: Lock | None, host: Host, settings: Settings) -> str:
     if settings.shared_store is None:
         return ""
-    why = shared_store.objection(settings.shared_store)
-    return why or shared_store.damage(_files(lock, host), settings)
+    why = store.objection(settings.shared_store)
+    return why or store.damage(_files(lock, host), settings)
 
 
 def _files(lock: Lock | None, host: Host) -> tuple[File, ...]:

@@ -17,12 +17,17 @@ import msgspec
 
 from envbuilder.core import pip, process, types
 from envbuilder.core.settings import require_writable
-from envbuilder.locks import dependencies, file_sizes, target_wheels
+from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.system_packages import Debs, is_current
-from envbuilder.packages import remote_wheels
-from envbuilder.packages.python import indexes, static_index, upstream
+from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.indexes import canonical
-from envbuilder.packages.python.uv import UnresolvableError, Uv, links
+from envbuilder.packages.python.uv import (
+    UnresolvableError,
+    Uv,
+    index_variables,
+    links,
+    write_index,
+)
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import SCHEMA, Lock, Target, inputs_digest
 from envbuilder.profiles.requirements import applies, distribution
@@ -52,7 +57,7 @@ def resolve(
     upgrade_packages: Iterable[str] = (),
     run: Runner = process.run,
     read: Callable[[str], bytes] = upstream.read_url,
-    measure: Measure = file_sizes.measure,
+    measure: Measure = target_wheels.sizes,
     contents: Contents | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Lock:
@@ -62,9 +67,8 @@ def resolve(
     `upgrade_packages`, which move to the newest version that fits the others. `origin`: the profile
     that this one is a project's variant of, and its lock; what is the same is taken from it.
     If neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
-    reason. Raise `BuildError` if an index
-    fails, `ToolError` without uv, `InvalidError` if the bytes of a local wheel differ from what its
-    index or a claim states.
+    reason. Raise `BuildError` if an index fails, `ToolError` without uv, `InvalidError` if the
+    bytes of a local wheel differ from what its index or a claim states.
     """
     environ = os.environ if environ is None else environ
     sources = pip.sources(environ)
@@ -75,7 +79,7 @@ def resolve(
         target_wheels.require_offers(profile, offers)
         with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
             work = Path(name)
-            index = static_index.write(offers, work)
+            index = write_index(offers, work)
             left_out = work / "excludes.txt"
             foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
             foreign -= set(map(distribution, profile.requirements))
@@ -85,7 +89,7 @@ def resolve(
                 run=run,
                 folder=work,
                 cache=require_writable(settings.uv_dir),
-                environment=variables | static_index.variables(work, environ),
+                environment=variables | index_variables(work, environ),
                 find_links=links(user_links, profile.indexes, work),
                 index=index,
                 options=("--excludes", str(left_out)),
@@ -94,7 +98,7 @@ def resolve(
             first = _without(first, upgrade_packages)
             debs = Debs(profile, settings, basis, on_progress, origin)
             read_contents = contents or partial(
-                remote_wheels.contents, settings=settings, variables=variables
+                wheel_conflicts.remote_contents, settings=settings, variables=variables
             )
             solution = _targets(
                 *(profile, debs, first, uv, read_contents, on_progress), partly=origin is not None
@@ -148,7 +152,9 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
                 reasons.append(f"{where}: {need.name} is missing")
             elif not need.specifier.contains(Version(pin), prereleases=True):
                 reasons.append(f"{where}: {need.name} {pin} does not satisfy {need}")
-        reasons += (f"{where}: {problem}" for problem in dependencies.problems(profile, target))
+        reasons += (
+            f"{where}: {problem}" for problem in compare.dependency_problems(profile, target)
+        )
         if not is_current(profile, target):
             reasons.append(f"{where}: the base image is not the profile's")
     return tuple(reasons)
@@ -193,7 +199,7 @@ def _targets(
                 solution.missing[f"{platform} {python}"] = str(reason).partition(": ")[2]
                 continue
             if partly:
-                wheels = dependencies.stated(wheels, profile, platform, python, uv)
+                wheels = target_wheels.with_dependencies(wheels, profile, platform, python, uv)
             base, packages = debs.of(platform, python)
             solution.urls.update({wheel.file.sha256: wheel.url for wheel in wheels})
             files = (*(w.file for w in wheels), *packages)

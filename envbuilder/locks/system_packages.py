@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages.debian import mirrors, suite
+from envbuilder.packages.debian import suite
 from envbuilder.profiles.lock import Lock, LockedBase, Target, inputs_digest
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def base(
     packaged = versions.get(f"python{python}", "").partition("-")[0]
     system = tuple(f for f in debs if f.role == "base")
     if python in profile.debian_base:
-        dates = [when for f in system if (when := mirrors.seen(f))]
+        dates = [when for f in system if (when := suite.seen(f))]
         unpacked = platform in profile.debian_base[python].unpacked
         named = hashlib.sha256("".join(sorted(f.sha256 for f in system)).encode()).hexdigest()
         kind = "unpacked-" if unpacked else ""

@@ -1,13 +1,22 @@
-"""Find the wheels of one target with uv: those of named indexes from these, each under one name."""
+"""Find the wheels of one target with uv, what they require of each other, and their sizes.
+
+Wheels of named indexes come from these, and each framework has one name.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
+from envbuilder.core import http, parallel
 from envbuilder.core.text import escaped
-from envbuilder.packages.python import indexes, wheel_conflicts
+from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -16,11 +25,14 @@ from envbuilder.profiles.requirements import applies
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import requests
+
     from envbuilder.core import types
-    from envbuilder.packages.python.static_index import Offer
-    from envbuilder.packages.python.uv import Found, Uv
+    from envbuilder.core.http_transport import Session
+    from envbuilder.packages.python.uv import Found, Offer, Uv
     from envbuilder.profiles.lock import File
     from envbuilder.profiles.profile import Profile
+
 
 _MOST_EXCLUDED = 20
 """Versions on other indexes that are excluded before a target counts as unresolvable."""
@@ -106,6 +118,29 @@ def compared(
     )
 
 
+def with_dependencies(
+    wheels: Sequence[Found], profile: Profile, platform: types.Platform, python: str, uv: Uv
+) -> tuple[Found, ...]:
+    """Return the wheels of a target, each with the names of those that it requires.
+
+    What requires the framework by a name that is left out requires the one that is locked.
+    """
+    names = FRAMEWORKS[profile.framework].names
+    pins = {wheel.file.name: wheel.file.version for wheel in wheels}
+    locked = min(names & pins.keys(), default="")
+    others = dict.fromkeys(names - pins.keys(), locked) if locked else {}
+    pins |= dict.fromkeys(others, pins.get(locked, ""))
+    requires: dict[str, set[str]] = {}
+    edges = uv.edges(profile.requirements, platform, python, pins, profile.constraints)
+    for package, required in edges:
+        first, second = others.get(package, package), others.get(required, required)
+        requires.setdefault(first, set()).update({second} - {first})
+    return tuple(
+        replace(w, file=replace(w.file, requires=tuple(sorted(requires.get(w.file.name, ())))))
+        for w in wheels
+    )
+
+
 def _of_indexes(
     profile: Profile,
     platform: types.Platform,
@@ -148,3 +183,54 @@ def _of_indexes(
 def _elsewhere(source: str) -> str:
     """Return what to do if a named index cannot be reached."""
     return f"lock on a machine that reaches it, or name a mirror ({indexes.mirror_setting(source)})"
+
+
+PARALLEL = 6
+PATIENCE = 3
+"""Unanswered requests after which a host is not asked any more."""
+
+
+def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]:
+    """Return URL → size in bytes of the files at some URLs; nothing raises.
+
+    URLs whose size is not plainly stated are left out: it decides whether a disk is large enough,
+    so a guess is worse than none.
+    """
+    unique = sorted(set(urls))
+    connected = http.open_session() if session is None else session
+    silent_hosts: list[str] = []
+    with contextlib.closing(connected), parallel.pool(PARALLEL, connected.stop) as pool:
+        measured = pool.map(lambda url: _size(url, connected, silent_hosts), unique)
+        return {url: size for url, size in zip(unique, measured, strict=True) if size}
+
+
+def _size(url: str, session: Session, silent_hosts: list[str]) -> int | None:
+    """Return the size of a file, by a HEAD request or from disk; note each unanswered request."""
+    import requests
+
+    host = ""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in {"", "file"}:
+            path = Path(unquote(parts.path))
+            return path.stat().st_size if path.is_file() else None
+        host = parts.netloc
+        if silent_hosts.count(host) < PATIENCE:
+            with http.request(session, "HEAD", url, {}, upstream.TIMEOUT) as answer:
+                return _stated_size(answer)
+    except (requests.ConnectionError, requests.Timeout):
+        silent_hosts.append(host)
+    except (requests.RequestException, ValueError, OSError):
+        pass
+    return None
+
+
+def _stated_size(answer: requests.Response) -> int | None:
+    """Return the size that a response to HEAD states; None if it states none, or not the file's."""
+    if answer.status_code != 200 or answer.headers.get("Content-Encoding"):
+        return None
+    # An HTML page instead of a file comes from a proxy or portal that requires a login.
+    if answer.headers.get("Content-Type", "").lower().startswith("text/html"):
+        return None
+    length = answer.headers.get("Content-Length", "").strip()
+    return int(length) or None if re.fullmatch(r"[0-9]{1,15}", length) else None

@@ -1,4 +1,4 @@
-"""Fetch the files of a lock into the store, from the sources that the user configured.
+"""Locate the files of a lock at the sources that the user configured, and fetch them.
 
 Wheels in a local find-links folder are taken from there. The others are located by uv, which knows
 the user's indexes, tokens and proxies and returns one URL per file. Every download is checked
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 import tomllib
 from concurrent.futures import as_completed
 from contextlib import suppress
@@ -18,16 +19,17 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core import parallel, uv_program
+from envbuilder.core import parallel, pip, uv_program
 from envbuilder.core.download import OtherSizeError, UnavailableError, download
-from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
+from envbuilder.core.errors import BuildError, ChangedFileError, ToolError, WrongHashError
 from envbuilder.core.files import file_sha256, full_or_broken
 from envbuilder.core.http import FILE_BYTES, host_of, length, open_session, printed_reason, request
 from envbuilder.core.settings import require_writable
 from envbuilder.core.text import gigabytes
-from envbuilder.packages import locations, space
+from envbuilder.packages import space
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 
@@ -38,7 +40,102 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.http_transport import Session
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import File, Target
+    from envbuilder.profiles.lock import File, Lock, Target
+
+
+_BY_PATH = frozenset({"deb", "conda"})
+"""Kinds of files that are located by path, without querying an index."""
+
+
+def find_links() -> tuple[Path, ...]:
+    """Return the existing local folders of wheels that uv or pip is configured with."""
+    places = pip.links(pip.sources(), os.environ)
+    found = (pip.local_folder(place) for place in places)
+    return tuple(folder for folder in found if folder is not None and folder.is_dir())
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """A location that lists packages: an index with a page per distribution, or one flat page."""
+
+    url: str
+    """May hold credentials. The path of the folder if it is on this machine."""
+    flat: bool = False
+
+
+def places() -> tuple[Place, ...]:
+    """Return every location that uv searches for packages from the user's own index.
+
+    uv itself is run, since only it knows all of its settings, including its default index. Raise
+    `ToolError` if it fails.
+    """
+    configuration = pip.sources()
+    variables = indexes.uv_environment(configuration, os.environ)
+    with tempfile.TemporaryDirectory(prefix="envbuilder-places-") as name:
+        folder = Path(name)
+        (folder / "requirements.in").touch()
+        result = folder / "places.txt"
+        done = uv_program.run(
+            [
+                *(uv_program.path(), "pip", "compile", "--quiet", "--offline", "--no-header"),
+                *("--emit-index-url", "--emit-find-links", "--no-python-downloads"),
+                *("--python", sys.executable, "--no-cache"),
+                *("--output-file", str(result), "requirements.in"),
+            ],
+            env=variables,
+            folder=folder,
+            timeout=60,
+        )
+        printed = result.read_text(encoding="utf-8") if done.returncode == 0 else ""
+    if done.returncode != 0:
+        raise ToolError(
+            f"uv does not report which indexes it uses (exit {done.returncode})",
+            "Check uv's settings: python -m uv pip compile --emit-index-url requirements.txt",
+        )
+    no_index = variables.get("UV_NO_INDEX") or os.environ.get("UV_NO_INDEX")
+    options = [line.partition(" ") for line in printed.splitlines()]
+    listed = [Place(url=url) for flag, _, url in options if flag.endswith("index-url")]
+    flat = [url for flag, _, url in options if flag == "--find-links"]
+    flat += pip.links(configuration, os.environ)
+    return tuple(
+        dict.fromkeys((*([] if no_index else listed), *(Place(url=u, flat=True) for u in flat)))
+    )
+
+
+def _path_urls(file: File, settings: Settings) -> tuple[str, ...]:
+    """Return the URLs of a .deb or conda package, whose path the lock states; best first."""
+    if file.kind == "conda":
+        return (f"{indexes.url(file.source, settings)}/{file.file}",)
+    from envbuilder.packages.debian import suite
+
+    return suite.urls(file, settings)
+
+
+def uv_variables(source: str, settings: Settings) -> dict[str, str]:
+    """Return variables that make uv search a source: the user's indexes, or the upstream index."""
+    variables = indexes.uv_environment(pip.sources(), os.environ)
+    if source != indexes.DEFAULT:
+        # Only this index: the file is pinned by hash, and other indexes would only cost time.
+        variables.pop("UV_INDEX", None)
+        variables["UV_DEFAULT_INDEX"] = indexes.url(source, settings)
+    return variables
+
+
+def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:
+    """Return the URLs that a lock's rendered files name, by symbolic source.
+
+    The user's own index is never among them.
+    """
+    named = {f.source: f for f in lock.files if f.source != indexes.DEFAULT}
+    urls: dict[str, str] = {}
+    for source, file in sorted(named.items()):
+        if file.kind == "deb":
+            from envbuilder.packages.debian import suite
+
+            urls[source] = suite.snapshot(file, settings)
+        else:
+            urls[source] = indexes.url(source, settings)
+    return urls
+
 
 PARALLEL = 6
 
@@ -53,7 +150,7 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     missing = [f for f in files if not store.has(f.sha256)]
     if not missing:
         return 0
-    folders = locations.find_links()
+    folders = find_links()
     remaining = [f for f in missing if not _take_local(f, store, folders)]
     if remaining:
         with progress.task(f"look for {len(remaining)} files"):
@@ -110,8 +207,8 @@ def _locate(
     urls: dict[str, tuple[str, ...]] = {}
     by_source: dict[tuple[str, bool], list[File]] = {}
     for file in files:
-        if file.kind in locations.BY_PATH:
-            urls[file.sha256] = locations.urls(file, settings)
+        if file.kind in _BY_PATH:
+            urls[file.sha256] = _path_urls(file, settings)
         else:
             by_source.setdefault((file.source, file.kind == "tool"), []).append(file)
     for (source, tools), group in by_source.items():
@@ -137,7 +234,7 @@ def _ask_uv(
     hashes: dict[str, list[str]] = {}
     for file in files:
         hashes.setdefault(f"{file.name}=={file.version}", []).append(f"--hash=sha256:{file.sha256}")
-    variables = locations.uv_variables(source, settings)
+    variables = uv_variables(source, settings)
     chosen = ("--python-platform", indexes.UV_PLATFORM[platform]) if platform else ("--universal",)
     with TemporaryDirectory(prefix="envbuilder-locate-") as name:
         folder = Path(name)
@@ -173,7 +270,7 @@ def _ask_uv(
     urls = [w["url"] for p in packages for w in p.get("wheels", []) if "url" in w]
     known = {**os.environ, **variables}
     return {
-        unquote(urlsplit(u).path).rpartition("/")[2]: locations.with_login(u, known) for u in urls
+        unquote(urlsplit(u).path).rpartition("/")[2]: indexes.with_login(u, known) for u in urls
     }
 
 

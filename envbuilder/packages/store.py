@@ -2,7 +2,8 @@
 
 A file enters by one atomic rename after its hash was checked, so every file in the store was right
 when it came in. `link` checks the hash again on the way out, because files can be damaged or
-modified on disk. Files of a shared store are used where they are, and nothing is written there.
+modified on disk. A shared store is a cache folder that an administrator fills: its files are used
+where they are, and nothing is written there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import hashlib
 import os
 import stat
+import time
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from envbuilder.core import files
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import File
+
 
 _T = TypeVar("_T")
 
@@ -229,3 +232,43 @@ def _copied(source: Path, target: Path) -> str:
             digest.update(chunk)
             out.write(chunk)
     return digest.hexdigest()
+
+
+_FOLDERS = (NAME, "datasets", "bases")
+_PATIENCE_SECONDS = 5.0
+
+
+def objection(root: Path) -> str:
+    """Return why a shared store, or a part of it, cannot be used; empty if all of it can."""
+    try:
+        present = {path.name for path in root.iterdir()}
+        folders = [root / name for name in _FOLDERS if name in present]
+        if NAME in present:
+            folders += (root / NAME / "sha256").iterdir()
+        for folder in folders:
+            (folder / ".").stat()  # what is within can be opened
+    except OSError as error:
+        return f"the shared store cannot be used: {error.filename}: {error.strerror}"
+    if not folders:
+        return f"the shared store cannot be used: {root}: holds no {NAME}/"
+    return ""
+
+
+def damage(files: Iterable[File], settings: Settings) -> str:
+    """Return which of these files has other bytes in the shared store; empty if none is known to.
+
+    Small files are read first, as far as a few seconds allow.
+    """
+    store = Store.of(settings)
+    shared = [f for f in files if store.is_shared(f.sha256)]
+    end = time.monotonic() + _PATIENCE_SECONDS
+    for file in sorted(shared, key=lambda f: f.size or 0):
+        path = store.path(file.sha256)
+        try:
+            wrong = file.size not in {None, path.stat().st_size}
+            wrong = wrong or (time.monotonic() < end and file_sha256(path) != file.sha256)
+        except OSError as error:
+            return f"the shared store is damaged: {path}: {error.strerror or error}"
+        if wrong:
+            return f"the shared store is damaged: {path} is not {file.basename}"
+    return ""

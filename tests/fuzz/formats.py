@@ -33,7 +33,7 @@ from envbuilder.packages import mnist
 from envbuilder.packages.conda import install
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.debian import deb, package, suite
-from envbuilder.packages.python import claims, indexes, pylock, upstream, wheel_conflicts
+from envbuilder.packages.python import indexes, upstream, uv, wheel_conflicts
 from envbuilder.packages.store import Store
 from envbuilder.payload.training import dataset
 from envbuilder.profiles import lock as profile_lock
@@ -267,9 +267,9 @@ def make_layer(random: Random, work: Path) -> Path:
 def read_layer(path: Path, work: Path) -> None:
     root = rootfs.over(_base(), path)
     root.resolve("usr/bin/python3.11")
-    from envbuilder.packages.debian import base_image
+    from envbuilder.packages.debian import status
 
-    base_image.of_contents(root.contents, "linux/amd64", "it")
+    status.of_contents(root.contents, "linux/amd64", "it")
 
 
 def read_differences(path: Path, work: Path) -> None:
@@ -538,7 +538,7 @@ def read_settings(path: Path, work: Path) -> None:
 
 
 def read_claims(path: Path, work: Path) -> None:
-    claims.load(path)
+    upstream.load_claim(path)
 
 
 def read_indexes(path: Path, work: Path) -> None:
@@ -651,7 +651,7 @@ def read_page(path: Path, work: Path) -> None:
 
 def read_pylock(path: Path, work: Path) -> None:
     text = path.read_text(encoding="utf-8", errors="replace")
-    pylock.parse(text, "linux/amd64", "3.12")
+    uv.parse_pylock(text, "linux/amd64", "3.12")
 
 
 FORMATS = {

@@ -25,7 +25,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import mnist
-from envbuilder.packages.python import static_index
+from envbuilder.packages.python import uv
 from tests.conftest import missing
 from tests.support import conda_channel as conda
 from tests.support import conda_packages, conda_project, debian_python
@@ -282,9 +282,9 @@ def tiny(tiny_lock: str, tmp_path: Path) -> Path:
     return lock
 
 
-def offer_of(file: lock.File, location: Path) -> static_index.Offer:
+def offer_of(file: lock.File, location: Path) -> uv.Offer:
     """A locked wheel as an index would offer it, from a file of this machine."""
-    return static_index.Offer(
+    return uv.Offer(
         distribution=file.name,
         version=file.version,
         file=file.basename,

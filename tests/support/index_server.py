@@ -18,7 +18,7 @@ from tests.support.http_server import serving
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from envbuilder.packages.python.static_index import Offer
+    from envbuilder.packages.python.uv import Offer
 
 
 class Server(ThreadingHTTPServer):

@@ -36,7 +36,7 @@ from envbuilder.core.console import progress
 from envbuilder.core.errors import HostError, InvalidError, ToolError
 from envbuilder.packages.conda import activation, records, virtual_packages
 from envbuilder.packages.conda import lock as conda_locks
-from envbuilder.packages.conda import prefix as prefix_records
+from envbuilder.packages.conda import records as prefix_records
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import Lock, Target, lock_digest, select

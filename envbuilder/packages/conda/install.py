@@ -19,7 +19,6 @@ from envbuilder.core import archives
 from envbuilder.core.archives import Tar, path_objection, reserved_objection
 from envbuilder.core.errors import BuildError
 from envbuilder.core.text import shown
-from envbuilder.packages.conda import prefix as prefix_records
 from envbuilder.packages.conda import records
 
 if TYPE_CHECKING:
@@ -50,17 +49,17 @@ def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
         _require_contained(package, archive(step, package), step.prefix)
     asyncio.run(_install(step))
     env = Path(step.env)
-    installed = prefix_records.read(env)
+    installed = records.read(env)
     _require_apart(installed, env)
-    prefix_records.write(env, installed, step.packages, step.channels)
-    unrun = sorted(prefix_records.scripted(installed))
+    records.write(env, installed, step.packages, step.channels)
+    unrun = sorted(records.scripted(installed))
     if unrun:
         more = f" and {len(unrun) - _SHOWN} more" if len(unrun) > _SHOWN else ""
         note(
             f"note: post-link scripts are not run, they could do anything: "
             f"{', '.join(unrun[:_SHOWN])}{more}"
         )
-    return tuple(prefix_records.placed(installed))
+    return tuple(records.placed(installed))
 
 
 def archive(step: InstallConda, package: Package) -> Path:
@@ -138,7 +137,7 @@ def _require_bounded(package: Package, path: Path) -> None:
 
 def _require_small(archive: Tar, failure: Callable[[str], BuildError]) -> None:
     for member in archive:
-        if member.name.startswith("info/") and member.size > prefix_records.LARGEST:
+        if member.name.startswith("info/") and member.size > records.LARGEST:
             raise failure(f"{shown(member.name)} has {member.size} bytes")
 
 
@@ -175,9 +174,9 @@ def _paths(package: Package, path: Path) -> Iterator[Any]:
     yield from listing.paths
 
 
-def _require_apart(installed: list[prefix_records.Installed], env: Path) -> None:
+def _require_apart(installed: list[records.Installed], env: Path) -> None:
     """Raise `BuildError` if two packages install different content at one path."""
-    conflict = prefix_records.clash(installed, env)
+    conflict = records.clash(installed, env)
     if conflict is None:
         return
     path, first, second = conflict

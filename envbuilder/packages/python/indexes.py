@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
@@ -131,6 +132,25 @@ def uv_environment(
     if configuration.timeout.isdigit() and not environ.get("UV_HTTP_TIMEOUT"):
         result["UV_HTTP_TIMEOUT"] = configuration.timeout
     return result
+
+
+def with_login(url: str, variables: Mapping[str, str]) -> str:
+    """Return a file's URL with the login of the index on the same server, if there is one.
+
+    uv takes the login of an index, but leaves it out of the URLs of files. `variables` are uv's.
+    Logins in uv.toml are not known here; netrc works for both.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or "@" in parts.netloc:
+        return url
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"):
+        for index in variables.get(name, "").split():
+            scheme, _, rest = index.partition("://")
+            login, at, host = rest.partition("/")[0].rpartition("@")
+            # An index may have a name: NAME=URL.
+            if at and (scheme.rpartition("=")[2], host) == (parts.scheme, parts.netloc):
+                return parts._replace(netloc=f"{login}@{host}").geturl()
+    return url
 
 
 def canonical(name: str) -> str:

@@ -1,13 +1,23 @@
-"""Run uv as a resolver: requirements in, files with hashes out."""
+"""Run uv as a resolver: requirements in, files with hashes out.
+
+uv resolves only what an index offers. The static index, a folder of files, offers wheels whose
+names and hashes are known although their own index may be unreachable: a page per distribution
+(PEP 503), and their requirements as `dependency-metadata` in a uv.toml, which uv reads in its
+working folder. uv's answer is a pylock.toml (PEP 751).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import html
+import json
 import re
 import sys
+import tomllib
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -15,17 +25,208 @@ from msgspec import Struct
 from envbuilder.core import decoding, pip, text, types, uv_program
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import printed_reason
-from envbuilder.packages.python import indexes, pylock
+from envbuilder.packages.python import indexes
 from envbuilder.packages.python.indexes import DEFAULT, canonical
-from envbuilder.packages.python.static_index import StaticIndex
 from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from packaging.tags import Tag
+
     from envbuilder.core import process
 
     Runner = Callable[..., process.Completed]
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """One wheel that the index offers."""
+
+    distribution: str
+    version: str
+    file: str
+    sha256: str
+    source: str
+    provenance: str
+    by: str
+    size: int | None = None
+    size_about: int | None = None
+    requires_python: str = ""
+    requires_dist: tuple[str, ...] | None = None
+    """The requirements, if they are claimed."""
+    core_metadata: bool = False
+    """Whether the METADATA file is beside the wheel (PEP 658)."""
+    location: str = ""
+    """URL or path of the wheel itself; empty if only claims are known."""
+
+
+class StaticIndex(Struct, frozen=True, kw_only=True):
+    """An index on this machine, for as long as its folder exists."""
+
+    url: str
+    offers: dict[str, Offer]
+    """By the URL that uv reports for a wheel, unquoted."""
+
+    def find(self, url: str) -> Offer | None:
+        """Return the offer of a wheel by the URL that uv reports for it."""
+        return self.offers.get(unquote(url))
+
+
+def write_index(offers: Iterable[Offer], folder: Path) -> StaticIndex:
+    """Write the offers into a folder, with the uv.toml that states their claimed requirements."""
+    pages: dict[str, list[str]] = {}
+    claims: dict[tuple[str, str], str] = {}
+    by_url = {}
+    for offer in offers:
+        url = _url(offer, folder)
+        by_url[unquote(url)] = offer
+        name = canonical(offer.distribution)
+        pages.setdefault(name, []).append(_link(offer, url))
+        if offer.requires_dist is not None:
+            # uv knows requirements by release, not by file: they hold for all wheels of this one.
+            claims[name, offer.version] = _requirements(offer, offer.requires_dist)
+    root = folder / "simple"
+    root.mkdir()
+    for name, links in pages.items():
+        (root / name).mkdir()
+        text = f"<!DOCTYPE html><html><body>\n{''.join(links)}</body></html>\n"
+        (root / name / "index.html").write_text(text, encoding="utf-8")
+    (folder / "uv.toml").write_text("".join(claims.values()), encoding="utf-8")
+    return StaticIndex(url=root.as_uri(), offers=by_url)
+
+
+def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return variables for uv to read the folder's uv.toml although the user names another file.
+
+    Empty if uv finds it in any case. What the user's file states is added to it.
+    """
+    named = environ.get("UV_CONFIG_FILE", "")
+    if not named and not environ.get("UV_NO_CONFIG"):
+        return {}
+    settings = folder / "uv.toml"
+    if named:
+        try:
+            text = Path(named).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return {}  # uv reports what is wrong with it
+        settings.write_text(f"{text}\n{settings.read_text(encoding='utf-8')}", encoding="utf-8")
+    return {"UV_CONFIG_FILE": str(settings)}
+
+
+def _url(offer: Offer, folder: Path) -> str:
+    """Return the URL of a wheel; if only claims are known, one of a file that does not exist."""
+    if "://" in offer.location:
+        return offer.location
+    return Path(offer.location or folder / "files" / offer.file).absolute().as_uri()
+
+
+def _link(offer: Offer, url: str) -> str:
+    extra = ""
+    if offer.requires_python:
+        extra += f' data-requires-python="{html.escape(offer.requires_python)}"'
+    if offer.core_metadata:
+        extra += ' data-core-metadata="true"'
+    href = html.escape(f"{url}#sha256={offer.sha256}")
+    return f'<a href="{href}"{extra}>{html.escape(offer.file)}</a>\n'
+
+
+def _requirements(offer: Offer, requires_dist: tuple[str, ...]) -> str:
+    """Return an entry of uv.toml; a JSON string or list of such is the same in TOML."""
+    entry = {
+        "name": canonical(offer.distribution),
+        "version": offer.version,
+        "requires-dist": requires_dist,
+    }
+    if offer.requires_python:
+        entry["requires-python"] = offer.requires_python
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entry.items()]
+    return f"[[dependency-metadata]]\n{''.join(lines)}\n"
+
+
+MACOS = "14.0"
+"""The oldest macOS that PyTorch's wheels accept."""
+
+
+class Wheel(Struct, frozen=True, kw_only=True):
+    """One package of uv's result."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    location: str
+    size: int | None = None
+
+
+def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Wheel, ...]:
+    """Return the packages of a pylock.toml (PEP 751) that uv wrote for one platform and Python.
+
+    If uv lists several wheels that fit, the one that pip would take is returned. Raise `BuildError`
+    for a package without a wheel that fits, and for an invalid file.
+    """
+    ranks = {tag: rank for rank, tag in enumerate(_tags(platform, python))}
+    try:
+        packages = tomllib.loads(text).get("packages", [])
+        return tuple(_wheel(p, ranks) for p in packages)
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise BuildError(f"uv wrote a lock that cannot be read: {error}") from error
+
+
+def _tags(platform: types.Platform, python: str) -> tuple[Tag, ...]:
+    """Return the wheel tags that a target accepts, best first."""
+    from packaging import tags
+
+    version = tuple(int(part) for part in python.split("."))
+    machine = types.machine(platform)
+    if types.system(platform) == "darwin":
+        major, minor = (int(part) for part in MACOS.split("."))
+        platforms = list(tags.mac_platforms((major, minor), machine))
+    else:
+        platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(28, 16, -1)]
+        platforms.append(f"manylinux2014_{machine}")
+        if machine == "x86_64":
+            platforms += [f"manylinux_2_{minor}_{machine}" for minor in range(16, 4, -1)]
+            platforms += [f"manylinux2010_{machine}", f"manylinux1_{machine}"]
+        platforms.append(f"linux_{machine}")
+    interpreter = "cp" + python.replace(".", "")
+    return (
+        *tags.cpython_tags(version, [interpreter], platforms),
+        *tags.compatible_tags(version, interpreter, platforms),
+    )
+
+
+def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
+    from packaging.utils import parse_wheel_filename
+
+    wheels = package.get("wheels", [])
+    if not wheels and "archive" in package:
+        wheels = [package["archive"]]  # a wheel in a find-links folder
+    fitting = []
+    for wheel in wheels:
+        location = wheel.get("url") or wheel["path"]
+        file = wheel.get("name") or unquote(urlsplit(location).path).rpartition("/")[2]
+        found = [ranks[tag] for tag in parse_wheel_filename(file)[3] if tag in ranks]
+        if found:
+            fitting.append((min(found), file, location, wheel))
+    if not fitting:
+        raise ValueError(f"{package['name']}: no matching wheel")
+    _, file, location, wheel = min(fitting, key=lambda item: item[:2])
+    return Wheel(
+        name=canonical(package["name"]),
+        version=package["version"],
+        file=file,
+        sha256=wheel.get("hashes", {}).get("sha256", ""),
+        location=location,
+        size=wheel.get("size"),
+    )
+
+
+def preferences(preferred: Mapping[str, str]) -> str:
+    """Return a pylock.toml whose versions uv should prefer."""
+    lines = ['lock-version = "1.0"', 'created-by = "envbuilder"', "packages = ["]
+    lines += [f'  {{name = "{n}", version = "{v}"}},' for n, v in sorted(preferred.items())]
+    return "\n".join((*lines, "]", ""))
+
 
 SECONDS = 600.0
 _ANNOTATION = re.compile(r"^([a-z0-9-]+)==\S+ +# via (.+)$", re.MULTILINE)
@@ -111,7 +312,7 @@ class Uv(Struct, frozen=True, kw_only=True):
             *("pylock.toml", how, requirements, platform, python, preferred, constraints),
             ("--no-annotate",),
         )
-        return tuple(self._resolved(w) for w in pylock.parse(written, platform, python))
+        return tuple(self._resolved(w) for w in parse_pylock(written, platform, python))
 
     def _output(
         self,
@@ -133,7 +334,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         result = self.folder / form
         result.unlink(missing_ok=True)
         if how == "prefer":  # uv keeps the versions of a file that it overwrites
-            result.write_text(pylock.preferences(preferred), encoding="utf-8")
+            result.write_text(preferences(preferred), encoding="utf-8")
         done = uv_program.run(
             [
                 uv_program.path(), "pip", "compile", str(source), "--output-file", str(result),
@@ -145,7 +346,7 @@ class Uv(Struct, frozen=True, kw_only=True):
             ],
             env={
                 **self.environment,
-                "MACOSX_DEPLOYMENT_TARGET": pylock.MACOS,
+                "MACOSX_DEPLOYMENT_TARGET": MACOS,
                 # Not an argument: a URL may hold credentials, and arguments are public.
                 **({"UV_FIND_LINKS": ",".join(self.find_links)} if self.find_links else {}),
             },
@@ -172,7 +373,7 @@ class Uv(Struct, frozen=True, kw_only=True):
             )
         return result.read_text(encoding="utf-8")
 
-    def _resolved(self, wheel: pylock.Wheel) -> Found:
+    def _resolved(self, wheel: Wheel) -> Found:
         offer = self.index.find(wheel.location)
         if offer is not None:
             file = _checked(

@@ -20,7 +20,7 @@ import requests
 
 from envbuilder.core import resources, settings
 from envbuilder.core.settings import load as load_settings
-from envbuilder.packages.debian import mirrors as archives
+from envbuilder.packages.debian import suite as archives
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock

@@ -23,7 +23,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import fetch
-from envbuilder.packages.debian import base_image as base_status
+from envbuilder.packages.debian import status as base_status
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.conftest import missing

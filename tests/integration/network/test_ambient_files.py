@@ -20,7 +20,7 @@ from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.host import interpreters
 from envbuilder.locks import resolve
-from envbuilder.packages import fetch, locations
+from envbuilder.packages import fetch
 from envbuilder.packages.python import upstream
 from envbuilder.profiles import profile as profiles
 from envbuilder.project.environments import read
@@ -257,7 +257,7 @@ def test_only_documented_settings_decide(
     )  # fmt: skip
     lock = resolve.resolve(plain_profile(), own)
     assert {f.name: f.version for f in lock.targets[0].files} == {"top": row.version}
-    urls = " ".join(place.url for place in locations.places())
+    urls = " ".join(place.url for place in fetch.places())
     let_in = row.version == THEIRS
     folder = str(around.folder / "wheels")
     assert (around.names["theirs"] in urls or "../wheels" in urls or folder in urls) == let_in

@@ -32,7 +32,7 @@ from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.packages import locations as origins
+from envbuilder.packages import fetch as origins
 from envbuilder.packages import space
 from tests.conftest import missing
 from tests.integration.conftest import lay_tiny, start

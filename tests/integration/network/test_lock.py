@@ -14,7 +14,7 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.python import upstream
-from envbuilder.packages.python.static_index import Offer
+from envbuilder.packages.python.uv import Offer
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles

@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 from envbuilder import __version__
 from envbuilder.core import uv_program
 from envbuilder.core.settings import load as load_settings
-from envbuilder.packages import locations as origins
+from envbuilder.packages import fetch as origins
 from envbuilder.packages.python import indexes
 from tests.conftest import missing
 

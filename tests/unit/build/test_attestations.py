@@ -21,7 +21,7 @@ from envbuilder.core import files as atomic
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.packages.debian import base_image as base_status
+from envbuilder.packages.debian import status as base_status
 from envbuilder.profiles import lock as lockfile
 from envbuilder.signatures.statement import Signed
 from tests.support import project_layers

@@ -12,7 +12,7 @@ import pytest
 from envbuilder.build import render
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import locations as origins
+from envbuilder.packages import fetch as origins
 from envbuilder.packages.conda import exports
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles

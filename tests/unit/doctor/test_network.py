@@ -18,8 +18,8 @@ from envbuilder.core.settings import Configuration
 from envbuilder.doctor import network
 from envbuilder.doctor.network import Silence, Source
 from envbuilder.host.model import Containers
-from envbuilder.packages import locations
-from envbuilder.packages.locations import Place
+from envbuilder.packages import fetch
+from envbuilder.packages.fetch import Place
 from envbuilder.profiles import lock as profile_lock
 from tests.support.broken_hosts import BY_NAME, LINUX
 
@@ -36,8 +36,8 @@ PYPI = Place(url="https://me:token@index.example/simple")
 
 @pytest.fixture(autouse=True)
 def configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locations, "places", lambda: (PYPI, Place(url="/opt/wheels", flat=True)))
-    monkeypatch.setattr(locations, "find_links", lambda: ())
+    monkeypatch.setattr(fetch, "places", lambda: (PYPI, Place(url="/opt/wheels", flat=True)))
+    monkeypatch.setattr(fetch, "find_links", lambda: ())
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_machine_that_has_everything_is_not_called_broken(
     assert target is not None
     for file in (*target.of_kind("wheel"), lock.tool(HOST.platform)):
         (tmp_path / file.basename).touch()
-    monkeypatch.setattr(locations, "find_links", lambda: (tmp_path,))
+    monkeypatch.setattr(fetch, "find_links", lambda: (tmp_path,))
     assert target.base is not None
     assert target.base.digest is not None
     kept = base_images.folder(target.base.digest, target.platform, found)

@@ -14,12 +14,12 @@ from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.locks import file_sizes, resolve
+from envbuilder.locks import resolve, target_wheels
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
-from envbuilder.packages.python import pylock, upstream
+from envbuilder.packages.python import upstream, uv
 from envbuilder.packages.python import uv as uv_compile
-from envbuilder.packages.python.static_index import Offer
+from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import Python, Tools
@@ -668,7 +668,7 @@ def test_a_wheel_in_a_folder_has_its_size(own: Settings, tmp_path: Path, how: st
     uv = FakeUv(folder)
     lock = made(
         own, uv, profile(indexes={}, requirements=("jinja2",)),
-        measure=lambda urls: file_sizes.measure(u for u in urls if u.startswith("file:")),
+        measure=lambda urls: target_wheels.sizes(u for u in urls if u.startswith("file:")),
     )  # fmt: skip
     assert sizes_of(lock) == {"jinja2": 5, "uv": None}
 
@@ -700,13 +700,13 @@ def test_the_wheel_pip_would_take() -> None:
         '{ url = "https://i/x-1-cp311-cp311-musllinux_1_1_x86_64.whl", hashes = {} },\n'
         '{ name = "x-1-cp311-abi3-manylinux_2_17_x86_64.whl", url = "u", size = 5 },\n]\n'
     )
-    (found,) = pylock.parse(text, "linux/amd64", "3.11")
+    (found,) = uv.parse_pylock(text, "linux/amd64", "3.11")
     assert (found.file, found.size) == ("x-1-cp311-abi3-manylinux_2_17_x86_64.whl", 5)
-    (found,) = pylock.parse(text, "linux/arm64", "3.11")
+    (found,) = uv.parse_pylock(text, "linux/arm64", "3.11")
     assert (found.file, found.sha256) == ("x-1-py3-none-any.whl", "1")
     only = text.replace("py3-none-any", "cp39-cp39-win_amd64")
     with pytest.raises(BuildError, match="x: no matching wheel"):
-        pylock.parse(only, "macos/arm64", "3.11")
+        uv.parse_pylock(only, "macos/arm64", "3.11")
 
 
 @pytest.mark.parametrize(
@@ -722,7 +722,7 @@ def test_the_wheel_pip_would_take() -> None:
 )
 def test_tags_that_fit(platform: Any, tag: str) -> None:
     text = package("x", "1", f"https://i/x-1-{tag}.whl")
-    assert pylock.parse(text, platform, "3.12")
+    assert uv.parse_pylock(text, platform, "3.12")
 
 
 @pytest.mark.parametrize(
@@ -736,14 +736,14 @@ def test_tags_that_fit(platform: Any, tag: str) -> None:
 )
 def test_tags_that_do_not_fit(platform: Any, tag: str) -> None:
     with pytest.raises(BuildError):
-        pylock.parse(package("x", "1", f"https://i/x-1-{tag}.whl"), platform, "3.12")
+        uv.parse_pylock(package("x", "1", f"https://i/x-1-{tag}.whl"), platform, "3.12")
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_a_pylock_or_a_clear_error(text: str) -> None:
     for start in ("", "[[packages]]\n", 'packages = [{name = "x", version = "1", wheels = [{'):
         try:
-            pylock.parse(start + text, "linux/amd64", "3.11")
+            uv.parse_pylock(start + text, "linux/amd64", "3.11")
         except BuildError:
             continue
 
@@ -752,5 +752,5 @@ def test_any_text_is_a_pylock_or_a_clear_error(text: str) -> None:
 def test_preferences_are_valid_toml(pins: dict[str, str]) -> None:
     import tomllib
 
-    found = tomllib.loads(pylock.preferences(pins))["packages"]
+    found = tomllib.loads(uv.preferences(pins))["packages"]
     assert {p["name"]: p["version"] for p in found} == pins

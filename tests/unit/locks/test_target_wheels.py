@@ -1,21 +1,30 @@
-"""A framework that has several names is locked under that of the profile alone."""
+"""The wheels of one target, and their sizes."""
 
 from __future__ import annotations
 
+import io
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+from urllib3 import HTTPResponse
 
-from envbuilder.core import resources
+from envbuilder.core import http, resources
 from envbuilder.locks import target_wheels
 from envbuilder.packages.python.uv import Found, UnresolvableError, Uv
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import File
+from tests.support.http_server import serving
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from envbuilder.core import types
+
 
 TENSORFLOW_CPU = profiles.load("tensorflow-cpu", (resources.profiles_dir(),))
 
@@ -77,3 +86,179 @@ def test_where_the_profile_has_that_name_nothing_is_left_out() -> None:
 def test_a_package_that_needs_another_version_cannot_be_locked() -> None:
     with pytest.raises(UnresolvableError, match=r"tf-keras requires tensorflow>=2.22"):
         names(Resolver(fits=False), "linux/amd64")
+
+
+Response = tuple[int, dict[str, str]]
+
+
+class Server:
+    """Answers HEAD by path as told; notes what was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Response] = {}
+        self.asked: list[tuple[str, str, str]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                asked = (self.command, self.path, self.headers.get("Accept-Encoding", ""))
+                outer.asked.append(asked)
+                status, headers = outer.answers.get(self.path, (404, {"Content-Length": "9"}))
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.root = f"http://127.0.0.1:{self.http.server_address[1]}"
+
+    def measure(self, *paths: str) -> dict[str, int]:
+        with http.open_session(direct=True) as session:
+            found = target_wheels.sizes([self.root + p for p in paths], session)
+        return {url.removeprefix(self.root): size for url, size in found.items()}
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    with serving(made.http):
+        yield made
+
+
+class Silent:
+    """A session whose hosts fail, except one; counts the questions."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+        self.asked: list[str] = []
+
+    def request(self, method: str, url: str, **_: Any) -> requests.Response:
+        self.asked.append(url)
+        if "//alive/" in url:
+            return response(200, {"Content-Length": "7"})
+        raise self.error("no")
+
+    def close(self) -> None:
+        pass
+
+    stop = close
+
+
+def response(status: int, headers: dict[str, str]) -> requests.Response:
+    made = requests.Response()
+    made.status_code = status
+    made.headers.update(headers)
+    made.raw = HTTPResponse(io.BytesIO(), preload_content=False)
+    return made
+
+
+def test_a_server_states_the_size_without_sending_the_file(server: Server) -> None:
+    server.answers = {"/a.whl": (200, {"Content-Length": "123456"})}
+    assert server.measure("/a.whl", "/a.whl") == {"/a.whl": 123456}
+    assert server.asked == [("HEAD", "/a.whl", "identity")]
+
+
+def test_redirects_are_followed(server: Server) -> None:
+    server.answers = {
+        "/a": (302, {"Location": "/b", "Content-Length": "5"}),
+        "/b": (301, {"Location": "/c"}),
+        "/c": (200, {"Content-Length": "42"}),
+        "/round": (302, {"Location": "/round"}),
+    }
+    assert server.measure("/a", "/round") == {"/a": 42}
+
+
+def test_one_that_fails_does_not_hide_the_others(server: Server) -> None:
+    server.answers = {f"/{n}": (200, {"Content-Length": str(n)}) for n in range(1, 30, 2)}
+    assert server.measure(*(f"/{n}" for n in range(30))) == {f"/{n}": n for n in range(1, 30, 2)}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (404, {"Content-Length": "5"}),
+        (405, {"Content-Length": "5"}),
+        (206, {"Content-Length": "5"}),
+        (200, {}),
+        (200, {"Content-Length": "0"}),
+        (200, {"Content-Length": "-5"}),
+        (200, {"Content-Length": "5, 5"}),
+        (200, {"Content-Length": "²"}),
+        (200, {"Content-Length": "9" * 5000}),
+        (200, {"Content-Length": "5", "Content-Encoding": "gzip"}),
+        (200, {"Content-Length": "5", "Content-Type": "text/html; charset=utf-8"}),
+    ],
+)
+def test_what_is_not_plainly_the_size_of_the_file_is_unknown(
+    status: int, headers: dict[str, str]
+) -> None:
+    assert target_wheels._stated_size(response(200, {"Content-Length": "5"})) == 5
+    assert target_wheels._stated_size(response(status, headers)) is None
+
+
+@given(
+    st.integers(100, 599),
+    st.dictionaries(
+        st.sampled_from(["Content-Length", "Content-Type", "Content-Encoding"]),
+        st.text(max_size=30) | st.integers(-9, 10**20).map(str),
+    ),
+)
+def test_any_answer_has_a_size_or_none(status: int, headers: dict[str, str]) -> None:
+    found = target_wheels._stated_size(response(status, headers))
+    assert found is None or 0 < found == int(headers["Content-Length"])
+
+
+def test_files_on_this_machine(tmp_path: Path) -> None:
+    real = tmp_path / "torch 2.0+cpu.whl"
+    real.write_bytes(b"12345")
+    link = tmp_path / "link.whl"
+    link.symlink_to(real)
+    (tmp_path / "empty.whl").touch()
+    (tmp_path / "folder.whl").mkdir()
+    names = ("empty.whl", "folder.whl", "missing.whl")
+    urls = [real.as_uri(), link.as_uri(), *((tmp_path / n).as_uri() for n in names)]
+    assert "%20" in urls[0]
+    assert target_wheels.sizes(urls) == {urls[0]: 5, urls[1]: 5}
+
+
+@pytest.mark.parametrize("url", ["", "x.whl", "ftp://h/x.whl", "http://[", "file:///\x00", "http:"])
+def test_what_is_no_url_has_no_size(url: str, tmp_path: Path) -> None:
+    real = tmp_path / "a.whl"
+    real.write_bytes(b"1")
+    assert target_wheels.sizes([url, real.as_uri()]) == {real.as_uri(): 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "most"),
+    [
+        (requests.ReadTimeout, target_wheels.PATIENCE + target_wheels.PARALLEL),
+        (requests.ConnectionError, target_wheels.PATIENCE + target_wheels.PARALLEL),
+        (requests.TooManyRedirects, 100),
+        (UnicodeError, 100),
+        (OSError, 100),
+    ],
+)
+def test_a_silent_host_is_soon_left_alone(error: type[Exception], most: int) -> None:
+    session: Any = Silent(error)
+    urls = [f"https://dead/{n:03}" for n in range(100)]
+    alive = [f"https://alive/{n}" for n in range(10)] + ["https://zoo.invalid/1"]
+    assert target_wheels.sizes([*urls, *alive], session) == dict.fromkeys(alive[:-1], 7)
+    assert len([u for u in session.asked if "//dead/" in u]) <= most
+    assert "https://zoo.invalid/1" in session.asked
+    if most == 100:  # a fault of one file says nothing about the host
+        assert len(session.asked) == 111
+
+
+def test_the_session_is_the_one_of_downloads(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers = {"/a": (200, {"Content-Length": "3"})}
+    seen: list[str] = []
+    made = http.open_session(direct=True)
+    made.hooks["response"].append(lambda answer, **_: seen.append(answer.url))
+    monkeypatch.setattr(http, "open_session", lambda: made)
+    assert target_wheels.sizes([f"{server.root}/a"]) == {f"{server.root}/a": 3}
+    assert seen == [f"{server.root}/a"]

@@ -1,4 +1,4 @@
-"""Fetch against a real HTTP server on loopback that misbehaves on request."""
+"""Files are located, fetched and checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
 from envbuilder.core.http_limits import Limits
 from envbuilder.packages import fetch, space
-from envbuilder.packages import locations as origins
+from envbuilder.packages import fetch as origins
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, Target
 from tests.support import faulty_server
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
+
 
 CONTENT = bytes(range(256)) * 8192  # 2 MiB, so that it comes in several pieces
 NAME = "tiny-1.0-py3-none-any.whl"

@@ -1,13 +1,19 @@
+"""The store, and a shared one below it."""
+
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, WrongHashError
+from envbuilder.core.settings import Configuration, Settings
+from envbuilder.packages import space, store
 from envbuilder.packages.store import OWNED, Store
 from envbuilder.profiles.lock import File
 
@@ -164,3 +170,199 @@ def test_what_is_derived_from_a_file_is_kept_until_the_file_is_another(tmp_path:
     names = [p.relative_to(tmp_path).as_posix() for p in tmp_path.glob("derived/*.json")]
     assert len(names) == 3
     assert all(OWNED.has(name, "file") for name in names)
+
+
+WHEEL = b"a wheel" * 1000
+WITHOUT_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+
+
+def fill(root: Path, content: bytes = WHEEL, named: bytes | None = None) -> Path:
+    """Put a file into the store below a cache, under its own hash or that of `named`."""
+    store = Store(root / "store")
+    store.take(file(content if named is None else named).sha256, [content])
+    return store.path(file(content if named is None else named).sha256)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        project=None,
+        config_dir=tmp_path / "config",
+        cache_dir=tmp_path / "cache",
+        data_dir=tmp_path / "data",
+        configuration=Configuration(),
+        shared_store=tmp_path / "shared",
+    )
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, int, int]]:
+    paths = {str(p): p.lstat() for p in root.rglob("*")}
+    return {name: (s.st_mode, s.st_mtime_ns, s.st_nlink) for name, s in paths.items()}
+
+
+def test_a_file_is_used_from_there_and_nothing_is_written_there(
+    settings: Settings, tmp_path: Path
+) -> None:
+    fill(tmp_path / "shared")
+    before = snapshot(tmp_path / "shared")
+    store = Store.of(settings)
+    assert store.has(file(WHEEL).sha256)
+    assert store.checked(file(WHEEL)).is_relative_to(tmp_path / "shared")
+    (tmp_path / "work").mkdir()
+    assert store.link(file(WHEEL), tmp_path / "work").read_bytes() == WHEEL
+    assert space.downloads([file(WHEEL)], settings).bytes == 0
+    assert snapshot(tmp_path / "shared") == before, "linked, or written to"
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_missing_there_goes_into_the_users_own(settings: Settings, tmp_path: Path) -> None:
+    fill(tmp_path / "shared")
+    before = snapshot(tmp_path / "shared")
+    store = Store.of(settings)
+    store.take(file(b"new").sha256, [b"new"])
+    assert store.path(file(b"new").sha256).is_relative_to(tmp_path / "cache")
+    assert snapshot(tmp_path / "shared") == before
+
+
+def test_wrong_bytes_there_are_named_and_not_used(settings: Settings, tmp_path: Path) -> None:
+    path = fill(tmp_path / "shared", b"b wheel" * 1000, named=WHEEL)
+    store, work = Store.of(settings), tmp_path / "work"
+    work.mkdir()
+    for use in (lambda: store.checked(file(WHEEL)), lambda: store.link(file(WHEEL), work)):
+        with pytest.raises(BuildError, match="damaged in the shared store") as caught:
+            use()
+        assert "ENVBUILDER_SHARED_STORE= (empty)" in caught.value.hint
+    assert path.exists(), "it is somebody else's"
+    assert list(work.iterdir()) == []
+
+
+def test_the_copy_is_what_is_checked(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of a shared store could change a file between a check and its use."""
+    path = fill(tmp_path / "shared")
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.setattr(files, "file_sha256", lambda path: file(WHEEL).sha256)
+    path.chmod(0o644)
+    path.write_bytes(b"changed")
+    with pytest.raises(BuildError, match="damaged in the shared store"):
+        Store.of(settings).link(file(WHEEL), work)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+@pytest.mark.parametrize("place", ["shared", "cache"])
+def test_what_is_no_plain_file_is_not_in_a_store(
+    settings: Settings, tmp_path: Path, kind: str, place: str
+) -> None:
+    path = fill(tmp_path / place)
+    elsewhere = path.rename(tmp_path / "elsewhere")
+    {"link": lambda: path.symlink_to(elsewhere), "pipe": lambda: os.mkfifo(path)}.get(
+        kind, path.mkdir
+    )()
+    assert not Store.of(settings).has(file(WHEEL).sha256)
+    assert not Store.of(settings).is_shared(file(WHEEL).sha256)
+
+
+def test_a_file_that_cannot_be_read_there_is_fetched(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "shared")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)
+    assert not Store.of(settings).has(file(WHEEL).sha256)
+
+
+def test_a_file_that_fails_to_be_read_there_is_damage(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fill(tmp_path / "shared")
+
+    def fail(path: Path) -> str:
+        raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr(store, "file_sha256", fail)
+    assert store.damage([file(WHEEL)], settings) == (
+        f"the shared store is damaged: {path}: Input/output error"
+    )
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe"])
+def test_a_planted_partial_file_is_not_written_through(tmp_path: Path, kind: str) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"theirs")
+    theirs.chmod(0o640)
+    store = Store(tmp_path / "store")
+    files.ensure_folder(store.root / "partial")
+    part = store.root / "partial" / file(WHEEL).sha256
+    {"link": part.symlink_to, "hard link": part.hardlink_to, "pipe": lambda _: os.mkfifo(part)}[
+        kind
+    ](theirs)
+    with store.receiving(file(WHEEL)) as received:
+        assert not os.path.lexists(received)
+        received.write_bytes(WHEEL)
+        store.accept(received, file(WHEEL), "test")
+    assert theirs.read_bytes() == b"theirs"
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o640
+    assert store.checked(file(WHEEL)).read_bytes() == WHEEL
+
+
+def test_a_partial_download_is_continued(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.receiving(file(WHEEL)) as part:
+        part.write_bytes(WHEEL[:100])
+    with store.receiving(file(WHEEL)) as part:
+        assert part.read_bytes() == WHEEL[:100]
+
+
+def test_folders_of_an_opened_store_are_open(tmp_path: Path) -> None:
+    fill(tmp_path / "shared")
+    closed = [p for p in (tmp_path / "shared").rglob("*") if p.is_dir()]
+    assert {stat.S_IMODE(p.stat().st_mode) for p in closed} == {0o700}
+    for folder in (tmp_path / "shared" / "store", tmp_path / "shared" / "store" / "sha256"):
+        folder.chmod(0o755)
+    path = fill(tmp_path / "shared", b"later")
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+    assert stat.S_IMODE(path.stat().st_mode) == 0o444
+
+
+def test_why_a_shared_store_cannot_be_used(tmp_path: Path) -> None:
+    root = tmp_path / "shared"
+    assert store.objection(root).endswith(f"{root}: No such file or directory")
+    root.mkdir()
+    assert store.objection(root).endswith("holds no store/")
+    (root / "datasets").mkdir()
+    assert store.objection(root) == ""
+    fill(root)
+    assert store.objection(root) == ""
+    root.joinpath("file").touch()
+    assert "Not a directory" in store.objection(root / "file")
+
+
+@WITHOUT_ROOT
+@pytest.mark.parametrize("below", ["", "store", "store/sha256", "store/sha256/ab", "datasets"])
+def test_a_closed_folder_is_named(tmp_path: Path, below: str) -> None:
+    root = tmp_path / "shared"
+    for name in ("datasets", "store/sha256/ab"):
+        (root / name).mkdir(parents=True)
+    (root / below).chmod(0o600 if below else 0)
+    try:
+        assert "Permission denied" in store.objection(root)
+    finally:
+        (root / below).chmod(0o700)
+
+
+def test_damage_is_found_by_size_and_by_hash(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store.damage([file(WHEEL)], settings) == ""
+    path = fill(tmp_path / "shared")
+    assert store.damage([file(WHEEL), file(b"elsewhere")], settings) == ""
+    path.chmod(0o644)
+    path.write_bytes(WHEEL[::-1])
+    assert str(path) in store.damage([file(WHEEL)], settings)
+    monkeypatch.setattr(store, "_PATIENCE_SECONDS", 0)
+    assert store.damage([file(WHEEL)], settings) == "", "there was no time to read it"
+    path.write_bytes(WHEEL[:-1])
+    assert str(path) in store.damage([file(WHEEL)], settings)
+    own = msgspec.structs.replace(settings, cache_dir=tmp_path / "shared")
+    assert store.damage([file(WHEEL)], own) == "", "the user's own is checked when it is used"

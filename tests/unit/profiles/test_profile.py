@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks import resolve
-from envbuilder.packages.python import claims, indexes
+from envbuilder.packages.python import indexes, upstream
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -122,7 +122,7 @@ def test_the_python_of_an_image_is_the_locked_one() -> None:
 
 
 def test_claims_agree_with_locks() -> None:
-    stated = {f.file: f.sha256 for c in claims.load_all() for f in c.files}
+    stated = {f.file: f.sha256 for c in upstream.load_claims() for f in c.files}
     for name in NAMES:
         lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
         for target in lock.targets:

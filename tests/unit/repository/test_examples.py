@@ -9,7 +9,7 @@ import pytest
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.locks import own_build, resolve
+from envbuilder.locks import compare, resolve
 from envbuilder.locks.entries import Entry, of_project
 from envbuilder.profiles import lock as profile_lock
 from tests.support import examples
@@ -56,7 +56,7 @@ def test_the_committed_locks_are_fresh_and_complete(tmp_path: Path) -> None:
         lock = profile_lock.load(entry.path)
         assert resolve.check(entry.profile, lock) == ()
         origin = entry.origin[1] if entry.origin else None
-        assert [*own_build.objections(entry.profile, lock, origin)] == []
+        assert [*compare.foreign_files(entry.profile, lock, origin)] == []
 
 
 def test_the_lock_of_uv_names_no_real_index() -> None:

@@ -22,7 +22,7 @@ from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolErro
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.packages.conda import activation, install, steps, virtual_packages
 from envbuilder.packages.conda import lock as conda_lockfile
-from envbuilder.packages.conda import prefix as prefix_records
+from envbuilder.packages.conda import records as prefix_records
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from tests.support.pipeline import a_build

@@ -17,7 +17,7 @@ from envbuilder import cli
 from envbuilder.build import render
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.packages import locations as origins
+from envbuilder.packages import fetch as origins
 from envbuilder.packages.conda import exports, records
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.conda.lock import Lock, Package, Target

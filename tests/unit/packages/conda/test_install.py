@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core.errors import BuildError
-from envbuilder.packages.conda import install, prefix
+from envbuilder.packages.conda import install, records
 from envbuilder.packages.conda.lock import Package
 from envbuilder.packages.conda.steps import InstallConda, Rehome
 from tests.support import conda_channel as conda
@@ -82,9 +82,9 @@ def test_packages_are_installed_as_if_in_their_final_place(tmp_path: Path) -> No
         "lib/placed.bin",
     ]
     assert notes == []
-    records = {i.name: i.data for i in prefix.read(env)}
-    assert records.keys() == {"python", "tiny-lib", "placed", "owner-a"}
-    for record in records.values():
+    written = {i.name: i.data for i in records.read(env)}
+    assert written.keys() == {"python", "tiny-lib", "placed", "owner-a"}
+    for record in written.values():
         assert record["url"].startswith("https://conda.anaconda.org/conda-forge/")
         assert str(tmp_path) not in json.dumps(record)
 
@@ -204,10 +204,10 @@ def test_descriptions_of_a_package_are_bounded(
     made = conda.Package(name="wordy", kind=kind, files={"share/x": conda.Entry(b"x" * 5_000)})
     given = step(tmp_path, made)
     largest = max(len(text) for text in descriptions(made))
-    monkeypatch.setattr(prefix, "LARGEST", largest)
+    monkeypatch.setattr(records, "LARGEST", largest)
     path = install.archive(given, given.packages[0])
     install._require_bounded(given.packages[0], path)  # what is no description may be larger
-    monkeypatch.setattr(prefix, "LARGEST", largest - 1)
+    monkeypatch.setattr(records, "LARGEST", largest - 1)
     error = refused(given)
     assert error.message.startswith(f"{made.file}: cannot be unpacked: 'info/")
     assert error.message.endswith(f" has {largest} bytes")

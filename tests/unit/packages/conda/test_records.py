@@ -1,19 +1,24 @@
-"""Locked packages and py-rattler's records say the same."""
+"""Records of conda packages: py-rattler's, and those of a prefix."""
 
 from __future__ import annotations
 
+import json
 import time
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.core.errors import ToolError
+from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.packages.conda import records
+from envbuilder.packages.conda import records as prefixes
 from envbuilder.packages.conda.lock import Package
+from envbuilder.packages.conda.records import Installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
 
 pytest.importorskip("rattler")
 
@@ -68,3 +73,204 @@ def test_without_py_rattler_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ToolError, match="py-rattler, which is not installed") as raised:
         records.require_rattler()
     assert raised.value.hint == "Run: pip install 'envbuilder-ml[conda]'"
+
+
+def locked(name: str, subdir: Any = "linux-64") -> Package:
+    return Package(
+        name=name, version="1.0", build="0", build_number=0, subdir=subdir,
+        file=f"{name}-1.0-0.conda", channel="conda-forge", sha256="a" * 64, size=None,
+    )  # fmt: skip
+
+
+def installed(name: str, *entries: dict[str, Any], **more: Any) -> Installed:
+    data = {"name": name, "paths_data": {"paths": list(entries)}, **more}
+    return Installed(f"{name}-1.0-0.json", data)
+
+
+def lay(prefix: Path, name: str, content: str | bytes) -> Path:
+    path = prefix / "conda-meta" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_records_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    assert prefixes.read(tmp_path) == []
+    for name in ("b", "a"):
+        lay(tmp_path, f"{name}-1.0-0.json", json.dumps({"name": name}))
+    lay(tmp_path, "history", "no record")
+    assert [(i.file, i.name) for i in prefixes.read(tmp_path)] == [
+        ("a-1.0-0.json", "a"),
+        ("b-1.0-0.json", "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"{", "cannot be read: Expecting"),
+        (b"\xff", "cannot be read: 'utf-8'"),
+        (b"[" * 200_000, "cannot be read: "),
+        (b"[" + b"{}," * 5_000_000 + b"{}]", "cannot be read: "),
+        (b"[]", "is not the record of a package"),
+        (b"null", "is not the record of a package"),
+    ],
+    ids=["cut", "no text", "deep", "many", "a list", "null"],
+)
+def test_a_record_that_cannot_be_read_is_named(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = lay(tmp_path, "a.json", content)
+    with pytest.raises(BuildError) as raised:
+        prefixes.read(tmp_path)
+    assert raised.value.message.startswith(f"{path}: {reason}")
+    assert len(raised.value.message) < len(str(path)) + 200
+
+
+def test_a_record_is_read_up_to_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefixes, "LARGEST", 20)
+    lay(tmp_path, "a.json", b'{"name": "a"}'.ljust(20))
+    assert [i.name for i in prefixes.read(tmp_path)] == ["a"]
+    lay(tmp_path, "a.json", b'{"name": "a"}'.ljust(21))
+    with pytest.raises(BuildError, match=r"a\.json: cannot be read: "):
+        prefixes.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "stated", [None, [], "x", {}, {"paths": None}, {"paths": 1}, {"paths": [1, "x", None]}]
+)
+def test_a_record_without_paths_has_none(stated: Any) -> None:
+    assert list(Installed("a.json", {"paths_data": stated}).paths) == []
+    assert list(Installed("a.json", {}).paths) == []
+
+
+def test_the_paths_of_a_record() -> None:
+    assert list(installed("a", {"_path": "x"}, {"_path": "y"}).paths) == [
+        {"_path": "x"},
+        {"_path": "y"},
+    ]
+
+
+# --- clashes
+
+
+def clashing(*owners: str) -> list[Installed]:
+    """`b` installed share/x, too, and the owner's won."""
+    moved = {"_path": "share/x__clobber-from-b", "original_path": "share/x"}
+    return [installed("b", moved), *(installed(name, {"_path": "share/x"}) for name in owners)]
+
+
+def place(prefix: Path, first: str | None, second: str | None) -> None:
+    """Lay the winner's and the loser's file; `→…` is a link, and None nothing."""
+    (prefix / "share").mkdir()
+    for name, content in (("x", first), ("x__clobber-from-b", second)):
+        path = prefix / "share" / name
+        if content is not None and content.startswith("→"):
+            path.symlink_to(content[1:])
+        elif content is not None:
+            path.write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("text", "text", True),
+        ("text", "texT", False),
+        ("text", None, False),
+        (None, "text", False),
+        (None, None, False),
+        ("→else", "→else", True),
+        ("→else", "→other", False),
+        ("→x__clobber-from-b", "text", False),
+        ("text", "→x", False),
+    ],
+)
+def test_only_different_content_at_one_path_clashes(
+    first: str | None, second: str | None, same: bool, tmp_path: Path
+) -> None:
+    place(tmp_path, first, second)
+    expected = None if same else ("share/x", "a", "b")
+    assert prefixes.clash(clashing("a"), tmp_path) == expected
+
+
+def test_a_clash_with_nobody_is_one_with_another(tmp_path: Path) -> None:
+    place(tmp_path, "one", "other")
+    assert prefixes.clash(clashing(), tmp_path) == ("share/x", "another", "b")
+    assert prefixes.clash([installed("a", {"_path": "share/x"})], tmp_path) is None
+
+
+# --- what names the prefix, and what is not run
+
+
+def test_files_that_name_the_prefix_and_their_records_differ_from_host_to_host() -> None:
+    packages = [
+        installed(
+            "placed",
+            {"_path": "etc/placed.conf", "prefix_placeholder": "/old", "path_type": "hardlink"},
+            {"_path": "share/plain", "path_type": "hardlink", "prefix_placeholder": None},
+        ),
+        installed("plain", {"_path": "share/other", "path_type": "softlink"}),
+        installed("tool", {"_path": "bin/tool", "path_type": "unix_python_entry_point"}),
+    ]
+    assert list(prefixes.placed(packages)) == [
+        "etc/placed.conf",
+        "conda-meta/placed-1.0-0.json",
+        "bin/tool",
+        "conda-meta/tool-1.0-0.json",
+    ]
+
+
+def test_packages_with_a_script_of_their_own_are_named() -> None:
+    packages = [
+        installed("a", {"_path": "bin/.a-post-link.sh"}),
+        installed("b", {"_path": "bin/.a-post-link.sh"}, {"_path": "bin/.b-pre-unlink.sh"}),
+        installed("c", {"_path": "share/c"}, {"_path": "bin/.c-post-link.sh"}),
+        installed("d"),
+    ]
+    assert list(prefixes.scripted(packages)) == ["a", "c"]
+
+
+# --- what conda reads
+
+
+def test_a_record_names_public_urls_and_nothing_of_the_build(tmp_path: Path) -> None:
+    old = {
+        "version": "1.0",
+        "fn": "x",
+        "url": "file:///build/channel/linux-64/numerik-1.0-0.conda",
+        "channel": "https://user:secret@mirror.invalid/",
+        "extracted_package_dir": "/build/cache",
+        "package_tarball_full_path": "/build/cache/x",
+        "link": {"source": "/build/cache", "type": 1},
+        "summary": "für Übungen",
+    }
+    packages = [installed("numerik", **old), installed("tool", version="2")]
+    (tmp_path / "conda-meta").mkdir()
+    channels = {"conda-forge": "https://conda.anaconda.org/conda-forge"}
+    prefixes.write(tmp_path, packages, [locked("numerik"), locked("tool", "noarch")], channels)
+    first, second = prefixes.read(tmp_path)
+    assert first.data == {
+        "name": "numerik",
+        "paths_data": {"paths": []},
+        "version": "1.0",
+        "fn": "numerik-1.0-0.conda",
+        "url": "https://conda.anaconda.org/conda-forge/linux-64/numerik-1.0-0.conda",
+        "channel": "https://conda.anaconda.org/conda-forge/",
+        "summary": "für Übungen",
+    }
+    assert second.data["url"].endswith("/conda-forge/noarch/tool-1.0-0.conda")
+    text = (tmp_path / "conda-meta" / first.file).read_text()
+    assert '\n  "version": "1.0",\n' in text
+    assert "für Übungen" in text
+    assert text.endswith("}\n")
+    modes = {p.stat().st_mode & 0o777 for p in (tmp_path / "conda-meta").iterdir()}
+    assert modes == {0o644}
+
+
+def test_the_package_that_a_path_belongs_to(tmp_path: Path) -> None:
+    assert prefixes.owner(tmp_path, "share/x") == ""
+    for name in ("a", "b"):
+        lay(tmp_path, f"{name}.json", json.dumps(installed(name, {"_path": f"share/{name}"}).data))
+    assert [prefixes.owner(tmp_path, f"share/{n}") for n in "abc"] == ["a", "b", ""]
+    lay(tmp_path, "0.json", '{"paths_data": {"paths": [1]}}')  # edited by somebody
+    assert prefixes.owner(tmp_path, "share/a") == "a"
+    lay(tmp_path, "c.json", b"{")
+    assert prefixes.owner(tmp_path, "share/a") == ""

@@ -1,4 +1,4 @@
-"""The static index says what is known of wheels, in the forms that uv reads."""
+"""The index that uv resolves with."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.packages.python import static_index, upstream
-from envbuilder.packages.python.static_index import Offer
+from envbuilder.packages.python import upstream, uv
+from envbuilder.packages.python.uv import Offer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
 
 HASH = "b" * 64
 
@@ -38,7 +39,7 @@ def settings(folder: Path) -> dict[str, Any]:
 
 
 def test_a_claim_is_listed_with_its_hash_and_requirements(tmp_path: Path) -> None:
-    index = static_index.write([offer()], tmp_path)
+    index = uv.write_index([offer()], tmp_path)
     assert index.url == (tmp_path / "simple").as_uri()
     (found,) = listed(tmp_path)
     assert (found.file, found.sha256) == (offer().file, HASH)
@@ -71,7 +72,7 @@ def test_a_wheel_that_can_be_had_is_listed_where_it_is(tmp_path: Path) -> None:
             core_metadata=True,
         ),
     ]  # fmt: skip
-    index = static_index.write([plain, *offers], tmp_path)
+    index = uv.write_index([plain, *offers], tmp_path)
     (local,), (remote,) = listed(tmp_path, "b"), listed(tmp_path, "c")
     assert (local.location, index.find(local.location)) == (wheel.as_uri(), offers[0])
     assert (remote.location, remote.core_metadata) == (url, True)
@@ -81,27 +82,27 @@ def test_a_wheel_that_can_be_had_is_listed_where_it_is(tmp_path: Path) -> None:
 
 def test_all_wheels_of_a_distribution_are_on_one_page(tmp_path: Path) -> None:
     files = [f"some_thing-1.0+x-cp3{n}-none-any.whl" for n in (11, 12)]
-    static_index.write([offer(file=f) for f in files], tmp_path)
+    uv.write_index([offer(file=f) for f in files], tmp_path)
     assert [o.file for o in listed(tmp_path)] == files
     assert len(settings(tmp_path)["dependency-metadata"]) == 1
 
 
 def test_what_an_index_states_is_no_markup(tmp_path: Path) -> None:
     odd = offer(requires_python='"><a href="x">', location='https://up.invalid/"><a href="y">')
-    static_index.write([odd], tmp_path)
+    uv.write_index([odd], tmp_path)
     page = (tmp_path / "simple" / "some-thing" / "index.html").read_text()
     assert page.count("<a ") == 1
 
 
 def test_without_offers_the_index_is_empty(tmp_path: Path) -> None:
-    assert static_index.write([], tmp_path).offers == {}
+    assert uv.write_index([], tmp_path).offers == {}
     assert list((tmp_path / "simple").iterdir()) == []
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cc", "Cs"])))
 def test_any_requirement_is_one_string(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     folder = tmp_path_factory.mktemp("index")
-    static_index.write([offer(requires_dist=(text,))], folder)
+    uv.write_index([offer(requires_dist=(text,))], folder)
     (entry,) = settings(folder)["dependency-metadata"]
     assert entry["requires-dist"] == [text]
 
@@ -109,15 +110,15 @@ def test_any_requirement_is_one_string(tmp_path_factory: pytest.TempPathFactory,
 def test_a_configuration_that_the_user_names_does_not_hide_it(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    static_index.write([offer()], work)
-    assert static_index.variables(work, {}) == {}
+    uv.write_index([offer()], work)
+    assert uv.index_variables(work, {}) == {}
     mine = {"UV_CONFIG_FILE": str(work / "uv.toml")}
-    assert static_index.variables(work, {"UV_NO_CONFIG": "1"}) == mine
+    assert uv.index_variables(work, {"UV_NO_CONFIG": "1"}) == mine
     assert list(settings(work)) == ["dependency-metadata"]
     named = tmp_path / "named.toml"
     named.write_text('[[index]]\nurl = "https://i"')
-    assert static_index.variables(work, {"UV_CONFIG_FILE": str(named)}) == mine
+    assert uv.index_variables(work, {"UV_CONFIG_FILE": str(named)}) == mine
     assert settings(work)["index"] == [{"url": "https://i"}]
     assert "dependency-metadata" in settings(work)
     # uv itself says that it cannot read this one.
-    assert static_index.variables(work, {"UV_CONFIG_FILE": str(tmp_path / "none")}) == {}
+    assert uv.index_variables(work, {"UV_CONFIG_FILE": str(tmp_path / "none")}) == {}

@@ -1,0 +1,148 @@
+"""Compare a lock with its profile, and with the lock before it. Pure.
+
+A dependency or an edit can replace the hardware's own framework by one that installs and never uses
+the device. A new lock adds packages, drops some, and moves others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder.packages.python.indexes import DEFAULT, canonical
+from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.requirements import applies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from envbuilder.profiles.lock import File, Lock, Target
+    from envbuilder.profiles.profile import Profile
+
+
+def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:
+    """Yield what is not the hardware's own; `origin` is the lock of the profile itself."""
+    theirs = {
+        (target.platform, target.python, file.name): file
+        for target in (origin.targets if origin else ())
+        for file in target.of_kind("wheel")
+    }
+    framework = FRAMEWORKS[profile.framework]
+    foreign = framework.foreign(profile.accelerator)
+    compilers = framework.kernel_compilers.get(profile.accelerator, frozenset())
+    for platform, tool in lock.tools.items():
+        if wrong := _objection(tool, profile, None):
+            yield f"{platform}: {tool.name} {tool.version} {wrong}"
+    for target in lock.targets:
+        wheels = target.of_kind("wheel")
+        present = {file.name for file in wheels} & compilers
+        for file in wheels:
+            wrong = _objection(
+                file, profile, theirs.get((target.platform, target.python, file.name))
+            )
+            if present and file.name in foreign:
+                wrong = f"is {min(present)} for other hardware: both install the same modules"
+            if wrong:
+                where = f"{target.platform} Python {target.python}"
+                yield f"{where}: {file.name} {file.version} {wrong}"
+
+
+def _objection(file: File, profile: Profile, expected: File | None) -> str:
+    """Return why a file is not the hardware's own; `expected` is the one that the profile locks."""
+    is_build = file.name in FRAMEWORKS[profile.framework].builds
+    source = profile.indexes.get(file.name, DEFAULT)
+    if file.source != source:
+        hardware = ": another hardware's build" if is_build else ""
+        return f"is from {file.source}, not from {source}{hardware}"
+    if expected is None:
+        return ""
+    if expected.sha256 != file.sha256:
+        return "is not the file that the profile locks" if is_build else ""
+    # By the same source, nothing more was learned of it.
+    if expected.by == file.by and expected.provenance != file.provenance:
+        return f"is '{expected.provenance}' in the profile's lock, not '{file.provenance}'"
+    return ""
+
+
+def are_stated(target: Target) -> bool:
+    """Return whether a target states them; those of earlier versions and of profiles do not."""
+    return any(wheel.requires for wheel in target.of_kind("wheel"))
+
+
+def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
+    """Yield which wheels are missing from a target that states them, and which nothing requires."""
+    from packaging.requirements import Requirement
+
+    if not are_stated(target):
+        return
+    wheels = {wheel.name: wheel.requires for wheel in target.of_kind("wheel")}
+    todo = [
+        canonical(need.name)
+        for need in map(Requirement, profile.requirements)
+        if applies(need.marker, target.platform, target.python)
+    ]
+    reached: set[str] = set()
+    while todo:
+        if (name := todo.pop()) not in reached:
+            reached.add(name)
+            todo += wheels.get(name, ())
+    for name, requires in wheels.items():
+        yield from (f"{r} is missing, which {name} requires" for r in requires if r not in wheels)
+    yield from (f"nothing requires {name}" for name in sorted(wheels.keys() - reached))
+
+
+def changes(before: Lock | None, after: Lock) -> list[str]:
+    """Return a line for each package that changed; none for a first lock, where all are new."""
+    if before is None or not before.targets or not after.targets:
+        return []
+    old, new = _versions(before), _versions(after)
+    result = []
+    for name in sorted(old.keys() | new.keys()):
+        if name not in old:
+            result.append(f"+ {name} {new[name]}")
+        elif name not in new:
+            result.append(f"- {name} {old[name]}")
+        elif old[name] != new[name]:
+            result.append(f"{name} {old[name]} → {new[name]}")
+    return result
+
+
+def claims(lock: Lock) -> list[str]:
+    """Return a line if no index stated some hashes; the lock's reason names each file."""
+    names = dict.fromkeys(file.name for file in lock.files if file.provenance != "read")
+    if not names:
+        return []
+    return [f"hashes from public lock files, which the download confirms: {', '.join(names)}"]
+
+
+def grouped(lines: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Return each line once, by a heading that names the locks (the keys) that it holds for.
+
+    Those for most locks come first. There is no heading if there is one lock alone.
+    """
+    holders: dict[str, list[str]] = {}
+    for label, each in lines.items():
+        for line in dict.fromkeys(each):
+            holders.setdefault(line, []).append(label)
+    result: dict[str, list[str]] = {}
+    for line, labels in sorted(holders.items(), key=lambda item: -len(item[1])):
+        result.setdefault(_heading(labels, lines), []).append(line)
+    return result
+
+
+def _heading(labels: Sequence[str], every: Iterable[str]) -> str:
+    others = [label for label in every if label not in labels]
+    if len(others) + len(labels) == 1:
+        return ""
+    if not others:
+        return "every lock:"
+    if len(others) < len(labels):
+        return f"every lock but {', '.join(others)}:"
+    return f"{', '.join(labels)}:"
+
+
+def _versions(lock: Lock) -> dict[str, str]:
+    """Return the versions of each package; targets may differ."""
+    versions: dict[str, set[str]] = {}
+    for file in (f for target in lock.targets for f in target.files if not f.role):
+        versions.setdefault(file.name, set()).add(file.version)
+    return {name: ", ".join(sorted(each)) for name, each in versions.items()}

@@ -1,0 +1,261 @@
+"""What a new lock changes, and whether a lock still is what its profile asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.core import resources
+from envbuilder.locks import compare, target_wheels
+from envbuilder.packages.python.uv import Found, Uv
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import File, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+CPU = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
+
+
+def with_versions(**versions: str | None) -> profile_lock.Lock:
+    """The lock with other versions of some packages, or without them."""
+    targets = []
+    for target in CPU.targets:
+        files = [f for f in target.files if versions.get(f.name, "") is not None]
+        moved = tuple(replace(f, version=versions.get(f.name) or f.version) for f in files)
+        targets.append(replace(target, files=moved))
+    return replace(CPU, targets=tuple(targets))
+
+
+def test_each_package_that_came_left_or_moved() -> None:
+    before = with_versions(jinja2="3.0", mpmath=None)
+    after = with_versions(sympy=None)
+    version = {f.name: f.version for f in CPU.targets[0].files}
+    assert compare.changes(before, after) == [
+        f"jinja2 3.0 → {version['jinja2']}",
+        f"+ mpmath {version['mpmath']}",
+        f"- sympy {version['sympy']}",
+    ]
+
+
+def test_targets_may_differ() -> None:
+    first, *others = CPU.targets
+    files = tuple(replace(f, version="1" if f.name == "jinja2" else f.version) for f in first.files)
+    mixed = replace(CPU, targets=(replace(first, files=files), *others))
+    version = next(f.version for f in CPU.files if f.name == "jinja2")
+    assert compare.changes(CPU, mixed) == [f"jinja2 {version} → 1, {version}"]
+
+
+def test_nothing_to_say_of_a_first_lock_the_same_or_none() -> None:
+    assert compare.changes(None, CPU) == compare.changes(CPU, CPU) == []
+    unlocked = replace(CPU, state="unlocked", targets=())
+    assert compare.changes(unlocked, CPU) == compare.changes(CPU, unlocked) == []
+
+
+def test_which_hashes_no_index_stated() -> None:
+    files = tuple(replace(f, provenance="read") for f in CPU.targets[0].files)
+    target = replace(CPU.targets[0], files=files)
+    assert compare.claims(replace(CPU, targets=(target,))) == []
+    torch = tuple(replace(f, provenance="claim") if f.name == "torch" else f for f in files)
+    claimed = replace(target, files=torch)
+    assert compare.claims(replace(CPU, targets=(target, claimed, claimed))) == [
+        "hashes from public lock files, which the download confirms: torch"
+    ]
+
+
+def test_each_line_once_with_the_locks_that_it_holds_for() -> None:
+    lines = {
+        "a.cpu": ["+ x 1", "y 1 → 2"],
+        "a.cuda": ["+ x 1", "y 1 → 3", "z"],
+        "a.mps": ["+ x 1", "y 1 → 2"],
+        "a.xpu": ["+ x 1", "y 1 → 2"],
+    }
+    assert compare.grouped(lines) == {
+        "every lock:": ["+ x 1"],
+        "every lock but a.cuda:": ["y 1 → 2"],
+        "a.cuda:": ["y 1 → 3", "z"],
+    }
+    assert compare.grouped({"cpu": ["+ x 1"]}) == {"": ["+ x 1"]}
+    assert compare.grouped({"a.cpu": ["+ x 1"], "a.mps": []}) == {"a.cpu:": ["+ x 1"]}
+    assert compare.grouped({}) == compare.grouped({"cpu": []}) == {}
+
+
+FOLDERS = (resources.profiles_dir(),)
+TORCH_AND_RICH = msgspec.structs.replace(
+    profiles.load("cpu", FOLDERS),
+    requirements=("torch==2.13.0+cpu", 'rich; sys_platform == "linux"'),
+)
+
+
+def wheel(name: str, *requires: str) -> File:
+    return File(
+        kind="wheel", name=name, version="1", file=f"{name}-1-py3-none-any.whl", sha256="0" * 64,
+        size=1, source="default", provenance="read", by="a test", requires=requires,
+    )  # fmt: skip
+
+
+def target(*files: File) -> Target:
+    return Target(platform="linux/amd64", python="3.11", base=None, files=files)
+
+
+TORCH = wheel("torch", "jinja2", "sympy")
+REST = (wheel("jinja2", "markupsafe"), wheel("markupsafe"), wheel("sympy", "torch"), wheel("rich"))
+
+
+@pytest.mark.parametrize(
+    ("files", "problems"),
+    [
+        ((TORCH, *REST), []),
+        ((TORCH, *REST, wheel("evil")), ["nothing requires evil"]),
+        # Two that require each other alone.
+        (
+            (TORCH, *REST, wheel("evil", "worse"), wheel("worse", "evil")),
+            ["nothing requires evil", "nothing requires worse"],
+        ),
+        ((TORCH, REST[0], *REST[2:]), ["markupsafe is missing, which jinja2 requires"]),
+        (
+            (TORCH, *REST[1:]),
+            ["jinja2 is missing, which torch requires", "nothing requires markupsafe"],
+        ),
+    ],
+)
+def test_what_is_missing_and_what_nothing_requires(
+    files: Sequence[File], problems: list[str]
+) -> None:
+    assert [*compare.dependency_problems(TORCH_AND_RICH, target(*files))] == problems
+
+
+def test_an_earlier_lock_states_nothing_and_is_not_judged() -> None:
+    earlier = target(wheel("torch"), wheel("evil"))
+    assert not compare.are_stated(earlier)
+    assert [*compare.dependency_problems(TORCH_AND_RICH, earlier)] == []
+
+
+class Resolver:
+    """uv, to which tf-keras requires tensorflow, which is locked as tensorflow-cpu."""
+
+    pins: dict[str, str]
+
+    def edges(self, _: Any, __: Any, ___: Any, pins: dict[str, str], ____: Any) -> Iterable[Any]:
+        self.pins = pins
+        return [
+            ("tf-keras", "tensorflow"), ("tensorflow", "numpy"), ("tensorflow-cpu", "numpy"),
+            ("tensorflow", "protobuf"), ("tensorflow", "tensorflow-cpu"),
+        ]  # fmt: skip
+
+
+def test_what_requires_another_name_of_the_framework_requires_the_locked_one() -> None:
+    uv = Resolver()
+    names = ("tensorflow-cpu", "tf-keras", "numpy", "protobuf")
+    wheels = [Found(file=wheel(name), url="") for name in names]
+    tensorflow = profiles.load("tensorflow-cpu", FOLDERS)
+    stated = target_wheels.with_dependencies(
+        wheels, tensorflow, "linux/amd64", "3.11", cast("Uv", uv)
+    )
+    assert {w.file.name: w.file.requires for w in stated} == {
+        "tensorflow-cpu": ("numpy", "protobuf"),
+        "tf-keras": ("tensorflow-cpu",),
+        "numpy": (),
+        "protobuf": (),
+    }
+    assert uv.pins["tensorflow"] == uv.pins["tensorflow-cpu"] == "1"
+
+
+PROFILE = profiles.load("cpu", FOLDERS)
+
+
+def with_torch(**changes: str) -> profile_lock.Lock:
+    """The lock with another file of torch in its first target."""
+    first, *others = CPU.targets
+    files = tuple(replace(f, **changes) if f.name == "torch" else f for f in first.files)
+    return replace(CPU, targets=(replace(first, files=files), *others))
+
+
+def objections(lock: profile_lock.Lock, origin: profile_lock.Lock | None = CPU) -> list[str]:
+    return [*compare.foreign_files(PROFILE, lock, origin)]
+
+
+def test_the_profiles_own_build() -> None:
+    assert objections(CPU) == objections(CPU, None) == []
+
+
+def test_pypis_build_is_for_other_hardware() -> None:
+    (found,) = objections(with_torch(source="default", version="2.13.0", sha256="0" * 64))
+    assert found == (
+        "linux/amd64 Python 3.11: torch 2.13.0 is from default, not from pytorch-cpu: another"
+        " hardware's build"
+    )
+
+
+def test_other_bytes_of_the_same_name() -> None:
+    lock = with_torch(sha256="0" * 64)
+    (found,) = objections(lock)
+    assert found == (
+        "linux/amd64 Python 3.11: torch 2.13.0+cpu is not the file that the profile locks"
+    )
+    assert objections(lock, None) == [], "without the profile's lock only the source is known"
+
+
+def test_a_companion_from_elsewhere() -> None:
+    vision = File(
+        kind="wheel", name="torchvision", version="0.28.0",
+        file="torchvision-0.28.0-cp311-cp311-manylinux_2_28_x86_64.whl", sha256="0" * 64,
+        size=1, source="default", provenance="read", by="an index",
+    )  # fmt: skip
+    first, *others = CPU.targets
+    lock = replace(CPU, targets=(replace(first, files=(*first.files, vision)), *others))
+    indexes = {**PROFILE.indexes, "torchvision": "pytorch-cpu"}
+    (found,) = compare.foreign_files(replace(PROFILE, indexes=indexes), lock, CPU)
+    assert "torchvision 0.28.0 is from default, not from pytorch-cpu" in found
+
+
+def test_a_source_that_the_profile_does_not_name() -> None:
+    first, *others = CPU.targets
+    files = tuple(
+        replace(f, source="somewhere") if f.name == "filelock" else f for f in first.files
+    )
+    (found,) = objections(replace(CPU, targets=(replace(first, files=files), *others)))
+    assert found.startswith("linux/amd64 Python 3.11: filelock ")
+    assert found.endswith(" is from somewhere, not from default")
+    tools = {p: replace(tool, source="pytorch-cpu") for p, tool in CPU.tools.items()}
+    assert len(objections(replace(CPU, tools=tools))) == len(tools)
+
+
+def test_a_claim_that_was_relabelled() -> None:
+    claimed = next(t for t in CPU.targets for f in t.files if f.provenance != "read")
+    files = tuple(replace(f, provenance="read") for f in claimed.files)
+    (found,) = objections(replace(CPU, targets=(replace(claimed, files=files),)))
+    assert found == (
+        f"{claimed.platform} Python {claimed.python}: torch 2.13.0+cpu is 'assumed' in the"
+        " profile's lock, not 'read'"
+    )
+    read = tuple(replace(f, provenance="read", by="an index") for f in claimed.files)
+    assert objections(replace(CPU, targets=(replace(claimed, files=read),))) == []
+
+
+@pytest.mark.parametrize("name", profiles.names(FOLDERS))
+def test_no_shipped_lock_has_objections(name: str) -> None:
+    lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
+    assert [*compare.foreign_files(profiles.load(name, FOLDERS), lock, lock)] == []
+
+
+@pytest.mark.parametrize("name", ["rocm", "xpu", "cuda", "cuda-legacy"])
+def test_a_second_triton(name: str) -> None:
+    profile = profiles.load(name, FOLDERS)
+    lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
+    assert [*compare.foreign_files(profile, lock, lock)] == []
+    other = "triton-rocm" if name.startswith("cuda") else "triton"
+    first, *others = lock.targets
+    own = next(file for file in first.files if file.name.startswith("triton"))
+    second = replace(own, name=other, version="3.9.0", source="default")
+    both = replace(lock, targets=(replace(first, files=(*first.files, second)), *others))
+    (found,) = compare.foreign_files(profile, both, lock)
+    assert found == (
+        f"{first.platform} Python {first.python}: {other} 3.9.0 is {own.name} for other hardware:"
+        " both install the same modules"
+    )
