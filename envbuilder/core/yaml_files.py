@@ -4,26 +4,24 @@ No aliases, tags or duplicate keys, and limits on sizes: the data is built from 
 No part of a document refers to another, so memory use is proportional to the text, and no message
 can repeat more than a short piece of it.
 
-Lists are changed in the text. Libraries that read YAML and write it again change spaces and line
-breaks, drop comments within brackets, and take the comment above the next key for part of the list
-before it (ruamel.yaml 0.19). The result is read again: it is returned
-only if the list alone has changed.
+Lists are changed in the text, at the places that PyYAML's nodes name. ruamel.yaml 0.19, which reads
+YAML and writes it again, changes spaces and line breaks, drops comments within brackets, and puts a
+new item below the comment that stands above the next key.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
 from envbuilder.core.text import SHOWN, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Path = tuple[str, ...]
-    Edit = tuple[int, int, str]
 
 LARGEST_FILE = 1 << 20
 """Maximum size of a file in bytes; the largest shipped one has 1,800."""
@@ -50,18 +48,6 @@ class StrictYamlError(ValueError):
         self.hint = hint
 
 
-class Span(NamedTuple):
-    """Where a value stands in a text, in characters."""
-
-    start: int
-    end: int
-    """Of a block collection, somewhere before what follows it."""
-    key_end: int
-    """Where the name of its key ends; -1 for an item of a list."""
-    style: Literal["scalar", "flow", "block"]
-    """A `flow` collection is in brackets."""
-
-
 class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
     """Types and values of plain scalars in YAML 1.1."""
 
@@ -85,21 +71,12 @@ def lines(text: str) -> dict[tuple[str, ...], int]:
     return _Document(text, scalars_as_text=False).lines
 
 
-def spans(text: str) -> dict[tuple[str, ...], Span]:
-    """Return where each value stands, by path as in `lines`; `load` must accept `text`.
-
-    The text has no byte order mark.
-    """
-    return _Document(text, scalars_as_text=False).spans
-
-
 class _Document:
     """A document, built from parser events without recursion."""
 
     def __init__(self, text: str, *, scalars_as_text: bool) -> None:
         self.data: Any = None
         self.lines: dict[tuple[str, ...], int] = {}
-        self.spans: dict[tuple[str, ...], Span] = {}
         self._scalars = None if scalars_as_text else _Scalars()
         self._open: list[_Collection] = []
         self._documents = 0
@@ -155,8 +132,7 @@ class _Document:
         self._open.append(_Collection(data, path))
 
     def _end(self, event: Any) -> None:
-        path = self._open.pop().path
-        self.spans[path] = self.spans[path]._replace(end=event.end_mark.index)
+        self._open.pop()
 
     def _scalar(self, event: Any) -> None:
         if len(event.value) > LONGEST_SCALAR:
@@ -186,32 +162,24 @@ class _Document:
             _refuse(event, f"key {shown(event.value)} is not text: quote it")
         if event.value in parent.data:
             _refuse(event, f"key {shown(event.value)} appears twice: keep one of them")
-        parent.key, parent.key_end = event.value, event.end_mark.index
+        parent.key = event.value
         parent.wants_key = False
         self.lines[*parent.path, event.value] = event.start_mark.line + 1
 
     def _put(self, value: Any, event: Any) -> tuple[str, ...]:
         """Store a value in its parent and return its path."""
-        path, key_end = self._stored(value, event)
-        style: Literal["scalar", "flow", "block"] = "scalar"
-        if isinstance(event, yaml.CollectionStartEvent):
-            style = "flow" if event.flow_style else "block"
-        self.spans[path] = Span(event.start_mark.index, event.end_mark.index, key_end, style)
-        return path
-
-    def _stored(self, value: Any, event: Any) -> tuple[tuple[str, ...], int]:
         if not self._open:
             self.data = value
-            return (), -1
+            return ()
         parent = self._open[-1]
         if isinstance(parent.data, dict):
             parent.data[parent.key] = value
             parent.wants_key = True
-            return (*parent.path, parent.key), parent.key_end
+            return (*parent.path, parent.key)
         path = (*parent.path, str(len(parent.data)))
         parent.data.append(value)
         self.lines[path] = event.start_mark.line + 1
-        return path, -1
+        return path
 
 
 class _Collection:
@@ -219,7 +187,7 @@ class _Collection:
 
     def __init__(self, data: Any, path: tuple[str, ...]) -> None:
         self.data, self.path = data, path
-        self.key, self.key_end = "", -1
+        self.key = ""
         self.wants_key = isinstance(data, dict)
 
 
@@ -235,10 +203,9 @@ def _refuse(event: Any, problem: str) -> NoReturn:
     raise StrictYamlError(problem, event.start_mark.line + 1)
 
 
-_DASH = re.compile(r"[ \t]*-[ \t]+\Z")
+_DASH = re.compile(r"[ \t]*-[ \t]+")
 _COMMA = re.compile(r"[ \t]*,[ \t]*")
-_COMMA_BEFORE = re.compile(r",[ \t]*\Z")
-_BREAK = re.compile(r"\r?\n")
+_LINE = re.compile(r"[^\r\n]*")
 _REST_OF_LINE = re.compile(r"[ \t]*(,?)[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)")
 
 
@@ -246,187 +213,139 @@ class EditError(ValueError):
     """The text is YAML of a form that is not edited."""
 
 
-def append_item(text: str, path: Path, value: str) -> str:
-    """Return the text with `value` at the end of the list at `path`, or as a new list there.
+def edit_list(text: str, path: Path, value: str | None, index: int | None = None) -> str:
+    """Return the text with `value` in place of an item of the list at `path`.
 
-    The mapping that holds the list exists. Raises `EditError`.
+    Without an index, it comes last, in a new list if there is none; the mapping that holds the list
+    exists. None removes the item. Raise `EditError` unless the result, read again, differs in that
+    alone.
     """
-    return _edited(text, path, lambda items: [*items, value], lambda d: d.append(path, value))
-
-
-def replace_item(text: str, path: Path, index: int, value: str) -> str:
-    """Return the text with another item of the list at `path`. Raises `EditError`."""
-
-    def changed(items: list[Any]) -> list[Any]:
-        return [*items[:index], value, *items[index + 1 :]]
-
-    return _edited(text, path, changed, lambda d: d.replace(path, index, value))
-
-
-def remove_item(text: str, path: Path, index: int) -> str:
-    """Return the text without an item of the list at `path`. Raises `EditError`."""
-
-    def changed(items: list[Any]) -> list[Any]:
-        return [*items[:index], *items[index + 1 :]]
-
-    return _edited(text, path, changed, lambda d: d.remove(path, index))
-
-
-def _edited(
-    text: str,
-    path: Path,
-    expected: Callable[[list[Any]], list[Any]],
-    edits: Callable[[_Editor], Iterator[Edit]],
-) -> str:
     mark = "\ufeff" if text.startswith("\ufeff") else ""
-    body = result = text.removeprefix(mark)
-    in_order = sorted(edits(_Editor(body)), key=lambda edit: edit[:2])
-    for start, end, new in reversed(in_order):
-        result = result[:start] + new + result[end:]
+    body = text.removeprefix(mark)
     data = load(body) or {}
     holder = data
     for key in path[:-1]:
         holder = holder[key]
-    holder[path[-1]] = expected(holder.get(path[-1], []))
+    items = holder.setdefault(path[-1], [])
+    place = len(items) if index is None else index
+    items[place : place + 1] = [] if value is None else [value]
     try:
-        is_right = load(result) == data
+        file = _List(body, path)
+        if index is None:
+            result = file.append(str(value))
+        else:
+            result = file.remove(index) if value is None else file.replace(index, value)
+        if load(result) == data:
+            return mark + result
     except StrictYamlError:
-        is_right = False
-    if not is_right:
-        raise EditError(f"the list at {'.'.join(path)} is written in an unusual way")
-    return mark + result
+        pass
+    raise EditError(f"the list at {'.'.join(path)} is written in an unusual way")
 
 
-class _Editor:
-    """A text and where its values stand."""
+class _List:
+    """A list in a text that `load` accepts; so no node is nested too deeply."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._spans = spans(text)
+    def __init__(self, text: str, path: Path) -> None:
+        self._text, self._name = text, path[-1]
+        self._newline = "\r\n" if "\r\n" in text else "\n"
+        self._holder: Any = yaml.compose(text, _PARSER) if load(text) is not None else None
+        self._key: Any = None
+        self._list: Any = None
+        for depth, name in enumerate(path):
+            self._holder = self._list if depth else self._holder
+            pairs = {key.value: (key, value) for key, value in getattr(self._holder, "value", ())}
+            self._key, self._list = pairs.get(name, (None, None))
 
-    def append(self, path: Path, value: str) -> Iterator[Edit]:
-        place = self._spans.get(path)
-        if place is None:
-            yield self._new_list(path, value)
-            return
-        items = self._items(path)
-        in_flow = place.style == "flow"
+    def append(self, value: str) -> str:
+        if self._list is None:
+            return self._with_list(value)
+        items, in_flow = self._list.value, self._list.flow_style
         new = _scalar(value, in_flow=in_flow)
         if not items:
-            yield place.start + 1, place.start + 1, new
-        elif not in_flow:
-            end = self._line_end(items[-1].end)
-            yield end, end, self._newline(end) + self._dash(items[-1]) + new
-        elif rest := self._own_line(items[-1]):
-            last, end = items[-1], rest.end()
-            indent = self._before(last.start)
-            if not rest[1]:
-                yield last.end, last.end, ","
-            yield end, end, self._newline(end) + indent + new + rest[1]
-        else:
-            yield items[-1].end, items[-1].end, f", {new}"
+            return self._put(self._list.start_mark.index + 1, new)
+        end = items[-1].end_mark.index
+        if not in_flow:
+            return self._put(self._line_end(end), self._newline + self._dash(items[-1]) + new)
+        rest = self._own_line(items[-1])
+        if rest is None:
+            return self._put(end, f", {new}")
+        indent = self._newline + self._before(items[-1].start_mark.index)
+        between = self._text[end : rest.end()] if rest[1] else f",{self._text[end : rest.end()]}"
+        return self._put(end, f"{between}{indent}{new}{rest[1]}", rest.end())
 
-    def replace(self, path: Path, index: int, value: str) -> Iterator[Edit]:
-        item = self._items(path)[index]
-        in_flow = self._spans[path].style == "flow"
-        quote = self._text[item.start] if self._text[item.start] in "\"'" else ""
-        yield item.start, item.end, _scalar(value, in_flow=in_flow, quote=quote)
+    def replace(self, index: int, value: str) -> str:
+        item = self._list.value[index]
+        quote = item.style if item.style in {"'", '"'} else ""
+        new = _scalar(value, in_flow=self._list.flow_style, quote=quote)
+        return self._put(item.start_mark.index, new, item.end_mark.index)
 
-    def remove(self, path: Path, index: int) -> Iterator[Edit]:
-        items, place = self._items(path), self._spans[path]
-        item = items[index]
-        if place.style != "flow":
-            self._dash(item)
-            yield self._lines(item.start, self._line_end(item.end))
-            if len(items) == 1:
-                colon = self._text.index(":", place.key_end) + 1
-                yield colon, colon, " []"
-        elif rest := self._own_line(item):
-            yield self._lines(item.start, rest.end())
-            if index == len(items) - 1 > 0 and not rest[1]:
-                yield from self._comma(items[-2].end)
-        elif index and (before := _COMMA_BEFORE.search(self._text, 0, item.start)):
-            yield before.start(), item.end, ""
-        else:
-            after = _COMMA.match(self._text, item.end)
-            yield item.start, after.end() if after else item.end, ""
+    def remove(self, index: int) -> str:
+        items = self._list.value
+        start, end = items[index].start_mark.index, items[index].end_mark.index
+        if self._list.flow_style:
+            after = _COMMA.match(self._text, end)
+            if rest := self._own_line(items[index]):
+                start, end = self._lines(start, rest.end())
+            elif after:
+                end = after.end()
+            elif before := re.search(r",[ \t]*\Z", self._text[:start]):
+                start = before.start()
+            return self._put(start, "", end)
+        self._dash(items[index])
+        start, end = self._lines(start, self._line_end(end))
+        result = self._put(start, "", end)
+        if len(items) > 1:
+            return result
+        colon = result.index(":", self._key.end_mark.index) + 1
+        return f"{result[:colon]} []{result[colon:]}"
 
-    def _new_list(self, path: Path, value: str) -> Edit:
-        holder, key = self._spans.get(path[:-1]), path[-1]
-        in_block = f"- {_scalar(value, in_flow=False)}"
-        if holder is None or (holder.style != "flow" and not path[:-1]):
-            end = len(self._text)
-            start = [""] if self._text and not self._text.endswith("\n") else []
-            return end, end, self._newline(end).join([*start, f"{key}:", f"  {in_block}", ""])
-        if holder.style == "flow":
-            more = ", " if self._last_end(path[:-1]) > holder.start else ""
-            new = f"{key}: [{_scalar(value, in_flow=True)}]{more}"
-            return holder.start + 1, holder.start + 1, new
-        indent, end = self._before(holder.start), self._line_end(self._last_end(path[:-1]))
-        below = re.compile(rf"(?:\r?\n{re.escape(indent)}[ \t]*#[^\r\n]*)*")
-        comments = below.match(self._text, end)
-        end = comments.end() if comments else end
-        return end, end, self._newline(end).join(("", f"{indent}{key}:", f"{indent}  {in_block}"))
+    def _with_list(self, value: str) -> str:
+        """Return the text with a new list: at its end, or in the mapping that is to hold it."""
+        holder, text = self._holder, self._text
+        item = _scalar(value, in_flow=False)
+        if holder and holder.flow_style:
+            new = f"{self._name}: [{_scalar(value, in_flow=True)}]{', ' if holder.value else ''}"
+            return self._put(holder.start_mark.index + 1, new)
+        indent = self._before(holder.start_mark.index) if holder else ""
+        if not indent:
+            start = self._newline if text and not text.endswith("\n") else ""
+            return text + self._newline.join((f"{start}{self._name}:", f"  - {item}", ""))
+        last = holder
+        while not getattr(last, "flow_style", True) and last.value:
+            last = last.value[-1][1] if isinstance(last, yaml.MappingNode) else last.value[-1]
+        lines = ("", f"{indent}{self._name}:", f"{indent}  - {item}")
+        return self._put(self._line_end(last.end_mark.index), self._newline.join(lines))
 
-    def _items(self, path: Path) -> list[Span]:
-        items: list[Span] = []
-        while item := self._spans.get((*path, str(len(items)))):
-            items.append(item)
-        return items
+    def _put(self, start: int, new: str, end: int | None = None) -> str:
+        return self._text[:start] + new + self._text[start if end is None else end :]
 
-    def _last_end(self, path: Path) -> int:
-        """Return where the last value below a mapping ends; -1 if it is empty."""
-        return max(
-            (
-                span.end
-                for place, span in self._spans.items()
-                if place[: len(path)] == path and place != path and span.style != "block"
-            ),
-            default=-1,
-        )
-
-    def _dash(self, item: Span) -> str:
-        """Return what precedes an item of a block list on its line."""
-        before = self._before(item.start)
-        if not _DASH.match(before):
+    def _dash(self, item: Any) -> str:
+        """Return what precedes an item of a list with dashes on its line."""
+        before = self._before(item.start_mark.index)
+        if not _DASH.fullmatch(before):
             raise EditError("an item does not begin on the line of its dash")
         return before
 
-    def _own_line(self, item: Span) -> re.Match[str] | None:
+    def _own_line(self, item: Any) -> re.Match[str] | None:
         """Return what follows an item in brackets, with its comma, if its lines hold no other."""
-        return (
-            None if self._before(item.start).strip() else _REST_OF_LINE.match(self._text, item.end)
-        )
-
-    def _comma(self, start: int) -> Iterator[Edit]:
-        if match := _COMMA.match(self._text, start):
-            yield match.start(), match.end(), match[0].partition(",")[2]
+        is_first = not self._before(item.start_mark.index).strip()
+        return _REST_OF_LINE.match(self._text, item.end_mark.index) if is_first else None
 
     def _before(self, place: int) -> str:
-        return self._text[self._line_start(place) : place]
-
-    def _newline(self, place: int) -> str:
-        """Return the line break at the end of a line, or at the end of the text one as before."""
-        breaks = _BREAK.findall(self._text, place) or _BREAK.findall(self._text)
-        return breaks[0] if breaks else "\n"
-
-    def _line_start(self, place: int) -> int:
-        return self._text.rfind("\n", 0, place) + 1
+        return self._text[self._text.rfind("\n", 0, place) + 1 : place]
 
     def _line_end(self, place: int) -> int:
         """Return where the line of a value's end ends, without its line break."""
-        while place and self._text[place - 1] in "\r\n":  # a block scalar ends with its line break
-            place -= 1
-        match = re.compile(r"[^\r\n]*").match(self._text, place)
-        return match.end() if match else place
+        place = len(self._text[:place].rstrip("\r\n"))  # a block scalar ends with its line break
+        line = _LINE.match(self._text, place)
+        return line.end() if line else place
 
-    def _lines(self, start: int, end: int) -> Edit:
-        """Return the removal of whole lines, with one line break."""
-        start = self._line_start(start)
-        after = _BREAK.match(self._text, end)
-        if after:
-            return start, after.end(), ""
-        return len(self._text[:start].removesuffix("\n").removesuffix("\r")), end, ""
+    def _lines(self, start: int, end: int) -> tuple[int, int]:
+        """Return the whole lines of a part, with one line break."""
+        start = start - len(self._before(start))
+        if after := re.compile(r"[ \t]*\r?\n").match(self._text, end):
+            return start, after.end()
+        return len(self._text[:start].removesuffix("\n").removesuffix("\r")), self._line_end(end)
 
 
 def _scalar(value: str, *, in_flow: bool, quote: str = "") -> str:

@@ -30,7 +30,7 @@ from envbuilder.project.lines import parse, read_text
 from envbuilder.project.tables import Pyproject, pyproject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 _BY_HAND = "Edit the file by hand, then: envbuilder lock"
@@ -73,11 +73,14 @@ class _File:
     def places(self, name: str) -> list[int]:
         return [number for number, text in enumerate(self.listed) if _name(text) == name]
 
-    def change(self, edit: Callable[..., str], change: str, *arguments: Any) -> None:
-        """Make a change of the list, and read the result as strictly as any file."""
-        above = [] if self.environment == DEFAULT else ["environments", self.environment]
+    def change(self, change: str, value: str | None, place: int | None = None) -> None:
+        """Change the list, and read the result as strictly as any file; `change` says what changed.
+
+        `value` comes at a place of the list, last without one; None removes what is there.
+        """
+        above = () if self.environment == DEFAULT else ("environments", self.environment)
         try:
-            self._text = edit(self._text, (*above, "requirements"), *arguments)
+            self._text = yaml_files.edit_list(self._text, (*above, "requirements"), value, place)
         except yaml_files.EditError as error:
             raise InvalidError(f"{self._path}: {error}", _BY_HAND) from error
         self._changes.append(change)
@@ -100,9 +103,9 @@ def added(text: str, path: Path, environment: str, lines: Iterable[str]) -> Chan
         if len(places) > 1:
             raise InvalidError(f"{file.where}: {name} is listed {len(places)} times", _BY_HAND)
         if not places:
-            file.change(yaml_files.append_item, f"added {line}", line)
+            file.change(f"added {line}", line)
         elif (before := file.listed[places[0]]) != line:
-            file.change(yaml_files.replace_item, f"{before} → {line}", places[0], line)
+            file.change(f"{before} → {line}", line, places[0])
     return file.done()
 
 
@@ -119,7 +122,7 @@ def removed(
         if not places:
             _refuse_missing(file, name, project)
         for place in reversed(places):
-            file.change(yaml_files.remove_item, f"removed {file.listed[place]}", place)
+            file.change(f"removed {file.listed[place]}", None, place)
     return file.done()
 
 
