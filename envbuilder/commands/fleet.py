@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from envbuilder.commands import fleet_node, fleet_render
 from envbuilder.commands.options import adding, json_option, load_settings
-from envbuilder.core import console, files, stamps
+from envbuilder.core import console, files, text
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
 from envbuilder.fleet.model import Summary
 from envbuilder.profiles.backends import BACKENDS
@@ -298,7 +298,7 @@ def verify(
     if resumed is not None:
         return _resumed(resumed.resolve(), outputs, ddp=ddp)
     progress = console.progress()
-    run = model.new_run(stamps.now())
+    run = model.new_run(text.stamp_now())
     passes = model.epochs(epochs, quick=quick)
     _require_comparable(outputs, run, scheduler, quick=quick, epochs=passes)
     if settings_file is None and Path(FILE).exists():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envbuilder.commands.options import load_settings
-from envbuilder.core import console, files, resources, stamps
+from envbuilder.core import console, files, resources, text
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def command(
         )
     nodes = _nodes(node_file) if node_file else None
     selection = render.selected(settings, nodes, profile)
-    run = new_run(stamps.now())
+    run = new_run(text.stamp_now())
     library = catalog.library(load_settings())
     files = tuple(
         render.files(run, selection, settings.kubernetes, library.profile, _subset(), ddp=ddp)

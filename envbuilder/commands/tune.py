@@ -14,7 +14,7 @@ from envbuilder.commands.options import (
     load_settings,
     payload_options,
 )
-from envbuilder.core import console, stamps
+from envbuilder.core import console, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,7 @@ def command(
         require=lambda profile, _, expected: start.require_torch("`tune`", profile, expected),
     )
     dataset = dataset or mnist.obtain(settings, progress)
-    stamp = stamps.now()
+    stamp = text.stamp_now()
     facts = {**facts, "envbuilder": __version__, "time": stamp}
     outcome = tune.run(tune.asking(run, dataset, expects), expects, progress, quick=quick)
     tune_results.finish(outcome, facts, settings, as_json=as_json, output=output)

@@ -18,7 +18,7 @@ from envbuilder.commands.options import (
     payload_options,
     require_image,
 )
-from envbuilder.core import console, stamps
+from envbuilder.core import console, text
 from envbuilder.core.errors import (
     VERIFY_FAILED,
     BuildError,
@@ -165,7 +165,7 @@ def command(
         require=sensible,
     )
     dataset = dataset or mnist.obtain(settings, progress)
-    stamp = stamps.now()
+    stamp = text.stamp_now()
     name = f"{stamp}-{facts['profile']}-{facts['backend']}"
     facts = {**facts, "envbuilder": __version__, "time": stamp}
 

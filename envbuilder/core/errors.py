@@ -78,3 +78,11 @@ class SignatureError(EnvbuilderError):
     """A required signature is missing or not accepted (exit 5)."""
 
     exit_code = VERIFY_FAILED
+
+
+class LimitError(OSError):
+    """A server sends too much, too slowly or for too long; `str` says which, without its name."""
+
+
+class TooLongError(LimitError):
+    """A body is longer than it may be."""

@@ -18,15 +18,28 @@ from http.client import HTTPResponse
 from typing import Any
 
 import requests
+from msgspec import Struct
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from envbuilder.core.http_limits import LimitError, Limits
+from envbuilder.core.errors import LimitError
 
 _WRITE = 1 << 16
 _UNREAD_BYTES = 1 << 16
 """How much may arrive of a body before a reader states its own limit."""
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a server may take of one session."""
+
+    timeout: tuple[float, float] = (10.0, 30.0)
+    """Seconds to connect, and between two reads."""
+    head_bytes: int = 1 << 18
+    head_seconds: float = 60.0
+    least_bytes: int = 32 << 10
+    """What must arrive of a body in each `least_seconds` spent waiting for it."""
+    least_seconds: float = 30.0
 
 
 class Traffic:

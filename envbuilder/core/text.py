@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -273,3 +274,25 @@ def _redacted_url(match: re.Match[str]) -> str:
     rest = f"{HIDDEN}@{rest[len(user) + 1 :]}" if at and user != HIDDEN else rest
     rest, question, _ = rest.partition("?")
     return f"://{_TOKEN.sub(f'/t/{HIDDEN}', rest)}{question and f'?{HIDDEN}'}"
+
+
+STAMP = "%Y%m%dT%H%M%SZ"
+
+
+def stamp_now() -> str:
+    """Return the stamp of this moment."""
+    return datetime.now(UTC).strftime(STAMP)
+
+
+def stamp_time(stamp: str) -> datetime:
+    """Return the time of a stamp; raise `ValueError` if it has another form."""
+    return datetime.strptime(stamp, STAMP).replace(tzinfo=UTC)
+
+
+def readable_stamp(stamp: str) -> str:
+    """Return a stamp as "23 November 2026, 09:15 UTC", and as it is if it has another form."""
+    try:
+        when = stamp_time(stamp)
+    except ValueError:
+        return stamp
+    return f"{when.day} {when:%B %Y, %H:%M} UTC"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from msgspec import Struct
 
-from envbuilder.core import stamps
+from envbuilder.core import text
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import amount, counted
 from envbuilder.fleet.model import PROVEN, NodeName, RunId
@@ -157,7 +157,7 @@ def sentences(drift: Drift) -> list[str]:
 def lines(drift: Drift) -> list[str]:
     """Return a comparison as lines for a terminal: what it showed, then every change."""
     return [
-        f"Against the run {drift.earlier} of {stamps.readable(drift.started)}",
+        f"Against the run {drift.earlier} of {text.readable_stamp(drift.started)}",
         *sentences(drift),
         *(f"{c.node}: {LABELS[c.kind]}: {c.detail}" for c in drift.changes),
     ]

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from envbuilder.core import decoding, files, ownership, stamps
+from envbuilder.core import decoding, files, ownership, text
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import printable
 from envbuilder.fleet import judge
@@ -92,7 +92,7 @@ def read(folder: Path) -> Plan:
         content = files.read(path, _LARGEST)
         decoding.require_few_values(content)
         plan = decoding.from_json(content, Plan)
-        stamps.parse(plan.started)
+        text.stamp_time(plan.started)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
     except (ValueError, RecursionError) as error:
@@ -219,7 +219,7 @@ def read_summary(path: Path) -> Summary:
 def _checked(summary: Summary) -> Summary:
     """Return a summary that is safe to show; raise `ValueError` if it contradicts itself."""
     for stamp in (summary.started, summary.finished):
-        stamps.parse(stamp)
+        text.stamp_time(stamp)
     nodes = [entry.node for entry in summary.entries]
     if len(set(nodes)) != len(nodes):
         twice = next(node for node in nodes if nodes.count(node) > 1)

@@ -255,7 +255,7 @@ def epochs(stated: int | None, *, quick: bool) -> int:
 
 
 def new_run(stamp: str) -> str:
-    """Return the id of a run that starts now; `stamp` is the time, as `core.stamps` writes it."""
+    """Return the id of a run that starts now; `stamp` is the time, as `stamp_now` has it."""
     return f"{stamp.lower()}-{secrets.token_hex(3)}"
 
 

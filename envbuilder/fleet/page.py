@@ -16,7 +16,7 @@ import statistics
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core import resources, stamps
+from envbuilder.core import resources, text
 from envbuilder.core.text import amount, counted, duration, percent, times
 from envbuilder.fleet import drift as drifts
 from envbuilder.fleet import table
@@ -68,7 +68,7 @@ def render(summary: Summary, drift: Drift | None = None) -> str:
             rows=[(entry, _detail(entry)) for entry in sorted(entries, key=_urgency)],
             amount=amount,
             times=times,
-            readable=stamps.readable,
+            readable=text.readable_stamp,
             drift=drift,
             drift_sentences=drifts.sentences(drift) if drift else (),
             drift_labels=drifts.LABELS,
@@ -125,12 +125,12 @@ def _reasons(entries: Sequence[Entry]) -> list[tuple[int, Outcome, str]]:
 
 
 def _subject(summary: Summary) -> str:
-    started, finished = stamps.parse(summary.started), stamps.parse(summary.finished)
+    started, finished = text.stamp_time(summary.started), text.stamp_time(summary.finished)
     took = f"took {duration(max((finished - started).total_seconds(), 0))}"
     parts = (
         summary.scheduler.title(),
         f"run {summary.run}",
-        stamps.readable(summary.started),
+        text.readable_stamp(summary.started),
         took if summary.attested else "not attested",
     )
     return " · ".join(parts)

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from envbuilder.core import stamps
+from envbuilder.core import text
 from envbuilder.core.errors import ToolError
 from envbuilder.core.text import duration
 from envbuilder.fleet import folder as folders
@@ -359,7 +359,7 @@ class Run:
             run=self.plan.run,
             scheduler=self.plan.scheduler,
             started=self.plan.started,
-            finished=stamps.now(),
+            finished=text.stamp_now(),
             quick=self.plan.quick,
             epochs=self.plan.epochs,
             entries=self._entries(),

@@ -23,10 +23,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import parallel, pip, uv_program
-from envbuilder.core.download import OtherSizeError, UnavailableError, download
 from envbuilder.core.errors import BuildError, ChangedFileError, ToolError, WrongHashError
 from envbuilder.core.files import file_sha256, full_or_broken
-from envbuilder.core.http import FILE_BYTES, host_of, length, open_session, printed_reason, request
+from envbuilder.core.http import (
+    FILE_BYTES,
+    OtherSizeError,
+    UnavailableError,
+    download,
+    host_of,
+    length,
+    open_session,
+    request,
+)
 from envbuilder.core.settings import require_writable
 from envbuilder.core.text import gigabytes
 from envbuilder.packages import space
@@ -259,10 +267,9 @@ def _ask_uv(
         printed = result.read_text(encoding="utf-8") if done.returncode == 0 else ""
     if done.returncode != 0:
         names = ", ".join(f.name for f in files[:5]) + (" …" if len(files) > 5 else "")
-        why = printed_reason(done.stderr)
         raise BuildError(
-            f"cannot find {len(files)} file(s) of the lock ({names}) at '{source}':"
-            f"{f' {why}' if why else chr(10) + done.last_words}",
+            f"cannot find {len(files)} file(s) of the lock ({names}) at '{source}':\n"
+            f"{done.last_words}",
             "Check the network, or put the wheels into a folder and name it in PIP_FIND_LINKS. A"
             f" mirror: {indexes.mirror_setting(source)}.",
         )

@@ -18,10 +18,9 @@ from msgspec import Struct
 
 from envbuilder.core import archives, process, resources
 from envbuilder.core.archives import Tar
-from envbuilder.core.download import UnavailableError, download
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.files import Owned, file_sha256, full_or_broken
-from envbuilder.core.http import host_of, open_session
+from envbuilder.core.http import UnavailableError, download, host_of, open_session
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.python import indexes
 from envbuilder.payload.training.dataset import MNIST_SHA256

@@ -15,7 +15,7 @@ from envbuilder.containers.registry import transfer as registry
 from envbuilder.containers.registry.connection import ACCEPT, OK, Connection
 from envbuilder.core import http_transport
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.http_limits import Limits
+from envbuilder.core.http_transport import Limits
 from tests.support import image_layouts as images
 from tests.support import registry_fixture as fake_registry
 from tests.support.registry_fixture import PASSWORD, USER, FakeRegistry

@@ -22,8 +22,7 @@ from msgspec import Struct
 
 from envbuilder.containers.oci.reference import DEFAULT_HOST, is_loopback
 from envbuilder.core import decoding, http, process
-from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.core.http_limits import TooLongError
+from envbuilder.core.errors import InvalidError, ToolError, TooLongError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,10 +19,9 @@ from msgspec import Struct
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry.connection import BrokenOffError
 from envbuilder.core import files
-from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.core.errors import BuildError, InvalidError, TooLongError, WrongHashError
 from envbuilder.core.files import full_or_broken
 from envbuilder.core.http import ATTEMPTS, Attempts, file_seconds, pieces, reason
-from envbuilder.core.http_limits import TooLongError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

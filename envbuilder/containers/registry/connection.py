@@ -28,9 +28,8 @@ from envbuilder.containers.oci.layout import (
 from envbuilder.containers.oci.reference import Reference, is_loopback
 from envbuilder.containers.registry.auth import DeniedError, Login
 from envbuilder.core import console, decoding, http
-from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.core.errors import BuildError, InvalidError, TooLongError, WrongHashError
 from envbuilder.core.http import open_session, reason
-from envbuilder.core.http_limits import TooLongError
 from envbuilder.core.text import printable, public
 
 if TYPE_CHECKING:

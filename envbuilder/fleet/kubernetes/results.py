@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.build import isolation
-from envbuilder.core import decoding, files, schema, stamps, types
+from envbuilder.core import decoding, files, schema, text, types
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.resources import MARK
 from envbuilder.core.text import printable
@@ -158,7 +158,7 @@ def judge_run(
         run=run,
         scheduler="kubernetes",
         started=started(run),
-        finished=stamps.now(),
+        finished=text.stamp_now(),
         quick=subset,
         epochs=epochs(None, quick=subset),
         entries=tuple(sorted(entries, key=lambda entry: natural(entry.node))),

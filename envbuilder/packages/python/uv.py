@@ -24,7 +24,6 @@ from msgspec import Struct
 
 from envbuilder.core import decoding, pip, text, types, uv_program
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http import printed_reason
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.indexes import DEFAULT, canonical
 from envbuilder.profiles.lock import File
@@ -364,11 +363,10 @@ class Uv(Struct, frozen=True, kw_only=True):
                 )
             )
         if done.returncode != 0:
-            why = printed_reason(done.stderr)
             raise BuildError(
                 f"uv could not resolve {', '.join(requirements)} for {platform} with Python "
-                f"{python} (exit {done.returncode}):"
-                f"{f' {why}' if why else chr(10) + _scrub(done.last_words)}",
+                f"{python} (exit {done.returncode}):\n"
+                f"{_scrub(done.last_words)}",
                 "Check that your package index can be reached: pip download --no-deps six",
             )
         return result.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core import files, resources, stamps
+from envbuilder.core import files, resources, text
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
 from envbuilder.verify.page import charts, sections
@@ -49,7 +49,7 @@ def render(data: Mapping[str, Any]) -> str:
             "profile": report.profile or "",
             "backend": report.backend or "",
             "device": report.device.name or report.device.requested,
-            "time": stamps.readable(report.time or ""),
+            "time": text.readable_stamp(report.time or ""),
             "version": report.envbuilder or "",
         },
         figures=sections.figures(report),

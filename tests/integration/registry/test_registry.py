@@ -27,7 +27,7 @@ from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import http_transport
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.core.http_limits import Limits
+from envbuilder.core.http_transport import Limits
 from envbuilder.core.settings import Configuration, Settings
 from tests.support import image_layouts as images
 from tests.support.registry_requests import attached

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
-from envbuilder.core import download, http, process
+from envbuilder.core import http, process
 from envbuilder.core.errors import ToolError
 
 CANARY = "c4nary"
@@ -97,7 +97,7 @@ def test_no_reason_of_a_failed_request_holds_a_credential(
     monkeypatch.setattr(http, "ATTEMPTS", 1)
     url = URLS[form].replace("index.example", "127.0.0.1").replace(":8443", ":9")
     try:
-        download.download(http.open_session(), url, Path("part"), lambda size: None, limit=1)
+        http.download(http.open_session(), url, Path("part"), lambda size: None, limit=1)
     except Exception as error:
         cli._complain(*cli._unforeseen(error))
     assert CANARY not in "".join(capsys.readouterr())

@@ -15,10 +15,9 @@ from requests.exceptions import InvalidURL
 from urllib3 import exceptions as urllib3
 
 from envbuilder.core import console, files, http, pip
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.http import open_session, printed_reason, reason
-from envbuilder.core.http_limits import Limits, TooLongError
-from envbuilder.core.http_transport import Session
+from envbuilder.core.errors import InvalidError, TooLongError
+from envbuilder.core.http import open_session, reason
+from envbuilder.core.http_transport import Limits, Session
 from envbuilder.core.pip import Sources
 from envbuilder.core.text import public
 from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
@@ -504,32 +503,3 @@ def test_a_server_that_hangs_up() -> None:
             requests.get(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout=5)
         hang_up.join()
     assert reason(caught.value) == "connection reset"
-
-
-@pytest.mark.parametrize(
-    ("cause", "why"),
-    [
-        (
-            "failed to lookup address information: Name or service not known",
-            "h.example does not answer (name not found)",
-        ),
-        ("Connection refused (os error 111)", "h.example does not answer (connection refused)"),
-        (
-            "HTTP status client error (403 Forbidden) for url (https://h.example/a)",
-            "h.example: HTTP 403 Forbidden",
-        ),
-        ("something new", "h.example does not answer (something new)"),
-        ("a" * 200, f"h.example does not answer ({'a' * 150})"),
-    ],
-)
-def test_a_failure_of_uv_has_its_reason(cause: str, why: str) -> None:
-    printed = (
-        "error: Request failed after 3 retries in 5.6s\n"
-        "  cause: Failed to fetch: https://me:token@h.example/simple/torch/\n"
-        f"  cause: client error (Connect)\n  cause: {cause}\n"
-    )
-    assert printed_reason(printed) == why
-
-
-def test_what_is_no_failure_of_the_network_has_no_such_reason() -> None:
-    assert printed_reason("error: No solution found\n  cause: a needs b") == ""

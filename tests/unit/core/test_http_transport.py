@@ -14,9 +14,9 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from envbuilder.core import http_transport
+from envbuilder.core.errors import LimitError
 from envbuilder.core.http import reason
-from envbuilder.core.http_limits import LimitError, Limits
-from envbuilder.core.http_transport import Meter, Session
+from envbuilder.core.http_transport import Limits, Meter, Session
 from tests.support.faulty_server import FaultyServer
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import unicodedata
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 import pytest
@@ -255,3 +256,19 @@ def test_a_proof_is_one_line_and_is_shown_indented(printed: str, proof: str) -> 
     assert first == "cpu: no wheels fit:"
     assert all(line.startswith("    ") and len(line) <= 100 for line in rest)
     assert text.indented_proof("another reason") == "another reason"
+
+
+def test_a_stamp_is_a_time_in_utc() -> None:
+    assert text.stamp_time("20261120T095103Z") == datetime(2026, 11, 20, 9, 51, 3, tzinfo=UTC)
+    assert text.readable_stamp("20261120T095103Z") == "20 November 2026, 09:51 UTC"
+
+
+@pytest.mark.parametrize("other", ["", "yesterday", "2026-11-20T09:51:03Z", "20261120T095103"])
+def test_another_form_is_refused_and_shown_as_it_is(other: str) -> None:
+    with pytest.raises(ValueError, match="does not match"):
+        text.stamp_time(other)
+    assert text.readable_stamp(other) == other
+
+
+def test_the_stamp_of_this_moment_can_be_read() -> None:
+    assert abs((text.stamp_time(text.stamp_now()) - datetime.now(UTC)).total_seconds()) < 60

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.core import download
-from envbuilder.core.download import OtherSizeError, UnavailableError
-from envbuilder.core.http import open_session
+from envbuilder.core import http
+from envbuilder.core.http import OtherSizeError, UnavailableError, open_session
 from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
 from tests.support.http_server import serving
 
@@ -36,7 +35,7 @@ class Source:
     def fetch(self, size: int | None = len(CONTENT), limit: int = 1 << 20) -> bytes:
         with open_session(direct=True) as session:
             url, note, pause = self.server.url, self.progress.append, self.pauses.append
-            download.download(session, url, self.part, note, size=size, limit=limit, pause=pause)
+            http.download(session, url, self.part, note, size=size, limit=limit, pause=pause)
         return self.part.read_bytes()
 
     @property
@@ -74,7 +73,7 @@ def test_what_may_pass_is_tried_again(source: Source, status: int) -> None:
 
 def test_an_address_that_is_none_is_final(source: Source) -> None:
     with pytest.raises(UnavailableError):
-        download.download(
+        http.download(
             open_session(direct=True), "http://", source.part, print, pause=source.pauses.append
         )
     assert source.pauses == []
@@ -247,7 +246,7 @@ def test_a_file_of_more_than_4_gib_is_continued(tmp_path: Path, size: int | None
     server = ThreadingHTTPServer(("127.0.0.1", 0), Large)
     url = f"http://127.0.0.1:{server.server_address[1]}/x"
     with serving(server):
-        download.download(open_session(), url, part, counted.append, size=size)
+        http.download(open_session(), url, part, counted.append, size=size)
     assert sum(counted) == part.stat().st_size == HAVE + len(REST)
     with part.open("rb") as stream:
         stream.seek(HAVE)
