@@ -370,21 +370,29 @@ def download(
     size: int | None = None,
     limit: int = FILE_BYTES,
     pause: Callable[[float], None] | None = None,
-) -> None:
-    """Download the body of `url` to `part`, resuming a partial file.
+    ask: Callable[[dict[str, str]], requests.Response] | None = None,
+) -> int:
+    """Download the body of `url` to `part`, resuming a partial file; return the bytes transferred.
 
     No more than `size` bytes are read, which is the file's exact size, or `limit` if that is
-    unknown.
+    unknown. `on_bytes` receives by how much the file grows, in a partial file of before, too. `ask`
+    returns the response to a request with some headers, in place of a plain one.
 
     Raise `UnavailableError` if the source refuses or stays unreachable, `BuildError` if `part`
     cannot be written, as on a full disk. If the server cannot resume, the download starts again.
     """
     import requests
 
+    ask = ask or partial(request, session, "GET", url)
     attempts, problem = Attempts(partial(_pause, pause or session.pause)), ""
+    shown = transferred = 0
     for _ in attempts:
         try:
-            _once(session, url, part, on_bytes, size, limit)
+            for number, have in enumerate(_growing(ask, part, size, limit)):
+                transferred += have - shown if number else 0
+                if have != shown:
+                    on_bytes(have - shown)
+                shown = have
         except requests.RequestException as error:
             problem = reason(error)
             console.detail(f"{public(url)}: {problem}")
@@ -398,7 +406,7 @@ def download(
         except OSError as error:
             raise full_or_broken(error, part) from error
         else:
-            return
+            return transferred
     raise UnavailableError(problem)
 
 
@@ -409,25 +417,20 @@ def _pause(pause: Callable[[float], None], seconds: float) -> None:
         raise UnavailableError(str(error)) from None
 
 
-def _once(
-    session: requests.Session,
-    url: str,
-    part: Path,
-    on_bytes: Callable[[int], None],
-    size: int | None,
-    limit: int,
-) -> None:
+def _growing(
+    ask: Callable[[dict[str, str]], requests.Response], part: Path, size: int | None, limit: int
+) -> Iterator[int]:
+    """Download the rest of a partial file by one request; yield its size at first and each time."""
     import requests
 
     have = part.stat().st_size if part.exists() else 0
     if size is not None and have == size:  # complete: its hash decides
-        on_bytes(have)
+        yield have
         return
     if size is not None and have > size:
         part.unlink()
         have = 0
-    headers = {"Range": f"bytes={have}-"} if have else {}
-    with request(session, "GET", url, headers) as response:
+    with ask({"Range": f"bytes={have}-"} if have else {}) as response:
         continued = response.status_code == requests.codes.partial_content
         if have and (_is_elsewhere(response, have) or response.status_code == 416):
             part.unlink()
@@ -435,22 +438,21 @@ def _once(
         response.raise_for_status()
         if continued and not have:
             raise requests.ConnectionError("sends a part of the file that was not requested")
-        left = (limit if size is None else size) - (have if continued else 0)
+        have = have if continued else 0
+        left = (limit if size is None else size) - have
         announced = length(response)
         if _is_page(response) and announced != size:
             raise requests.exceptions.InvalidHeader(
                 "sends a page instead of the file, as a proxy or portal with a login does"
             )
-        if continued:
-            on_bytes(have)
-        received = 0
+        yield have
         with part.open("ab" if continued else "wb") as out:
             for piece in pieces(response, left, file_seconds(left)):
                 out.write(piece)
-                received += len(piece)
-                on_bytes(len(piece))
-    if size is not None and announced is None and received < left:
-        raise requests.ConnectionError(f"broke off after {received} of {left} bytes")
+                have += len(piece)
+                yield have
+    if size is not None and announced is None and have < size:
+        raise requests.ConnectionError(f"broke off after {have} of {size} bytes")
 
 
 def _is_elsewhere(response: requests.Response, have: int) -> bool:

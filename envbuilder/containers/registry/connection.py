@@ -92,10 +92,10 @@ class Connection:
         self._local = is_loopback(reference.host)
         self.host, self.repository = reference.host, reference.repository
         self._base = reference.root(plain_http=plain_http)
-        self._session = open_session(direct=self._local)
-        self.pause = pause or self._session.pause
+        self.session = open_session(direct=self._local)
+        self.pause = pause or self.session.pause
         self._login = Login(
-            *(self.host, self._session, self.pause),
+            *(self.host, self.session, self.pause),
             plain_http=plain_http,
             repository=self.repository,
         )
@@ -104,7 +104,7 @@ class Connection:
 
     def stop(self) -> None:
         """End the requests of other threads; later ones fail."""
-        self._session.stop()
+        self.session.stop()
 
     def url(self, path: str) -> str:
         """Return the URL of a path below the repository: `manifests/latest`, `blobs/sha256:…`."""
@@ -302,7 +302,7 @@ class Connection:
 
         complete = {"User-Agent": "envbuilder", **headers}
         return http.request(
-            *(self._session, method, url, complete), data=data, auth=log_in, redirect=redirect
+            *(self.session, method, url, complete), data=data, auth=log_in, redirect=redirect
         )
 
     def _is_registry(self, url: str) -> bool:

@@ -326,7 +326,7 @@ def test_a_full_disk_is_an_error_with_advice(
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(http, "_once", full)
+    monkeypatch.setattr(http, "_growing", full)
     with pytest.raises(BuildError, match="no space left") as caught:
         run(found, wheel())
     assert "ENVBUILDER_CACHE_DIR" in caught.value.hint

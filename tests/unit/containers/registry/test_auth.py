@@ -324,7 +324,7 @@ def test_netrc_does_not_speak_for_us(
     server.authorizations.clear()
     # A session that reads the environment, as one to a registry elsewhere does.
     made = connect(server)
-    made._session.trust_env = True
+    made.session.trust_env = True
     registry.pull(made, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
     assert set(server.authorizations) == {""}
 

@@ -132,7 +132,7 @@ def test_wrong_bytes_are_not_kept_and_not_asked_for_again(
             *[answer(206, b"", Content_Range="bytes 4-9/10", Content_Length="6")] * 3],
             "broke off after 0 of 6 bytes", b"0123"),
         ([answer(200, b"0123"), answer(416), answer(200, b"0123"), answer(416)],
-            "it does not continue where it broke off", None),
+            "does not continue where it broke off", None),
     ],
 )  # fmt: skip
 def test_after_four_tries_what_arrived_is_kept(

@@ -25,6 +25,7 @@ from envbuilder.containers.oci.layout import (
 from envbuilder.containers.registry import blobs, transfer
 from envbuilder.containers.registry import transfer as registry
 from envbuilder.containers.registry.connection import Connection
+from envbuilder.core import http
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.settings import Configuration
@@ -267,7 +268,7 @@ def test_a_full_disk_is_an_error_with_advice(
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(blobs._Incoming, "_ask", full)
+    monkeypatch.setattr(http, "_growing", full)
     with pytest.raises(BuildError, match="no space left") as caught:
         pull(server, "t", tmp_path / "b")
     assert "ENVBUILDER_CACHE_DIR" in caught.value.hint
