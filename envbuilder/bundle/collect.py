@@ -29,8 +29,9 @@ from envbuilder.containers.oci.layout import INDEX, Descriptor, Index, encode
 from envbuilder.containers.registry import base_images
 from envbuilder.core import settings as core_settings
 from envbuilder.core import types
+from envbuilder.core.decoding import place
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
-from envbuilder.core.schema import place, read_text
+from envbuilder.core.files import read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, require_writable
 from envbuilder.core.text import is_public
 from envbuilder.packages import mnist, space

@@ -20,9 +20,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, types
+from envbuilder.core.decoding import explain
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import full_or_broken
-from envbuilder.core.schema import explain
 from envbuilder.core.text import shown
 from envbuilder.packages import space
 from envbuilder.packages.space import Room

@@ -15,7 +15,7 @@ from envbuilder.bundle.format import LARGEST_TEXT
 from envbuilder.core import files, resources
 from envbuilder.core import settings as core_settings
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.schema import read_text
+from envbuilder.core.files import read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock

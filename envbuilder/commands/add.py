@@ -11,8 +11,8 @@ from envbuilder.commands import lock as locks
 from envbuilder.commands.options import environment_option, load_settings
 from envbuilder.core import console, files
 from envbuilder.core.errors import EnvbuilderError, InvalidError
+from envbuilder.core.files import read_text
 from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.schema import read_text
 from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.text import indented_proof
 

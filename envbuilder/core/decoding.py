@@ -1,4 +1,6 @@
-"""Decode JSON: into types, in any number of threads, and strictly if it is from outside.
+"""Decode JSON and YAML: into types, in any number of threads, and strictly if it is from outside.
+
+Errors name file, line and key, and say what to write instead.
 
 At the first use of a Struct type, msgspec (0.22.0) builds its description of that type: in Python
 code, without a lock, and visible to other threads before it is complete. Two threads that decode
@@ -15,12 +17,33 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from itertools import chain
 from threading import Lock
-from typing import Any, NoReturn, TypeVar, overload
+from types import MappingProxyType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    overload,
+)
 
 import msgspec
 
-from envbuilder.core.text import shown
+from envbuilder.core import yaml_files
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import SHOWN, escaped, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    Hints = Mapping[type[msgspec.Struct], Mapping[str, str]]
 
 _T = TypeVar("_T")
 _describing = Lock()
@@ -109,3 +132,368 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+_PART = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
+_ANY_KEY = "..."
+"""Stands for the key in msgspec's paths through mappings with free keys."""
+_KINDS = {
+    "array": "a list",
+    "object": "a mapping of keys",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+}
+_A_LIST = "Write a list: in brackets, or one item a line, each after a hyphen."
+_INSTEAD = {
+    ("array", "str"): _A_LIST,
+    **dict.fromkeys((("array", "bool"), ("array", "int"), ("array", "float")), _A_LIST),
+    ("array", "object"): "Write a list: one item a line, each after a hyphen, without a colon.",
+    ("object", "array"): "Write keys instead of items: a name and a colon, without a hyphen.",
+    ("object", "str"): "Write keys below it, indented, each with a colon.",
+    ("str", "array"): "Write text instead of a list.",
+    ("str", "object"): "Write text; put it in quotes if it contains a colon.",
+}
+"""Pairs of an expected kind and another one in its place → what to write."""
+_SHORT_ITEMS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .,_/=<>~-]{0,40}\Z")
+_EXPECTED = re.compile(
+    r"Expected `([^`]+)`(?:, got `([^`]+)`)?(?: matching regex (.+)| (.+))?\Z", re.DOTALL
+)
+_NOT_EMPTY = "of length >= 1"
+_MISSING = re.compile(r"Object missing required field `(.+)`\Z")
+_ENUM = re.compile(r"Invalid enum value (.+)\Z", re.DOTALL)
+T = TypeVar("T")
+_LONGEST_MESSAGE = 200
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """Return the YAML mapping in `text`; `where` names the file in errors."""
+    try:
+        data = yaml_files.load(text)
+    except yaml_files.StrictYamlError as error:
+        message = f"{where}:{error.line}: not valid YAML: {error.problem}"
+        raise InvalidError(message, error.hint) from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise InvalidError(
+            f"{where}:1: expected a mapping of keys, found {kind_of(data)}",
+            "Begin with a key and a colon.",
+        )
+    return data
+
+
+def decode(
+    data: dict[str, Any],
+    kind: type[T],
+    where: str,
+    text: str = "",
+    hints: Hints = MappingProxyType({}),
+) -> T:
+    """Return `data` as `kind`; unknown keys and wrong types raise `InvalidError`.
+
+    `hints`: for a struct, common wrong keys → what to do instead.
+    """
+    try:
+        return convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise explain(error, kind, where, text, hints, data) from error
+
+
+def explain(
+    error: msgspec.ValidationError,
+    kind: type[Any],
+    where: str,
+    text: str,
+    hints: Hints = MappingProxyType({}),
+    data: Any = None,
+) -> InvalidError:
+    """Return the `InvalidError` for a validation error: key path, line if known, suggestion."""
+    message, _, stated = str(error).partition(" - at ")
+    spot = locate(stated, kind, data)
+    unknown = re.search(r"unknown field `(.+)`", message, re.DOTALL)
+    path, below = list(spot.path), [] if spot.key is None else [spot.key]
+    hint = ""
+    if unknown:
+        hint = _instead(unknown[1], path, kind, hints)
+        path.append(unknown[1])
+        message = "unknown key"
+    else:
+        if text:
+            # The value of a free key may be a secret.
+            source = None if spot.value is None else _source(text, path)
+            hint = advice(message, spot, source)
+        message = worded(message, spot)
+        message = f"of a key, {message}" if below else message
+        message = escaped(message, _LONGEST_MESSAGE)
+    return InvalidError(f"{place(where, text, [*path, *below])}: {dotted(path)}{message}", hint)
+
+
+def place(where: str, text: str, path: Sequence[str]) -> str:
+    """Return the location for an error: the file, and the line of a key path if it is known."""
+    line = _line_of(text, path)
+    return f"{where}:{line}" if line else where
+
+
+def dotted(path: Iterable[str]) -> str:
+    """Return a key path as the start of a message: `environments.train.python: `."""
+    keys = ".".join(escaped(part, SHOWN) for part in path)
+    return f"{keys}: " if keys else ""
+
+
+def _source(text: str, path: Iterable[str]) -> str | None:
+    """Return how a scalar is written in a file; None if the path leads to none."""
+    data = yaml_files.load(text, scalars_as_text=True)
+    for part in path:
+        data = item(data, part)
+    return data if isinstance(data, str) else None
+
+
+def _line_of(text: str, path: Sequence[str]) -> int | None:
+    """Return the 1-based line of a key path in YAML text, or of its deepest part that is found."""
+    known = yaml_files.lines(text) if text else {}
+    deepest = (known.get(tuple(path[:depth])) for depth in range(len(path), 0, -1))
+    return next(filter(None, deepest), None)
+
+
+def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
+    """Return the hint for an unknown key.
+
+    The same key in another place comes first, then a similar key in this place, then one elsewhere.
+    """
+    from difflib import get_close_matches
+
+    level: dict[str, str] = {}
+    for struct in structs([at(kind, above)]):
+        level |= {name: f"Did you mean '{name}'?" for name, _ in fields(struct)}
+        level |= hints.get(struct, {})
+    if key in level:
+        return level[key]
+    top = {name for struct in structs([kind]) for name, _ in fields(struct)}
+    if key in top:
+        return f"'{key}' belongs at the top level."
+    elsewhere = _below(kind)
+    if key in elsewhere:
+        return elsewhere[key]
+    for candidates in (level, elsewhere):
+        close = get_close_matches(key[:SHOWN], sorted(candidates), n=1)
+        if close:
+            return candidates[close[0]]
+    return "Remove the key."
+
+
+def _below(kind: Any, prefix: str = "") -> dict[str, str]:
+    """Return the keys that may appear anywhere below a type → the hint that says where."""
+    hints: dict[str, str] = {}
+    for struct in structs([kind]):
+        for name, inner in fields(struct):
+            hints.setdefault(name, f"Did you mean '{prefix}{name}'?")
+            for key, hint in _below(inner, f"{prefix}{name}.").items():
+                hints.setdefault(key, hint)
+    return hints
+
+
+def kind_of(value: Any) -> str:
+    """Return what kind of value YAML or JSON data is, in words."""
+    kinds = {list: "array", dict: "object", type(None): "null"}
+    name = kinds.get(type(value), type(value).__name__)
+    return _KINDS.get(name, name)
+
+
+def worded(message: str, spot: Spot) -> str:
+    """Return what a validation error says as words."""
+    if match := _MISSING.match(message):
+        return f"the key '{match[1]}' is missing"
+    value = spot.value if spot.key is None else spot.key
+    if _ENUM.match(message):
+        possible = ", ".join(map(str, _values(spot.kind)))
+        return (
+            f"{_shown_value(value)} is not {f'one of {possible}' if possible else 'a valid value'}"
+        )
+    match = _EXPECTED.match(message)
+    if match is None:
+        return message[:1].lower() + message[1:]
+    names = _names(match)
+    expected = " or ".join(_KINDS.get(name, name) for name in names)
+    if match[2]:
+        return f"expected {expected}, found {_KINDS.get(match[2], match[2])}"
+    if match[3]:
+        expected = _descriptions(spot.kind).get(match[3], "text in another format")
+        is_scalar = isinstance(value, str | int | float)
+        return f"expected {expected}{f', found {_shown_value(value)}' if is_scalar else ''}"
+    limit = "that is not empty" if match[4] == _NOT_EMPTY else match[4] or ""
+    return f"expected {expected} {limit}".rstrip()
+
+
+def advice(message: str, spot: Spot, source: str | None = None) -> str:
+    """Return what to write in YAML instead of what a validation error is about; perhaps nothing.
+
+    `source`: how a number, a date or another scalar is written in the file.
+    """
+    match = _EXPECTED.match(message)
+    if match is None:
+        return ""
+    names, actual = _names(match), match[2]
+    if actual == "null" or match[4] == _NOT_EMPTY:
+        return "Write a value, or remove the key."
+    if actual in {"int", "float", "bool"} and "str" in names:
+        return f'Put it in quotes: "{source}"' if _is_short(source) else "Put it in quotes."
+    extras = [meta.extra for meta in metas(spot.kind) if meta.extra]
+    if actual == "str" and "array" in names and _is_short(spot.value):
+        are_words = any("words" in extra for extra in extras)
+        return f"Write a list: [{', '.join(spot.value.split()) if are_words else spot.value}]"
+    if match[3] and (similar := _similar(spot, match[3])):
+        return f"Did you mean '{similar}'?"
+    pairs = (_INSTEAD[name, actual] for name in names if actual and (name, actual) in _INSTEAD)
+    hints = (extra["hint"] for extra in extras if "hint" in extra)
+    return str(next(chain(pairs, hints), ""))
+
+
+def _similar(spot: Spot, pattern: str) -> str | None:
+    """Return a text in lower case and with hyphens if that has the pattern and is another one."""
+    text = spot.value if spot.key is None else spot.key
+    if not isinstance(text, str):
+        return None
+    plain = text.lower().replace("_", "-").replace(" ", "-")
+    patterns = (m.pattern for m in metas(spot.kind) if repr(m.pattern) == pattern)
+    fits = _is_short(plain) and any(re.search(p, plain) for p in patterns if p)
+    return plain if fits and plain != text else None
+
+
+def _names(match: re.Match[str]) -> list[str]:
+    """Return the kinds that were expected; leaving a value out is not one to write."""
+    names = [name.strip() for name in match[1].split("|")]
+    return [name for name in names if name != "null"] or names
+
+
+def _is_short(text: Any) -> bool:
+    return isinstance(text, str) and _SHORT_ITEMS.match(text) is not None
+
+
+def _shown_value(value: Any) -> str:
+    return shown(str(value)) if value is not None else "the value"
+
+
+def _descriptions(kind: Any) -> dict[str, str]:
+    """Return what each pattern of a type describes, by the pattern as msgspec prints it."""
+    return {
+        repr(meta.pattern): meta.description
+        for meta in metas(kind)
+        if meta.pattern and meta.description
+    }
+
+
+def _values(kind: Any) -> tuple[Any, ...]:
+    """Return the values of a Literal, also inside a union."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(value for argument in get_args(kind) for value in _values(argument))
+
+
+class Spot(NamedTuple):
+    """The place of a validation error."""
+
+    path: tuple[str, ...]
+    """Keys and indexes that lead to it."""
+    kind: Any
+    """The expected type; None if the path leads to no type."""
+    value: Any
+    """The data; None if it is unknown, or the value of a free key, which may be a secret."""
+    key: str | None = None
+    """The wrong key, if a key is wrong instead of the value at the path."""
+
+
+def locate(stated: str, kind: Any, data: Any) -> Spot:
+    """Return the spot that a path of msgspec's (`$.a[0].b`, `$.a[...]`) means."""
+    path: list[str] = []
+    is_public = True
+    for name, index in _PART.findall(stated):
+        part = name or index
+        if part == _ANY_KEY:
+            part = _first_invalid(_pairs(data), below(kind, part))
+        is_public = index != _ANY_KEY
+        kind = below(kind, part or _ANY_KEY)
+        data = item(data, part) if part is not None else None
+        path += [part] if part is not None else []
+    if stated.startswith("`key`"):
+        kind = next((get_args(k)[0] for k in _members(kind) if get_origin(k) is dict), None)
+        keys = ((key, key) for key, _ in _pairs(data))
+        return Spot(tuple(path), kind, None, _first_invalid(keys, kind))
+    return Spot(tuple(path), kind, data if is_public else None)
+
+
+def at(kind: Any, path: Iterable[str]) -> Any:
+    """Return the type that a key path leads to; None if it leads nowhere."""
+    for part in path:
+        kind = below(kind, part)
+    return kind
+
+
+def below(kind: Any, part: str) -> Any:
+    """Return the type of a struct's field, or of the values of a mapping or a list."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return dict(fields(kind)).get(part)
+    arguments = get_args(kind)
+    if get_origin(kind) is dict:
+        return arguments[1]
+    if get_origin(kind) in {tuple, list, frozenset}:
+        return arguments[0]
+    return next((found for a in arguments if (found := below(a, part)) is not None), None)
+
+
+def structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
+    """Yield the structs that values of these types are, or contain directly."""
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            yield kind
+        else:
+            yield from structs(getattr(kind, "__args__", ()))
+
+
+def fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a struct and their types."""
+    return ((f.encode_name, f.type) for f in msgspec.structs.fields(struct))
+
+
+def metas(kind: Any) -> Iterator[msgspec.Meta]:
+    """Yield the annotations of a type, and of each member if it is a union."""
+    for member in _members(kind):
+        for meta in getattr(member, "__metadata__", ()):
+            if isinstance(meta, msgspec.Meta):
+                yield meta
+
+
+def _members(kind: Any) -> Sequence[Any]:
+    """Return the members of a union; of any other type, itself."""
+    return get_args(kind) if get_origin(kind) in {Union, UnionType} else (kind,)
+
+
+def item(data: Any, part: str) -> Any:
+    """Return an item of a mapping or a list; None if there is none."""
+    try:
+        return data[int(part)] if isinstance(data, list | tuple) else data[part]
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def _pairs(data: Any) -> Iterable[tuple[Any, Any]]:
+    return data.items() if isinstance(data, dict) else ()
+
+
+def _first_invalid(pairs: Iterable[tuple[Any, Any]], kind: Any) -> str | None:
+    """Return the first key whose value does not have the type; None if there is none."""
+    return next((str(key) for key, value in pairs if not _fits(value, kind)), None)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is None:  # unknown; to msgspec, the type of nothing
+        return True
+    try:
+        convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True

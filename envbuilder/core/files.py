@@ -45,6 +45,8 @@ _CONTENT = _SIGNATURE + (
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _T = TypeVar("_T")
 _LARGEST = 64 << 20
+LARGEST_TEXT = 1 << 20
+"""Maximum bytes of a YAML file; the largest shipped one has 1,800."""
 
 
 def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
@@ -61,6 +63,19 @@ def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"larger than {binary_size(limit)}; not read", str(path))
     return content
+
+
+def read_text(path: Path) -> str:
+    """Return the UTF-8 text of a file of limited size. Raises `InvalidError` if that fails."""
+    try:
+        content = read(path, LARGEST_TEXT)
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidError(f"{path}:{line}: not UTF-8 text", "Save it as UTF-8.") from error
 
 
 def write(path: Path, content: bytes, mode: int = 0o666) -> None:

@@ -18,14 +18,15 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields, replace
 
 from envbuilder.core import console, files, ownership, project_file, types
+from envbuilder.core.decoding import decode, dotted, parse_yaml, place
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.schema import decode, dotted, parse_yaml, place, read_text
+from envbuilder.core.files import read_text
 from envbuilder.core.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.core.schema import Hints
+    from envbuilder.core.decoding import Hints
 
 PROJECT_FILE = "envbuilder.yaml"
 LOCKS = "envbuilder.lock"

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Path = tuple[str, ...]
 
-LARGEST_FILE = 1 << 20
-"""Maximum size of a file in bytes; the largest shipped one has 1,800."""
 LONGEST_SCALAR = 1 << 16
 LONGEST_NUMBER = 100
 """Maximum length of a number or date; parsing base 60 takes time quadratic in the length."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from envbuilder.core import ownership, schema, types
+from envbuilder.core import decoding, files, ownership, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet.model import Entry, NodeName, Promise
 
@@ -213,10 +213,10 @@ def read(path: Path) -> FleetSettings:
     Raises `InvalidError` with file, line, key and suggestion.
     """
     ownership.require_own(path)
-    text = schema.read_text(path)
-    settings = schema.decode(schema.parse_yaml(text, str(path)), FleetSettings, str(path), text)
+    text = files.read_text(path)
+    settings = decoding.decode(decoding.parse_yaml(text, str(path)), FleetSettings, str(path), text)
     for keys, problem, hint in _problems(settings):
-        where = schema.place(str(path), text, keys)
+        where = decoding.place(str(path), text, keys)
         raise InvalidError(f"{where}: {'.'.join(keys)}: {problem}", hint)
     return settings
 

@@ -241,7 +241,7 @@ _LARGEST = 16 << 20
 
 def read(path: Path) -> Host:
     """Return the host in a file written by `detect --json` (itself, or under the key `host`)."""
-    from envbuilder.core.schema import decode
+    from envbuilder.core.decoding import decode
 
     hint = "Write it with `envbuilder detect --json` on the machine in question."
     try:

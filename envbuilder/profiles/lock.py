@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, types
+from envbuilder.core.decoding import explain
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.core.schema import explain
 from envbuilder.core.text import shown
 from envbuilder.profiles.requirements import canonical
 

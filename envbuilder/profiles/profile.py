@@ -14,8 +14,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import resources, types
+from envbuilder.core.decoding import decode, parse_yaml
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.schema import decode, parse_yaml, read_text
+from envbuilder.core.files import read_text
 from envbuilder.core.text import SHOWN, shown
 from envbuilder.profiles import backends, frameworks, requirements
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from envbuilder.core.schema import Hints
+    from envbuilder.core.decoding import Hints
 
 _MAKERS = {
     "cuda": ("nvidia", "geforce", "rtx", "gtx", "tesla", r"cu\d+", "cuda.*"),

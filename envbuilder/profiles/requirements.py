@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.core import types
+from envbuilder.core.decoding import decode, place
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.schema import decode, place
 from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder.core import types
+from envbuilder.core.decoding import dotted, place
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.files import read_text
 from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.schema import dotted, place, read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE
 from envbuilder.core.text import shown
 from envbuilder.profiles import backends, frameworks

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, types
+from envbuilder.core.decoding import parse_yaml, place
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.schema import parse_yaml, place
 from envbuilder.core.text import escaped, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import lines

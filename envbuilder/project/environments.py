@@ -9,9 +9,10 @@ from itertools import chain, islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.core.decoding import place
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.files import read_text
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementFile
-from envbuilder.core.schema import place, read_text
 from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.text import escaped, shown
 from envbuilder.project.conda import read_environment_yml

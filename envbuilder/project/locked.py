@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from envbuilder.core.decoding import decode
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.schema import decode
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import canonical

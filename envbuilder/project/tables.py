@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
 
+from envbuilder.core.decoding import decode
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.schema import decode
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import canonical

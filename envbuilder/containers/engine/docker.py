@@ -30,7 +30,7 @@ from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from docker import DockerClient
 
@@ -54,7 +54,7 @@ _DEVICE_FAILURES = (
     "nvidia-container-cli",
     "CDI device injection failed",
 )
-_LIST = "the engine cannot list its images"
+_FOLDER = "volume"
 
 
 class DockerEngine(Engine):
@@ -96,8 +96,7 @@ class DockerEngine(Engine):
                     p: data for path in paths for p, data in self._copied(container, path, limit)
                 }
             finally:
-                with contextlib.suppress(APIError, RequestException):
-                    api.remove_container(container["Id"], force=True, v=True)
+                _discard(api.remove_container, container["Id"], force=True, v=True)
         except NotFound:
             return None
         except OSError as error:  # of the SDK and of requests, too
@@ -185,7 +184,7 @@ class DockerEngine(Engine):
         return data
 
     def _list(self, label: str) -> Sequence[dict[str, Any]]:
-        with _reported(_LIST):
+        with _reported("the engine cannot list its images"):
             images: list[dict[str, Any]] = self._api.images(filters={"label": [label]})
         return images
 
@@ -195,17 +194,8 @@ class DockerEngine(Engine):
         Also, if a tag was once given to a `docker commit` of the image it names now, Docker 26.1
         (containerd store) takes the image for its own parent and follows that chain forever.
         """
-        try:
+        with _removing(ref):
             self._api.remove_image(ref, noprune=True)
-        except APIError as error:
-            raise BuildError(
-                f"{ref}: cannot be removed: {error.explanation}",
-                "Stop the containers that use it, then try again.",
-            ) from error
-        except RequestException as error:
-            raise BuildError(
-                f"{ref}: cannot be removed: {short(error)}", "Try again: envbuilder clean"
-            ) from error
 
     @cached_property
     def build_command(self) -> BuildCommand:
@@ -249,21 +239,43 @@ class DockerEngine(Engine):
     def volumes(self) -> tuple[StoredVolume, ...]:
         """Return the volumes that carry envbuilder's label."""
         with _reported("the engine cannot list its volumes"):
-            return labelled_volumes(self._api)
+            listed = self._api.volumes(filters={"label": [VOLUME_LABEL]}).get("Volumes") or ()
+        stored = (StoredVolume(name=v["Name"], labels=dict(v.get("Labels") or {})) for v in listed)
+        return tuple(sorted(stored, key=lambda volume: volume.name))
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
-        remove_volume(self._api, name)
+        with _removing(name):
+            self._api.remove_volume(name)
 
     def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
-        flags = self._user_flags(container)
-        mapped = dict(zip(flags[::2], flags[1::2], strict=True))
-        with _reported(f"the engine cannot make the volume {name}"):
-            make_volume(
-                *(self._api, name, labels, container.image),
-                user=mapped["--user"],
-                userns=mapped.get("--userns"),
+        """Make a volume that belongs to a container's user, unless it exists.
+
+        A new volume belongs to root, and a container of ours can change no owner. So its folder is
+        written by the engine itself, from an archive, through a container that is never started.
+        """
+        api, flags = self._api, self._user_flags(container)
+        options = dict(zip(flags[::2], flags[1::2], strict=True))
+        with _reported(f"the engine cannot make the volume {name}"), contextlib.ExitStack() as undo:
+            with contextlib.suppress(NotFound):
+                api.inspect_volume(name)
+                return
+            api.create_volume(name, labels=dict(labels))
+            undo.callback(_discard, api.remove_volume, name)
+            made = api.create_container(
+                container.image,
+                command=["none"],
+                host_config=api.create_host_config(
+                    mounts=[Mount(f"/{_FOLDER}", name, type="volume")],
+                    userns_mode=options.get("--userns"),
+                ),
+                network_disabled=True,
             )
+            try:
+                api.put_archive(made["Id"], "/", _folder(options["--user"]))
+            finally:
+                api.remove_container(made["Id"], force=True)
+            undo.pop_all()
 
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's runtime is configured."""
@@ -334,41 +346,21 @@ def _reported(failure: str) -> Iterator[None]:
         raise ToolError(f"{failure}: {short(error)}") from error
 
 
-_FOLDER = "volume"
+def _discard(remove: Callable[..., None], *arguments: str, **options: bool) -> None:
+    """Remove what was only needed for a while, if the engine can."""
+    with contextlib.suppress(APIError, RequestException):
+        remove(*arguments, **options)
 
 
-def labelled_volumes(api: Any) -> tuple[StoredVolume, ...]:
-    """Return the volumes that carry envbuilder's label."""
-    listed = api.volumes(filters={"label": [VOLUME_LABEL]}).get("Volumes") or ()
-    stored = (StoredVolume(name=v["Name"], labels=dict(v.get("Labels") or {})) for v in listed)
-    return tuple(sorted(stored, key=lambda volume: volume.name))
-
-
-def make_volume(
-    api: Any, name: str, labels: Mapping[str, str], image: str, *, user: str, userns: str | None
-) -> None:
-    """Make a volume that belongs to `user` (uid:gid), unless it exists.
-
-    `image` and `userns` are those of the container that will use it.
-    """
-    with contextlib.suppress(NotFound):
-        api.inspect_volume(name)
-        return
-    api.create_volume(name, labels=dict(labels))
+@contextlib.contextmanager
+def _removing(name: str) -> Iterator[None]:
+    """Raise a `BuildError` for what could not be removed."""
     try:
-        mount = Mount(f"/{_FOLDER}", name, type="volume")
-        config = api.create_host_config(mounts=[mount], userns_mode=userns)
-        container = api.create_container(
-            image, command=["none"], host_config=config, network_disabled=True
-        )
-        try:
-            api.put_archive(container["Id"], "/", _folder(user))
-        finally:
-            api.remove_container(container["Id"], force=True)
-    except BaseException:
-        with contextlib.suppress(APIError, RequestException):
-            api.remove_volume(name)
-        raise
+        yield
+    except (APIError, RequestException) as error:
+        reason = getattr(error, "explanation", None) or short(error)
+        hint = "Stop the containers that use it, then try again."
+        raise BuildError(f"{name}: cannot be removed: {reason}", hint) from error
 
 
 def _folder(user: str) -> bytes:
@@ -381,15 +373,3 @@ def _folder(user: str) -> bytes:
     with tarfile.open(fileobj=data, mode="w") as archive:
         archive.addfile(member)
     return data.getvalue()
-
-
-def remove_volume(api: Any, name: str) -> None:
-    """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
-    try:
-        api.remove_volume(name)
-    except (APIError, RequestException) as error:
-        reason = getattr(error, "explanation", None) or short(error)
-        raise BuildError(
-            f"{name}: cannot be removed: {reason}",
-            "Stop the containers that use it, then try again.",
-        ) from error

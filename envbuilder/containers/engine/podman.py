@@ -127,19 +127,17 @@ class PodmanEngine(Engine):
         return data
 
     def _list(self, label: str) -> Sequence[dict[str, Any]]:
-        done = self._query("images", "--format", "json", "--filter", f"label={label}")
-        if done.returncode != 0:
-            raise ToolError(f"podman cannot list its images: {done.last_words}")
-        images: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+        words = ("images", "--format", "json", "--filter", f"label={label}")
+        images: list[dict[str, Any]] = json.loads(self._answer("list its images", *words) or "[]")
         return images
 
     def _remove(self, ref: str) -> None:
-        done = self._query("rmi", ref)
+        self._removed(ref, self._query("rmi", ref))
+
+    def _removed(self, name: str, done: process.Completed) -> None:
         if done.returncode != 0:
-            raise BuildError(
-                f"{ref}: cannot be removed: {done.last_words}",
-                "Stop the containers that use it, then try again.",
-            )
+            hint = "Stop the containers that use it, then try again."
+            raise BuildError(f"{name}: cannot be removed: {done.last_words}", hint)
 
     @property
     def build_command(self) -> BuildCommand:
@@ -157,29 +155,21 @@ class PodmanEngine(Engine):
 
     def volumes(self) -> tuple[StoredVolume, ...]:
         """Return the volumes that carry envbuilder's label."""
-        done = self._query("volume", "ls", "--format", "json", "--filter", f"label={VOLUME_LABEL}")
-        if done.returncode != 0:
-            raise ToolError(f"podman cannot list its volumes: {done.last_words}")
-        listed = json.loads(done.stdout or "[]") or ()
+        words = ("volume", "ls", "--format", "json", "--filter", f"label={VOLUME_LABEL}")
+        listed = json.loads(self._answer("list its volumes", *words) or "[]") or ()
         stored = (StoredVolume(name=v["Name"], labels=v.get("Labels") or {}) for v in listed)
         return tuple(sorted(stored, key=lambda volume: volume.name))
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
-        done = self._query("volume", "rm", name)
-        if done.returncode != 0:
-            raise BuildError(
-                f"{name}: cannot be removed: {done.last_words}",
-                "Stop the containers that use it, then try again.",
-            )
+        self._removed(name, self._query("volume", "rm", name))
 
     def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
         # A new volume gets the owner of the first container that uses it.
         del container
         options = [word for pair in labels.items() for word in ("--label", "=".join(pair))]
-        done = self._query("volume", "create", "--ignore", *options, name)
-        if done.returncode != 0:
-            raise ToolError(f"podman cannot make the volume {name}: {done.last_words}")
+        words = ("volume", "create", "--ignore", *options, name)
+        self._answer(f"make the volume {name}", *words)
 
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's toolkit has described the GPUs to podman."""
@@ -228,6 +218,13 @@ class PodmanEngine(Engine):
 
     def _query(self, *arguments: str) -> process.Completed:
         return process.run([*self.command, *arguments], timeout=_SECONDS)
+
+    def _answer(self, what: str, *arguments: str) -> str:
+        """Return what podman prints; raise `ToolError` if it cannot do it."""
+        done = self._query(*arguments)
+        if done.returncode != 0:
+            raise ToolError(f"podman cannot {what}: {done.last_words}")
+        return done.stdout
 
     def _transfer(self, *arguments: str, cwd: Path | None = None) -> None:
         done = process.run([*self.command, *arguments], timeout=_TRANSFER_SECONDS, cwd=cwd)

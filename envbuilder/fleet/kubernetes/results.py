@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.build import isolation
-from envbuilder.core import decoding, files, schema, text, types
+from envbuilder.core import decoding, files, text, types
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.resources import MARK
 from envbuilder.core.text import printable
@@ -109,10 +109,10 @@ def read_jobs(folder: Path) -> tuple[RenderedJob, ...]:
 
 
 def _read_job(path: Path) -> RenderedJob:
-    where, text = str(path), schema.read_text(path)
+    where, text = str(path), files.read_text(path)
     if MARK not in text.partition("\n")[0]:
         raise InvalidError(f"{where}: not made by envbuilder", "Move it away.")
-    manifest = schema.parse_yaml(text, where)
+    manifest = decoding.parse_yaml(text, where)
     try:
         metadata = manifest["metadata"]
         notes = metadata["annotations"]

@@ -14,9 +14,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, resources, types
+from envbuilder.core.decoding import decode, parse_yaml
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.files import read_text
 from envbuilder.core.pip import Sources, local_folder, parsed_url
-from envbuilder.core.schema import decode, parse_yaml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

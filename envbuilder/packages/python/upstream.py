@@ -19,9 +19,10 @@ import requests
 from msgspec import Meta, Struct
 
 from envbuilder.core import archives, decoding, http, pip, resources, types
+from envbuilder.core.decoding import decode, parse_yaml
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.files import read_text
 from envbuilder.core.http import reason
-from envbuilder.core.schema import decode, parse_yaml, read_text
 from envbuilder.core.text import shown
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.indexes import canonical

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from envbuilder import cli
-from envbuilder.core import project_file, schema
+from envbuilder.core import decoding, project_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -321,7 +321,7 @@ def test_names_with_tricks_are_refused_and_do_nothing(
 def test_no_hint_hides_a_key() -> None:
     """A key of the file that is among the wrong ones would be refused with advice against it."""
     for struct, hints in project_file.HINTS.items():
-        assert not set(hints) & {name for name, _ in schema.fields(struct)}
+        assert not set(hints) & {name for name, _ in decoding.fields(struct)}
 
 
 def test_there_are_forty() -> None:

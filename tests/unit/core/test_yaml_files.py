@@ -12,8 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from envbuilder.core import yaml_files
+from envbuilder.core.decoding import parse_yaml
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.schema import parse_yaml, read_text
+from envbuilder.core.files import read_text
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
-from envbuilder.core import project_file, schema, settings, yaml_files
+from envbuilder.core import decoding, project_file, settings, yaml_files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from tests.unit.core.test_project_file import WRONG_KEYS, WRONG_TYPES
@@ -51,7 +51,7 @@ def test_the_example_has_every_key_and_is_valid(tmp_path: Path) -> None:
     assert errors(yaml_files.load(project_schema.EXAMPLE)) == []
     examples = project_schema.examples()
     for structure in STRUCTURES:
-        assert {*dict(schema.fields(structure))} <= {*examples[structure.__name__]}
+        assert {*dict(decoding.fields(structure))} <= {*examples[structure.__name__]}
 
 
 def test_every_key_is_described() -> None:
@@ -113,7 +113,7 @@ def test_the_schema_and_envbuilder_agree(document: dict[str, Any]) -> None:
 
 
 def is_accepted(document: dict[str, Any]) -> bool:
-    keys = {name for name, _ in schema.fields(settings.ProjectConfiguration)}
+    keys = {name for name, _ in decoding.fields(settings.ProjectConfiguration)}
     try:
         msgspec.convert(
             {k: v for k, v in document.items() if k in keys}, settings.ProjectConfiguration

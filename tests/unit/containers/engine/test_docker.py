@@ -13,8 +13,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from docker.tls import TLSConfig
 from requests import ReadTimeout
 
-from envbuilder.containers.engine import docker
-from envbuilder.containers.engine.container import Container, Devices, Limits
+from envbuilder.containers.engine.container import Container, Devices, Limits, Volume
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.docker_client import Endpoint
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
@@ -474,10 +473,20 @@ class VolumeApi:
         self.calls.append(f"remove {container}")
 
 
+VOLUME = Container(
+    image="sha256:1",
+    user="1000:1001",
+    limits=Limits(),
+    project=("/p", "/work"),
+    volumes=(Volume(source="v", target="/data"), Volume(source="/folder", target="/folder")),
+)
+
+
 def test_a_volume_is_made_once_as_its_users_own() -> None:
     api = VolumeApi()
+    made = engine(api=api, info=lambda: {"SecurityOptions": ["name=userns"]})
     for _ in range(2):
-        docker.make_volume(api, "v", LABELS, "sha256:1", user="1000:1001", userns="host")
+        made.make_volumes(VOLUME, LABELS)
     first, last = api.calls
     assert first.startswith("create sha256:1 v ")
     assert "'userns_mode': 'host'" in first
@@ -487,15 +496,16 @@ def test_a_volume_is_made_once_as_its_users_own() -> None:
         (folder,) = archive.getmembers()
     assert (folder.name, folder.isdir(), folder.mode) == ("volume", True, 0o700)
     assert (folder.uid, folder.gid) == (1000, 1001)
-    assert docker.labelled_volumes(api) == (StoredVolume(name="v", labels=LABELS),)
-    docker.remove_volume(api, "v")
-    assert docker.labelled_volumes(api) == ()
+    assert made.volumes() == (StoredVolume(name="v", labels=LABELS),)
+    made.remove_volume("v")
+    assert made.volumes() == ()
 
 
 def test_a_half_made_volume_is_not_left_behind() -> None:
     api = VolumeApi(fails=True)
-    with pytest.raises(APIError, match="no space"):
-        docker.make_volume(api, "v", LABELS, "sha256:1", user="0:0", userns=None)
+    made = engine(api=api, info=dict)
+    with pytest.raises(ToolError, match="cannot make the volume v: no space"):
+        made.make_volumes(VOLUME, LABELS)
     assert api.calls[-1] == "remove c1"
     with pytest.raises(BuildError, match="v: cannot be removed: volume is in use"):
-        docker.remove_volume(api, "v")
+        made.remove_volume("v")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from envbuilder.core import resources, schema
+from envbuilder.core import decoding, resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet.kubernetes import render
 from envbuilder.fleet.kubernetes.manifests import LONGEST, job_name, label_value, together_name
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def files(settings: Any, subset: dict[str, bytes], *, ddp: bool = False) -> dict[str, bytes]:
     """Return the content of the rendered files by name."""
-    fleet = schema.decode({"kubernetes": settings}, FleetSettings, "fleet.yaml")
+    fleet = decoding.decode({"kubernetes": settings}, FleetSettings, "fleet.yaml")
     assert fleet.kubernetes is not None
     selection = render.selected(fleet, None, None)
     made = render.files(RUN, selection, fleet.kubernetes, shipped, subset, ddp=ddp)
@@ -223,7 +223,7 @@ def test_which_of_intels_resources_must_be_stated() -> None:
 )
 def test_settings_that_a_cluster_would_refuse_are_refused_first(key: str, value: Any) -> None:
     with pytest.raises(InvalidError, match=f"kubernetes.{key}"):
-        schema.decode({"kubernetes": {**LEAST, key: value}}, FleetSettings, "fleet.yaml")
+        decoding.decode({"kubernetes": {**LEAST, key: value}}, FleetSettings, "fleet.yaml")
 
 
 @pytest.mark.parametrize(

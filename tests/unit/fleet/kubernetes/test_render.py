@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.core import resources, schema
+from envbuilder.core import decoding, resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet.kubernetes import render
 from envbuilder.fleet.settings import FleetSettings
@@ -28,7 +28,7 @@ def listed() -> tuple[Any, ...]:
 
 def settings(**changes: Any) -> FleetSettings:
     stated = {"profiles": RULES, "kubernetes": {"images": IMAGES}, **changes}
-    return schema.decode(stated, FleetSettings, "fleet.yaml")
+    return decoding.decode(stated, FleetSettings, "fleet.yaml")
 
 
 def test_labels_decide_and_unusable_nodes_are_left_out(listed: tuple[Any, ...]) -> None:
