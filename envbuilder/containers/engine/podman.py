@@ -173,7 +173,7 @@ class PodmanEngine(Engine):
 
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's toolkit has described the GPUs to podman."""
-        return any(_GPU.encode() in text for text in cdi.specifications(cdi.FOLDERS))
+        return any(name.startswith(f"{_GPU}=") for name in cdi.devices(cdi.FOLDERS))
 
     def cdi_devices(self) -> frozenset[str]:
         """Return the devices that the files of this machine describe; none for a remote podman."""

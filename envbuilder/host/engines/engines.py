@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, field
 
+from envbuilder.containers.engine.cdi import is_device
 from envbuilder.core import decoding
 from envbuilder.host.engines import cdi
 from envbuilder.host.model import Containers, Engine, State
@@ -243,7 +244,7 @@ def decide(snapshot: Snapshot) -> Containers:
     devices, _ = cdi.decide(snapshot, _spec_folders(answers))
     for info in _infos(answers):
         listed = (device.id for device in info.discovered_devices or ())
-        devices |= {device for device in listed if cdi.is_device(device)}
+        devices |= {device for device in listed if is_device(device)}
     return Containers(
         engines=tuple(
             _engine(path, answer) for path, answer in answers.items() if answer.error != HIDDEN

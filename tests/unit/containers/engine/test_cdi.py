@@ -31,7 +31,7 @@ YAML = "---\ncdiVersion: 0.5.0\nkind: 'amd.com/gpu'\ndevices:\n- name: '0'\n- na
 def test_devices_are_named_as_their_kind_and_name(
     text: str, names: set[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "gpu.json").write_text(text)
+    (tmp_path / ("gpu.json" if text == JSON else "gpu.yaml")).write_text(text)
     os.mkfifo(tmp_path / "pipe.yaml")  # nobody writes to it
     (tmp_path / "gpu.json.d").mkdir()
-    assert cdi.devices((tmp_path, tmp_path / "none", tmp_path / "gpu.json")) == names
+    assert cdi.devices((tmp_path, tmp_path / "none", tmp_path / "gpu.json.d")) == names

@@ -203,7 +203,7 @@ def test_gpus_are_known_from_their_specification(
     assert not PODMAN.knows_gpus()
     os.mkfifo(tmp_path / "pipe.yaml")  # nobody writes to it
     assert not PODMAN.knows_gpus()
-    (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
+    (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\ndevices:\n- name: all\n")
     assert PODMAN.knows_gpus()
 
 
