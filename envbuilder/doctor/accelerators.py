@@ -1,4 +1,8 @@
-"""Find what keeps the accelerators, or the requested profile, from working on this host."""
+"""Find what keeps the accelerators, or the requested profile, from working on this host.
+
+A fix is one sentence for each finding code and each GPU obstacle. A test checks that every obstacle
+in `host.Obstacle` and every code of a finding has a sentence.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.doctor import remedies
 from envbuilder.doctor.problem import Problem, Severity
-from envbuilder.doctor.surroundings import GFX_OVERRIDE
+from envbuilder.doctor.surroundings import CDI_FILE, GFX_OVERRIDE
+from envbuilder.host import drivers, tables
 from envbuilder.host.model import is_wsl1
 from envbuilder.host.text import clean
 from envbuilder.profiles import fit
@@ -19,13 +23,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envbuilder.doctor.surroundings import Around
-    from envbuilder.host.model import Gpu, Host
+    from envbuilder.host.model import Gpu, Host, Obstacle, Vendor
     from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.needs import Finding, Level
+    from envbuilder.profiles.needs import Finding, Level, Needs
     from envbuilder.profiles.profile import Profile
 
 _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
 """Findings that no command on this machine can change."""
+_TRY = "Try it: run `envbuilder verify`."
+_UNKNOWN = "See `envbuilder detect` for what is known about it."
+_FORCE = "`envbuilder verify --force` tries it anyway."
+_NO_TORCH = "Nothing helps: PyTorch does not support it. Use --profile cpu."
+_UNSUPPORTED: dict[Vendor, str] = {
+    "nvidia": f"{tables.JETSON_TORCH[0].upper()}{tables.JETSON_TORCH[1:]}.",
+    "amd": "See `sudo dmesg | grep kfd` for why; ROCm can use no other GPUs. Use --profile cpu.",
+}
+_NOTHING = ("kernels", "platform", "unsupported")
+"""Codes for which a profile that fits is the only fix."""
+# udev assigns render nodes to `render`, systemd before 239 to `video` (50-udev-default.rules). Any
+# other group may grant more than GPU access.
+_GPU_GROUPS = ("render", "video")
+_CONTROL_MINOR = 255
+"""Minor number of /dev/nvidiactl (the driver's README, chapter on device files)."""
 
 
 def problems(
@@ -58,7 +77,7 @@ def _override(host: Host, around: Around) -> list[Problem]:
     if not names or not gpus:
         return []
     shown = " ".join(f"{name}={clean(around.variables[name]) or ''}" for name in names)
-    real = " and ".join(f"{_name(gpu)} is {gpu.family or 'unknown'}" for gpu in gpus)
+    real = " and ".join(f"{named(gpu)} is {gpu.family or 'unknown'}" for gpu in gpus)
     return [
         Problem(
             severity="limits",
@@ -159,8 +178,7 @@ class _Look:
                 severity=_severity(finding, requested=requested),
                 code=finding.code,
                 text=f"{profile.name}: {finding.text}",
-                fix=self._joined(finding.gpu)
-                or remedies.fix(finding, required, self.host, instead),
+                fix=self._joined(finding.gpu) or fix(finding, required, self.host, instead),
             )
             # If it can never work, anything else that is missing is irrelevant.
             for finding in (relevant if requested else lasting or relevant)
@@ -171,8 +189,8 @@ class _Look:
         return Problem(
             severity="limits",
             code=gpu.obstacle or ("unread" if gpu.vendor == "unknown" else "gpu"),
-            text=f"{_name(gpu)}: {gpu.detail.rstrip('.')}",
-            fix=self._joined(gpu) or remedies.of_gpu(gpu, self.host),
+            text=f"{named(gpu)}: {gpu.detail.rstrip('.')}",
+            fix=self._joined(gpu) or of_gpu(gpu, self.host),
         )
 
     def _joined(self, gpu: Gpu | None) -> str:
@@ -186,7 +204,8 @@ class _Look:
         return f"Log in again: {self.around.user} joined {group} after this session began."
 
 
-def _name(gpu: Gpu) -> str:
+def named(gpu: Gpu) -> str:
+    """Return a GPU by name and address."""
     if gpu.vendor == "unknown":
         return "whether there is a GPU is unknown"
     return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
@@ -200,3 +219,213 @@ def _severity(finding: Finding, *, requested: bool) -> Severity:
     if finding.level == "warning" or (finding.code in _LASTING and not requested):
         return "limits"
     return "blocks"
+
+
+def fix(finding: Finding, needs: Needs, host: Host, instead: Sequence[str]) -> str:
+    """Return the fix for a finding. `instead`: profiles for the same accelerator that fit."""
+    sentence = _sentence(finding, needs, host)
+    if not instead:
+        return sentence
+    other = f"Use --profile {instead[0]}, which fits."
+    return other if finding.code in _NOTHING else f"{other} Or: {sentence}"
+
+
+def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
+    gpu = finding.gpu
+    if gpu is not None and (finding.code == gpu.obstacle or gpu.vendor == "unknown"):
+        return of_gpu(gpu, host, needs.nvidia_driver)
+    return {
+        "backend": "Choose another --backend.",
+        "platform": "Start a container engine and use --backend docker, or a profile for macOS."
+        if host.os == "macos"
+        else "Use a profile for this platform: see `envbuilder profiles`.",
+        "libc-other": "Use --backend docker: the image has its own C library.",
+        "system-old": "Update macOS."
+        if host.os == "macos"
+        else "Use --backend docker, whose image has its own C library; or update the system.",
+        "system-unread": _TRY,
+        "rosetta": "Install an arm64 Python (python.org's, or Homebrew's in /opt/homebrew), and"
+        " envbuilder with it, in a terminal where `uname -m` says arm64.",
+        "rosetta-linux": "Use containers for linux/arm64: they run on this chip itself.",
+        "cpu-flags": _cpu_flags(finding),
+        "no-gpu": "Use --profile cpu. If there is one, `envbuilder detect` shows what was read.",
+        "gpu": _UNKNOWN,
+        "driver-old": drivers.install(gpu, host, needs.nvidia_driver) if gpu else "",
+        "driver-unread": "See `nvidia-smi` for what the driver reports.",
+        "kernels": _kernels(gpu),
+        "kernels-partly": _TRY,
+        "gfx-unread": _TRY,
+        "kernels-ptx": f"{_TRY} The first start takes long.",
+        "sm-unread": _TRY,
+        "lock-unread": "Make the lock again: `envbuilder lock`. If that does not help, the tables"
+        f" lack this torch. {_TRY}",
+        "unlisted": _TRY,
+        "left-out": "Set CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ZE_AFFINITY_MASK yourself, to"
+        " the GPU that works.",
+        "engine": _engine(host),
+        "level-zero": drivers.level_zero(host),
+        "level-zero-unread": _TRY,
+        "unread": "Run envbuilder as a user who can read /proc and /sys, or outside the sandbox.",
+    }[finding.code]
+
+
+def _kernels(gpu: Gpu | None) -> str:
+    if gpu is None or gpu.vendor != "amd":
+        return "No driver helps: these wheels have no kernels for this GPU."
+    index = tables.amd_index(gpu.family or "")
+    if index is None:
+        return (
+            "No wheel that envbuilder knows of has kernels for it, neither PyTorch's nor AMD's: use"
+            " --profile cpu."
+        )
+    state = "has wheels" if index == "release" else "has wheels that it does not call tested"
+    return (
+        f"AMD's own index {state} for {gpu.family} (github.com/ROCm/TheRock, RELEASES.md): install"
+        " those yourself, and `envbuilder verify --python` checks them."
+    )
+
+
+def _engine(host: Host) -> str:
+    if host.containers.engines:
+        return "Get the engine to answer: `docker version` or `podman version` shows the error."
+    if host.os == "macos" or host.wsl:
+        return "Start Docker Desktop, or whatever provides the engine."
+    return "Install Docker or podman, and start it."
+
+
+def _cpu_flags(finding: Finding) -> str:
+    if finding.level == "warning":
+        return "Use `envbuilder verify --quick`, which leaves out what needs them."
+    if "sse4_1" not in finding.text:
+        return "Use --profile cpu: no setting adds instructions to a CPU."
+    return (
+        "In a virtual machine, give it the CPU of the machine itself (QEMU, libvirt, Proxmox: CPU"
+        " type host); to a real CPU no setting adds instructions."
+    )
+
+
+def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
+    """Return the fix for a GPU's obstacle; `driver` is the oldest sufficient version."""
+    sentences: dict[Obstacle | None, str] = {
+        None: _UNKNOWN,
+        "hidden": "Run `unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES`, and"
+        " find where it is set."
+        if gpu.vendor == "amd"
+        else "Run `unset CUDA_VISIBLE_DEVICES`, and find where it is set.",
+        "driver-missing": _driver_fix(gpu, host, driver),
+        "driver-other": "It is reserved for virtual machines: release it where that was configured"
+        " (vfio-pci.ids, driverctl)."
+        if gpu.kernel_driver == "vfio-pci"
+        else _driver_fix(gpu, host, driver),
+        "driver-unread": "Run envbuilder as a user who can read /sys and /proc/driver.",
+        "library-failed": _library(gpu, host),
+        "node-missing": _missing(gpu, host),
+        "node-closed": _closed(gpu, host),
+        "node-unread": "Check who may open the nodes: `ls -l /dev/dri /dev/nvidia*`.",
+        "not-given": f"Start the container with --device {gpu.render_node or '/dev/dri'}."
+        if gpu.vendor == "amd"
+        else "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
+        " the scheduler's request); if it is, `sudo dmesg | grep NVRM` shows what failed.",
+        "no-instances": "Run `sudo nvidia-smi mig -lgip` for the sizes and `sudo nvidia-smi mig"
+        " -cgi SIZE -C` to create instances, or `sudo nvidia-smi -mig 0` to turn MIG off.",
+        "fabric": "On the machine itself, run `sudo systemctl enable --now nvidia-fabricmanager`;"
+        " its version must be that of the driver.",
+        "unsupported": _UNSUPPORTED.get(gpu.vendor, _NO_TORCH),
+        "unlisted": _FORCE,
+        "virtual": f"Run envbuilder on the Mac itself; here, {_FORCE}",
+        "wsl": "Use --profile cpu, or Linux itself instead of WSL."
+        if gpu.vendor == "amd"
+        else f"See what Windows reports (`nvidia-smi.exe`, Device Manager); {_FORCE}",
+        "unread": "Run envbuilder as a user who can read /sys, or outside the sandbox.",
+    }
+    obstacle = gpu.obstacle
+    if gpu.vendor == "unknown" and obstacle is None:
+        obstacle = "wsl" if host.wsl else "unread"
+    return sentences[obstacle]
+
+
+def _driver_fix(gpu: Gpu, host: Host, needed: str) -> str:
+    sentence = drivers.install(gpu, host, needed)
+    loadable = gpu.obstacle == "driver-missing" and not (host.wsl or host.container)
+    if gpu.vendor == "nvidia" and loadable:
+        sentence += " If it is installed, `sudo modprobe nvidia` shows why it does not load."
+    return sentence
+
+
+def _library(gpu: Gpu, host: Host) -> str:
+    if "mismatch" in gpu.detail:
+        # The loaded kernel module predates a driver update.
+        return "Run `wsl --shutdown` in Windows." if host.wsl else "Restart the machine."
+    if "not found" in gpu.detail.lower() and host.container:
+        return "Start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility."
+    return "See what `nvidia-smi` reports; `sudo dmesg | grep NVRM` shows the kernel's messages."
+
+
+def _closed(gpu: Gpu, host: Host) -> str:
+    if gpu.vendor == "nvidia":
+        node = "/dev/dxg" if host.wsl else "/dev/nvidia*"
+        return (
+            f"Check who may open it: `ls -l {node}`. NVIDIA's driver allows all users by default."
+        )
+    group = gpu.render_node_group or "render"
+    node = "/dev/kfd" if _is_about_kfd(gpu) else gpu.render_node or "/dev/dri/renderD128"
+    if host.container:
+        return f"Start the container with --group-add $(stat -c %g {node})."
+    if group not in _GPU_GROUPS:
+        return f"Its group is {group}: udev should give it to render; see `ls -l {node}`."
+    return f"Run `sudo usermod -aG {group} $USER`, then log in again."
+
+
+def _missing(gpu: Gpu, host: Host) -> str:
+    if gpu.vendor == "nvidia":
+        if host.wsl:
+            return drivers.nvidia(gpu, host)
+        if host.container:
+            return _missing_in_container(gpu)
+        commands = " and ".join(f"`sudo {' '.join(argv)}`" for argv in _node_commands(gpu, host))
+        return f"Run {commands}, or restart."
+    if host.container:
+        kfd = "--device /dev/kfd " if _is_about_kfd(gpu) else ""
+        return f"Start the container with {kfd}--device /dev/dri."
+    if _is_about_kfd(gpu):
+        return "See `sudo dmesg | grep kfd`: Linux must be built with CONFIG_HSA_AMD."
+    # A kernel driver is bound, so only the node is missing.
+    return "Run `sudo udevadm trigger --subsystem-match=drm`; a sandbox must be given /dev/dri."
+
+
+def _is_about_kfd(gpu: Gpu) -> bool:
+    """Return whether AMD's compute node is what is missing or closed, rather than a render node."""
+    return gpu.vendor == "amd" and gpu.detail.startswith("/dev/kfd ")
+
+
+def _missing_in_container(gpu: Gpu) -> str:
+    start = (
+        "Start the container with --gpus all; podman, or Docker with CDI: `sudo nvidia-ctk cdi"
+        f" generate --output={CDI_FILE}`, then --device nvidia.com/gpu=all."
+    )
+    if not _lacks_memory_node(gpu):
+        return start
+    return (
+        f"Run `sudo nvidia-modprobe -u -c=0` on the machine itself, which creates the node. {start}"
+    )
+
+
+def _node_commands(gpu: Gpu, host: Host) -> tuple[tuple[str, ...], ...]:
+    """Return the commands that create the nodes: cards and control, then unified memory.
+
+    With -u, -c refers to other nodes, so one call cannot create both (nvidia-modprobe.c).
+    """
+    minors = (*range(_cards(host)), _CONTROL_MINOR)
+    memory = ("nvidia-modprobe", "-u", "-c", "0", "-c", "1")
+    if _lacks_memory_node(gpu):
+        return (memory,)
+    return ("nvidia-modprobe", *(word for n in minors for word in ("-c", str(n)))), memory
+
+
+def _lacks_memory_node(gpu: Gpu) -> bool:
+    """Return whether only the unified memory node is missing: all others are checked first."""
+    return "/dev/nvidia-uvm " in gpu.detail
+
+
+def _cards(host: Host) -> int:
+    return sum(g.vendor == "nvidia" and g.kernel_driver in (None, "nvidia") for g in host.gpus)

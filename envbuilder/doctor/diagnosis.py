@@ -1,22 +1,46 @@
 """Diagnose a host: what blocks, degrades or slows it, worst first, each problem with its fix.
 
-Pure: the host, the profiles and the observed surroundings go in, problems come out. `surroundings`
-inspects the machine.
+Pure: the host, the profiles and the observed surroundings go in, problems come out. `accelerators`
+judges the profiles; here are the problems of builds (lock, interpreter, engine, disk space,
+permissions) and of speed, for which only known facts count, never unknown values.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import counted, gigabytes
+from envbuilder.doctor import accelerators, surroundings
 from envbuilder.doctor.problem import SEVERITIES, Problem
+from envbuilder.doctor.surroundings import CDI_FILE
+from envbuilder.host.describe import gib
+from envbuilder.profiles.backends import makes_image
+from envbuilder.profiles.lock import require_usable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from envbuilder.doctor.surroundings import Around
-    from envbuilder.host.model import Host
+    from envbuilder.host.model import Engine, Gpu, Host, Memory
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
+_COMPILERS = {"g++", "c++", "clang++"}
+_FULL = 2 << 30
+"""Free space, in bytes, required if a lock's sizes are unknown: most profiles need more."""
+_SHM = "/dev/shm"  # noqa: S108 (the mount itself is inspected)
+_SMALL_SHM = 64 << 20
+"""Docker's default size without --shm-size, in bytes (docs.docker.com, docker run)."""
+_CORES_PER_GPU = 2
+"""One core feeds a GPU's queue, one its data loader: with fewer, the GPU waits."""
+_FEW_LANES = 4
+"""Too few lanes for any card with its own memory, whatever maximum it reports.
+
+NVML's maximum is that of card and slot together (nvmlDeviceGetMaxPcieLinkWidth), so a wide card in
+a narrow slot already runs at its reported maximum.
+"""
+_BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+_UNBOUND = ("", "false", "none", "disabled")
 
 
 def diagnose(
@@ -27,12 +51,264 @@ def diagnose(
     requested: Profile | None = None,
 ) -> tuple[Problem, ...]:
     """Return all problems of this host, or only those that affect the requested profile."""
-    from envbuilder.doctor import accelerators, builds, network, slowness
-
+    lock = locks.get(requested.name) if requested else None
     problems = [
         *accelerators.problems(host, candidates, locks, around, requested),
-        *builds.problems(host, around, requested, locks.get(requested.name) if requested else None),
-        *network.problems(around.silent),
-        *slowness.problems(host, around),
+        *_lock(requested, lock),
+        *_native(host, around, requested),
+        *_shared_store(around),
+        *_disks(around),
+        *_engines(host, around),
+        *_gpus_in_containers(host, around),
+        *surroundings.problems(around.silent),
+        *_channels(host.memory),
+        *_quota(host, around),
+        *_links(host),
+        *_cores(host),
+        *_main_memory(host),
+        *_power(host),
+        *_shared_memory(host),
+        *_binding(around),
     ]
     return tuple(sorted(problems, key=lambda p: SEVERITIES.index(p.severity)))
+
+
+def _lock(requested: Profile | None, lock: Lock | None) -> Iterator[Problem]:
+    if requested is None:
+        return
+    try:
+        require_usable(requested, lock)
+    except InvalidError as error:
+        fix = f"Run `envbuilder lock --profile {requested.name}`."
+        yield Problem(severity="blocks", code="lock", text=error.message, fix=fix)
+
+
+def _native(host: Host, around: Around, requested: Profile | None) -> Iterator[Problem]:
+    if around.python:
+        engine = any(e.state == "usable" for e in host.containers.engines) and not around.engine
+        image = engine and any(map(makes_image, around.backends))
+        yield Problem(
+            severity="limits" if image else "blocks",
+            code="python",
+            text=around.python,
+            fix=around.python_fix,
+        )
+    compiles = requested is not None and "g++" in requested.system_packages
+    if compiles and around.looked and not _COMPILERS & around.programs:
+        yield Problem(
+            severity="limits",
+            code="compiler",
+            text=f"{requested.name if requested else ''} compiles at run time,"
+            " and there is no compiler",
+            fix="Install one (Debian, Ubuntu: `sudo apt install g++`; Fedora: `sudo dnf install"
+            " gcc-c++`), or use --backend docker.",
+        )
+    for folder in around.closed:
+        yield Problem(
+            severity="blocks",
+            code="folder",
+            text=f"{folder} cannot be written to",
+            fix="Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders you can write to.",
+        )
+
+
+def _shared_store(around: Around) -> Iterator[Problem]:
+    if around.shared_store:
+        yield Problem(
+            severity="limits",
+            code="shared-store",
+            text=around.shared_store,
+            fix="Report it to whoever maintains it (docs/guides/shared-store.md says how to open"
+            " it). Until then, ENVBUILDER_SHARED_STORE= (empty) builds without it.",
+        )
+
+
+def _disks(around: Around) -> Iterator[Problem]:
+    for room in around.rooms:
+        needed = room.needed or _FULL
+        if room.free < needed:
+            yield Problem(
+                severity="blocks",
+                code="disk",
+                text=f"{room.folder}: {gigabytes(room.free)} free, {gigabytes(needed)} needed",
+                fix="Free some space (`envbuilder clean`), or set ENVBUILDER_CACHE_DIR and"
+                " ENVBUILDER_DATA_DIR to a larger disk.",
+            )
+
+
+def _engines(host: Host, around: Around) -> Iterator[Problem]:
+    engines = host.containers.engines
+    # One usable engine is enough: access to root's podman is not needed as well.
+    for engine in engines if not any(e.state == "usable" for e in engines) else ():
+        yield Problem(
+            severity="limits",
+            code="engine",
+            text=f"{engine.socket}: {engine.detail.rstrip('.')}",
+            fix=f"{_engine_fix(engine, host)} `--backend venv` needs none.",
+        )
+    if around.engine:
+        yield Problem(severity="limits", code="engine", text=around.engine, fix=around.engine_fix)
+
+
+def _engine_fix(engine: Engine, host: Host) -> str:
+    podman = "podman" in engine.socket
+    if engine.state == "unknown":
+        return f"Check it: `{'podman' if podman else 'docker'} version`."
+    closed = "may not open" in engine.detail
+    if closed and not podman:
+        return "Run `sudo usermod -aG docker $USER` and log in again. This amounts to root access."
+    if podman:
+        return "Run `systemctl --user start podman.socket` for your own."
+    if host.os == "macos" or host.wsl:
+        return "Start Docker Desktop, or whatever provides the engine."
+    return "Run `sudo systemctl start docker`."
+
+
+def _gpus_in_containers(host: Host, around: Around) -> Iterator[Problem]:
+    usable = {e.name for e in host.containers.engines if e.state == "usable"}
+    if host.wsl or not any(g.vendor == "nvidia" and g.state == "usable" for g in host.gpus):
+        return  # Docker Desktop has its own GPU support
+    devices = any(device.startswith("nvidia") for device in host.containers.cdi)
+    if "docker" in usable and not devices and not host.containers.runtimes:
+        yield Problem(
+            severity="limits",
+            code="gpu-runtime",
+            text="containers cannot reach the NVIDIA GPU: no GPU runtime and no CDI device",
+            # docs.nvidia.com/datacenter/cloud-native/container-toolkit, installation guide
+            fix="Install nvidia-container-toolkit (from NVIDIA's repository), then run"
+            " `sudo nvidia-ctk runtime configure --runtime=docker` and"
+            " `sudo systemctl restart docker`.",
+        )
+    if "podman" in usable and not devices:
+        makes = "nvidia-ctk" in around.programs
+        first = "" if makes else "Install nvidia-container-toolkit (NVIDIA's repository). "
+        yield Problem(
+            severity="limits",
+            code="cdi",
+            text="podman finds NVIDIA GPUs by CDI, and there is no specification",
+            fix=f"{first}Run `sudo nvidia-ctk cdi generate --output={CDI_FILE}`.",
+        )
+
+
+def _slow(code: str, text: str, fix: str) -> Problem:
+    return Problem(severity="slows", code=code, text=text, fix=fix)
+
+
+def _used(host: Host) -> list[Gpu]:
+    return [g for g in host.gpus if g.state == "usable"]
+
+
+def _channels(memory: Memory) -> Iterator[Problem]:
+    used, available = memory.channels, memory.channels_available
+    if used and available and used < available:
+        yield _slow(
+            "memory-channels",
+            f"{used} of {available} memory channels hold a module: {used / available:.0%} of the"
+            " bandwidth",
+            "Put a module of the same kind into each channel, as described in the board's manual.",
+        )
+
+
+def _quota(host: Host, around: Around) -> Iterator[Problem]:
+    cpu = host.cpu
+    if cpu.quota is None or cpu.affinity is None or cpu.quota >= cpu.affinity:
+        return
+    most = max(1, int(cpu.quota))
+    # The first number of a list is that of the outermost level; libgomp ignores non-numbers.
+    threads = around.variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if threads.isdecimal() and 0 < int(threads) <= most:
+        return
+    yield _slow(
+        "quota",
+        f"the CPU quota allows {cpu.quota:g} of {cpu.affinity} CPUs; frameworks do not see it"
+        " and start a thread for each core",
+        f"Run `export OMP_NUM_THREADS={cpu.threads or most}` (envbuilder does for what it runs),"
+        " or start the container with --cpuset-cpus instead of --cpus.",
+    )
+
+
+def _links(host: Host) -> Iterator[Problem]:
+    for gpu in _used(host):
+        width, most = (gpu.link.width, gpu.link.max_width) if gpu.link else (None, None)
+        if not width or gpu.memory_kind == "shared":
+            continue
+        if (most and width < most) or width <= _FEW_LANES:
+            of = f" of ×{most}" if most and width < most else ""
+            yield _slow(
+                "pcie",
+                f"{accelerators.named(gpu)}: PCIe ×{width}{of}",
+                "If it stays so under load: move it to the slot with the most lanes of the"
+                " processor, and reseat it. Risers, M.2 drives and firmware settings take lanes,"
+                " external boxes have four.",
+            )
+
+
+def _cores(host: Host) -> Iterator[Problem]:
+    gpus = [g for g in _used(host) if g.vendor != "apple"]
+    limits = [n for n in (host.cpu.affinity, host.cpu.physical, host.cpu.quota) if n]
+    if gpus and limits and min(limits) < _CORES_PER_GPU * len(gpus):
+        yield _slow(
+            "cores",
+            f"{counted(min(limits), 'core')} for {counted(len(gpus), 'GPU')}: loading keeps"
+            f" {'it' if len(gpus) == 1 else 'them'} waiting",
+            f"Give it {_CORES_PER_GPU} cores per GPU, or keep the data on the GPU.",
+        )
+
+
+def _main_memory(host: Host) -> Iterator[Problem]:
+    sizes = [g.memory_bytes for g in _used(host) if g.memory_kind == "dedicated" and g.memory_bytes]
+    limits = [n for n in (host.memory.total_bytes, host.memory.limit_bytes) if n]
+    if sizes and limits and min(limits) < sum(sizes):
+        yield _slow(
+            "main-memory",
+            f"{gib(min(limits))} of main memory for {gib(sum(sizes))} on GPUs:"
+            " checkpoints and pinned buffers may not fit",
+            "Add memory, raise the container's limit, or load models in pieces"
+            " (`torch.load(mmap=True)`, safetensors).",
+        )
+
+
+def _power(host: Host) -> Iterator[Problem]:
+    for gpu in _used(host):
+        now, default = gpu.power_limit_watts, gpu.power_default_watts
+        if now and default and now < 0.99 * default:
+            yield _slow(
+                "power",
+                f"{accelerators.named(gpu)}: the power limit is {now:.0f} W of {default:.0f} W",
+                f"{_raise(gpu, default, host)}, unless heat or the supply demand the limit.",
+            )
+
+
+def _raise(gpu: Gpu, watts: float, host: Host) -> str:
+    if gpu.vendor == "nvidia" and host.wsl:
+        return f"Run `nvidia-smi -pl {watts:.0f}` as administrator in Windows"
+    if gpu.vendor == "nvidia":
+        which = f" -i {gpu.bus}" if gpu.bus else ""
+        return f"Run `sudo nvidia-smi{which} -pl {watts:.0f}`"
+    # In microwatts: Linux, Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon.
+    folder = f"/sys/bus/pci/devices/{gpu.bus}/hwmon" if gpu.bus else "its hwmon folder"
+    return f"Write {watts * 1e6:.0f} as root into the file power*_max below {folder}"
+
+
+def _shared_memory(host: Host) -> Iterator[Problem]:
+    size = host.memory.shm_bytes
+    if size is None or size > _SMALL_SHM:
+        return
+    text = f"{_SHM} has {size / 2**20:g} MiB: DataLoader workers pass their batches through it"
+    fix = "Start the container with --shm-size 1g or --ipc=host (envbuilder does)."
+    if not host.container:
+        fix = f"Run `sudo mount -o remount,size=1g {_SHM}`, or keep num_workers=0."
+    yield _slow("shared-memory", text, fix)
+
+
+def _binding(around: Around) -> Iterator[Problem]:
+    settings = {name: around.variables.get(name, "").strip().lower() for name in _BINDING}
+    names = [name for name, value in settings.items() if value not in _UNBOUND]
+    if names:
+        # pytorch issues 91989, 99625, 101850: the importing process is bound to its first core.
+        yield _slow(
+            "binding",
+            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} set: it can put all"
+            " DataLoader workers on one core",
+            f"Run `unset {' '.join(names)}`, unless you measured that it helps.",
+        )

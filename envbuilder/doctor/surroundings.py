@@ -1,29 +1,269 @@
-"""Inspect what surrounds a build: disks, interpreters, programs, the user. Starts processes."""
+"""Inspect what surrounds a build: disks, interpreters, programs, the user, indexes and registries.
+
+This starts processes, and asks the indexes, mirrors and registries that builds use.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import threading
+import time
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from envbuilder.containers.oci import reference
+from envbuilder.containers.registry import base_images
 from envbuilder.core import process
-from envbuilder.core.errors import EnvbuilderError
-from envbuilder.doctor import network
-from envbuilder.packages import space, store
+from envbuilder.core.errors import EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.http import host_of, open_session, reason, request
+from envbuilder.doctor.problem import Problem
+from envbuilder.packages import fetch, space, store
+from envbuilder.packages.python import indexes
 from envbuilder.packages.space import Disk, disks, downloads, existing
 from envbuilder.profiles import lock as profile_lock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import requests
+
+    from envbuilder.core.http_transport import Session
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.profiles.lock import File, Lock
+    from envbuilder.packages.fetch import Place
+    from envbuilder.profiles.lock import File, Lock, Target
     from envbuilder.profiles.profile import Profile
 
+TIMEOUT_SECONDS = (3.0, 4.0)
+"""Timeout to connect, and between two reads."""
+PATIENCE_SECONDS = 6.0
+"""The longest wait for all responses together: name servers have timeouts of their own."""
+_USUAL_PROJECT = "pip"
+"""The page to request of an index of which the profile needs nothing."""
 _PROGRAMS = ("nvidia-ctk", "g++", "c++", "clang++")
 GFX_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 """Makes ROCm take AMD GPUs for others, 10.3.0 for gfx1030; with a suffix such as _0, one GPU."""
 _VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+CDI_FILE = "/etc/cdi/nvidia.yaml"
+"""The path passed to `nvidia-ctk` for its specification."""
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """A server that builds download from."""
+
+    kind: Literal["index", "mirror", "registry"]
+    name: str
+    """As the configuration and locks call it."""
+    url: str
+    """What is requested; may hold credentials."""
+    must_have: bool = False
+    """Whether any status but success means that the source lacks what is needed."""
+    rest: str = ""
+    """What works, and what does not, while it is out of reach."""
+    reason: str = ""
+    """Why it does not answer as it should."""
+
+
+def silent_sources(
+    profile: Profile | None,
+    lock: Lock | None,
+    host: Host,
+    settings: Settings,
+) -> tuple[Source, ...]:
+    """Ask all sources that builds of the profile use, side by side; return those that fail."""
+    try:
+        listed = fetch.places()
+    except ToolError:  # uv does not work, which other checks report
+        listed = ()
+    target = profile_lock.first(lock, host.platform)
+    wheels = target.of_kind("wheel") if target else ()
+    tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
+    sources = [
+        *_indexes(profile, (*wheels, *tools), settings, listed),
+        *_registries(profile, target, host, settings),
+    ]
+    return silences(sources)
+
+
+def silences(sources: Sequence[Source], patience: float = PATIENCE_SECONDS) -> tuple[Source, ...]:
+    """Return the sources that do not answer, or not in time, with their reasons."""
+    reasons: dict[Source, str] = {}
+
+    # With the user's proxies and certificates; no proxy for this machine itself.
+    sessions = {direct: open_session(direct=direct) for direct in (False, True)}
+
+    def note(source: Source) -> None:
+        reasons[source] = ask(source, sessions[reference.is_loopback(host_of(source.url))])
+
+    # Daemons: resolving a name cannot be interrupted, and must not delay the exit.
+    threads = [threading.Thread(target=note, args=(s,), daemon=True) for s in sources]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + patience
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    late = f"timed out after {patience:g} s"
+    why = (replace(source, reason=reasons.get(source, late)) for source in sources)
+    return tuple(source for source in why if source.reason)
+
+
+def ask(source: Source, session: Session) -> str:
+    """Return why a source does not answer; empty if it does."""
+    import requests
+
+    try:
+        with request(session, "GET", source.url, timeout=TIMEOUT_SECONDS) as response:
+            return _objection(source, response)
+    except (requests.RequestException, ValueError, OSError) as error:
+        return reason(error)
+
+
+def _objection(source: Source, response: requests.Response) -> str:
+    """Return the status if it means that the source does not work."""
+    status = response.status_code
+    missing = source.kind != "index" and status == 404  # every registry answers at /v2/
+    if status >= 500 or missing or (source.must_have and status >= 400):
+        return f"HTTP {status} {response.reason or ''}".strip()
+    return ""
+
+
+def _indexes(
+    profile: Profile | None, files: Sequence[File], settings: Settings, listed: Sequence[Place]
+) -> Iterator[Source]:
+    """Yield the user's own indexes, those that the lock's files come from, and configured ones."""
+    page = {file.source: indexes.canonical(file.name) for file in reversed(files)}
+    usual = page.pop(indexes.DEFAULT, _USUAL_PROJECT)
+    for place in listed:
+        if place.url.startswith(("http://", "https://")):
+            url = place.url if place.flat else f"{place.url.rstrip('/')}/{usual}/"
+            yield Source(
+                kind="index",
+                name=indexes.DEFAULT,
+                url=url,
+                rest=_stock(profile, files, indexes.DEFAULT, settings),
+            )
+    for name, project in page.items():
+        yield Source(
+            kind="index",
+            name=name,
+            url=f"{indexes.url(name, settings)}/{project}/",
+            must_have=True,
+            rest=_stock(profile, files, name, settings),
+        )
+    for name in settings.configuration.indexes:
+        if name not in page:
+            url = indexes.url(name, settings)
+            if url.startswith(("http://", "https://")):
+                yield Source(kind="index", name=name, url=f"{url}/")
+
+
+def _stock(profile: Profile | None, locked: Sequence[File], source: str, settings: Settings) -> str:
+    """Return how many of the files that a profile takes from a source are on this machine."""
+    files = [f for f in locked if f.source == source]
+    if profile is None or not files:
+        return ""
+    here, folders = store.Store.of(settings), fetch.find_links()
+    missing = [
+        f
+        for f in files
+        if not here.has(f.sha256) and not any((d / f.basename).is_file() for d in folders)
+    ]
+    if missing:
+        count = f"{len(missing)} of the {len(files)} files"
+        return f"{count} that {profile.name} takes from it are not here yet"
+    return f"{profile.name} can be built, since its files are here, but not locked again"
+
+
+def _registries(
+    profile: Profile | None, target: Target | None, host: Host, settings: Settings
+) -> Iterator[Source]:
+    """Yield configured mirrors, and the registry of the profile's base image if it has none."""
+    mirrors = settings.configuration.mirrors
+    for registry, place in mirrors.items():
+        yield Source(kind="mirror", name=registry, url=_root(place.partition("/")[0], settings))
+    locked = target.base if target else None
+    if profile is None or target is None or locked is None or not profile.makes_images:
+        return
+    named = settings.configuration.base_images.get(locked.ref, locked.ref)
+    ref = os.environ.get("ENVBUILDER_BASE_IMAGE") or named
+    if reference.is_on_disk(ref) or not locked.digest:
+        return
+    try:
+        registry = reference.parse(ref).host
+    except InvalidError:
+        return
+    if registry in mirrors:
+        return
+    stored = base_images.is_present(locked.digest, target.platform, settings)
+    pulled = ref == locked.ref and stored
+    present = pulled or _in_engine(host, ref)
+    yield Source(
+        kind="registry",
+        name=registry,
+        url=_root(registry, settings),
+        rest=f"the base image {ref} is here, so images can be built"
+        if present
+        else f"the base image {ref} cannot be pulled; native environments need none",
+    )
+
+
+def _root(registry: str, settings: Settings) -> str:
+    """Return the URL at which a registry confirms that it is one."""
+    plain = registry in settings.configuration.plain_http
+    return f"{reference.parse(f'{registry}/any/image').root(plain_http=plain)}/v2/"
+
+
+def _in_engine(host: Host, ref: str) -> bool:
+    if not any(e.state == "usable" for e in host.containers.engines):
+        return False
+    from envbuilder.containers.engine import connection
+
+    try:
+        with connection.connect() as engine:
+            return engine.image(ref) is not None
+    except EnvbuilderError:
+        return False
+
+
+def problems(silent: Sequence[Source]) -> list[Problem]:
+    """Return a problem for each source that does not answer."""
+    return [
+        Problem(
+            severity="limits",
+            code=f"{source.kind}-silent",
+            text=_source_text(source),
+            fix=_source_fix(source),
+        )
+        for source in silent
+    ]
+
+
+def _source_text(source: Source) -> str:
+    name = {
+        "index": "your package index" if source.name == indexes.DEFAULT else f"index {source.name}",
+        "mirror": f"the mirror of {source.name}",
+        "registry": f"the registry {source.name}",
+    }[source.kind]
+    answers = source.reason.startswith("HTTP ")
+    how = f"answers {source.reason}" if answers else f"does not answer ({source.reason})"
+    rest = f": {source.rest}" if source.rest else ""
+    return f"{name} ({host_of(source.url)}) {how}{rest}"
+
+
+def _source_fix(source: Source) -> str:
+    if source.kind == "mirror":
+        return f"Check mirrors: {source.name}: in envbuilder.yaml, or remove it."
+    if source.kind == "registry":
+        return (
+            f"Use an image you have: --base-image REF, or a mirror: mirrors: {{{source.name}: …}}"
+            " in envbuilder.yaml (docs/guides/mirrors.md)."
+        )
+    return (
+        "Check the network, and HTTPS_PROXY if there is a proxy. A mirror:"
+        f" {indexes.mirror_setting(source.name)}. Wheels in a folder: PIP_FIND_LINKS."
+    )
 
 
 class Around(Struct, frozen=True, kw_only=True):
@@ -49,7 +289,7 @@ class Around(Struct, frozen=True, kw_only=True):
     engine: str = ""
     """Why the engine cannot be used; empty if it can, or if there is none."""
     engine_fix: str = ""
-    silent: tuple[network.Silence, ...] = ()
+    silent: tuple[Source, ...] = ()
     """Sources of packages and images that do not answer."""
 
 
@@ -80,7 +320,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
         python_fix=python_fix,
         engine=engine,
         engine_fix=engine_fix,
-        silent=network.look(profile, lock, host, settings),
+        silent=silent_sources(profile, lock, host, settings),
     )
 
 
@@ -154,7 +394,3 @@ def _files(lock: Lock | None, host: Host) -> tuple[File, ...]:
     target = profile_lock.first(lock, host.platform)
     tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
     return (*target.files, *tools) if target else ()
-
-
-CDI_FILE = "/etc/cdi/nvidia.yaml"
-"""The path passed to `nvidia-ctk` for its specification."""

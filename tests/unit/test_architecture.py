@@ -200,7 +200,7 @@ def test_pure_modules_do_not_reach_out(repository: Path) -> None:
         *("build/plan.py", "build/render.py", "core/types.py", "profiles/lock.py"),
         *(f"profiles/{name}.py" for name in ("fit", "choice", "needs", "accelerators", "gpus")),
         *(f"host/{name}.py" for name in ("model_fit", "describe", "model")),
-        *(f"doctor/{name}.py" for name in ("accelerators", "remedies", "slowness", "builds")),
+        *(f"doctor/{name}.py" for name in ("accelerators", "diagnosis")),
     }
     assert pure <= {name for name, _ in modules(repository)}
     edges = {"process", "fetch", "http", "engine", "execute"}

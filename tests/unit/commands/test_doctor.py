@@ -16,7 +16,7 @@ from envbuilder import cli
 from envbuilder.core import process
 from envbuilder.core.errors import HostError
 from envbuilder.core.text import wrapped
-from envbuilder.doctor import remedies, surroundings
+from envbuilder.doctor import accelerators, surroundings
 from envbuilder.host import probe
 from envbuilder.host.model import Containers, Host, Link
 from envbuilder.profiles import choice
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("group", ["render", "video"])
 def test_the_user_joins_the_group_of_the_render_node(group: str) -> None:
     gpu = changed(CLOSED, render_node_group=group)
-    assert f"`sudo usermod -aG {group} $USER`" in remedies.of_gpu(gpu, with_gpu(gpu))
+    assert f"`sudo usermod -aG {group} $USER`" in accelerators.of_gpu(gpu, with_gpu(gpu))
 
 
 @pytest.mark.parametrize("group", ["root", "docker", "sudo", "wheel", "disk", "992", "-x", "a;id"])
 def test_nobody_is_told_to_join_a_group_that_may_do_more(group: str) -> None:
     gpu = changed(CLOSED, render_node_group=group)
-    fix = remedies.of_gpu(gpu, with_gpu(gpu))
+    fix = accelerators.of_gpu(gpu, with_gpu(gpu))
     assert "usermod" not in fix
     assert f"Its group is {group}" in fix
 
@@ -62,14 +62,14 @@ def test_a_membership_that_waits_for_a_login_is_told() -> None:
 
 
 def test_in_a_container_the_node_is_opened_from_outside() -> None:
-    found = remedies.of_gpu(CLOSED, changed(LINUX, container=True))
+    found = accelerators.of_gpu(CLOSED, changed(LINUX, container=True))
     assert "--group-add $(stat -c %g /dev/dri/renderD128)" in found
 
 
 def test_missing_nodes_are_made_with_the_right_minors() -> None:
     gpu = broken(ADA, "node-missing")
     second = changed(gpu, bus="0000:02:00.0")
-    fix = remedies.of_gpu(gpu, with_gpu(gpu, second))
+    fix = accelerators.of_gpu(gpu, with_gpu(gpu, second))
     assert "`sudo nvidia-modprobe -c 0 -c 1 -c 255`" in fix
     assert "`sudo nvidia-modprobe -u -c 0 -c 1`" in fix
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.doctor import accelerators, diagnosis, remedies
+from envbuilder.doctor import accelerators, diagnosis
 from envbuilder.host import drivers
 from envbuilder.host.model import Containers, Gpu
 from envbuilder.profiles.needs import Finding, Needs
@@ -59,7 +59,7 @@ def test_every_code_of_a_finding_has_a_remedy(repository: Path) -> None:
         for gpu in (None, ADA):
             finding = Finding("no", "text", code, gpu)
             for system in ("linux", "macos", "other"):
-                said = remedies.fix(finding, Needs(), changed(LINUX, os=system), ())
+                said = accelerators.fix(finding, Needs(), changed(LINUX, os=system), ())
                 assert said.endswith(".") or (code == "driver-old" and gpu is None), code
 
 
@@ -77,7 +77,7 @@ HOSTS = {
 @pytest.mark.parametrize("obstacle", [*OBSTACLES, None])
 def test_every_obstacle_has_a_remedy(obstacle: Any, vendor: Any, place: str) -> None:
     gpu = Gpu(vendor=vendor, name="GPU", state="present", detail="So.", obstacle=obstacle)
-    said = remedies.of_gpu(gpu, HOSTS[place], "580")
+    said = accelerators.of_gpu(gpu, HOSTS[place], "580")
     assert said.endswith(".")
     assert "  " not in said
     assert "None" not in said.removeprefix("None")
@@ -149,7 +149,7 @@ def test_an_old_gpu_is_told_its_last_branch() -> None:
 def test_inside_wsl_and_containers_no_driver_is_installed() -> None:
     gpu = broken(ADA, "driver-missing")
     for here, said in ((HOSTS["wsl"], "in Windows"), (HOSTS["container"], "machine itself")):
-        fix = remedies.of_gpu(gpu, here, "580")
+        fix = accelerators.of_gpu(gpu, here, "580")
         assert said in fix
         assert "apt" not in fix
         assert "ubuntu-drivers" not in fix
@@ -220,7 +220,7 @@ def test_level_zero_is_missed_less_where_an_image_could_bring_it() -> None:
 )
 def test_a_library_that_fails_is_told_by_its_words(detail: str, place: str, said: str) -> None:
     gpu = changed(broken(ADA, "library-failed"), detail=detail)
-    assert said in remedies.of_gpu(gpu, HOSTS[place])
+    assert said in accelerators.of_gpu(gpu, HOSTS[place])
 
 
 # Which problems there are, how bad, in which order.

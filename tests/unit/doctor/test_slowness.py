@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.doctor import builds, slowness, surroundings
+from envbuilder.doctor import diagnosis, surroundings
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host.model import Containers, Cpu, Engine, Host, Link, Memory
 from envbuilder.packages.space import Disk
@@ -28,14 +28,19 @@ from tests.support.broken_hosts import (
 if TYPE_CHECKING:
     from envbuilder.doctor.problem import Problem
 
+BUILDS = {"python", "compiler", "folder", "shared-store", "disk", "engine", "gpu-runtime", "cdi"}
+"""Codes of problems that keep builds from working."""
+
 # What reduces performance: each rule just at its limit and just past it.
 
 
-def slow(here: Host, variables: dict[str, str] | None = None, **changes: object) -> list[str]:
-    seen = changed(SEEN, variables=variables or {}, **changes)
-    found = slowness.problems(here, seen)
-    assert all(p.severity == "slows" for p in found)
-    return codes(found)
+def slowing(here: Host, seen: Around = SEEN) -> list[Problem]:
+    found = diagnosis.diagnose(here, (), {}, seen)
+    return [p for p in found if p.severity == "slows"]
+
+
+def slow(here: Host, variables: dict[str, str] | None = None) -> list[str]:
+    return codes(slowing(here, changed(SEEN, variables=variables or {})))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,7 @@ def test_two_cores_a_gpu(cpu: Cpu, told: bool) -> None:
 
 
 def test_one_core_for_one_gpu_is_put_into_words() -> None:
-    (found,) = slowness.problems(with_gpu(ADA, cpu=Cpu(affinity=1)), SEEN)
+    (found,) = slowing(with_gpu(ADA, cpu=Cpu(affinity=1)))
     assert found.text == "1 core for 1 GPU: loading keeps it waiting"
 
 
@@ -148,11 +153,9 @@ def test_power_limit(limit: float | None, default: float, told: bool) -> None:
 
 def test_the_power_limit_is_set_back_on_the_right_gpu_as_root() -> None:
     gpu = changed(ADA, power_limit_watts=300.0, power_default_watts=450.0)
-    assert (
-        "`sudo nvidia-smi -i 0000:01:00.0 -pl 450`" in slowness.problems(with_gpu(gpu), SEEN)[0].fix
-    )
+    assert "`sudo nvidia-smi -i 0000:01:00.0 -pl 450`" in slowing(with_gpu(gpu))[0].fix
     arc = changed(ARC, power_limit_watts=100.0, power_default_watts=190.0)
-    fix = slowness.problems(with_gpu(arc), SEEN)[0].fix
+    fix = slowing(with_gpu(arc))[0].fix
     assert "190000000" in fix
     assert "nvidia" not in fix
 
@@ -167,9 +170,9 @@ def test_small_shared_memory(size: int | None, told: bool) -> None:
 
 def test_shared_memory_is_mended_from_where_that_is_possible() -> None:
     here = changed(LINUX, memory=Memory(shm_bytes=64 << 20))
-    (found,) = slowness.problems(here, SEEN)
+    (found,) = slowing(here)
     assert "`sudo mount -o remount,size=1g /dev/shm`" in found.fix
-    (found,) = slowness.problems(changed(here, container=True), SEEN)
+    (found,) = slowing(changed(here, container=True))
     assert "--shm-size" in found.fix
     assert "mount" not in found.fix
 
@@ -196,8 +199,8 @@ def test_binding_variables(variables: dict[str, str], told: bool) -> None:
 
 def around_problems(seen: Around, here: Host = LINUX, asked: str | None = None) -> list[Problem]:
     wanted = BY_NAME[asked] if asked else None
-    found = builds.problems(here, seen, wanted, None)
-    return [p for p in found if p.code != "lock"]
+    found = diagnosis.diagnose(here, (), {}, seen, wanted)
+    return [p for p in found if p.code in BUILDS]
 
 
 def test_no_interpreter_blocks_only_where_no_image_could_be_built() -> None:

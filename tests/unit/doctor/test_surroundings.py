@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from envbuilder.containers.oci.layout import MARK
 from envbuilder.containers.registry import base_images
 from envbuilder.core import resources
+from envbuilder.core.http import open_session
 from envbuilder.core.settings import Configuration
-from envbuilder.doctor import network
-from envbuilder.doctor.network import Silence, Source
+from envbuilder.doctor import surroundings
+from envbuilder.doctor.surroundings import Source
 from envbuilder.host.model import Containers
 from envbuilder.packages import fetch
 from envbuilder.packages.fetch import Place
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
+    from envbuilder.doctor.problem import Problem
     from envbuilder.profiles.lock import Lock
 
 HOST = replace(LINUX, containers=Containers())
+REAL_ASK = surroundings.ask
 PYPI = Place(url="https://me:token@index.example/simple")
 
 
@@ -45,81 +48,95 @@ def lock() -> Lock:
     return profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
 
 
-def look(found: Settings, lock: Lock | None, answers: dict[str, str]) -> dict[str, str]:
-    """Return what is said of each source that `answers` has a reason for, by its code."""
-    silent = network.look(
-        BY_NAME["cpu"] if lock else None,
-        lock,
-        HOST,
-        found,
-        lambda source: answers.get(source.name, ""),
-    )
-    return {p.code: f"{p.text} {p.fix}" for p in network.problems(silent)}
+class Asked:
+    """What is requested of each source, and why some do not answer (all: the name "")."""
+
+    def __init__(self) -> None:
+        self.urls: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}
+
+    def ask(self, source: Source, session: object) -> str:
+        del session
+        self.urls[source.name] = source.url
+        return self.reasons.get(source.name, self.reasons.get("", ""))
 
 
-def asked(found: Settings, lock: Lock | None) -> dict[str, str]:
-    """Return the URL that is requested of each source."""
-    seen: dict[str, str] = {}
-
-    def ask(source: Source) -> str:
-        seen[source.name] = source.url
-        return ""
-
-    network.look(BY_NAME["cpu"] if lock else None, lock, HOST, found, ask)
-    return seen
+@pytest.fixture(autouse=True)
+def sources(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    pretended = Asked()
+    monkeypatch.setattr(surroundings, "ask", pretended.ask)
+    return pretended
 
 
-def test_what_a_profile_needs_is_asked(found: Settings, lock: Lock) -> None:
-    urls = asked(found, lock)
+def look(found: Settings, lock: Lock | None) -> list[Problem]:
+    profile = BY_NAME["cpu"] if lock else None
+    silent = surroundings.silent_sources(profile, lock, HOST, found)
+    return surroundings.problems(silent)
+
+
+def said(found: Settings, lock: Lock | None) -> dict[str, str]:
+    """Return what is said of each source that does not answer, by its code."""
+    return {p.code: f"{p.text} {p.fix}" for p in look(found, lock)}
+
+
+def test_what_a_profile_needs_is_asked(found: Settings, lock: Lock, sources: Asked) -> None:
+    assert look(found, lock) == []
+    urls = sources.urls
     assert set(urls) == {"default", "pytorch-cpu", "docker.io"}
     assert urls["default"].startswith("https://me:token@index.example/simple/")
     assert urls["pytorch-cpu"] == "https://download.pytorch.org/whl/cpu/torch/"
     assert urls["docker.io"] == "https://registry-1.docker.io/v2/"
 
 
-def test_what_is_configured_is_asked(found: Settings, lock: Lock) -> None:
+def test_what_is_configured_is_asked(found: Settings, lock: Lock, sources: Asked) -> None:
     configuration = Configuration(
         mirrors={"docker.io": "127.0.0.1:5000/hub"},
         indexes={"pytorch-cpu": "https://m.example/cpu", "debian": "https://m.example/debian"},
     )
-    urls = asked(replace(found, configuration=configuration), lock)
+    look(replace(found, configuration=configuration), lock)
+    urls = sources.urls
     assert urls["docker.io"] == "http://127.0.0.1:5000/v2/"
     assert urls["pytorch-cpu"] == "https://m.example/cpu/torch/"
     assert urls["debian"] == "https://m.example/debian/"
 
 
-def test_without_a_profile_the_indexes_are_asked(found: Settings) -> None:
-    assert set(asked(found, None)) == {"default"}
+def test_without_a_profile_the_indexes_are_asked(found: Settings, sources: Asked) -> None:
+    look(found, None)
+    assert set(sources.urls) == {"default"}
 
 
 def test_an_image_on_disk_needs_no_registry(
-    found: Settings, lock: Lock, monkeypatch: pytest.MonkeyPatch
+    found: Settings, lock: Lock, sources: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", "oci:/srv/base")
-    assert "docker.io" not in asked(found, lock)
+    look(found, lock)
+    assert "docker.io" not in sources.urls
 
 
-def test_everything_answers(found: Settings, lock: Lock) -> None:
-    assert look(found, lock, {}) == {}
-
-
-def test_what_is_missing_is_said_and_no_credential(found: Settings, lock: Lock) -> None:
-    said = look(found, lock, {"default": "name not found", "docker.io": "connection refused"})
+def test_what_is_missing_is_said_and_no_credential(
+    found: Settings, lock: Lock, sources: Asked
+) -> None:
+    sources.reasons = {"default": "name not found", "docker.io": "connection refused"}
+    texts = said(found, lock)
     target = profile_lock.first(lock, HOST.platform)
     assert target is not None
     count = sum(f.source == "default" for f in target.of_kind("wheel")) + 1  # uv
     assert (
         "your package index (index.example) does not answer (name not found)"
-        in (said["index-silent"])
+        in (texts["index-silent"])
     )
-    assert f"{count} of the {count} files that cpu takes from it" in said["index-silent"]
-    assert "token" not in said["index-silent"]
-    assert "cannot be pulled; native environments need none" in said["registry-silent"]
-    assert "--base-image REF" in said["registry-silent"]
+    assert f"{count} of the {count} files that cpu takes from it" in texts["index-silent"]
+    assert "token" not in texts["index-silent"]
+    assert "cannot be pulled; native environments need none" in texts["registry-silent"]
+    assert "--base-image REF" in texts["registry-silent"]
 
 
 def test_a_machine_that_has_everything_is_not_called_broken(
-    found: Settings, lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    found: Settings,
+    lock: Lock,
+    sources: Asked,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target = profile_lock.first(lock, HOST.platform)
     assert target is not None
@@ -131,30 +148,33 @@ def test_a_machine_that_has_everything_is_not_called_broken(
     kept = base_images.folder(target.base.digest, target.platform, found)
     kept.mkdir(parents=True)
     (kept / MARK).touch()
-    silent = network.look(BY_NAME["cpu"], lock, HOST, found, lambda source: "timed out")
-    problems = network.problems(silent)
+    sources.reasons = {"": "timed out"}
+    problems = look(found, lock)
     assert {p.severity for p in problems} == {"limits"}
     assert ["can be built" in p.text for p in problems] == [True] * len(problems)
 
 
-def test_a_refusal_is_no_silence(found: Settings, lock: Lock) -> None:
-    said = look(found, lock, {"pytorch-cpu": "HTTP 403 Forbidden"})
-    assert "index pytorch-cpu (download.pytorch.org) answers HTTP 403" in said["index-silent"]
-    assert "ENVBUILDER_INDEX_PYTORCH_CPU=URL" in said["index-silent"]
+def test_a_refusal_is_no_silence(found: Settings, lock: Lock, sources: Asked) -> None:
+    sources.reasons = {"pytorch-cpu": "HTTP 403 Forbidden"}
+    texts = said(found, lock)
+    assert "index pytorch-cpu (download.pytorch.org) answers HTTP 403" in texts["index-silent"]
+    assert "ENVBUILDER_INDEX_PYTORCH_CPU=URL" in texts["index-silent"]
 
 
-def test_a_source_that_hangs_does_not_delay_the_others() -> None:
+def test_a_source_that_hangs_does_not_delay_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     end = threading.Event()
     slow, quick = (Source(kind="index", name=n, url=f"https://{n}.example") for n in ("a", "b"))
 
-    def ask(source: Source) -> str:
+    def ask(source: Source, session: object) -> str:
+        del session
         return "" if source == quick or end.wait(60) else "x"
 
+    monkeypatch.setattr(surroundings, "ask", ask)
     before = time.monotonic()
-    silent = network.silences([slow, quick], ask, patience=0.1)
+    silent = surroundings.silences([slow, quick], patience=0.1)
     assert time.monotonic() - before < 30
     end.set()
-    assert silent == (Silence(source=slow, reason="timed out after 0.1 s"),)
+    assert silent == (replace(slow, reason="timed out after 0.1 s"),)
 
 
 @pytest.fixture
@@ -191,7 +211,7 @@ def answering(request: pytest.FixtureRequest) -> Iterator[str]:
 )
 def test_a_status(answering: str, kind: str, must_have: bool, why: str) -> None:
     source = Source(kind=kind, name="x", url=answering, must_have=must_have)  # type: ignore[arg-type]
-    assert network.Http().ask(source) == why
+    assert REAL_ASK(source, open_session(direct=True)) == why
 
 
 def test_a_closed_port() -> None:
@@ -199,4 +219,4 @@ def test_a_closed_port() -> None:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/v2/"
         source = Source(kind="registry", name="x", url=url)
-        assert network.Http().ask(source) == "connection refused"
+        assert REAL_ASK(source, open_session(direct=True)) == "connection refused"
