@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.fetch import fetch
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
-from envbuilder.profiles import library
+from envbuilder.profiles import library as profile_library
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
@@ -127,63 +126,63 @@ def _conda(
 # --- profiles and locks
 
 
-def texts(selections: Iterable[Selection], folders: Sequence[Path]) -> tuple[Part, ...]:
-    """Return parts for the profiles, those they extend, and their locks, as in their files."""
-    parts: dict[str, Part] = {}
-    for selection in selections:
-        name = selection.profile.name
-        locks = [profile_lock.path_for(name, folders)]
-        locks += [conda_lock.path_for(name, Library(folders))] if selection.conda else []
-        for part in (*of_profile(name, folders), *of_locks(filter(None, locks), folders)):
-            parts[part.member.path] = part
-    return tuple(parts.values())
-
-
-def of_profile(name: str, folders: Sequence[Path]) -> Iterator[Part]:
-    """Yield parts for a profile and those it extends, as in their files."""
-    for path in profiles.chain(name, folders):
-        yield of_bytes(f"profiles/{path.name}", read_text(path).encode(), "profile", "profile")
-
-
-def of_locks(
-    locks: Iterable[Path], folders: Sequence[Path], below: str = "locks", kind: Kind = "lock"
-) -> Iterator[Part]:
-    """Yield parts for locks and their signatures, as in their files."""
-    for lock in locks:
-        for path in filter(None, (lock, library.signature_of(lock, folders))):
-            yield of_bytes(f"{below}/{path.name}", read_text(path).encode(), kind, "lock")
-
-
-def project_texts(
-    selections: Iterable[Selection], library: Library, variants: ProjectProfiles, folder: Path
+def texts(
+    selections: Iterable[Selection],
+    library: Library,
+    variants: ProjectProfiles | None = None,
+    project: Path | None = None,
 ) -> tuple[Part, ...]:
-    """Return parts for the profiles, the project's files that are read, and all their locks.
+    """Return parts for the profiles, those they extend, and their locks, as in their files.
 
-    Raises `InvalidError` if the project's file holds credentials.
+    In a project, also for its files that are read, and its own locks. Raise `InvalidError` if the
+    project's file holds credentials.
     """
-    _require_public(folder / PROJECT_FILE)
-    parts: list[Part] = []
+    folders, parts = library.folders, list[Part]()
     for selection in selections:
         name = selection.profile.name
-        parts += of_profile(name, library.folders)
-        parts += of_locks(_locks_of_profile(name, library), library.folders)
-        locks = [variants.lock_path(name)]
-        locks += [conda_lock.beside(variants.lock_path(name))] if selection.conda else []
-        below = f"{PROJECT}/{LOCKS}"
-        parts += of_locks(locks, library.folders, below, "project")
-    for file in (PROJECT_FILE, *variants.contents.read_from):
-        content = read_bytes(folder, file, LARGEST_TEXT)
-        parts.append(of_bytes(f"{PROJECT}/{file}", content, "project", "project's file"))
+        for path in profiles.chain(name, folders):
+            content = read_text(path).encode()
+            parts.append(of_bytes(f"profiles/{path.name}", content, "profile", "profile"))
+        profile_path = _own_lock(name, folders, fresh=variants is not None)
+        if variants is None:
+            conda = conda_lock.path_for(name, Library(folders)) if selection.conda else None
+            parts += _of_locks((profile_path, conda), folders)
+        else:
+            wheels = variants.lock_path(name)
+            conda = conda_lock.beside(wheels) if selection.conda else None
+            parts += _of_locks((profile_path,), folders)
+            parts += _of_locks((wheels, conda), folders, f"{PROJECT}/{LOCKS}", "project")
+    if variants is not None and project is not None:
+        _require_public(project / PROJECT_FILE)
+        for file in (PROJECT_FILE, *variants.contents.read_from):
+            content = read_bytes(project, file, LARGEST_TEXT)
+            parts.append(of_bytes(f"{PROJECT}/{file}", content, "project", "project's file"))
     return tuple({part.member.path: part for part in parts}.values())
 
 
-def _locks_of_profile(name: str, library: Library) -> Iterator[Path]:
-    """Yield the fresh lock of the profile itself, to which `check` compares that of the project."""
-    with contextlib.suppress(InvalidError):
-        profile_lock.usable(profiles.load(name, library.folders), library.folders)
-        path = profile_lock.path_for(name, library.folders)
-        assert path is not None, "it is usable"
-        yield path
+def _own_lock(name: str, folders: Sequence[Path], *, fresh: bool) -> Path | None:
+    """Return the path of a profile's own lock; with `fresh`, only if it can be used.
+
+    `check` compares the locks of a project with it.
+    """
+    if fresh:
+        try:
+            profile_lock.usable(profiles.load(name, folders), folders)
+        except InvalidError:
+            return None
+    return profile_lock.path_for(name, folders)
+
+
+def _of_locks(
+    locks: Iterable[Path | None],
+    folders: Sequence[Path],
+    below: str = "locks",
+    kind: Kind = "lock",
+) -> Iterator[Part]:
+    """Yield parts for locks and their signatures, as in their files."""
+    for lock in filter(None, locks):
+        for path in filter(None, (lock, profile_library.signature_of(lock, folders))):
+            yield of_bytes(f"{below}/{path.name}", read_text(path).encode(), kind, "lock")
 
 
 def _require_public(path: Path) -> None:
@@ -222,15 +221,8 @@ def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -
     """Return parts for locked files, except those whose sha256 is in `apart`."""
     excluded, store = set(apart), Store.of(settings)
     return tuple(
-        _of_path(f"files/{f.sha256}", store.path(f.sha256), f.sha256, "file", describe(f))
-        for f in locked
-        if f.sha256 not in excluded
+        _stored(f"files/{f.sha256}", f, "file", store) for f in locked if f.sha256 not in excluded
     )
-
-
-def describe(file: File) -> str:
-    """Describe a locked file in a few words."""
-    return f"{file.kind} {file.name} {file.version}"
 
 
 def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
@@ -272,10 +264,7 @@ def of_envbuilder(
         progress.note(f"· resolve envbuilder's dependencies for {platform} with Python {python}")
         resolved = self_wheel.dependencies(itself, platform, python, settings, progress, uv, extra)
         dependencies |= {file.file: file for file in resolved}
-    parts += [
-        _of_path(f"wheels/{f.file}", store.path(f.sha256), f.sha256, "wheel", describe(f))
-        for f in dependencies.values()
-    ]
+    parts += [_stored(f"wheels/{f.file}", f, "wheel", store) for f in dependencies.values()]
     return tuple(parts)
 
 
@@ -428,6 +417,11 @@ def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
     sha256 = hashlib.sha256(content).hexdigest()
     member = Member(path=path, size=len(content), sha256=sha256, kind=kind, what=what)
     return Part(member=member, content=content)
+
+
+def _stored(path: str, file: File, kind: Kind, store: Store) -> Part:
+    description = f"{file.kind} {file.name} {file.version}"
+    return _of_path(path, store.path(file.sha256), file.sha256, kind, description)
 
 
 def _of_path(path: str, source: Path, sha256: str, kind: Kind, description: str) -> Part:

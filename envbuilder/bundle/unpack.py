@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import platform
 import tempfile
 from pathlib import Path
@@ -10,30 +11,58 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.bundle import install
-from envbuilder.bundle.collect import blobs
-from envbuilder.bundle.format import SIGNED_TYPE, TEXTS, Manifest, Reader, opened
+from envbuilder.bundle.collect import PROJECT, blobs
+from envbuilder.bundle.format import LARGEST_TEXT, SIGNED_TYPE, TEXTS, Manifest, Reader, opened
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine import images as engine_images
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layout import JSON_LIMIT, Descriptor, Index, Layout, decode, place
 from envbuilder.containers.registry import base_images
-from envbuilder.core import types
-from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.core.files import full_or_broken
-from envbuilder.core.settings import require_writable
+from envbuilder.core import files, resources, types
+from envbuilder.core import settings as core_settings
+from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.files import read_text
+from envbuilder.core.settings import LOCKS, PROJECT_FILE, require_writable
 from envbuilder.packages import mnist, space
-from envbuilder.packages.space import Room
+from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.store import Store
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.library import Library
+from envbuilder.project.catalog import ProjectProfiles
+from envbuilder.project.lines import read_bytes
+from envbuilder.signatures import statement
 from envbuilder.signatures.statement import Signed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from envbuilder.bundle.format import Member
     from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.profiles.lock import File, Lock
+
+_LINES = 40
+"""Lines of a difference that are shown."""
+_UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing was unpacked."
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A profile or lock to be written."""
+
+    path: Path
+    content: bytes
+    why: str = ""
+    """A remark to be shown with it."""
+
+
+class LockDifference(Struct, frozen=True, kw_only=True):
+    """A lock of a project that is not the one in a bundle."""
+
+    path: str
+    """In the project."""
+    state: str
+    """`missing` or `different`."""
 
 
 class Image(Struct, frozen=True, kw_only=True):
@@ -56,13 +85,13 @@ class Unpacked(Struct, frozen=True, kw_only=True):
     """Number of stored files that were not on this machine before."""
     present: int
     """Number of files that were on this machine, with the right hash."""
-    written: tuple[install.Draft, ...]
+    written: tuple[Draft, ...]
     """Profiles and locks that were written."""
     bases: tuple[Image, ...]
     """Base images for this machine."""
     signed: Signed | None
     """The accepted signature, if one is required."""
-    differences: tuple[install.LockDifference, ...]
+    differences: tuple[LockDifference, ...]
     """Locks of the project that are not the bundle's; builds use the project's."""
 
 
@@ -71,15 +100,32 @@ def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -
 
     Profiles and locks are written last, when everything else is in place. Raise `BuildError` naming
     the damaged part, or for a full disk; `InvalidError` if it is not an envbuilder bundle, or if
-    one of the user's files differs (see `install.drafts`); `SignatureError` if a required signature
-    is missing or not accepted.
+    one of the user's files differs (see `drafts`); `SignatureError` if a required signature is
+    missing or not accepted.
     """
     try:
         with opened(path) as reader:
             signed = _require_signed(path, reader.digest, settings)
-            return _unpack(reader, signed, settings, progress, force=force)
+            texts, indexes = _checked(reader)
+            changes = drafts(texts, settings, progress.note, force=force)
+            missing = (m.size for m in reader.manifest.members if not _is_stored(m, settings))
+            room = space.Room(folder=str(settings.cache_dir), bytes=sum(missing))
+            space.require_rooms([room])
+            new, present = _store(reader, settings, progress)
+            images = _laid_out(indexes, reader.manifest, settings)
+            write(changes)
+            return Unpacked(
+                manifest=reader.manifest,
+                digest=reader.digest,
+                new=new,
+                present=present,
+                written=changes,
+                bases=_loaded(images, progress, force=force),
+                signed=signed,
+                differences=_differences(texts, settings),
+            )
     except OSError as error:
-        raise full_or_broken(error, Path(error.filename or settings.cache_dir)) from error
+        raise files.full_or_broken(error, Path(error.filename or settings.cache_dir)) from error
 
 
 def _require_signed(path: Path, manifest_digest: str, settings: Settings) -> Signed | None:
@@ -87,33 +133,11 @@ def _require_signed(path: Path, manifest_digest: str, settings: Settings) -> Sig
     trusted = settings.configuration.signatures.bundles
     if trusted is None:
         return None
-    from envbuilder.signatures import keys, statement
+    from envbuilder.signatures import keys
 
     digests = {"sha256": manifest_digest}
-    public_keys, files = keys.publics(trusted), [statement.path_beside(path)]
-    return statement.require(str(path), files, public_keys, SIGNED_TYPE, digests)[1]
-
-
-def _unpack(
-    reader: Reader, signed: Signed | None, settings: Settings, progress: Progress, *, force: bool
-) -> Unpacked:
-    manifest = reader.manifest
-    texts, indexes = _checked(reader)
-    drafts = install.drafts(texts, settings, progress.note, force=force)
-    space.require_rooms([_room(manifest, settings)])
-    new, present = _store(reader, settings, progress)
-    images = _laid_out(indexes, manifest, settings)
-    install.write(drafts)
-    return Unpacked(
-        manifest=manifest,
-        digest=reader.digest,
-        new=new,
-        present=present,
-        written=drafts,
-        bases=_loaded(images, progress, force=force),
-        signed=signed,
-        differences=install.differences(texts, settings),
-    )
+    public_keys, beside = keys.publics(trusted), [statement.path_beside(path)]
+    return statement.require(str(path), beside, public_keys, SIGNED_TYPE, digests)[1]
 
 
 def _checked(reader: Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
@@ -128,19 +152,15 @@ def _checked(reader: Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
             texts[member.path] = b"".join(content)
         elif _is_index(member):
             indexes[member.name] = _read_index(member, content)
-    install.check(reader.manifest, texts)
+    check(reader.manifest, texts)
     return texts, indexes
 
 
-def _room(manifest: Manifest, settings: Settings) -> Room:
-    """Return the disk space that missing members need; stored files are judged by name alone."""
-    store = Store.of(settings)
-    missing = (
-        m.size
-        for m in manifest.members
-        if not (mnist.has(m.name, settings) if m.kind == "dataset" else store.has(m.sha256))
-    )
-    return Room(folder=str(settings.cache_dir), bytes=sum(missing))
+def _is_stored(member: Member, settings: Settings) -> bool:
+    """Return whether a file is on this machine, by its name alone."""
+    if member.kind == "dataset":
+        return mnist.has(member.name, settings)
+    return Store.of(settings).has(member.sha256)
 
 
 def _store(reader: Reader, settings: Settings, progress: Progress) -> tuple[int, int]:
@@ -162,6 +182,177 @@ def _store(reader: Reader, settings: Settings, progress: Progress) -> tuple[int,
                 store.take(member.sha256, content)
             new += 1
     return new, present
+
+
+# --- profiles, locks, and the files of a project
+
+
+def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
+    """Raise `InvalidError` if a bundle's profiles, locks and files are inconsistent.
+
+    Every profile must be loadable, and be listed in the manifest or extended by one that is. Every
+    lock must belong to such a profile, or to a project's variant of it, and match it. Every file of
+    a project must be one that its environment is read from. Every locked file must be named by a
+    lock, and each profile must have all files of a target. `texts`: path in the bundle → content.
+    """
+    with tempfile.TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
+        folder = Path(scratch)
+        for path, content in texts.items():
+            files.write(folder / _below(path), content)
+        try:
+            needed, locked = _needed(manifest, folder)
+            needed |= _signatures(needed, folder)
+        except InvalidError as error:  # about a file of the scratch folder
+            message = error.message.replace(f"{folder}/locks/", "the bundle's locks/")
+            message = message.replace(f"{folder}/{PROJECT}/", "the bundle's project/")
+            message = message.replace(f"{folder}/", "the bundle's profiles/")
+            raise InvalidError(message, error.hint) from error
+    stray = sorted(texts.keys() - needed)
+    if stray:
+        raise InvalidError(
+            f"the bundle's {stray[0]} belongs to none of its profiles"
+            f" ({', '.join(manifest.profiles)})",
+            _UNTRUSTED,
+        )
+    for member in manifest.of_kind("file"):
+        file = locked.get(member.sha256)
+        if file is None or file.size not in {None, member.size}:
+            raise InvalidError(f"no lock of the bundle names its {member.path}", _UNTRUSTED)
+
+
+def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]]:
+    """Return the paths that a manifest's profiles need, and their locked files by sha256."""
+    needed: set[str] = set()
+    locked: dict[str, File] = {}
+    variants = None
+    if manifest.environment is not None:
+        # What the project's file configures has no effect.
+        path = folder / PROJECT / PROJECT_FILE
+        _, definition = core_settings.decoded(read_text(path), path)
+        if definition is None:
+            raise InvalidError(f"{path}: lists no requirements")
+        variants = ProjectProfiles(definition, manifest.environment, folder / PROJECT)
+        needed |= {f"{PROJECT}/{file}" for file in (PROJECT_FILE, *variants.contents.read_from)}
+        # The locks of the profiles themselves, of which the project has variants.
+        unadapted = Library([folder])
+        for name in manifest.profiles:
+            if (folder / f"locks/{name}.json").is_file():
+                unadapted.usable_lock(unadapted.profile(name))
+                needed.add(f"locks/{name}.json")
+    library = Library([folder], variants=variants)
+    for name in manifest.profiles:
+        profile = library.profile(name)
+        lock = library.usable_lock(profile)
+        (path,) = library.lock_places(name)
+        needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
+        needed.add(str(path.relative_to(folder)))
+        locked |= {f.sha256: f for f in lock.files}
+        _require_target(manifest, lock)
+        conda = conda_lock.find(name, library)
+        if conda is not None:
+            conda_lock.require_usable(profile, conda)
+            needed.add(str(conda_lock.beside(path).relative_to(folder)))
+            packages = (p for t in conda.targets for p in t.packages)
+            locked |= {p.sha256: p.as_file for p in packages}
+    return needed, locked
+
+
+def _signatures(needed: Iterable[str], folder: Path) -> set[str]:
+    """Return the paths that signatures of needed locks have; `InvalidError` if one is malformed."""
+    locks = (path for path in needed if path.startswith(("locks/", f"{PROJECT}/{LOCKS}/")))
+    paths = {f"{path}{statement.SUFFIX}" for path in locks}
+    for path in paths:
+        statement.read_file(folder / path)
+    return paths
+
+
+def _require_target(manifest: Manifest, lock: Lock) -> None:
+    """Raise `InvalidError` if a bundle has no complete target of a lock, with the tool for it."""
+    brought = {m.sha256 for m in manifest.members}
+    for target in lock.targets:
+        asked = target.platform in manifest.platforms and target.python in manifest.pythons
+        needed = (*target.files, *(f for p, f in lock.tools.items() if p == target.platform))
+        if asked and all(f.sha256 in brought for f in needed):
+            return
+    raise InvalidError(f"the bundle lacks files of its profile '{lock.profile}'", _UNTRUSTED)
+
+
+def drafts(
+    texts: Mapping[str, bytes], settings: Settings, show: Callable[[str], None], *, force: bool
+) -> tuple[Draft, ...]:
+    """Return what must be written so that the bundle's profiles and locks take effect.
+
+    Differences from existing files are shown, and raise `InvalidError` before anything is written.
+    `force` permits replacing the user's own files, but never a project's.
+    """
+    folders = profiles.search_path(settings.project, settings.config_dir)
+    user = settings.config_dir / "profiles"
+    changes, refused = [], []
+    for path, content in texts.items():
+        if path.startswith(f"{PROJECT}/"):
+            continue
+        below = _below(path)
+        used = next((f / below for f in folders if (f / below).is_file()), None)
+        old = used.read_bytes() if used else None
+        if old == content:
+            continue
+        draft = Draft(path=user / below, content=content)
+        if used is not None and used.is_relative_to(resources.profiles_dir()):
+            draft = Draft(path=user / below, content=content, why="overrides the shipped one")
+        elif used is not None and old is not None:
+            show(_difference(old, content, used))
+            if not force or used != user / below:
+                refused.append(used)
+        changes.append(draft)
+    if refused:
+        replaceable = all(path.is_relative_to(user) for path in refused)
+        raise InvalidError(
+            f"differs from the bundle's version: {', '.join(map(str, refused))}",
+            "Use --force to replace yours, or move them away."
+            if replaceable
+            else "A project's own files take precedence: run this outside of the project, or move"
+            " them.",
+        )
+    return tuple(changes)
+
+
+def write(changes: Iterable[Draft]) -> None:
+    """Write the drafts, locks first, because a lock without its profile has no effect."""
+    hint = "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
+    for draft in sorted(changes, key=lambda d: d.path.suffix != ".json"):
+        files.save(draft.path, draft.content, BuildError, hint)
+
+
+def _below(path: str) -> Path:
+    """Map a bundle path to one below a profile folder: `profiles/x.yaml` → `x.yaml`."""
+    return Path(path.removeprefix("profiles/"))
+
+
+def _difference(old: bytes, new: bytes, path: Path) -> str:
+    before, after = (text.decode("utf-8", "replace").splitlines() for text in (old, new))
+    lines = [*difflib.unified_diff(before, after, str(path), "the bundle's", lineterm="")]
+    more = len(lines) - _LINES
+    return "\n".join([*lines[:_LINES], *([f"… and {more} more lines"] if more > 0 else [])])
+
+
+def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[LockDifference, ...]:
+    """Return the bundle's locks that the project of the working folder lacks, or has otherwise.
+
+    Builds use the project's. Empty outside of a project.
+    """
+    if settings.project is None or settings.definition is None:
+        return ()
+    result = []
+    for path, content in texts.items():
+        relative = path.removeprefix(f"{PROJECT}/")
+        if path.startswith(f"{PROJECT}/{LOCKS}/") and path.endswith(".json"):
+            state = "missing"
+            with contextlib.suppress(InvalidError):
+                present = read_bytes(settings.project, relative, LARGEST_TEXT)
+                state = "" if present == content else "different"
+            if state:
+                result.append(LockDifference(path=relative, state=state))
+    return tuple(result)
 
 
 # --- base images
@@ -197,15 +388,12 @@ def _laid_out(
     """
     native = types.container_platform(platform.machine()) or "linux/amd64"
     bundled = {member.sha256 for member in manifest.members}
-    layouts = [
-        (index.manifests[0], _layout(name, index, bundled, settings))
-        for name, index in sorted(indexes.items())
-    ]
-    return tuple(
-        (image, layout)
-        for image, layout in layouts
-        if image.platform is not None and image.platform.is_of(native)
-    )
+    result = []
+    for name, index in sorted(indexes.items()):
+        layout, image = _layout(name, index, bundled, settings), index.manifests[0]
+        if image.platform is not None and image.platform.is_of(native):
+            result.append((image, layout))
+    return tuple(result)
 
 
 def _layout(name: str, index: Index, bundled: Collection[str], settings: Settings) -> Layout:

@@ -109,12 +109,9 @@ def command(
     names = profiles or (_fitting(settings),)
     platforms = platforms or _this_platform()
     selection = collect.select(names, platforms, pythons, library)
-    variants, environment = catalog.variants(settings), None
-    if variants is None or settings.project is None:
-        parts = [*collect.texts(selection, library.folders)]
-    else:
-        environment = settings.environment
-        parts = [*collect.project_texts(selection, library, variants, settings.project)]
+    variants = catalog.variants(settings)
+    environment = None if variants is None else settings.environment
+    parts = [*collect.texts(selection, library, variants, settings.project)]
     locked = collect.files(selection, settings, progress)
     itself = collect.of_envbuilder(selection, platforms, settings, progress)
     parts += itself

@@ -51,7 +51,7 @@ def parts(found: Settings) -> tuple[Part, ...]:
     wanted = collect.select(["tiny"], ["linux/amd64"], [], Library([folder]))
     locked = collect.files(wanted, found, QUIET)
     return (
-        *collect.texts(wanted, [folder]),
+        *collect.texts(wanted, Library([folder])),
         *collect.of_files(locked, found, []),
         part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
     )

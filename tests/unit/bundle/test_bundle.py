@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from envbuilder.bundle import collect
 from envbuilder.bundle import format as form
-from envbuilder.bundle import install as placing
 from envbuilder.bundle import self_wheel as own
 from envbuilder.bundle import unpack as unpacking
 from envbuilder.core import files
@@ -321,13 +320,13 @@ def test_a_projects_own_files_are_never_changed(
 def test_shipped_profiles_that_are_the_same_are_not_written(there: Settings) -> None:
     shipped = profiles.search_path(None, there.config_dir)
     wanted = collect.select(["cpu"], ["linux/amd64"], [], Library(shipped))
-    texts = collect.texts(wanted, shipped)
+    texts = collect.texts(wanted, Library(shipped))
     extended = {"_cpu.yaml", "_slim.yaml", "_defaults.yaml"}
     assert {p.member.name for p in texts} == {"cpu.yaml", *extended, "cpu.json"}
     found = {p.member.path: p.content for p in texts}
-    assert placing.drafts(found, there, print, force=False) == ()  # type: ignore[arg-type]
+    assert unpacking.drafts(found, there, print, force=False) == ()  # type: ignore[arg-type]
     other = {"profiles/cpu.yaml": b"other"}
-    (draft,) = placing.drafts(other, there, print, force=False)
+    (draft,) = unpacking.drafts(other, there, print, force=False)
     assert draft.path == there.config_dir / "profiles" / "cpu.yaml"
     assert "shipped" in draft.why
 
@@ -460,7 +459,7 @@ def test_a_conda_lock_and_its_packages_go_along(
     assert wanted[0].conda == lock.targets
     locked = collect.files(wanted, found, QUIET)
     with_conda = (
-        *collect.texts(wanted, folders),
+        *collect.texts(wanted, Library(folders)),
         *collect.of_files(locked, found, []),
         part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
     )
@@ -572,7 +571,7 @@ def test_the_signature_of_a_lock_travels_with_it(
     lock = folder / "locks" / "tiny.json"
     signed(lock, sha(lock.read_bytes()), key, LOCK_TYPE)
     wanted = collect.select(["tiny"], ["linux/amd64"], [], Library([folder]))
-    texts = collect.texts(wanted, [folder])
+    texts = collect.texts(wanted, Library([folder]))
     assert [p.member.path for p in texts if p.member.kind == "lock"] == [
         "locks/tiny.json",
         "locks/tiny.json.intoto.jsonl",

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from envbuilder.bundle import collect
 from envbuilder.bundle import format as form
-from envbuilder.bundle import install as placing
+from envbuilder.bundle import unpack as placing
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.conda import lock as conda_lock
@@ -254,7 +254,7 @@ def parts_of(settings: Settings) -> tuple[Part, ...]:
     assert settings.project is not None
     selection = collect.select(["small"], ["linux/amd64"], [], library)
     locked = collect.files(selection, settings, QUIET)
-    texts = collect.project_texts(selection, library, variants, settings.project)
+    texts = collect.texts(selection, library, variants, settings.project)
     return (*texts, *collect.of_files(locked, settings, []))
 
 

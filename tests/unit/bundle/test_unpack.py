@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from envbuilder.bundle import collect
 from envbuilder.bundle import format as form
-from envbuilder.bundle import install as placing
 from envbuilder.bundle import unpack as unpacking
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci.layout import Layout
@@ -124,7 +123,7 @@ def test_profiles_come_last(bundle: Path, there: Settings, monkeypatch: pytest.M
         assert Store(there.store_dir).sound(sha(WHEEL))
         raise BuildError("no room for profiles")
 
-    monkeypatch.setattr(placing, "write", refuse)
+    monkeypatch.setattr(unpacking, "write", refuse)
     with pytest.raises(BuildError, match="no room for profiles"):
         unpack(bundle, there)
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.bundle.install import LockDifference
-from envbuilder.bundle.unpack import Unpacked
+from envbuilder.bundle.unpack import LockDifference, Unpacked
 from envbuilder.commands import bundle
 from tests.support.bundles import made_of
 
