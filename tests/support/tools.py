@@ -1,11 +1,11 @@
-"""Locked tools for tests that make a lock by hand."""
+"""Locked tools, wheels and locks for tests that make a lock by hand."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import TYPE_CHECKING
 
-from envbuilder.profiles.lock import File
+from envbuilder.profiles.lock import File, Lock, Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,3 +35,31 @@ def tools(version: str = "0.13.8") -> dict[words.Platform, File]:
         )
         for platform, tag in WHEELS.items()
     }
+
+
+def wheel(file: str, name: str = "torch", version: str = "2.14.1") -> File:
+    """Return a wheel as a lock lists it."""
+    return File(
+        kind="wheel",
+        name=name,
+        version=version,
+        file=file,
+        sha256="0" * 64,
+        size=1,
+        source="default",
+        provenance="read",
+        by="a test",
+    )
+
+
+def lock_of(*files: File, platform: words.Platform = "linux/amd64") -> Lock:
+    """Return a lock with one target."""
+    return Lock(
+        schema=2,
+        profile="cpu",
+        inputs="0" * 64,
+        state="locked",
+        reason="",
+        tools=tools(),
+        targets=(Target(platform=platform, python="3.12", base=None, files=files),),
+    )

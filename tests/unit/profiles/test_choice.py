@@ -65,23 +65,45 @@ def test_shipped_profiles_are_chosen_like_those_of_the_tests(name: str) -> None:
     assert verdicts == host_trees.load(name)["verdicts"]
 
 
+ARM = msgspec.structs.replace(LINUX, machine="aarch64", platform="linux/arm64")
+DRIVER = "580.95.05"
+
+
 @pytest.mark.parametrize(
-    ("sm", "verdict"),
+    ("host", "sm", "driver", "verdict"),
     [
-        ("7.5", "fits"),
-        ("8.9", "fits"),  # binary compatible with 8.6
-        ("10.3", "fits"),
-        ("12.1", "fits"),
-        ("13.0", "warnings"),  # PTX only
-        ("11.0", "no"),  # no kernels of that major, and older than the PTX
-        ("7.0", "no"),
-        ("6.0", "no"),
-        (None, "warnings"),
+        (LINUX, "7.5", DRIVER, "fits"),
+        (LINUX, "8.9", DRIVER, "fits"),  # binary compatible with 8.6
+        (LINUX, "10.3", DRIVER, "fits"),
+        (LINUX, "12.1", DRIVER, "fits"),
+        (LINUX, "13.0", DRIVER, "warnings"),  # PTX only
+        (LINUX, "11.0", DRIVER, "no"),  # no kernels of that major, and older than the PTX
+        (LINUX, "7.0", DRIVER, "no"),
+        (LINUX, "6.0", DRIVER, "no"),
+        (LINUX, None, DRIVER, "warnings"),
+        (LINUX, "8.9", "580", "no"),
+        (LINUX, "8.9", "580.65.05", "no"),
+        (LINUX, "8.9", "580.65.06", "fits"),
+        (LINUX, "8.9", "610.1", "fits"),
+        (LINUX, "8.9", "579.99", "no"),
+        (LINUX, "8.9", None, "warnings"),
+        # Wheels for ARM carry other kernels, and Tegra runs only those of its own.
+        (ARM, "7.5", DRIVER, "no"),
+        (ARM, "8.7", "595.78", "no"),  # although an Ampere of SM 8.6 runs the kernels for 8.0
+        (ARM, "7.2", "595.78", "no"),
+        (ARM, "11.0", "580.00", "fits"),  # JetPack's number of a driver with CUDA 13.0
+        (ARM, "11.0", "540.4.0", "no"),
+        (ARM, "12.1", DRIVER, "fits"),
+        (ARM, "12.1", "580.00", "no"),
+        (ARM, "9.0", DRIVER, "fits"),
     ],
 )
-def test_compute_capability(sm: str | None, verdict: str) -> None:
-    found = judge(BY_NAME["cuda"], with_gpu(changed(ADA, sm=sm)))
-    assert found.verdict == verdict
+def test_kernels_and_driver(host: Host, sm: str | None, driver: str | None, verdict: str) -> None:
+    gpu = changed(ADA, name="NVIDIA", sm=sm, driver_version=driver)
+    fit = judge(BY_NAME["cuda"], msgspec.structs.replace(host, gpus=(gpu,)))
+    assert fit.verdict == verdict
+    advised = "Jetson AI Lab" in "; ".join(fit.reasons)
+    assert advised == (sm in {"8.7", "7.2"}) or host is LINUX
 
 
 def test_without_ptx_a_newer_gpu_does_not_fit() -> None:
@@ -90,62 +112,11 @@ def test_without_ptx_a_newer_gpu_does_not_fit() -> None:
     assert "is SM 12.0; the wheels carry kernels for 5.0, 6.0" in found.reasons[0]
 
 
-@pytest.mark.parametrize(
-    ("driver", "verdict"),
-    [
-        ("580", "no"),
-        ("580.65.05", "no"),
-        ("580.65.06", "fits"),
-        ("610.1", "fits"),
-        ("579.99", "no"),
-        (None, "warnings"),
-    ],
-)
-def test_driver(driver: str | None, verdict: str) -> None:
-    found = judge(BY_NAME["cuda"], with_gpu(changed(ADA, driver_version=driver)))
-    assert found.verdict == verdict
-
-
-def test_arm_wheels_carry_other_kernels() -> None:
-    arm = Host(
-        os="linux",
-        machine="aarch64",
-        platform="linux/arm64",
-        gpus=(changed(ADA, sm="7.5"),),
-    )
-    assert judge(BY_NAME["cuda"], arm).verdict == "no"
-    thor = msgspec.structs.replace(arm, gpus=(changed(ADA, sm="11.0"),))
-    assert judge(BY_NAME["cuda"], thor).verdict == "fits"
-
-
 def test_an_old_driver_is_named_with_what_is_needed() -> None:
     found = judge(BY_NAME["cuda"], with_gpu(changed(ADA, driver_version="470.82")))
     assert found.reasons == (
         "NVIDIA driver 470.82 is older than 580.65.06, which this profile's CUDA runtime needs",
     )
-
-
-ARM = msgspec.structs.replace(LINUX, machine="aarch64", platform="linux/arm64")
-
-
-@pytest.mark.parametrize(
-    ("sm", "driver", "verdict"),
-    [
-        ("8.7", "595.78", "no"),  # although an Ampere of SM 8.6 runs the kernels for 8.0
-        ("7.2", "595.78", "no"),
-        ("11.0", "580.00", "fits"),  # JetPack's number of a driver with CUDA 13.0
-        ("11.0", "540.4.0", "no"),
-        ("12.1", "580.95.05", "fits"),
-        ("12.1", "580.00", "no"),
-        ("9.0", "580.95.05", "fits"),
-    ],
-)
-def test_tegra_runs_only_kernels_of_its_own(sm: str, driver: str, verdict: str) -> None:
-    gpu = changed(ADA, name="NVIDIA", sm=sm, driver_version=driver)
-    fit = judge(BY_NAME["cuda"], msgspec.structs.replace(ARM, gpus=(gpu,)))
-    assert fit.verdict == verdict
-    advised = "Jetson AI Lab" in "; ".join(fit.reasons)
-    assert advised == (sm in {"8.7", "7.2"})
 
 
 def test_a_profile_with_kernels_for_orin_fits_it() -> None:

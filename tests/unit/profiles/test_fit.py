@@ -9,13 +9,12 @@ import pytest
 
 from envbuilder.host.model import Containers, Cpu, Engine, Host
 from envbuilder.profiles import fit
-from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import Expects, Profile, Requires
 from tests.support.host_trees import profile
-from tests.support.tools import tools
+from tests.support.tools import lock_of, wheel
 
 if TYPE_CHECKING:
-    from envbuilder.core import types
+    from envbuilder.profiles.lock import Lock
 
 LINUX = Host(
     os="linux",
@@ -107,30 +106,7 @@ def test_what_is_impossible_has_a_name() -> None:
     assert said(a_profile(), UNREAD, "venv")[0][1] == "unread"
 
 
-def locked(wheel: str, platform: types.Platform = "linux/amd64") -> Lock:
-    file = File(
-        kind="wheel",
-        name="torch",
-        version="2.14.1",
-        file=wheel,
-        sha256="0" * 64,
-        size=1,
-        source="default",
-        provenance="read",
-        by="test",
-    )
-    return Lock(
-        schema=2,
-        profile="cpu",
-        inputs="0" * 64,
-        state="locked",
-        reason="",
-        tools=tools(),
-        targets=(Target(platform=platform, python="3.12", base=None, files=(file,)),),
-    )
-
-
-GLIBC_228 = locked("torch-2.14.1-cp312-cp312-manylinux_2_28_x86_64.whl")
+GLIBC_228 = lock_of(wheel("torch-2.14.1-cp312-cp312-manylinux_2_28_x86_64.whl"))
 OLD = "is older than 2.28, which the wheels need"
 
 
@@ -161,7 +137,7 @@ def test_the_c_library_that_the_wheels_need(
     assert said(a_profile(), host, "venv", GLIBC_228) == expected
     # An image brings its own, and wheels that name no version run with any.
     assert said(a_profile(), host, "docker", GLIBC_228) == []
-    assert said(a_profile(), host, "venv", locked("torch-2.14.1-py3-none-any.whl")) == []
+    assert said(a_profile(), host, "venv", lock_of(wheel("torch-2.14.1-py3-none-any.whl"))) == []
 
 
 @pytest.mark.parametrize(
@@ -183,7 +159,7 @@ def test_the_version_of_macos(actual: str | None, minimum: str, expected: Said) 
     stated = a_profile(platforms=ON_MACS, requires=Requires(macos=minimum))
     assert said(stated, host, "venv") == expected
     tag = f"macosx_{minimum.replace('.', '_')}_arm64" if minimum else "any"
-    lock = locked(f"torch-2.14.1-cp312-cp312-{tag}.whl", "macos/arm64")
+    lock = lock_of(wheel(f"torch-2.14.1-cp312-cp312-{tag}.whl"), platform="macos/arm64")
     assert said(a_profile(platforms=ON_MACS), host, "venv", lock) == expected
 
 

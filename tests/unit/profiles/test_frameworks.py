@@ -16,23 +16,17 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["nvidia-cudnn-cu12", "nvidia-cublas-cu13", "nvidia-cublas", "nvidia-cuda-cupti",
-     "nvidia-nvtx", "nvidia-cusparselt-cu13", "triton", "triton-rocm", "pytorch-triton-xpu",
-     "cuda-bindings", "intel-sycl-rt", "mkl", "umf", "oneccl-devel"],
-)  # fmt: skip
-def test_runtime_libraries(name: str) -> None:
-    assert frameworks.is_runtime(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["nvidia-ml-py", "cuda-python", "numpy", "intel-extension-for-pytorch", "mkl-service",
-     "triton-model-analyzer", "torchmetrics", "rocm-docs"],
-)  # fmt: skip
-def test_packages_of_users(name: str) -> None:
-    assert not frameworks.is_runtime(name)
+def test_runtime_libraries_are_not_packages_of_users() -> None:
+    libraries = (
+        *("nvidia-cudnn-cu12", "nvidia-cublas-cu13", "nvidia-cublas", "nvidia-cuda-cupti"),
+        *("nvidia-nvtx", "nvidia-cusparselt-cu13", "triton", "triton-rocm", "pytorch-triton-xpu"),
+        *("cuda-bindings", "intel-sycl-rt", "mkl", "umf", "oneccl-devel"),
+    )
+    of_users = (
+        *("nvidia-ml-py", "cuda-python", "numpy", "intel-extension-for-pytorch", "mkl-service"),
+        *("triton-model-analyzer", "torchmetrics", "rocm-docs"),
+    )
+    assert tuple(filter(frameworks.is_runtime, (*libraries, *of_users))) == libraries
 
 
 LIBRARY = Library((resources.profiles_dir(),))
@@ -69,26 +63,19 @@ def test_every_profile_pins_its_framework(profile: Profile) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "framework"),
+    ("name", "itself", "user"),
     [
-        ("torch", "torch"), ("jax", "jax"), ("tensorflow-gpu", "tensorflow"),
-        ("jaxlib", None), ("torchvision", None), ("keras", None),
+        ("torch", "torch", "torch"), ("jax", "jax", "jax"),
+        ("tensorflow-gpu", "tensorflow", "tensorflow"), ("jaxlib", None, "jax"),
+        ("torchvision", None, "torch"), ("jax-cuda12-plugin", None, "jax"), ("flax", None, "jax"),
+        ("optax", None, "jax"), ("keras", None, "tensorflow"), ("tf-keras", None, "tensorflow"),
+        ("tensorflow-hub", None, "tensorflow"), ("tensorboard", None, None), ("numpy", None, None),
     ],
 )  # fmt: skip
-def test_names_of_frameworks(name: str, framework: str | None) -> None:
-    assert frameworks.of_name(name) == framework
-
-
-@pytest.mark.parametrize(
-    ("name", "framework"),
-    [
-        ("torchvision", "torch"), ("jaxlib", "jax"), ("jax-cuda12-plugin", "jax"),
-        ("flax", "jax"), ("optax", "jax"), ("keras", "tensorflow"), ("tf-keras", "tensorflow"),
-        ("tensorflow-hub", "tensorflow"), ("tensorboard", None), ("numpy", None),
-    ],
-)  # fmt: skip
-def test_who_needs_which_framework(name: str, framework: str | None) -> None:
-    assert frameworks.of_user(name) == framework
+def test_who_is_and_who_needs_which_framework(
+    name: str, itself: str | None, user: str | None
+) -> None:
+    assert (frameworks.of_name(name), frameworks.of_user(name)) == (itself, user)
 
 
 def test_no_distribution_is_of_two_frameworks() -> None:
@@ -96,20 +83,13 @@ def test_no_distribution_is_of_two_frameworks() -> None:
     assert len(every) == len(set(every))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["pytorch-cuda", "pytorch-mutex", "cpuonly", "cudatoolkit", "cuda", "cuda-version",
-     "cuda-cudart", "libcublas", "libcusparse", "cudnn", "nccl", "torchtriton"],
-)  # fmt: skip
-def test_conda_packages_that_are_the_hardwares(name: str) -> None:
-    assert frameworks.is_conda_runtime(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["cuda-nvcc", "cuda-python", "cupy", "libcurl", "numpy", "pytorch", "nccl-tests"]
-)
-def test_conda_packages_of_users(name: str) -> None:
-    assert not frameworks.is_conda_runtime(name)
+def test_conda_packages_that_are_the_hardwares() -> None:
+    libraries = (
+        *("pytorch-cuda", "pytorch-mutex", "cpuonly", "cudatoolkit", "cuda", "cuda-version"),
+        *("cuda-cudart", "libcublas", "libcusparse", "cudnn", "nccl", "torchtriton"),
+    )
+    of_users = (*("cuda-nvcc", "cuda-python", "cupy", "libcurl", "numpy", "pytorch", "nccl-tests"),)
+    assert tuple(filter(frameworks.is_conda_runtime, (*libraries, *of_users))) == libraries
 
 
 def test_a_compiler_of_kernels_is_that_of_one_kind_of_hardware() -> None:
@@ -123,9 +103,8 @@ def test_a_compiler_of_kernels_is_that_of_one_kind_of_hardware() -> None:
 
 
 def test_no_shipped_lock_holds_the_compiler_of_other_hardware() -> None:
-    library = Library((resources.profiles_dir(),))
-    for profile in library.profiles():
-        lock = library.lock(profile.name)
+    for profile in LIBRARY.profiles():
+        lock = LIBRARY.lock(profile.name)
         assert lock is not None
         names = {file.name for file in lock.files}
         assert not names & FRAMEWORKS[profile.framework].foreign(profile.accelerator)

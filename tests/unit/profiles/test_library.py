@@ -1,63 +1,261 @@
-"""Each profile and lock is read once a command, whoever needs it."""
+"""Profiles and locks of a command: read once, hidden by the user's own, signed by trusted keys."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import library as module
+from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.profile import load as load_profile
+from envbuilder.signatures import statement as statements
+from envbuilder.signatures.envelope import OtherSubjectError, UnknownKeyError, UnsignedError
+from tests.support import signing
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
+
+    from envbuilder.profiles.lock import File, Lock
+    from envbuilder.profiles.profile import Profile
+
+SHIPPED = resources.profiles_dir()
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the shipped profiles."""
+    return Path(shutil.copytree(SHIPPED, tmp_path / "profiles"))
+
+
+def of(profile: Profile | str, *folders: Path, trusted: Sequence[str] | None = None) -> Library:
+    """The library after the lock of a profile was used."""
+    known = Library(folders, trusted)
+    known.usable_lock(known.profile(profile) if isinstance(profile, str) else profile)
+    return known
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are read from now on."""
     log: list[str] = []
-    load_profile, read_lock = module.load_profile, profile_lock.content
-    monkeypatch.setattr(
-        module,
-        "load_profile",
-        lambda name, folders: log.append(name) or load_profile(name, folders),
-    )
-    monkeypatch.setattr(
-        profile_lock, "content", lambda path, c: log.append(path.name) or read_lock(path, c)
-    )
+    read_lock = profile_lock.content
+
+    def profile(name: str, folders: Sequence[Path]) -> Profile:
+        log.append(name)
+        return load_profile(name, folders)
+
+    def lock(path: Path, command: str) -> bytes:
+        log.append(path.name)
+        return read_lock(path, command)
+
+    monkeypatch.setattr(library, "load_profile", profile)
+    monkeypatch.setattr(profile_lock, "content", lock)
     return log
 
 
 def test_a_profile_and_its_lock_are_read_once(reads: list[str]) -> None:
-    library = Library((resources.profiles_dir(),))
-    profile = library.profile("mps")
-    assert library.profile("mps") is profile
-    assert library.usable_lock(profile) is library.lock("mps")
-    assert library.locks([profile]) == {"mps": library.lock("mps")}
+    known = Library((resources.profiles_dir(),))
+    profile = known.profile("mps")
+    assert known.profile("mps") is profile
+    assert known.usable_lock(profile) is known.lock("mps")
+    assert known.locks([profile]) == {"mps": known.lock("mps")}
     assert reads == ["mps", "mps.json"]
 
 
-def test_a_damaged_lock_counts_as_none_until_it_is_needed(tmp_path: Path, reads: list[str]) -> None:
-    shutil.copytree(resources.profiles_dir(), tmp_path / "profiles")
-    (tmp_path / "profiles" / "locks" / "mps.json").write_text("{")
-    library = Library((tmp_path / "profiles",))
-    assert library.lock("mps") is None
+def test_a_damaged_lock_counts_as_none_until_it_is_needed(copied: Path, reads: list[str]) -> None:
+    (copied / "locks" / "mps.json").write_text("{")
+    known = Library((copied,))
+    assert known.lock("mps") is None
     for _ in range(2):
         with pytest.raises(InvalidError, match="not a lock"):
-            library.usable_lock(library.profile("mps"))
+            known.usable_lock(known.profile("mps"))
     assert reads == ["mps.json", "mps"]
 
 
-def test_a_missing_lock_says_how_to_make_one(tmp_path: Path) -> None:
-    shutil.copytree(resources.profiles_dir(), tmp_path / "profiles")
-    (tmp_path / "profiles" / "locks" / "mps.json").unlink()
-    library = Library((tmp_path / "profiles",))
-    assert library.lock("mps") is None
+def test_a_missing_lock_says_how_to_make_one(copied: Path) -> None:
+    (copied / "locks" / "mps.json").unlink()
+    known = Library((copied,))
+    assert known.lock("mps") is None
     with pytest.raises(InvalidError, match="has no lock") as raised:
-        library.usable_lock(library.profile("mps"))
+        known.usable_lock(known.profile("mps"))
     assert "envbuilder lock --profile mps" in raised.value.hint
+
+
+# A lock of the user's own instead of the shipped one
+
+CPU_LOCK = profile_lock.load(SHIPPED / "locks" / "cpu.json")
+CPU = load_profile("cpu", (SHIPPED,))
+WAY_BACK = "to return to that one, remove the file"
+
+
+def with_versions(**versions: str) -> Lock:
+    """The shipped lock with other versions of some packages."""
+
+    def moved(file: File) -> File:
+        version = versions.get(file.name)
+        name = f"{file.name}-{version}-py3-none-any.whl"
+        return replace(file, version=version, file=name) if version else file
+
+    targets = (replace(t, files=tuple(map(moved, t.files))) for t in CPU_LOCK.targets)
+    return replace(CPU_LOCK, targets=tuple(targets))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A lock of the user's own for `cpu`."""
+    path = tmp_path / "locks" / "cpu.json"
+    path.parent.mkdir()
+    shutil.copy(SHIPPED / "locks" / "cpu.json", path)
+    return path
+
+
+def test_which_lock_hides_which(own: Path) -> None:
+    folders = (own.parent.parent, SHIPPED)
+    hidden = library.hidden_lock(CPU, folders)
+    assert hidden == (CPU_LOCK, own)
+    assert hidden.sentence(CPU_LOCK) == (
+        f"{own} is used instead of the lock that came with envbuilder, which is the same;"
+        f" {WAY_BACK}"
+    )
+    assert hidden.sentence(None).endswith(f"the lock that came with envbuilder; {WAY_BACK}")
+    assert library.hidden_lock(CPU, (SHIPPED,)) is None
+    assert library.hidden_lock(load_profile("mps", (SHIPPED,)), folders) is None
+
+
+def test_a_shipped_lock_that_does_not_fit_is_not_missed(own: Path) -> None:
+    folders = (own.parent.parent, SHIPPED)
+    other = replace(CPU, requirements=("torch==2.12.0+cpu",))
+    assert library.hidden_lock(other, folders) is None
+    assert library.matching_shipped(replace(CPU, name="mine"), folders) is None
+
+
+@pytest.mark.parametrize(
+    ("versions", "words", "preferable"),
+    [
+        ({}, "is the same", False),
+        ({"jinja2": "1"}, "is newer: jinja2 ", True),
+        ({"jinja2": "x"}, "is newer: jinja2 ", True),
+        ({"jinja2": "99"}, "is older: jinja2 ", False),
+        ({"jinja2": "1", "sympy": "99"}, "differs: jinja2 ", False),
+        ({"torch": "99"}, "is older: torch 2.13.0+cpu", True),
+        ({"torch": "2.12.0+cpu", "sympy": "99"}, "differs: torch 2.13.0+cpu, sympy ", True),
+        (dict.fromkeys(("jinja2", "sympy", "networkx", "mpmath"), "0"), " more", True),
+    ],
+)
+def test_how_they_differ(versions: dict[str, str], words: str, preferable: bool) -> None:
+    other = with_versions(**versions)
+    assert words in library.comparison(CPU_LOCK, other)
+    assert library.is_preferable(CPU_LOCK, other) is preferable
+
+
+def test_other_bytes_of_the_same_versions() -> None:
+    other = replace(CPU_LOCK, reason="")
+    assert library.comparison(CPU_LOCK, other) == "has the same versions"
+    assert not library.is_preferable(CPU_LOCK, other)
+
+
+def test_what_a_build_says_of_it(own: Path) -> None:
+    folders = (own.parent.parent, SHIPPED)
+    assert of(CPU, *folders).notes == ()
+    own.write_text(profile_lock.dump(with_versions(jinja2="1")))
+    (note,) = of(CPU, *folders).notes
+    assert "which is newer: jinja2" in note
+    assert note.endswith(WAY_BACK)
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_a_lock_that_cannot_be_used_names_the_way_back(own: Path, stale: bool) -> None:
+    text = profile_lock.dump(replace(CPU_LOCK, inputs="0" * 64)) if stale else "{"
+    own.write_text(text)
+    for _ in range(2):
+        with pytest.raises(InvalidError) as raised:
+            of(CPU, own.parent.parent, SHIPPED)
+        assert raised.value.hint.endswith(
+            f"; to return to the lock that came with envbuilder, remove {own}"
+        )
+        assert raised.value.hint.count("return") == 1
+
+
+# Locks that must be signed: the bytes that are used are the bytes that are judged
+
+LOCK = "mps.json"
+
+
+@pytest.fixture
+def folder(copied: Path) -> Path:
+    """Profiles beside two keys."""
+    for name in ("key.pem", "other.pem"):
+        signing.lay_key(copied.parent / name)
+    return copied
+
+
+def sign(lock: Path, key: Path, place: Path | None = None) -> None:
+    digest = {"sha256": hashlib.sha256(lock.read_bytes()).hexdigest()}
+    subject = statements.Subject(name=lock.name, digest=digest)
+    statement = statements.make([subject], library.LOCK_TYPE, {})
+    statements.write_file(place or statements.path_beside(lock), statement, signing.read_key(key))
+
+
+def use(folder: Path, *keys: str) -> Library:
+    """The library after the lock was used."""
+    return of("mps", folder, trusted=[str(folder.parent / key) for key in keys])
+
+
+def test_a_lock_by_a_trusted_key_is_used(folder: Path) -> None:
+    lock = folder / "locks" / LOCK
+    with pytest.raises(UnsignedError, match=f"^{re.escape(str(lock))}: not signed"):
+        use(folder, "key.pub")
+    sign(lock, folder.parent / "key.pem")
+    (signed,) = use(folder, "other.pub", "key.pub").signed
+    assert (signed.name, signed.type) == (LOCK, library.LOCK_TYPE)  # no path of this machine
+    with pytest.raises(UnknownKeyError):
+        use(folder, "other.pub")
+    lock.write_bytes(lock.read_bytes() + b"\n")
+    with pytest.raises(OtherSubjectError):
+        use(folder, "key.pub")
+
+
+def test_a_lock_for_a_glance_needs_no_signature(folder: Path) -> None:
+    """`detect` and `profiles` show locks; nothing is built from them."""
+    seen = Library((folder,), [str(folder.parent / "key.pub")])
+    assert seen.lock("mps") is not None
+    assert seen.signed == ()
+    assert of("mps", folder)
+
+
+def test_the_bytes_that_were_parsed_are_judged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is exchanged after it was read makes no difference."""
+    lock = folder / "locks" / LOCK
+    sign(lock, folder.parent / "key.pem")
+    right, content = lock.read_bytes(), profile_lock.content
+
+    def exchanged(path: Path, command: str) -> bytes:
+        lock.write_bytes(right.replace(b'"reason"', b' "reason"'))
+        wrong = content(path, command)
+        lock.write_bytes(right)
+        return wrong
+
+    monkeypatch.setattr(profile_lock, "content", exchanged)
+    with pytest.raises(OtherSubjectError):
+        use(folder, "key.pub")
+
+
+def test_signatures_of_shipped_locks_are_among_the_user_s(folder: Path) -> None:
+    mine = folder.parent / "mine"
+    sign(
+        folder / "locks" / LOCK, folder.parent / "key.pem", mine / "locks" / f"{LOCK}.intoto.jsonl"
+    )
+    assert len(of("mps", mine, folder, trusted=[str(folder.parent / "key.pub")]).signed) == 1
+    assert library.signature_of(folder / "locks" / LOCK, [mine]) is not None
+    assert library.signature_of(folder / "locks" / LOCK, [folder]) is None

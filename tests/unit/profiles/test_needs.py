@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 from envbuilder.core import resources
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles import accelerators, needs
-from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.fit import judge
-from envbuilder.profiles.lock import File, Lock, Target
+from envbuilder.profiles.library import Library
 from envbuilder.profiles.needs import Needs
 from envbuilder.profiles.profile import Requires
-from envbuilder.profiles.profile import load as load_profile
 from tests.support.host_trees import profile
-from tests.support.tools import tools
+from tests.support.tools import lock_of, wheel
 
 if TYPE_CHECKING:
     from envbuilder.core import types
+    from envbuilder.profiles.lock import File
 
-SHIPPED = (resources.profiles_dir(),)
+LIBRARY = Library((resources.profiles_dir(),))
 
 
 @pytest.fixture(autouse=True)
@@ -35,35 +34,7 @@ def nothing_is_remembered() -> None:
 
 
 def needs_of(name: str, platform: types.Platform) -> Needs:
-    path = profile_lock.path_for(name, SHIPPED)
-    assert path is not None
-    return accelerators.needs(load_profile(name, SHIPPED), profile_lock.load(path), platform)
-
-
-def wheel(file: str, name: str = "torch", version: str = "2.14.1") -> File:
-    return File(
-        kind="wheel",
-        name=name,
-        version=version,
-        file=file,
-        sha256="0" * 64,
-        size=1,
-        source="default",
-        provenance="read",
-        by="test",
-    )
-
-
-def lock_of(*files: File, platform: types.Platform = "linux/amd64") -> Lock:
-    return Lock(
-        schema=2,
-        profile="mine",
-        inputs="0" * 64,
-        state="locked",
-        reason="",
-        tools=tools(),
-        targets=(Target(platform=platform, python="3.12", base=None, files=files),),
-    )
+    return accelerators.needs(LIBRARY.profile(name), LIBRARY.lock(name), platform)
 
 
 def test_the_shipped_locks_say_what_the_hardware_notes_say() -> None:
@@ -188,9 +159,7 @@ def test_each_wheel_may_have_several_tags_and_the_newest_wheel_decides() -> None
 def test_a_native_environment_needs_the_c_library_of_its_wheels(
     libc: str | None, verdict: str, reason: str
 ) -> None:
-    path = profile_lock.path_for("cpu", SHIPPED)
-    assert path is not None
-    cpu, lock = load_profile("cpu", SHIPPED), profile_lock.load(path)
+    cpu, lock = LIBRARY.profile("cpu"), LIBRARY.lock("cpu")
     here = Host(
         os="linux", machine="x86_64", platform="linux/amd64", libc=libc, cpu=Cpu(flags=("avx2",))
     )

@@ -55,28 +55,24 @@ def test_all_of_them_are_shipped(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_shipped_profile_is_whole(name: str) -> None:
-    profile = profiles.load(name, SHIPPED)
+def test_a_shipped_profile_is_whole_and_its_lock_fits_and_names_no_place(name: str) -> None:
+    profile, path = profiles.load(name, SHIPPED), SHIPPED[0] / "locks" / f"{name}.json"
     assert profile.description
     assert profile.platforms
     assert profile.expects.device == profile.accelerator
     assert set(profile.indexes.values()) <= set(indexes.upstreams())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_shipped_lock_fits_its_profile(name: str) -> None:
-    path = profile_lock.path_for(name, SHIPPED)
-    assert path is not None
-    lock = profile_lock.load(path)
-    assert resolve.check(profiles.load(name, SHIPPED), lock) == ()
-    assert profile_lock.dump(lock) == path.read_text()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_shipped_lock_names_no_place(name: str) -> None:
-    text = (resources.profiles_dir() / "locks" / f"{name}.json").read_text()
+    lock, text = profile_lock.load(path), path.read_text(encoding="utf-8")
+    assert resolve.check(profile, lock) == ()
+    assert lock.inputs == profile_lock.inputs_digest(profile)
+    assert profile_lock.dump(lock) == text
     assert "://" not in text
     assert '"/' not in text.replace('"/usr/', "")
+    for target in lock.targets:
+        names = FRAMEWORKS[profile.framework].names
+        (held,) = [f.version for f in target.of_kind("wheel") if f.name in names]
+        expected = profile.expected(target.python).version
+        # PyPI's wheels of torch do not state their build.
+        assert held in (expected, expected.partition("+")[0])
 
 
 def test_states_of_shipped_locks() -> None:
@@ -272,13 +268,38 @@ def test_each_python_can_have_another_version() -> None:
     assert profile.expected(None).version == ""
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "xpu-ipex"])
-def test_what_verification_expects_is_what_the_lock_holds(name: str) -> None:
-    profile = profiles.load(name, SHIPPED)
-    lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
-    names = FRAMEWORKS[profile.framework].names
-    for target in lock.targets:
-        (held,) = [f.version for f in target.of_kind("wheel") if f.name in names]
-        expected = profile.expected(target.python).version
-        # PyPI's wheels of torch do not state their build.
-        assert held in (expected, expected.partition("+")[0])
+# Names that no profile has
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gpu", "cuda (NVIDIA), rocm (AMD), xpu (Intel) or mps (Apple)"),
+        ("nvidia", "'cuda'"),
+        ("cuda12", "'cuda'"),
+        ("cu128", "'cuda'"),
+        ("gtx1080", "'cuda-legacy'"),
+        ("pascal", "'cuda-legacy'"),
+        ("AMD", "'rocm'"),
+        ("gfx1100", "'rocm'"),
+        ("mi300x", "'rocm'"),
+        ("arc", "'xpu'"),
+        ("intel", "'xpu'"),
+        ("m1", "'mps'"),
+        ("apple_silicon", "'mps'"),
+        ("epyc", "'zendnn'"),
+        ("zendn", "'zendnn'"),
+        ("jax", "'jax-cpu' or 'jax-cuda'"),
+        ("TensorFlow", "'tensorflow-cpu' or 'tensorflow-cuda'"),
+        ("x" * 10_000, ""),
+        ("none of these", ""),
+    ],
+)
+def test_the_hardwares_maker_is_enough(name: str, meant: str) -> None:
+    words = profiles.suggestion(name, NAMES)
+    assert words.startswith(f"Did you mean {meant}? " if meant else "Known profiles: cpu, ")
+    assert words.endswith(f"Known profiles: {', '.join(NAMES)}. See `envbuilder profiles`.")
+
+
+def test_no_profile_is_suggested_that_does_not_exist() -> None:
+    assert profiles.suggestion("nvidia", ["cpu"]).startswith("Known")
