@@ -280,7 +280,7 @@ class Around(Struct, frozen=True, kw_only=True):
     closed: tuple[str, ...] = ()
     """Folders of envbuilder that are not writable."""
     shared_store: str = ""
-    """Why the shared store cannot be used, or which of its files is damaged; empty if neither."""
+    """Why the shared store cannot be used; empty if it can, or if there is none."""
     backends: tuple[str, ...] = ()
     """The backends of the profile in question."""
     python: str = ""
@@ -314,7 +314,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
             for folder in (settings.cache_dir, settings.data_dir)
             if not os.access(existing(folder), os.W_OK)
         ),
-        shared_store=_shared_store(lock, host, settings),
+        shared_store=_shared_store(settings),
         backends=tuple(profile.backends) if profile else (),
         python=python,
         python_fix=python_fix,
@@ -382,11 +382,8 @@ def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...
     return disks((downloads(files, settings), environment))
 
 
-def _shared_store(lock: Lock | None, host: Host, settings: Settings) -> str:
-    if settings.shared_store is None:
-        return ""
-    why = store.objection(settings.shared_store)
-    return why or store.damage(_files(lock, host), settings)
+def _shared_store(settings: Settings) -> str:
+    return store.objection(settings.shared_store) if settings.shared_store else ""
 
 
 def _files(lock: Lock | None, host: Host) -> tuple[File, ...]:

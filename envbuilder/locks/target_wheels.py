@@ -6,7 +6,6 @@ Wheels of named indexes come from these, and each framework has one name.
 from __future__ import annotations
 
 import contextlib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -227,10 +226,9 @@ def _size(url: str, session: Session, silent_hosts: list[str]) -> int | None:
 
 def _stated_size(answer: requests.Response) -> int | None:
     """Return the size that a response to HEAD states; None if it states none, or not the file's."""
-    if answer.status_code != 200 or answer.headers.get("Content-Encoding"):
-        return None
     # An HTML page instead of a file comes from a proxy or portal that requires a login.
-    if answer.headers.get("Content-Type", "").lower().startswith("text/html"):
-        return None
-    length = answer.headers.get("Content-Length", "").strip()
-    return int(length) or None if re.fullmatch(r"[0-9]{1,15}", length) else None
+    page = answer.headers.get("Content-Type", "").lower().startswith("text/html")
+    packed = answer.headers.get("Content-Encoding")
+    return (
+        http.length(answer) or None if answer.status_code == 200 and not (page or packed) else None
+    )

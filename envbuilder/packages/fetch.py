@@ -13,30 +13,24 @@ import sys
 import tempfile
 import tomllib
 from concurrent.futures import as_completed
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from envbuilder.core import parallel, pip, uv_program
 from envbuilder.core.errors import BuildError, ChangedFileError, ToolError, WrongHashError
 from envbuilder.core.files import file_sha256, full_or_broken
 from envbuilder.core.http import (
-    FILE_BYTES,
     OtherSizeError,
     UnavailableError,
     download,
     host_of,
-    length,
     open_session,
-    request,
 )
 from envbuilder.core.settings import require_writable
-from envbuilder.core.text import gigabytes
 from envbuilder.packages import space
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
@@ -164,28 +158,9 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
         with progress.task(f"look for {len(remaining)} files"):
             urls = _locate(target, remaining, settings)
         session = open_session()
-        sized = [_sized(f, urls.get(f.sha256, ()), session, progress) for f in remaining]
-        space.require_rooms([space.downloads(sized, settings)])
-        total = sum(f.room for f in sized) or None
-        _download_all(remaining, total, urls, store, session, progress)
+        space.require_rooms([space.downloads(remaining, settings)])
+        _download_all(remaining, urls, store, session, progress)
     return len(missing)
-
-
-def _sized(file: File, urls: Sequence[str], session: Session, progress: Progress) -> File:
-    """Return the file, with the size that its source announces if the lock states none.
-
-    Nothing but progress and the space on the disk depends on that.
-    """
-    import requests
-
-    for url in urls if file.size is None else ():
-        with suppress(requests.RequestException, OSError):
-            with request(session, "HEAD", url) as response:
-                size = length(response) if response.ok else None
-            if size and size <= FILE_BYTES:
-                progress.note(f"{file.basename}: {gigabytes(size)}, as {host_of(url)} announces")
-                return replace(file, size=size)
-    return file
 
 
 def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
@@ -283,12 +258,12 @@ def _ask_uv(
 
 def _download_all(
     files: Sequence[File],
-    total: int | None,
     urls: dict[str, tuple[str, ...]],
     store: Store,
     session: Session,
     progress: Progress,
 ) -> None:
+    total = sum(f.room for f in files) or None
     with (
         progress.task(f"fetch {len(files)} files", total, unit="bytes") as task,
         parallel.pool(PARALLEL, session.stop) as pool,
@@ -317,9 +292,7 @@ def _download_one(
             if store.has(file.sha256):  # another process was faster
                 return
             origin = host_of(url)
-            digests: list[str] = []
-            # A partial file may be from other bytes, and bytes may be damaged on the way. Twice
-            # the same wrong bytes are what the source has.
+            # A partial file may be from other bytes, and bytes may be damaged on the way.
             for _ in range(3 if part.exists() else 2):
                 try:
                     _bring(session, url, part, file, advance)
@@ -331,11 +304,7 @@ def _download_one(
                     problems.append(f"{origin}: {error}")
                     break
                 except WrongHashError as error:
-                    wrong = error
-                    if error.actual in digests:
-                        wrong = _changed(file, origin, f"has sha256 {error.actual}")
-                        break
-                    digests.append(error.actual)
+                    wrong = _changed(file, origin, f"has sha256 {error.actual}")
                 else:
                     return
     if wrong is not None:

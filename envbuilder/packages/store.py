@@ -13,7 +13,6 @@ import errno
 import hashlib
 import os
 import stat
-import time
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from envbuilder.core import files
@@ -235,7 +234,6 @@ def _copied(source: Path, target: Path) -> str:
 
 
 _FOLDERS = (NAME, "datasets", "bases")
-_PATIENCE_SECONDS = 5.0
 
 
 def objection(root: Path) -> str:
@@ -251,24 +249,4 @@ def objection(root: Path) -> str:
         return f"the shared store cannot be used: {error.filename}: {error.strerror}"
     if not folders:
         return f"the shared store cannot be used: {root}: holds no {NAME}/"
-    return ""
-
-
-def damage(files: Iterable[File], settings: Settings) -> str:
-    """Return which of these files has other bytes in the shared store; empty if none is known to.
-
-    Small files are read first, as far as a few seconds allow.
-    """
-    store = Store.of(settings)
-    shared = [f for f in files if store.is_shared(f.sha256)]
-    end = time.monotonic() + _PATIENCE_SECONDS
-    for file in sorted(shared, key=lambda f: f.size or 0):
-        path = store.path(file.sha256)
-        try:
-            wrong = file.size not in {None, path.stat().st_size}
-            wrong = wrong or (time.monotonic() < end and file_sha256(path) != file.sha256)
-        except OSError as error:
-            return f"the shared store is damaged: {path}: {error.strerror or error}"
-        if wrong:
-            return f"the shared store is damaged: {path} is not {file.basename}"
     return ""

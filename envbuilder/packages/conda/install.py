@@ -15,10 +15,8 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core import archives
-from envbuilder.core.archives import Tar, path_objection, reserved_objection
+from envbuilder.core.archives import path_objection, reserved_objection
 from envbuilder.core.errors import BuildError
-from envbuilder.core.text import shown
 from envbuilder.packages.conda import records
 
 if TYPE_CHECKING:
@@ -45,7 +43,6 @@ def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
             raise BuildError(
                 f"{package.file}: is a package for {package.subdir}, not for {step.subdir}"
             )
-        _require_bounded(package, archive(step, package))
         _require_contained(package, archive(step, package), step.prefix)
     asyncio.run(_install(step))
     env = Path(step.env)
@@ -111,34 +108,6 @@ def _plain(text: str, step: InstallConda) -> str:
     for folder in (step.env, step.cache, step.folder):
         text = text.replace(f"{folder}/", "")
     return re.sub(r"\s*\n\s*(Caused by: )?", ": ", text.strip())
-
-
-def _require_bounded(package: Package, path: Path) -> None:
-    """Raise `BuildError` if a package unpacks to more than it may; py-rattler has no limit."""
-
-    def failure(reason: str) -> BuildError:
-        return BuildError(
-            f"{package.file}: cannot be unpacked: {reason}", "Leave the package out of the profile."
-        )
-
-    packed = path.stat().st_size
-    try:
-        if not package.file.endswith(".conda"):
-            with path.open("rb") as stream:
-                _require_small(Tar(stream, packed, failure), failure)
-            return
-        with archives.open_zip(path) as outer:
-            for name in (n for n in outer.namelist() if n.endswith(".tar.zst")):
-                with outer.open(name) as part:
-                    _require_small(Tar(part, packed, failure), failure)
-    except archives.BAD_ZIP as error:
-        raise failure(str(error)) from error
-
-
-def _require_small(archive: Tar, failure: Callable[[str], BuildError]) -> None:
-    for member in archive:
-        if member.name.startswith("info/") and member.size > records.LARGEST:
-            raise failure(f"{shown(member.name)} has {member.size} bytes")
 
 
 def _require_contained(package: Package, path: Path, prefix: str) -> None:

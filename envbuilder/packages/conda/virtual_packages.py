@@ -38,6 +38,12 @@ def findings(target: Target, host: Host) -> Iterator[Finding]:
             text = f"whether this machine has {name} {required} is not known"
             yield Finding("warning", text, "unread")
             continue
+        needed, systems = _SYSTEMS.get(name, ("", {host.os}))
+        if host.os not in systems:
+            its = f"this host is {host.os} on {host.machine}"
+            text = f"the conda packages are for {needed}, and {its}"
+            yield Finding("impossible", text, "platform")
+            continue
         finding = judge(host, required)
         if finding.level != "note":
             yield finding
@@ -55,8 +61,6 @@ def _at_least(name: str, actual: str | None, required: str) -> Finding:
 
 
 def _glibc(host: Host, required: str) -> Finding:
-    if host.os != "linux":
-        return _of_another(host, "glibc")
     name, _, number = (host.libc or "glibc").partition(" ")
     if name != "glibc":
         text = f"the C library is {name}, and the conda packages need glibc"
@@ -65,26 +69,8 @@ def _glibc(host: Host, required: str) -> Finding:
 
 
 def _linux(host: Host, required: str) -> Finding:
-    if host.os != "linux":
-        return _of_another(host, "Linux")
     numbers = re.match(r"[0-9]+(\.[0-9]+)*", host.kernel or "", re.ASCII)
     return _at_least("the Linux kernel", numbers[0] if numbers else None, required)
-
-
-def _osx(host: Host, required: str) -> Finding:
-    if host.os != "macos":
-        return _of_another(host, "macOS")
-    return _at_least("macOS", host.os_version, required)
-
-
-def _unix(host: Host, wanted: str) -> Finding:
-    del wanted
-    return _of_another(host, "a Unix") if host.os == "other" else _FITS
-
-
-def _of_another(host: Host, wanted: str) -> Finding:
-    text = f"the conda packages are for {wanted}, and this host is {host.os} on {host.machine}"
-    return Finding("impossible", text, "platform")
 
 
 def _archspec(host: Host, wanted: str) -> Finding:
@@ -126,6 +112,13 @@ _JUDGES: dict[str, Judge] = {
     "__cuda": _cuda,
     "__glibc": _glibc,
     "__linux": _linux,
-    "__osx": _osx,
-    "__unix": _unix,
+    "__osx": lambda host, required: _at_least("macOS", host.os_version, required),
+    "__unix": lambda *_: _FITS,
 }
+_SYSTEMS = {
+    "__glibc": ("glibc", {"linux"}),
+    "__linux": ("Linux", {"linux"}),
+    "__osx": ("macOS", {"macos"}),
+    "__unix": ("a Unix", {"linux", "macos"}),
+}
+"""Virtual packages → the operating systems that have them."""

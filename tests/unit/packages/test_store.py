@@ -7,7 +7,6 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from envbuilder.core import files
@@ -272,20 +271,6 @@ def test_a_file_that_cannot_be_read_there_is_fetched(
     assert not Store.of(settings).has(file(WHEEL).sha256)
 
 
-def test_a_file_that_fails_to_be_read_there_is_damage(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = fill(tmp_path / "shared")
-
-    def fail(path: Path) -> str:
-        raise OSError(5, "Input/output error", str(path))
-
-    monkeypatch.setattr(store, "file_sha256", fail)
-    assert store.damage([file(WHEEL)], settings) == (
-        f"the shared store is damaged: {path}: Input/output error"
-    )
-
-
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe"])
 def test_a_planted_partial_file_is_not_written_through(tmp_path: Path, kind: str) -> None:
     theirs = tmp_path / "theirs"
@@ -349,20 +334,3 @@ def test_a_closed_folder_is_named(tmp_path: Path, below: str) -> None:
         assert "Permission denied" in store.objection(root)
     finally:
         (root / below).chmod(0o700)
-
-
-def test_damage_is_found_by_size_and_by_hash(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert store.damage([file(WHEEL)], settings) == ""
-    path = fill(tmp_path / "shared")
-    assert store.damage([file(WHEEL), file(b"elsewhere")], settings) == ""
-    path.chmod(0o644)
-    path.write_bytes(WHEEL[::-1])
-    assert str(path) in store.damage([file(WHEEL)], settings)
-    monkeypatch.setattr(store, "_PATIENCE_SECONDS", 0)
-    assert store.damage([file(WHEEL)], settings) == "", "there was no time to read it"
-    path.write_bytes(WHEEL[:-1])
-    assert str(path) in store.damage([file(WHEEL)], settings)
-    own = msgspec.structs.replace(settings, cache_dir=tmp_path / "shared")
-    assert store.damage([file(WHEEL)], own) == "", "the user's own is checked when it is used"

@@ -194,30 +194,6 @@ def test_a_package_without_a_list_of_paths_is_refused_in_one_line(tmp_path: Path
     assert "\n" not in error.message
 
 
-# --- what packages unpack to
-
-
-@pytest.mark.parametrize("kind", [".conda", ".tar.bz2"])
-def test_descriptions_of_a_package_are_bounded(
-    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = conda.Package(name="wordy", kind=kind, files={"share/x": conda.Entry(b"x" * 5_000)})
-    given = step(tmp_path, made)
-    largest = max(len(text) for text in descriptions(made))
-    monkeypatch.setattr(records, "LARGEST", largest)
-    path = install.archive(given, given.packages[0])
-    install._require_bounded(given.packages[0], path)  # what is no description may be larger
-    monkeypatch.setattr(records, "LARGEST", largest - 1)
-    error = refused(given)
-    assert error.message.startswith(f"{made.file}: cannot be unpacked: 'info/")
-    assert error.message.endswith(f" has {largest} bytes")
-    assert error.hint == "Leave the package out of the profile."
-
-
-def descriptions(package: conda.Package) -> list[bytes]:
-    return [conda._json(c) for c in conda._info(package).values()]
-
-
 @pytest.mark.parametrize("kind", [".conda", ".tar.bz2"])
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\3\4" + bytes(100)])
 def test_what_is_no_archive_is_refused(content: bytes, kind: Any, tmp_path: Path) -> None:

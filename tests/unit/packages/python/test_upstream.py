@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -12,8 +11,10 @@ import pytest
 import requests
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
-from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python import indexes, upstream
@@ -218,9 +219,13 @@ def test_shipped_claims_are_whole() -> None:
     assert len(found) >= 5
     for claim in found:
         assert claim.index in indexes.upstreams()
-        assert claim.files
         assert claim.metadata.by
-        assert all(f.by for f in claim.files)
+        assert all(map(Requirement, claim.metadata.requires_dist))
+        names = [parse_wheel_filename(file.file)[:2] for file in claim.files]
+        release = (indexes.canonical(claim.distribution), Version(claim.version))
+        assert names == [release] * len(claim.files) != []
+        assert len({file.file for file in claim.files}) == len(names)
+        assert all(file.by for file in claim.files)
 
 
 def test_bytes_checked_by_us_are_read() -> None:
@@ -231,16 +236,9 @@ def test_bytes_checked_by_us_are_read() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("torch-2.0+x-", "torch-2.1+x-", "is not torch 2.0"),
-        (
-            "torch-2.0+x-cp311-cp311-linux_x86_64.whl",
-            "torch-2.0+x.tar.gz",
-            "not the name of a wheel",
-        ),
         ("torch-2.0+x-", "../torch-2.0+x-", "file"),
         (HASH, "abc", "sha256"),
         ("by: a lock", "from: a lock", "unknown key"),
-        ("jinja2;", "jinja2 ~", "requires_dist"),
         ("index: pytorch-cpu", "index: https://x", "index"),
     ],
 )
@@ -248,11 +246,6 @@ def test_wrong_claims_are_refused(tmp_path: Path, old: str, new: str, message: s
     load(tmp_path, TEXT)
     with pytest.raises(InvalidError, match=message):
         load(tmp_path, TEXT.replace(old, new))
-
-
-def test_a_file_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="appears twice"):
-        load(tmp_path, TEXT + TEXT.splitlines()[-1] + "\n")
 
 
 def test_offers_say_the_weaker_provenance(tmp_path: Path) -> None:
@@ -272,11 +265,3 @@ def test_any_text_is_a_claim_or_a_clear_error(
 ) -> None:
     with pytest.raises(InvalidError):
         load(tmp_path_factory.mktemp("c"), text.replace("\r", "\n"))
-
-
-def test_a_version_that_is_none_is_an_error(tmp_path: Path) -> None:
-    source = next(iter(sorted((resources.profiles_dir() / "claims").glob("*.yaml"))))
-    text = re.sub(r"(?m)^version: .*$", "version: NaN.8", source.read_text())
-    (tmp_path / "x.yaml").write_text(text)
-    with pytest.raises(InvalidError, match=r"'NaN\.8' is not a version"):
-        upstream.load_claim(tmp_path / "x.yaml")
