@@ -28,7 +28,7 @@ from envbuilder.core import decoding, files, ownership, text
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import printable
 from envbuilder.fleet import judge
-from envbuilder.fleet.model import LONGEST_REASON, SCHEMA, Entry, Group, JobId, NodeName, Summary
+from envbuilder.fleet.model import LONGEST_REASON, Entry, Group, JobId, NodeName, Summary
 from envbuilder.fleet.planning import SAFE_FOLDER, Plan
 from envbuilder.fleet.slurm import SUFFIX
 
@@ -86,21 +86,23 @@ def read(folder: Path) -> Plan:
     Raises `InvalidError` if there is none, it is damaged, or not the user's own.
     """
     ownership.require_own(folder)
-    path = folder / PLAN
     hint = "Name the folder of an earlier run: --resume FOLDER"
-    try:
-        content = files.read(path, _LARGEST)
-        decoding.require_few_values(content)
-        plan = decoding.from_json(content, Plan)
+    with _reading(folder / PLAN, "the plan of a run", hint):
+        plan = decoding.convert(decoding.strict_json(files.read(folder / PLAN, _LARGEST)), Plan)
         text.stamp_time(plan.started)
+    return plan
+
+
+@contextlib.contextmanager
+def _reading(path: Path, what: str, hint: str) -> Iterator[None]:
+    """Raise `InvalidError` for a file that cannot be read, or is not what it should be."""
+    try:
+        yield
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         problem = printable(str(error), LONGEST_REASON)
-        raise InvalidError(f"{path}: not the plan of a run: {problem}", hint) from error
-    if plan.schema != SCHEMA:
-        raise InvalidError(f"{path}: it has schema {plan.schema}, expected {SCHEMA}", hint)
-    return plan
+        raise InvalidError(f"{path}: not {what}: {problem}", hint) from error
 
 
 def script(folder: Path, node: str) -> Path:
@@ -200,20 +202,9 @@ def read_summary(path: Path) -> Summary:
     """
     file = path / SUMMARY if path.is_dir() else path
     hint = f"Name the folder of a finished run, or the file {SUMMARY} in it."
-    try:
-        content = files.read(file, decoding.LARGEST)
-    except OSError as error:
-        problem = f"{file}: cannot be read: {error.strerror or error}"
-        raise InvalidError(problem, hint) from error
-    try:
-        data = decoding.strict_json(content)
-        stated = data.get("schema") if isinstance(data, dict) else None
-        if isinstance(stated, int) and stated != SCHEMA:
-            raise InvalidError(f"{file}: it has schema {stated}, expected {SCHEMA}")
+    with _reading(file, "a summary of a fleet", hint):
+        data = decoding.strict_json(files.read(file, decoding.LARGEST))
         return _checked(decoding.convert(data, Summary))
-    except ValueError as error:
-        problem = printable(str(error), LONGEST_REASON)
-        raise InvalidError(f"{file}: not a summary of a fleet: {problem}", hint) from error
 
 
 def _checked(summary: Summary) -> Summary:

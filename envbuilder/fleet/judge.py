@@ -6,7 +6,7 @@ A node writes its result into a file; here it is checked, since it may hold anyt
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -18,7 +18,6 @@ from envbuilder.core.text import amount, counted, percent, printable
 from envbuilder.fleet.model import (
     LONGEST_REASON,
     PROVEN,
-    SCHEMA,
     Detected,
     Entry,
     JobId,
@@ -50,7 +49,7 @@ class Result(Struct, frozen=True, kw_only=True):
     against a node that lies on purpose.
     """
 
-    schema: int
+    schema: Literal[1] = 1
     run: RunId
     job: JobId
     node: NodeName
@@ -113,16 +112,12 @@ def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
 
 def _parsed(content: bytes, **expected: str) -> Result:
     """Return a result; raise `InvalidError` if it is malformed, or another job's."""
-    if len(content) > LARGEST:
-        raise InvalidError(f"not a node's result: larger than {LARGEST >> 20} MiB")
     try:
         decoding.require_few_values(content)
         result = decoding.from_json(content, Result)
     except (ValueError, RecursionError) as error:
         problem = printable(str(error), LONGEST_REASON)
         raise InvalidError(f"not a node's result: {problem}") from error
-    if result.schema != SCHEMA:
-        raise InvalidError(f"it has schema {result.schema}, expected {SCHEMA}")
     for key, value in expected.items():
         if getattr(result, key) != value:
             raise InvalidError(f"it is of {key} {getattr(result, key)}, expected {value}")

@@ -14,7 +14,6 @@ from envbuilder.payload.options import SUBSET_EPOCHS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SCHEMA = 1
 LONGEST_REASON = 300
 MOST_NAMED = 8
 """Nodes that a sentence names."""

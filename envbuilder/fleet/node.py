@@ -15,7 +15,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.text import printable
 from envbuilder.fleet import judge
 from envbuilder.fleet.judge import Result
-from envbuilder.fleet.model import SCHEMA, Detected
+from envbuilder.fleet.model import Detected
 from envbuilder.host import probe
 from envbuilder.profiles import choice
 from envbuilder.project import catalog
@@ -70,7 +70,6 @@ def examine(
         )
         content = _read(report)
     return Result(
-        schema=SCHEMA,
         run=run,
         job=job,
         node=node,

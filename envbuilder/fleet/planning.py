@@ -18,7 +18,6 @@ from envbuilder.core.text import counted, printable
 from envbuilder.fleet import groups, slurm
 from envbuilder.fleet.model import (
     LONGEST_TOGETHER_SECONDS,
-    SCHEMA,
     Entry,
     Promise,
     RunId,
@@ -77,7 +76,7 @@ class Common(Struct, frozen=True, kw_only=True):
 class Plan(Struct, frozen=True, kw_only=True):
     """What a run is to do. It holds all that `--resume` needs."""
 
-    schema: int
+    schema: Literal[1] = 1
     run: RunId
     scheduler: Literal["slurm"]
     started: Annotated[str, Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z\Z")]
@@ -140,7 +139,6 @@ def plan(
             # Whatever the Python.
             parallel.require_possible(name, library.profile(name).expected(None))
     return Plan(
-        schema=SCHEMA,
         run=each.run,
         scheduler="slurm",
         started=started(each.run),

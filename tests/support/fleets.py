@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders
 from envbuilder.fleet import judge
-from envbuilder.fleet.model import SCHEMA, Detected, Node, Promise
+from envbuilder.fleet.model import Detected, Node, Promise
 from envbuilder.fleet.planning import Common, Plan
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm, parse_jobs
 from tests.support import reports
@@ -40,7 +40,6 @@ def result(
 ) -> bytes:
     """What a node sends: by default, that it passed."""
     facts: dict[str, Any] = {
-        "schema": SCHEMA,
         "run": RUN,
         "job": job,
         "node": node,
@@ -61,7 +60,7 @@ def failed(node: str, job: str, code: int | None, message: str) -> bytes:
 
 
 def plan(*promises: Promise, **changes: Any) -> Plan:
-    facts = {"schema": SCHEMA, "run": RUN, "scheduler": "slurm", "started": STARTED}
+    facts = {"run": RUN, "scheduler": "slurm", "started": STARTED}
     facts |= {
         "quick": False,
         "epochs": 1,

@@ -12,6 +12,7 @@ import pytest
 from envbuilder.core import decoding, ownership
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import folder as folders
+from envbuilder.fleet import judge
 from envbuilder.fleet.model import Group
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary, unreported
@@ -53,6 +54,15 @@ def test_a_time_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace(plan.started, "20261340T991500Z"))
     with pytest.raises(InvalidError, match="not the plan of a run: time data"):
         folders.read(tmp_path / "run")
+
+
+def test_a_result_that_is_too_large_is_empty(tmp_path: Path) -> None:
+    folders.create(tmp_path / "run", fleets.plan(fleets.promise()), {})
+    for node, size in (("n1", judge.LARGEST), ("n2", judge.LARGEST + 1)):
+        with folders.result_path(tmp_path / "run", node, "7").open("wb") as result:
+            result.truncate(size)
+    sizes = {n: len(c) for n, c in folders.arrived(tmp_path / "run", {"n1": "7", "n2": "7"})}
+    assert sizes == {"n1": judge.LARGEST, "n2": 0}
 
 
 def owned_by_a_stranger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +154,7 @@ def with_group(**values: Any) -> dict[str, Any]:
     [
         ([], "Expected `object`"),
         ({}, "missing required field"),
-        (changed(schema=2), "it has schema 2, expected 1"),
+        (changed(schema=2), "$.schema"),
         (changed(schema="1"), "schema"),
         (changed(run="../../etc"), "run"),
         (changed(scheduler="cron"), "scheduler"),
