@@ -31,7 +31,7 @@ import torch
 from envbuilder.payload.machine import device
 from envbuilder.payload.machine.accelerators import device_of
 from envbuilder.payload.numerics import precision
-from envbuilder.payload.speed import captured
+from envbuilder.payload import captured
 from envbuilder.payload.training import dataset, eager, model, train
 
 way, device_name, folder = sys.argv[1:]

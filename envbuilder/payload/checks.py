@@ -11,12 +11,11 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from . import frameworks
+from . import frameworks, measure
 from .machine import clock, contention, hardware, threads
-from .numerics import arithmetic, determinism, numerics, precision, profiling
+from .numerics import arithmetic, numerics, precision
 from .options import only_compiled
 from .report import PASSED, SKIPPED, UNREPEATED, WARNING, CheckError
-from .speed import measure
 from .training import blind_test, train
 from .training.dataset import SIDE
 
@@ -29,6 +28,9 @@ Result = Tuple[str, str]
 
 LEAST_MOVE = 1e-3
 """Minimum distance that training must move each parameter, relative to the parameter's norm."""
+
+SEEDED_STEPS, QUICK_SEEDED_STEPS = 20, 5
+"""Steps of the two trainings from one seed."""
 
 DROPPED_FROM = 1 << 16
 """Number of values on which dropout is tested."""
@@ -149,14 +151,53 @@ def check_answers(run: Run, framework: Framework, job: Job) -> Result:
     return PASSED, f"{count} images without labels were answered"
 
 
+def device_problems(
+    accelerator: str,
+    device_type: str,
+    devices: Tuple[str, ...],
+    observation: Observation,
+    growth: Optional[int],
+    needed: int,
+) -> Tuple[List[str], str]:
+    """Return why the work was not done on the accelerator, and a sentence on the evidence.
+
+    ``devices`` are the device types of parameters, gradients and activations in a training step,
+    ``device_type`` is what the framework calls a device of the accelerator. ``growth`` is by how
+    many bytes the device's memory grew from before the training to after it, None if the framework
+    does not count them; ``needed`` is the size of the data alone.
+    """
+    sentences = []
+    if devices != (device_type,):
+        sentences.append(f"tensors of the training step lived on {', '.join(devices) or 'nothing'}")
+    if accelerator == "cpu":
+        if observation.on_device():
+            sentences.append(f"the profiler saw work elsewhere: {observation.on_device()[0].name}")
+        if not any("conv" in kernel.name.lower() for kernel in observation.kernels):
+            sentences.append("the profiler saw no convolution on the CPU")
+        return sentences, f"the profiler saw {len(observation.kernels)} operators on the CPU"
+    # A name without a time is no kernel that ran.
+    kernels = [kernel for kernel in observation.on_device() if kernel.microseconds > 0]
+    if growth is not None and growth < needed:
+        sentences.append(
+            f"the memory of {accelerator} grew by {growth} bytes, less than the data's {needed}"
+        )
+    # MPS has no profiler activity, and CUPTI is often blocked in containers.
+    if not kernels and growth is None:
+        sentences.append(f"neither a kernel nor memory of {accelerator} was used")
+    count = f"{len(kernels)} different kernels" if kernels else "no kernel"
+    how = f"the profiler saw {count} on {accelerator}"
+    return sentences, how if growth is None else f"{how}; its memory grew by {growth} bytes"
+
+
 def check_device_used(
     run: Run, framework: Framework, devices: Tuple[str, ...], growth: Optional[int]
 ) -> Result:
     """Require that tensors, kernels and memory were on the requested device, and only there."""
     assert run.observed is not None
     needed = sum(len(part.labels) * SIDE * SIDE for part in run.tensors)
-    evidence = profiling.Evidence(devices, run.observed, growth, needed)
-    problems, seen = profiling.problems(run.accelerator, framework.device_type(), evidence)
+    problems, seen = device_problems(
+        run.accelerator, framework.device_type(), devices, run.observed, growth, needed
+    )
     if problems:
         raise CheckError("; ".join([*problems, seen]))
     return PASSED, f"parameters, gradients and activations were on {run.accelerator}; {seen}"
@@ -198,9 +239,9 @@ def check_gradients(run: Run, framework: Framework) -> Result:
 
 def check_determinism(run: Run, framework: Framework) -> Result:
     """Compare two trainings from one seed; a difference is reported as a warning, not a failure."""
-    steps = determinism.QUICK_STEPS if run.options.quick else determinism.STEPS
+    steps = QUICK_SEEDED_STEPS if run.options.quick else SEEDED_STEPS
     batches = framework.batches(run.tensors[0], steps)
-    comparison = determinism.compare(framework, run.options.seed, batches)
+    comparison = compare_seeded(framework, run.options.seed, batches)
     run.determinism = comparison
     text = f"two trainings of {steps} steps from one seed"
     if comparison["equal"]:
@@ -209,6 +250,24 @@ def check_determinism(run: Run, framework: Framework) -> Result:
         f"{text} give weights that differ by up to {comparison['largest_difference']:.1e}; "
         f"{framework.deterministic} makes them equal"
     )
+
+
+def compare_seeded(framework: Framework, seed: int, batches: List[Any]) -> Dict[str, Any]:
+    """Return the report's ``determinism``: train twice on the same batches and compare the weights.
+
+    Reported, not judged: cuDNN and MPS choose kernels and orders of summation for speed, and equal
+    results must be requested. A difference comes from the random numbers or from the arithmetic;
+    the largest absolute one of two weights is infinite if a weight is not finite.
+    """
+    trained = []
+    for _ in range(2):
+        job = framework.job(seed)
+        for batch in batches:
+            job.train(batch)
+        trained.append(job.weights())
+    differences = [framework.largest(trained[0][name] - trained[1][name]) for name in trained[0]]
+    largest = max(d if math.isfinite(d) else math.inf for d in differences)
+    return {"steps": len(batches), "equal": largest == 0.0, "largest_difference": largest}
 
 
 def check_measurements(run: Run, framework: Framework) -> Result:

@@ -10,16 +10,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import (
+    TYPE_CHECKING,
     Any,
     Callable,
     Dict,
     Iterator,
     List,
     Optional,
-    Protocol,
     Sequence,
     Tuple,
 )
+
+if TYPE_CHECKING:
+    from .training.dataset import Split
+    from .training.train import Curve
 
 TOP = 15
 """Maximum number of kernels that the report names."""
@@ -108,31 +112,6 @@ Scores = List[List[float]]
 
 Traffic = Tuple[int, Callable[[], Any]]
 """A number of bytes, and the work that moves them once."""
-
-
-class Split(Protocol):
-    """Images (unsigned bytes, row by row) and labels; only the first ``count`` are used."""
-
-    @property
-    def images(self) -> bytes:
-        """Return the images."""
-
-    @property
-    def labels(self) -> bytes:
-        """Return their labels."""
-
-    @property
-    def count(self) -> int:
-        """Return how many are used."""
-
-
-class Curve(Protocol):
-    """A loss curve: pairs of a step's number and its loss."""
-
-    points: List[Tuple[int, float]]
-
-    def add(self, losses: List[float]) -> None:
-        """Add the losses of an epoch's steps."""
 
 
 @dataclass(frozen=True)

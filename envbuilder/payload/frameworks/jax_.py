@@ -24,11 +24,11 @@ from ..interface import Kernel, Observation, Step, Traffic
 from ..machine import hardware
 from ..machine import threads as thread_counts
 from ..machine.device import limited
+from ..measure import COPY, array_bytes
 from ..numerics import arithmetic
 from ..numerics.precision import LOWERING_VARIABLES
 from ..numerics.reference import Step as Gradients
 from ..report import CheckError
-from ..speed.measure import COPY, array_bytes
 from .jax_job import Job, Programs
 from .numpy_ import NumpyFramework
 

@@ -13,8 +13,9 @@ from ..training.dataset import SIDE
 from ..training.train import first_batches
 
 if TYPE_CHECKING:
-    from ..interface import Comparison, Errors, Split
+    from ..interface import Comparison, Errors
     from ..numerics.reference import Step
+    from ..training.dataset import Split
 
 
 class NumpyFramework(interface.Framework):

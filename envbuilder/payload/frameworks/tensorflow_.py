@@ -23,11 +23,11 @@ from ..machine import hardware
 from ..machine import threads as thread_counts
 from ..machine.accelerators import ACCELERATORS
 from ..machine.device import NO_KERNEL, first_line, limited, require_nodes, require_undisguised
+from ..measure import COPY, array_bytes
 from ..numerics import arithmetic, precision
 from ..numerics.reference import Geometry
 from ..numerics.reference import Step as Gradients
 from ..report import CheckError
-from ..speed.measure import COPY, array_bytes
 from . import tensorflow_job
 from .numpy_ import NumpyFramework
 from .tensorflow_job import Batch, Differentiation, Job

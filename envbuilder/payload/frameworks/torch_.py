@@ -5,18 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from .. import interface
+from .. import captured, interface
 from ..interface import Step, Tensors, Traffic
 from ..machine import device, facts, hardware
 from ..machine.accelerators import ACCELERATORS, Accelerator, device_of
-from ..numerics import arithmetic, extensions, numerics, precision, profiling, reference
-from ..speed import captured
-from ..speed.measure import COPY, array_bytes
+from ..measure import COPY, array_bytes
+from ..numerics import arithmetic, extensions, numerics, precision, reference
 from ..training import eager, model
 
 if TYPE_CHECKING:
     from ..interface import Comparison, Errors
     from ..numerics.reference import Trial
+    from ..training.dataset import Split
 
 PROFILED_STEPS = 3
 
@@ -117,7 +117,7 @@ class Torch(interface.Framework):
         """Return the settings in effect."""
         return precision.observe(self.torch, self.accelerator)
 
-    def hold(self, split: interface.Split) -> Tensors:
+    def hold(self, split: Split) -> Tensors:
         """Copy a split to the device."""
         return eager.tensors(self.torch, split, self.accelerator)
 
@@ -150,7 +150,7 @@ class Torch(interface.Framework):
         job.model.train()
         census = eager.observe(job, *batch)
         steps = partial(_train, job, [batch] * PROFILED_STEPS)
-        observation = profiling.observe(self.torch, self.accelerator, steps)
+        observation = eager.profile(self.torch, self.accelerator, steps)
         return Step(tuple(sorted(census.devices)), tuple(sorted(census.dtypes)), observation)
 
     def norm(self, array: Any) -> float:

@@ -21,7 +21,7 @@ from ..machine import clock, device
 from ..machine.accelerators import device_of
 from ..report import PASSED, WARNING
 from ..training import eager, model, train
-from . import arithmetic, extensions, numerics, profiling, reference
+from . import arithmetic, extensions, numerics, reference
 
 if TYPE_CHECKING:
     from ..interface import Comparison, Observation, Tensors
@@ -177,7 +177,7 @@ def _measure_inference(bench: Bench, outcome: Outcome) -> None:
             batch = batches[number % len(batches)]
             without.append(clock.timed(bench.wait, partial(net, batch))[0])
             compiled.append(clock.timed(bench.wait, partial(call, batch))[0])
-        outcome.observed["inference"] = profiling.observe(
+        outcome.observed["inference"] = eager.profile(
             torch, bench.accelerator, partial(call, batches[0])
         )
     outcome.inference_eager_ms = statistics.median(without) * 1e6 / size
@@ -212,7 +212,7 @@ def _measure_training(bench: Bench, outcome: Outcome) -> None:
             samples[id(job)].append(spent / len(batches))
     outcome.training_eager_ms = statistics.median(samples[id(plain)]) * 1000
     outcome.training_ms = statistics.median(samples[id(compiled)]) * 1000
-    outcome.observed["training"] = profiling.observe(
+    outcome.observed["training"] = eager.profile(
         torch, bench.accelerator, partial(_steps, compiled, batches[:PROFILED_STEPS])
     )
 

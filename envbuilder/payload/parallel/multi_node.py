@@ -1,10 +1,10 @@
 """One node's part of a training on several: each device alone, then all ranks of all nodes.
 
 Every node runs this once, and sees the folder that all of them share. Each attempt has a folder of
-its own there, so that no file of an earlier one is taken for a result. In it, every node has one
-file, written anew at each stage by one rename, and every rank leaves its results: what is compared
-never passed through the network under test. Node 0 judges them as those of one machine
-(``parallel``).
+its own there, so that no file of an earlier one is taken for a result. In it, every node makes a
+folder with one file, written anew at each stage by one rename, and every rank leaves its results:
+what is compared never passed through the network under test. Node 0 judges them as those of one
+machine (``parallel``).
 
 torchrun joins the ranks at node 0's address, with fixed numbers. Its store listens on all
 interfaces of node 0 (torch 2.13); c10d's rendezvous would use the same store, and number the nodes
@@ -84,10 +84,10 @@ class Folder:
         """What this node's file contains."""
 
     def join(self) -> None:
-        """Make this node's file; raise CheckError if this attempt already has such a node."""
+        """Make this node's folder; raise CheckError if this attempt already has such a node."""
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            self._file(self.number).touch(exist_ok=False)
+            self._file(self.number).parent.mkdir()
         except FileExistsError:
             raise CheckError(
                 f"node {self.number} has taken part in {self.path.name} before: each attempt needs"
@@ -141,7 +141,7 @@ class Folder:
         return [number for number in failed if number != self.number]
 
     def _file(self, number: int) -> Path:
-        return self.path / f"node-{number}.json"
+        return self.path / f"node-{number}" / "node.json"
 
 
 class _Part:

@@ -19,15 +19,17 @@ from typing import (
 )
 
 from .. import interface
-from ..interface import Tensors
+from ..interface import Kernel, Observation, Tensors
 from ..machine import device
-from ..machine.accelerators import device_of
+from ..machine.accelerators import ACCELERATORS, device_of
 from . import model
 from .dataset import SIDE
 from .train import DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH, first_batches
 
 if TYPE_CHECKING:
+    from .dataset import Split
     from .model import Form
+    from .train import Curve
 
 Batch = Tuple[Any, Any]
 """Images, normalised and in the form's memory layout, and their labels."""
@@ -46,7 +48,7 @@ class Job(interface.Job):
     generator: Any
     extension: Optional[str] = None
     """What an extension of torch did to the network and its optimizer."""
-    curve: Optional[interface.Curve] = None
+    curve: Optional[Curve] = None
     on_first_step: Optional[Callable[[], None]] = None
     order: Any = None
     """The order of images in the last epoch, on the device."""
@@ -148,7 +150,7 @@ class Job(interface.Job):
         return {"optimizer": optimizer, "extension": self.extension, **self.form.summary()}
 
 
-def tensors(torch: Any, split: interface.Split, accelerator: str) -> Tensors:
+def tensors(torch: Any, split: Split, accelerator: str) -> Tensors:
     """Copy a split to the device: images (N, 1, 28, 28) as unsigned bytes, labels (N) as int64."""
     labels = torch.frombuffer(bytearray(split.labels), dtype=torch.uint8)[: split.count]
     length = split.count * SIDE * SIDE
@@ -254,3 +256,36 @@ def observe(job: Job, images: Any, labels: Any) -> Census:
         if parameter.grad is not None:
             census.add(parameter.grad)
     return census
+
+
+def profile(torch: Any, accelerator: str, work: Callable[[], Any]) -> Observation:
+    """Run ``work`` under the profiler, without device activity if that is not available."""
+    cpu = torch.profiler.ProfilerActivity.CPU
+    activity = ACCELERATORS[accelerator].profiler
+    if activity:
+        device_activity = getattr(torch.profiler.ProfilerActivity, activity)
+        try:
+            return _profile(torch, accelerator, work, [cpu, device_activity])
+        except RuntimeError:
+            # The profiler's library for the device is missing or blocked; if the work itself is at
+            # fault, it raises again below.
+            pass
+    return _profile(torch, accelerator, work, [cpu])
+
+
+def _profile(
+    torch: Any, accelerator: str, work: Callable[[], Any], activities: List[Any]
+) -> Observation:
+    with torch.profiler.profile(activities=activities) as profiler:
+        work()
+        device.synchronize(torch, accelerator)
+    return Observation(tuple(_kernels(torch, profiler)))
+
+
+def _kernels(torch: Any, profiler: Any) -> List[Kernel]:
+    kernels = []
+    for event in profiler.key_averages():
+        on_device = event.device_type != torch.autograd.DeviceType.CPU
+        spent = event.self_device_time_total if on_device else event.self_cpu_time_total
+        kernels.append(Kernel(event.key, float(spent), on_device))
+    return kernels

@@ -17,7 +17,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import torch
-from envbuilder.payload.speed import captured
+from envbuilder.payload import captured
 from envbuilder.payload.training import dataset, eager
 
 torch.set_num_threads(1)

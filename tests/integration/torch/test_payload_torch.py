@@ -261,8 +261,8 @@ torch.exp = lambda values: real(values) * float("inf")
 """
 
 VAE_DOES_NOT_LEARN = """
-from envbuilder.payload.numerics import vae
-vae.LEARNING_RATE = 0.0
+from envbuilder.payload import torch_checks
+torch_checks.LEARNING_RATE = 0.0
 """
 
 
@@ -361,7 +361,7 @@ def test_a_measurement_that_fails_is_null_and_a_warning(
     torch_python: Path, tmp_path: Path, tiny: Path
 ) -> None:
     code = "from envbuilder.payload.frameworks.torch_ import Torch\n"
-    code += "from envbuilder.payload.speed import measure\n"
+    code += "from envbuilder.payload import measure\n"
     code += "Torch._room = measure._inference = lambda *arguments: 1 / 0\n"
     done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
     assert done.code == 0

@@ -230,7 +230,7 @@ def test_arithmetic_is_checked_in_every_dtype(
 def test_two_trainings_are_compared_on_the_same_batches(
     monkeypatch: pytest.MonkeyPatch, quick: bool
 ) -> None:
-    steps = checks.determinism.QUICK_STEPS if quick else checks.determinism.STEPS
+    steps = checks.QUICK_SEEDED_STEPS if quick else checks.SEEDED_STEPS
     asked: list[Any] = []
 
     def batches(data: Any, count: int) -> list[str]:
@@ -238,7 +238,7 @@ def test_two_trainings_are_compared_on_the_same_batches(
         return ["a batch"]
 
     ready = framework(batches=batches)
-    compared = replaced(monkeypatch, checks.determinism, "compare", {"equal": True})
+    compared = replaced(monkeypatch, checks, "compare_seeded", {"equal": True})
     run = a_run(quick=quick, seed=5)
     run.tensors = ("training",)  # type: ignore[assignment]
     text = f"two trainings of {steps} steps from one seed give equal weights"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from envbuilder.payload import measure
 from envbuilder.payload.frameworks.torch_ import Torch
 from envbuilder.payload.interface import Tensors
-from envbuilder.payload.speed import measure
 
 MIB = 1 << 20
 

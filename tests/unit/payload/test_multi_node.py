@@ -102,7 +102,7 @@ def measured(folder: Path, number: int = 0, device: str = "cpu") -> Any:
 
 
 def end_of(folder: Path, number: int) -> Any:
-    return launch.read(folder / "attempt-7" / f"node-{number}.json").get("ended")
+    return launch.read(folder / "attempt-7" / f"node-{number}" / "node.json").get("ended")
 
 
 def test_two_nodes_in_step(other: Other, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_an_autoencoder_must_learn_from_the_training_images(
     run, ready = a_run(seed=7), Torch(TORCH, "cpu")
     run.tensors = ("training", "test")  # type: ignore[assignment]
     losses = [560.0] + [550.0] * 9 + [200.0] * 9 + [190.0]
-    trained = replaced(monkeypatch, torch_checks.vae, "train", losses)
+    trained = replaced(monkeypatch, torch_checks, "train_vae", losses)
     assert torch_checks.check_vae(run, ready) == (PASSED, "loss 560 to 190 in 20 steps")
     assert trained.calls == [(TORCH, "cpu", "training", 7)]
     trained.value = [550.0] * 20
@@ -169,3 +169,36 @@ def test_a_compile_backend_is_measured_with_the_same_trials(
     assert [outcome.backend for outcome in run.outcomes] == ["inductor"]
     assert judged.calls == [(run.outcomes[0], run.tolerance)]
     assert '"phase": "compile inductor"' in stream.getvalue()
+
+
+# ---- the autoencoder
+
+FALLING = [500.0 - 8 * step for step in range(torch_checks.VAE_STEPS)]
+
+
+def test_a_loss_that_falls() -> None:
+    assert torch_checks.vae_problems(FALLING) == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("step", [1, 17, torch_checks.VAE_STEPS])
+def test_one_loss_that_is_not_finite(value: float, step: int) -> None:
+    losses = [*FALLING[: step - 1], value, *FALLING[step:]]
+    assert torch_checks.vae_problems(losses) == [
+        f"the loss of a variational autoencoder is not finite from step {step} on"
+    ]
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [500.0] * torch_checks.VAE_STEPS,
+        [500.0] * 5 + [500.0 * torch_checks.GAIN * 1.01] * (torch_checks.VAE_STEPS - 5),
+        FALLING[::-1],
+        [500.0] * 5 + [-3.0] * (torch_checks.VAE_STEPS - 5),
+    ],
+    ids=["flat", "hardly", "rising", "negative"],
+)
+def test_a_loss_that_does_not_fall(losses: list[float]) -> None:
+    (sentence,) = torch_checks.vae_problems(losses)
+    assert "is expected" in sentence

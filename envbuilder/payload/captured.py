@@ -15,13 +15,13 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List
 
-from ..machine import clock
-from ..machine.accelerators import device_of
-from ..training import eager, model
-from ..training.train import BATCH, LEARNING_RATE, steps_of
+from .machine import clock
+from .machine.accelerators import device_of
+from .training import eager, model
+from .training.train import BATCH, LEARNING_RATE, steps_of
 
 if TYPE_CHECKING:
-    from ..interface import Tensors
+    from .interface import Tensors
 
 WARM_UP = 3
 """Steps on a stream of their own before the capture, in which libraries choose and allocate."""

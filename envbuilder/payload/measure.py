@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-from ..machine import clock
-from ..training.dataset import SIDE
-from ..training.model import WEIGHTS
+from .machine import clock
+from .training.dataset import SIDE
+from .training.model import WEIGHTS
 
 if TYPE_CHECKING:
-    from ..interface import Framework, Job, Tensors
+    from .interface import Framework, Job, Tensors
 
 MIB = 1 << 20
 LEAST_ARRAY, MOST_ARRAY = 64 * MIB, 512 * MIB

@@ -1,3 +1,0 @@
-"""Speed of the device: compute rates, bandwidth, latency."""
-
-from __future__ import annotations
