@@ -92,16 +92,6 @@ def check_dropout(run: Run, framework: Framework) -> Result:
     return PASSED, f"a half drops {max(shares):.1%} in training and nothing in evaluation"
 
 
-def check_build(framework: Framework) -> Result:
-    """Require a build of the framework that can drive the accelerator."""
-    return PASSED, framework.require_build()
-
-
-def check_device(framework: Framework) -> Result:
-    """Require that the device allocates, computes and returns right results; name its runtime."""
-    return PASSED, framework.require_usable()
-
-
 def check_shared_memory() -> Result:
     """Warn if data loader workers cannot use /dev/shm; the payload itself does not need it."""
     problem, text = hardware.shared_problem()
@@ -119,7 +109,7 @@ def check_step(run: Run) -> Result:
 
 def check_accuracy(run: Run) -> Result:
     """Require finite losses and the minimum accuracy."""
-    gate, reached = run.options.gate_for(run.data), run.epochs[-1]["accuracy"]
+    gate, reached = run.options.gates_for(run.data).accuracy, run.epochs[-1]["accuracy"]
     losses = [epoch["loss"] for epoch in run.epochs]
     if not all(math.isfinite(loss) for loss in losses):
         raise CheckError(f"the training loss is not finite: {losses}")
@@ -132,7 +122,7 @@ def check_accuracy(run: Run) -> Result:
 
 def check_learning(run: Run) -> Result:
     """Require that the training loss fell far enough and that every parameter moved."""
-    most, loss = run.options.most_loss_for(run.data), run.epochs[-1]["loss"]
+    most, loss = run.options.gates_for(run.data).loss, run.epochs[-1]["loss"]
     still = [name for name, moved in run.moved.items() if not moved >= LEAST_MOVE]
     if still:
         raise CheckError(f"the training did not change {', '.join(still)}")

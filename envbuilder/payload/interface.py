@@ -18,6 +18,7 @@ from typing import (
     List,
     Optional,
     Sequence,
+    Set,
     Tuple,
 )
 
@@ -133,6 +134,23 @@ class Step:
     devices: Tuple[str, ...]
     dtypes: Tuple[str, ...]
     observation: Observation
+
+
+@dataclass
+class Census:
+    """Device types and dtypes of parameters, gradients and activations in a training step."""
+
+    devices: Set[str] = field(default_factory=set)
+    dtypes: Set[str] = field(default_factory=set)
+
+    def add(self, device: str, dtype: str) -> None:
+        """Record one array."""
+        self.devices.add(device)
+        self.dtypes.add(dtype)
+
+    def step(self, observation: Observation) -> Step:
+        """Return them with what the profiler saw."""
+        return Step(tuple(sorted(self.devices)), tuple(sorted(self.dtypes)), observation)
 
 
 class Job(ABC):

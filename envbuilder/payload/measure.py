@@ -107,10 +107,14 @@ def measure(
     parts: Dict[str, Callable[[], Any]] = {
         "matmul": partial(_matmuls, bench),
         "bandwidth": partial(_bandwidth, bench),
-        "launch_seconds": partial(_launch, bench),
+        # The seconds per smallest operation when many are launched one after another.
+        "launch_seconds": lambda: bench.median(bench.framework.smallest(), bench.budget.launch),
         "inference": partial(_inference, bench),
         "logging": partial(_logging, bench),
-        "captured": partial(_captured, bench),
+        # Whole epochs of captured steps; a quick run has no whole epochs.
+        "captured": lambda: (
+            None if bench.budget is QUICK else bench.framework.captured(bench.data, bench.seed)
+        ),
         "epoch_flops": partial(training_flops, len(bench.data.labels)),
     }
     result: Dict[str, Any] = {}
@@ -174,11 +178,6 @@ def array_bytes(accelerator: str, free: Optional[int], cache: Optional[int]) -> 
     return size if free is None else max(MIB, min(size, free // SHARE))
 
 
-def _launch(bench: Bench) -> float:
-    """Return the seconds per smallest operation when many are launched one after another."""
-    return bench.median(bench.framework.smallest(), bench.budget.launch)
-
-
 def _inference(bench: Bench) -> Dict[str, Any]:
     work, size = bench.trained.inference(bench.test.images)
     seconds = bench.median(work, bench.budget.inference)
@@ -204,13 +203,6 @@ def _logging(bench: Bench) -> Dict[str, Any]:
         "every_step_seconds": statistics.median(samples[_every_step]),
         "at_end_seconds": statistics.median(samples[_at_end]),
     }
-
-
-def _captured(bench: Bench) -> Optional[Dict[str, Any]]:
-    """Measure whole epochs of captured steps; a quick run has no whole epochs."""
-    if bench.budget is QUICK:
-        return None
-    return bench.framework.captured(bench.data, bench.seed)
 
 
 def _timed_steps(

@@ -97,14 +97,6 @@ class Options:
             return gates_at(MIN_ACCURACY)
         return QUICK[min(self.epochs_for(data), len(QUICK)) - 1]
 
-    def gate_for(self, data: Dataset) -> float:
-        """Return the required accuracy, a fraction."""
-        return self.gates_for(data).accuracy
-
-    def most_loss_for(self, data: Dataset) -> float:
-        """Return the bound on the mean training loss of the last epoch."""
-        return self.gates_for(data).loss
-
     def backends(self) -> Tuple[str, ...]:
         """Return the compile backends to measure; a quick run measures none."""
         return () if self.quick else self.compile_backends

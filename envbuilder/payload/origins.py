@@ -27,6 +27,7 @@ from typing import (
     Tuple,
 )
 
+from .machine.threads import read_text
 from .report import PASSED, WARNING, CheckError
 from .start import DRIVER_FOLDERS, Start, below, environment, guarded
 
@@ -128,7 +129,7 @@ def check(start: Start, run: Dict[str, Any], framework: str, cache: str = "") ->
     ``cache`` is the folder of code that this process compiled itself, if it did.
     """
     loaded = look(cache)
-    judged = judge(loaded, lambda: library_names(sys.prefix))
+    judged = judge(loaded, _own_libraries)
     run.update(summary(start, loaded, judged, framework))
     if start.as_found:
         named = "; ".join(judged.problems[:3]) or "everything lies below the interpreter's prefix"
@@ -148,16 +149,14 @@ def check(start: Start, run: Dict[str, Any], framework: str, cache: str = "") ->
 
 def require(start: Start, cache: str = "") -> None:
     """Raise CheckError if code of this process is foreign; for processes without a report."""
-    if start.as_found:
-        return
-    problems = judge(look(cache), lambda: library_names(sys.prefix)).problems
+    problems = [] if start.as_found else judge(look(cache), _own_libraries).problems
     if problems:
         raise CheckError("; ".join(problems[:5]))
 
 
 def failing(start: Start) -> bool:
     """Return whether the code loaded so far already fails, which makes training pointless."""
-    return not start.as_found and bool(judge(look(), lambda: library_names(sys.prefix)).problems)
+    return not start.as_found and bool(judge(look(), _own_libraries).problems)
 
 
 def summary(start: Start, loaded: Loaded, judged: Judgement, framework: str) -> Dict[str, Any]:
@@ -243,7 +242,7 @@ def look(cache: str = "") -> Loaded:
         roots,
         closed,
         () if _shared(sys.base_prefix) else (sys.base_prefix,),
-        _read(Path("/etc/ld.so.preload")),
+        re.sub("#.*", "", read_text(Path("/etc/ld.so.preload"))),
     )
 
 
@@ -322,20 +321,11 @@ def _shared(prefix: str) -> bool:
     return os.path.realpath(prefix) in {"/", "/usr", "/usr/local", "/opt/homebrew"}
 
 
-def library_names(prefix: str) -> List[str]:
-    """Return the names of all shared libraries below a prefix."""
+def _own_libraries() -> List[str]:
+    """Return the names of all shared libraries below the environment's prefix."""
     return [
         name
-        for _, _, files in os.walk(prefix)
+        for _, _, files in os.walk(sys.prefix)
         for name in files
         if ".so" in name or ".dylib" in name
     ]
-
-
-def _read(path: Path) -> str:
-    try:
-        return "\n".join(
-            line.partition("#")[0] for line in path.read_text(errors="replace").splitlines()
-        )
-    except OSError:
-        return ""

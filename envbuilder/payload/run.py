@@ -129,8 +129,8 @@ class Run:
             "batch": train.BATCH,
             "learning_rate": train.LEARNING_RATE,
             "gamma": train.GAMMA,
-            "min_accuracy": self.options.gate_for(self.data),
-            "max_loss": self.options.most_loss_for(self.data),
+            "min_accuracy": self.options.gates_for(self.data).accuracy,
+            "max_loss": self.options.gates_for(self.data).loss,
             "moved": self.moved,
             **self.job.summary(),
         }

@@ -19,7 +19,6 @@ from .machine import clock, contention, device, facts, threads
 from .machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES, device_of
 from .numerics import compilers, extensions, numerics, precision
 from .training import eager, model, train
-from .training.dataset import Split
 
 if TYPE_CHECKING:
     from .interface import Tensors
@@ -93,7 +92,7 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
     timed = _train(job, setting, feed)
     limits = contention.limits(torch.get_num_threads() if setting.device == "cpu" else None)
     meanwhile = contention.between(counted, contention.read(), limits)
-    accuracy = train.accuracy(job, eager.tensors(torch, _first(data.test), setting.device))
+    accuracy = train.accuracy(job, eager.tensors(torch, data.test.first(TESTED), setting.device))
     dtypes = [] if setting.compile_backend else _dtypes(job, setting, data)
     # Preparation before the loop counts as part of an image's time, as it does in an epoch.
     seconds = 1 / statistics.median(timed.rates) + feed.seconds / setting.samples
@@ -133,7 +132,7 @@ def check_compile(setting: Setting, data: Dataset) -> Dict[str, Any]:
         setting.device,
         setting.form,
         training,
-        eager.tensors(torch, _first(data.test), setting.device),
+        eager.tensors(torch, data.test.first(TESTED), setting.device),
         numerics.trials(torch, training, numerics.TRIALS),
         tolerance,
     )
@@ -159,10 +158,6 @@ def _order(torch: Any, count: int, samples: int, generator: Any) -> Any:
     return torch.cat(passes)[:samples]
 
 
-def _first(split: Split) -> Split:
-    return Split(split.images, split.labels, min(split.count, TESTED))
-
-
 def _feed(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
     if setting.workers is None:
         return _from_device(torch, setting, data, order)
@@ -183,7 +178,9 @@ def _feed(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
             moved = images.to(place, non_blocking=True)
             yield model.arrange(torch, moved, setting.form), labels.to(place)
 
-    return Feed(batches(), start_method=method_of(dataloader))
+    # The start method that really is in use.
+    context = dataloader.multiprocessing_context if setting.workers else None
+    return Feed(batches(), start_method=str(context.get_start_method()) if context else None)
 
 
 def _from_device(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
@@ -234,8 +231,8 @@ def _train(job: eager.Job, setting: Setting, feed: Feed) -> Timed:
 
 def _dtypes(job: eager.Job, setting: Setting, data: Dataset) -> List[str]:
     """Return the dtypes of tensors in a training step; they show whether bfloat16 took part."""
-    few = Split(data.train.images, data.train.labels, min(data.train.count, train.BATCH))
-    images, labels = eager.batches(eager.tensors(job.torch, few, setting.device), 1)[0]
+    few = eager.tensors(job.torch, data.train.first(train.BATCH), setting.device)
+    images, labels = eager.batches(few, 1)[0]
     batch = model.arrange(job.torch, images, job.form)
     return sorted(eager.observe(job, batch, labels).dtypes)
 
@@ -297,9 +294,3 @@ def load(
         worker_init_fn=alike if workers else None,
         pin_memory=pinned,
     )
-
-
-def method_of(dataloader: Any) -> Optional[str]:
-    """Return the start method that a DataLoader really uses; None if it has no workers."""
-    context = dataloader.multiprocessing_context
-    return str(context.get_start_method()) if dataloader.num_workers and context else None

@@ -94,11 +94,7 @@ def setting(options: argparse.Namespace) -> trial.Setting:
 
 def variables(pairs: Sequence[str]) -> Dict[str, str]:
     """Parse ``NAME=VALUE`` pairs; an empty value means that the variable is to be removed."""
-    result = {}
-    for pair in pairs:
-        name, _, value = pair.partition("=")
-        result[name] = value
-    return result
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:

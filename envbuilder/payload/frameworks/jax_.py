@@ -10,7 +10,6 @@ instructions of this executable there. It does not prove which library computed 
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import tempfile
@@ -24,6 +23,7 @@ from ..interface import Kernel, Observation, Step, Traffic
 from ..machine import hardware
 from ..machine import threads as thread_counts
 from ..machine.device import limited
+from ..machine.facts import installed
 from ..measure import COPY, array_bytes
 from ..numerics import arithmetic
 from ..numerics.precision import LOWERING_VARIABLES
@@ -141,8 +141,8 @@ class Jax(NumpyFramework):
     def facts(self) -> Dict[str, Optional[str]]:
         """Return version, build and the version of the build's CUDA runtime."""
         plugins = {name: build for row in PLATFORMS.values() for name, build in row.plugins.items()}
-        build = next((build for name, build in plugins.items() if _installed(name)), "cpu")
-        runtime = _installed(RUNTIMES[build]) if build in RUNTIMES else None
+        build = next((build for name, build in plugins.items() if installed(name)), "cpu")
+        runtime = installed(RUNTIMES[build]) if build in RUNTIMES else None
         return {"version": self.version, "build": build, "runtime": runtime}
 
     def threads(self) -> Dict[str, Optional[int]]:
@@ -157,7 +157,7 @@ class Jax(NumpyFramework):
         if accelerator not in PLATFORMS:
             raise CheckError(f"JAX is verified on {', '.join(PLATFORMS)}, not on {accelerator}")
         row = PLATFORMS[accelerator]
-        if row.plugins and not any(map(_installed, row.plugins)):
+        if row.plugins and not any(map(installed, row.plugins)):
             raise CheckError(
                 f"jax {self.version} is installed without a plugin for {accelerator}; "
                 f"install jax[{row.extra}], or verify with --device cpu"
@@ -262,6 +262,10 @@ class Jax(NumpyFramework):
         """Convert bytes to float32 with MNIST's mean and deviation."""
         return self._programs.normalise(images)
 
+    def cut(self, array: Any, first: int, count: int) -> Any:
+        """Return a part of an array."""
+        return self._programs.cut(array, first, count)
+
     def job(self, seed: int) -> Job:
         """Prepare a new network and optimizer."""
         return Job(self, self._programs, seed)
@@ -353,13 +357,6 @@ def _train(job: Job, batch: Any) -> None:
     for _ in range(PROFILED_STEPS):
         loss = job.train(batch)
     job.wait(loss)
-
-
-def _installed(distribution: str) -> Optional[str]:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def type_of(device: Any) -> str:

@@ -10,9 +10,7 @@ from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
-    Callable,
     Dict,
-    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -20,15 +18,14 @@ from typing import (
     Tuple,
 )
 
-from .. import interface
 from ..numerics.reference import PLAIN, Geometry
 from ..training import model
 from ..training.model import DROPPED, SHARES
-from ..training.train import DEVIATION, EPSILON, GAMMA, LEARNING_RATE, MEAN, RHO, TEST_BATCH
+from ..training.train import DEVIATION, EPSILON, GAMMA, LEARNING_RATE, MEAN, RHO
+from .numpy_ import NumpyFramework, NumpyJob
 
 if TYPE_CHECKING:
     from ..interface import Tensors
-    from .numpy_ import NumpyFramework
 
 IMAGES = ("NHWC", "HWIO", "NHWC")
 
@@ -51,7 +48,7 @@ class Programs:
         self.normalise = jax.jit(self._normalise)
         self.shuffle = jax.jit(self._shuffle)
         self.cut = jax.jit(self._cut, static_argnums=2)
-        self.classify = jax.jit(self._classify)
+        self.classify = jax.jit(lambda weights, images: self._network(weights, images, None)[0])
         self.gradients = jax.jit(jax.value_and_grad(partial(self._loss, key=None), has_aux=True))
         self.witnesses = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
         self.drop = jax.jit(self._drop, static_argnums=1)
@@ -79,9 +76,6 @@ class Programs:
     def _cut(self, array: Any, first: Any, count: int) -> Any:
         # Compiled for any ``first``; the array's own slices would be for one each.
         return self.jax.lax.dynamic_slice_in_dim(array, first, count)
-
-    def _classify(self, weights: Dict[str, Any], images: Any) -> Any:
-        return self._network(weights, images, None)[0]
 
     def _network(self, weights: Dict[str, Any], images: Any, key: Any) -> Tuple[Any, List[Any]]:
         """Return log-probabilities, and the activations of all layers; no key, no dropout."""
@@ -159,11 +153,11 @@ Batch = Tuple[Any, Any]
 """Images, normalised, and their labels."""
 
 
-class Job(interface.Job):
+class Job(NumpyJob):
     """One training on a device."""
 
     def __init__(self, framework: NumpyFramework, programs: Programs, seed: int) -> None:
-        self._framework, self._programs = framework, programs
+        self.framework, self._programs = framework, programs
         random, numpy = programs.jax.random, framework.numpy
         weights = model.initial(numpy, seed)
         zeros = {name: numpy.zeros_like(value) for name, value in weights.items()}
@@ -172,10 +166,6 @@ class Job(interface.Job):
         self.state: State = framework.put(State(weights, zeros, zeros, dropping))
         self._rate = framework.put(numpy.float32(LEARNING_RATE))
         self._shuffled: Optional[Batch] = None
-
-    def wait(self, result: Any = None) -> None:
-        """Wait until the device has finished."""
-        self._framework.wait(result)
 
     def shuffle(self, data: Tensors) -> None:
         """Begin an epoch. The order is drawn on the device."""
@@ -186,7 +176,7 @@ class Job(interface.Job):
     def step(self, first: int, count: int) -> Any:
         """Train on a batch of the shuffled images and return its loss."""
         assert self._shuffled is not None
-        images, labels = (self._programs.cut(part, first, count) for part in self._shuffled)
+        images, labels = (self.framework.cut(part, first, count) for part in self._shuffled)
         return self.train((images, labels))
 
     def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
@@ -216,39 +206,11 @@ class Job(interface.Job):
         """Return losses as numbers, all at once."""
         return [float(loss) for loss in self._programs.jax.device_get(list(losses))]
 
-    def taken(self) -> List[int]:
-        """Return the order of the last epoch."""
-        return [int(number) for number in self._framework.fetch(self.order)]
-
-    def labels(self, data: Tensors) -> List[int]:
-        """Return the labels of a split."""
-        return [int(label) for label in self._framework.fetch(data.labels)]
-
-    def predict(self, images: Any) -> Iterator[interface.Scores]:
-        """Yield log-probabilities of images as bytes, by ``TEST_BATCH``."""
-        for first in range(0, len(images), TEST_BATCH):
-            count = min(TEST_BATCH, len(images) - first)
-            batch = self._programs.normalise(self._programs.cut(images, first, count))
-            scores = self._programs.classify(self.state.weights, batch)
-            yield self._framework.fetch(scores).tolist()
-
-    def inference(self, images: Any) -> Tuple[Callable[[], Any], int]:
-        """Return a function that classifies the first batch of images, and how many these are."""
-        count = min(TEST_BATCH, len(images))
-        batch = self._programs.normalise(self._programs.cut(images, 0, count))
-        return partial(self._programs.classify, self.state.weights, batch), count
+    def classify(self, images: Any) -> Any:
+        """Return log-probabilities of normalised images."""
+        return self._programs.classify(self.state.weights, images)
 
     def weights(self) -> Dict[str, Any]:
         """Copy the parameters by name: numpy's float64."""
-        fetch, double = self._framework.fetch, self._framework.numpy.float64
-        return {name: fetch(value).astype(double) for name, value in self.state.weights.items()}
-
-    def summary(self) -> Dict[str, Any]:
-        """Return the optimizer; the form is the published one, with channels last."""
-        return {
-            "optimizer": "Adadelta",
-            "extension": None,
-            "reordered": None,
-            "memory_format": "channels_last",
-            "dropout": None,
-        }
+        weights = self.state.weights.items()
+        return {name: self.framework.fetch(value).astype("float64") for name, value in weights}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 from .. import interface
 from ..interface import Tensors
 from ..numerics import arithmetic, reference
 from ..training.dataset import SIDE
-from ..training.train import first_batches
+from ..training.train import TEST_BATCH, first_batches
 
 if TYPE_CHECKING:
     from ..interface import Comparison, Errors
@@ -36,6 +36,10 @@ class NumpyFramework(interface.Framework):
     def normalise(self, images: Any) -> Any:
         """Convert bytes (N, 28, 28) to float32 (N, 28, 28, 1), as the training does."""
 
+    def cut(self, array: Any, first: int, count: int) -> Any:
+        """Return a part of an array."""
+        return array[first : first + count]
+
     @abstractmethod
     def compute(self, function: Callable[..., Any], inputs: List[Any], dtype: str) -> Any:
         """Call a function with the framework's ``arithmetic.Operators`` and numpy's inputs.
@@ -60,14 +64,12 @@ class NumpyFramework(interface.Framework):
 
     def content(self, array: Any) -> bytes:
         """Return an array's integers as unsigned bytes, copied back from the device."""
-        content: bytes = self.fetch(array).astype(self.numpy.uint8).tobytes()
-        return content
+        return bytes(self.fetch(array).astype(self.numpy.uint8))
 
     def floats(self, arrays: Sequence[Any]) -> bytes:
         """Return the numbers of arrays as float32, copied back from the device."""
         parts = [self.fetch(array).astype(self.numpy.float32).ravel() for array in arrays]
-        content: bytes = self.numpy.concatenate(parts).tobytes()
-        return content
+        return bytes(self.numpy.concatenate(parts))
 
     def batches(self, data: Tensors, count: int) -> List[Tuple[Any, Any]]:
         """Return the first batches, normalised, with labels; small data are repeated."""
@@ -92,3 +94,48 @@ class NumpyFramework(interface.Framework):
         trials = reference.trials(self.numpy, batches)
         steps = [self.backward(trial.weights, trial.images, trial.labels) for trial in trials]
         return reference.compare(steps, trials, partial(reference.relative_error, self.numpy))
+
+
+class NumpyJob(interface.Job):
+    """One training by such a framework, in the published form but for the channels' place."""
+
+    framework: NumpyFramework
+
+    @abstractmethod
+    def classify(self, images: Any) -> Any:
+        """Return log-probabilities of normalised images."""
+
+    def wait(self, result: Any = None) -> None:
+        """Wait until the device has finished."""
+        self.framework.wait(result)
+
+    def taken(self) -> List[int]:
+        """Return the order of the last epoch."""
+        return [int(number) for number in self.framework.fetch(self.order)]
+
+    def labels(self, data: Tensors) -> List[int]:
+        """Return the labels of a split."""
+        return [int(label) for label in self.framework.fetch(data.labels)]
+
+    def predict(self, images: Any) -> Iterator[interface.Scores]:
+        """Yield log-probabilities of images as bytes (N, 28, 28), by ``TEST_BATCH``."""
+        for first in range(0, len(images), TEST_BATCH):
+            count = min(TEST_BATCH, len(images) - first)
+            batch = self.framework.normalise(self.framework.cut(images, first, count))
+            yield self.framework.fetch(self.classify(batch)).tolist()
+
+    def inference(self, images: Any) -> Tuple[Callable[[], Any], int]:
+        """Return a function that classifies the first batch of images, and how many these are."""
+        count = min(TEST_BATCH, len(images))
+        batch = self.framework.normalise(self.framework.cut(images, 0, count))
+        return partial(self.classify, batch), count
+
+    def summary(self) -> Dict[str, Any]:
+        """Return the optimizer, and what differs from the published form."""
+        return {
+            "optimizer": "Adadelta",
+            "extension": None,
+            "reordered": None,
+            "memory_format": "channels_last",
+            "dropout": None,
+        }

@@ -16,21 +16,34 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Callable, DefaultDict, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    DefaultDict,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+)
 
-from ..interface import Kernel, Observation, Step, Tensors, Traffic
+from ..interface import Census, Kernel, Observation, Step, Tensors, Traffic
 from ..machine import hardware
 from ..machine import threads as thread_counts
 from ..machine.accelerators import ACCELERATORS
 from ..machine.device import NO_KERNEL, first_line, limited, require_nodes, require_undisguised
 from ..measure import COPY, array_bytes
 from ..numerics import arithmetic, precision
-from ..numerics.reference import Geometry
-from ..numerics.reference import Step as Gradients
 from ..report import CheckError
 from . import tensorflow_job
 from .numpy_ import NumpyFramework
-from .tensorflow_job import Batch, Differentiation, Job
+from .tensorflow_job import Batch, Job, Network
+
+if TYPE_CHECKING:
+    from ..numerics.reference import Geometry
+    from ..numerics.reference import Step as Gradients
 
 
 @dataclass(frozen=True)
@@ -103,7 +116,7 @@ class TensorFlow(NumpyFramework):
         self.numpy = limited("numpy")
         self.version = str(tensorflow.__version__)
         self.place = f"/device:{self.device_type()}:0"
-        self._compared: Optional[Differentiation] = None
+        self._compared: Optional[Network] = None
         """A network that is compared with numpy's: it is traced once, and used for each step."""
 
     def on_cpu(self) -> TensorFlow:
@@ -272,12 +285,11 @@ class TensorFlow(NumpyFramework):
 
     def normalise(self, images: Any) -> Any:
         """Convert bytes to float32, as the training does."""
-        return tensorflow_job.normalise(self.tensorflow, images)
+        return self.on_device(tensorflow_job.normalise, self.tensorflow, images)
 
     def batches(self, data: Tensors, count: int) -> List[Batch]:
         """Return the first batches, normalised, with labels; small data are repeated."""
-        batches: List[Batch] = self.on_device(super().batches, data, count)
-        return batches
+        return list(self.on_device(super().batches, data, count))
 
     def on_device(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function whose operations run on the device."""
@@ -286,13 +298,12 @@ class TensorFlow(NumpyFramework):
 
     def job(self, seed: int) -> Job:
         """Prepare a new network and optimizer on the device."""
-        return Job(self.tensorflow, self.place, seed % MOST_SEEDS)
+        return Job(self, self.tensorflow, self.place, seed % MOST_SEEDS)
 
     def observe(self, job: Any, batch: Any) -> Step:
         """Train operator by operator and look at the tensors, then as a graph, profiled."""
-        census = job.census(batch)
-        observation = profile(self.tensorflow, partial(self._train, job, batch))
-        return Step(tuple(sorted(census.devices)), tuple(sorted(census.dtypes)), observation)
+        census: Census = job.census(batch)
+        return census.step(profile(self.tensorflow, partial(self._train, job, batch)))
 
     def _train(self, job: Job, batch: Batch) -> None:
         for _ in range(PROFILED_STEPS):
@@ -329,9 +340,8 @@ class TensorFlow(NumpyFramework):
     def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Gradients:
         """Run a step of the traced network without dropout; weights are assigned in place."""
         if self._compared is None:
-            self._compared = Differentiation(self.tensorflow, self.place)
-        loss, gradients = self._compared(weights, images, labels)
-        return Gradients(loss, gradients)
+            self._compared = Network(self.tensorflow, self.place, weights)
+        return self._compared.plain_step(weights, images, labels)
 
     def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
         """Try TensorFlow's dropout, with a seed and without one."""

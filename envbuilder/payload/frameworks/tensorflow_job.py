@@ -6,26 +6,14 @@ part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from .. import interface
-from ..machine.device import limited
+from ..interface import Census
+from ..numerics.reference import Step
 from ..training import model
 from ..training.dataset import SIDE
-from ..training.train import DEVIATION, EPSILON, GAMMA, LEARNING_RATE, MEAN, RHO, TEST_BATCH
+from ..training.train import DEVIATION, EPSILON, GAMMA, LEARNING_RATE, MEAN, RHO
+from .numpy_ import NumpyFramework, NumpyJob
 
 if TYPE_CHECKING:
     from ..interface import Tensors
@@ -51,12 +39,40 @@ def drop(tensorflow: Any, values: Any, share: float, seed: Any) -> Any:
     return tensorflow.nn.experimental.stateless_dropout(values, share, seed, rng_alg="philox")
 
 
-@dataclass(frozen=True)
-class Network:
-    """The network's variables by name, in the shapes of ``training.model``."""
+def loss_of(tensorflow: Any, scores: Any, labels: Any) -> Any:
+    """Return the mean negative log-probability of the labels."""
+    losses = tensorflow.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
+    return tensorflow.reduce_mean(losses)
 
-    tensorflow: Any
-    variables: Dict[str, Any]
+
+def place_of(tensor: Any) -> str:
+    """Return the device whose memory holds a tensor; a variable has another name for it."""
+    return str(getattr(tensor, "backing_device", None) or tensor.device)
+
+
+class Network:
+    """The network's variables on a device, by name, in the shapes of ``training.model``."""
+
+    def __init__(self, tensorflow: Any, place: str, weights: Dict[str, Any]) -> None:
+        self.tensorflow, self.place = tensorflow, place
+        self.batch = ([None, SIDE, SIDE, 1], tensorflow.float32), ([None], tensorflow.int64)
+        """Shapes and dtypes of a batch of any size."""
+        with tensorflow.device(place):
+            self.variables = {
+                name: tensorflow.Variable(value, name=name.replace(".", "_"))
+                for name, value in weights.items()
+            }
+        self._plain = self.traced(lambda *batch: self.differentiate(*batch)[:2], *self.batch)
+
+    def traced(self, function: Callable[..., Any], *signature: Any) -> Any:
+        """Return a function of TensorFlow that runs on the device, traced once for all sizes."""
+
+        def on_device(*arguments: Any) -> Any:
+            with self.tensorflow.device(self.place):
+                return function(*arguments)
+
+        specs = [self.tensorflow.TensorSpec(*spec) for spec in signature]
+        return self.tensorflow.function(on_device, input_signature=specs, autograph=False)
 
     def activations(self, images: Any, seeds: Optional[Sequence[Any]] = None) -> List[Any]:
         """Return each layer's output; the last are the scores before log_softmax.
@@ -88,110 +104,40 @@ class Network:
             loss = loss_of(self.tensorflow, outputs[-1], labels)
         return loss, tape.gradient(loss, list(self.variables.values())), outputs
 
-    def values(self) -> Dict[str, Any]:
-        """Copy the variables: float64, on the CPU."""
-        return {name: value.numpy().astype("float64") for name, value in self.variables.items()}
-
-
-def loss_of(tensorflow: Any, scores: Any, labels: Any) -> Any:
-    """Return the mean negative log-probability of the labels."""
-    losses = tensorflow.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
-    return tensorflow.reduce_mean(losses)
-
-
-def network(tensorflow: Any, place: str, weights: Dict[str, Any]) -> Network:
-    """Copy weights into new variables on a device."""
-    with tensorflow.device(place):
-        variables = {
-            name: tensorflow.Variable(value, name=name.replace(".", "_"))
-            for name, value in weights.items()
-        }
-    return Network(tensorflow, variables)
-
-
-def traced(tensorflow: Any, place: str, function: Callable[..., Any], *signature: Any) -> Any:
-    """Return a function of TensorFlow that runs on a device; it is traced once for all sizes."""
-
-    def on_device(*arguments: Any) -> Any:
-        with tensorflow.device(place):
-            return function(*arguments)
-
-    specs = [tensorflow.TensorSpec(*spec) for spec in signature]
-    return tensorflow.function(on_device, input_signature=specs, autograph=False)
-
-
-def batch_signature(tensorflow: Any) -> Tuple[Any, Any]:
-    """Return shapes and dtypes of a batch of any size."""
-    return ([None, SIDE, SIDE, 1], tensorflow.float32), ([None], tensorflow.int64)
-
-
-class Differentiation:
-    """A traced network without dropout whose weights are assigned in place before each step."""
-
-    def __init__(self, tensorflow: Any, place: str) -> None:
-        numpy = limited("numpy")
-
-        self._network = network(tensorflow, place, model.initial(numpy, 0))
-        self._run = traced(tensorflow, place, self._differentiate, *batch_signature(tensorflow))
-
-    def _differentiate(self, images: Any, labels: Any) -> Tuple[Any, List[Any]]:
-        return self._network.differentiate(images, labels)[:2]
-
-    def __call__(
-        self, weights: Dict[str, Any], images: Any, labels: Any
-    ) -> Tuple[float, Dict[str, Any]]:
-        """Return the loss and its gradients by name; arguments and gradients are numpy's."""
-        variables = self._network.variables
-        for name, variable in variables.items():
+    def plain_step(self, weights: Dict[str, Any], images: Any, labels: Any) -> Step:
+        """Assign weights in place; return loss and gradients without dropout, all numpy's."""
+        for name, variable in self.variables.items():
             variable.assign(weights[name])
-        loss, gradients = self._run(images, labels)
-        named = zip(variables, gradients)  # noqa: B905 - Python 3.9
-        return float(loss), {name: gradient.numpy() for name, gradient in named}
+        loss, gradients = self._plain(images, labels)
+        named = zip(self.variables, gradients)  # noqa: B905 - Python 3.9
+        return Step(float(loss), {name: gradient.numpy() for name, gradient in named})
 
 
-@dataclass
-class Census:
-    """Device types and dtypes of variables, gradients and activations in a training step."""
-
-    tensorflow: Any
-    devices: Set[str] = field(default_factory=set)
-    dtypes: Set[str] = field(default_factory=set)
-
-    def add(self, tensor: Any) -> None:
-        """Record one tensor, by the device whose memory holds it, or one variable."""
-        place = getattr(tensor, "backing_device", None) or tensor.device
-        self.devices.add(str(self.tensorflow.DeviceSpec.from_string(place).device_type))
-        self.dtypes.add(str(tensor.dtype.name))
-
-
-class Job(interface.Job):
+class Job(NumpyJob):
     """One training on one device."""
 
-    def __init__(self, tensorflow: Any, place: str, seed: int) -> None:
-        numpy = limited("numpy")
-
-        self._tensorflow, self._place, self._seed = tensorflow, place, seed
+    def __init__(self, framework: NumpyFramework, tensorflow: Any, place: str, seed: int) -> None:
+        self.framework, self._tensorflow, self._place = framework, tensorflow, place
+        self._seed = seed
         # Drawn on the CPU, so that the order of images is the same on every device.
-        self._generator = numpy.random.default_rng(seed)
+        self._generator = framework.numpy.random.default_rng(seed)
         self._shuffled: Optional[Batch] = None
         self._steps = 0
-        self.network = network(tensorflow, place, model.initial(numpy, seed))
+        self.network = Network(tensorflow, place, model.initial(framework.numpy, seed))
         with tensorflow.device(place):
             self._rate = tensorflow.Variable(LEARNING_RATE, dtype=tensorflow.float32)
             self._means = [
                 tuple(tensorflow.Variable(tensorflow.zeros_like(value)) for _ in range(2))
                 for value in self.network.variables.values()
             ]
-        images, labels = batch_signature(tensorflow)
         scalar: Any = [], tensorflow.int32
-        trace = partial(traced, tensorflow, place)
-        self._update = trace(self._update_by_slice, images, labels, *[scalar] * 3)
-        self._classify = trace(self._log_probabilities, images)
-
-    def wait(self, result: Any = None) -> None:
-        """Wait until all devices have finished."""
-        del result
-        self._tensorflow.test.experimental.sync_devices()
+        self._update = self.network.traced(
+            self._update_by_slice, *self.network.batch, *[scalar] * 3
+        )
+        self._classify = self.network.traced(
+            lambda images: tensorflow.nn.log_softmax(self.network.activations(images)[-1]),
+            self.network.batch[0],
+        )
 
     def shuffle(self, data: Tensors) -> None:
         """Begin an epoch."""
@@ -235,11 +181,12 @@ class Job(interface.Job):
 
     def census(self, batch: Batch) -> Census:
         """Train on a batch, operator by operator, and record where its tensors are."""
-        census = Census(self._tensorflow)
+        census, spec = Census(), self._tensorflow.DeviceSpec
         with self._tensorflow.device(self._place):
             loss, gradients, outputs = self._run(self._update_all, batch)
         for tensor in (loss, *gradients, *outputs, *self.network.variables.values()):
-            census.add(tensor)
+            device = spec.from_string(place_of(tensor)).device_type
+            census.add(str(device), str(tensor.dtype.name))
         return census
 
     def _run(self, update: Callable[..., Any], batch: Batch, *bounds: int) -> Any:
@@ -272,9 +219,6 @@ class Job(interface.Job):
             )
         return loss, gradients, outputs
 
-    def _log_probabilities(self, images: Any) -> Any:
-        return self._tensorflow.nn.log_softmax(self.network.activations(images)[-1])
-
     def decay(self) -> None:
         """End an epoch: reduce the learning rate."""
         with self._tensorflow.device(self._place):
@@ -283,41 +227,13 @@ class Job(interface.Job):
     def fetch(self, losses: Sequence[Any]) -> List[float]:
         """Return losses as numbers, all at once."""
         with self._tensorflow.device(self._place):
-            numbers: List[float] = self._tensorflow.stack(list(losses)).numpy().tolist()
-        return numbers
+            return list(self._tensorflow.stack(list(losses)).numpy().tolist())
 
-    def taken(self) -> List[int]:
-        """Return the order of the last epoch."""
-        numbers: List[int] = self.order.numpy().tolist()
-        return numbers
-
-    def labels(self, data: Tensors) -> List[int]:
-        """Return the labels of a split."""
-        numbers: List[int] = data.labels.numpy().tolist()
-        return numbers
-
-    def predict(self, images: Any) -> Iterator[interface.Scores]:
-        """Yield log-probabilities of images as bytes (N, 28, 28), by ``TEST_BATCH``."""
-        for first in range(0, len(images), TEST_BATCH):
-            classify, _ = self.inference(images[first : first + TEST_BATCH])
-            yield classify().numpy().tolist()
-
-    def inference(self, images: Any) -> Tuple[Callable[[], Any], int]:
-        """Return a function that classifies the first batch of images, and how many these are."""
-        with self._tensorflow.device(self._place):
-            batch = normalise(self._tensorflow, images[:TEST_BATCH])
-        return partial(self._classify, batch), len(batch)
+    def classify(self, images: Any) -> Any:
+        """Return log-probabilities of normalised images."""
+        return self._classify(images)
 
     def weights(self) -> Dict[str, Any]:
         """Copy the parameters by name: float64, on the CPU."""
-        return self.network.values()
-
-    def summary(self) -> Dict[str, Any]:
-        """Return what differs from the published form: the layout, and how steps are run."""
-        return {
-            "optimizer": "Adadelta",
-            "reordered": None,
-            "memory_format": "channels_last",
-            "dropout": None,
-            "extension": None,
-        }
+        variables = self.network.variables.items()
+        return {name: value.numpy().astype("float64") for name, value in variables}

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .. import captured, interface
-from ..interface import Step, Tensors, Traffic
 from ..machine import device, facts, hardware
 from ..machine.accelerators import ACCELERATORS, Accelerator, device_of
 from ..measure import COPY, array_bytes
@@ -14,7 +13,7 @@ from ..numerics import arithmetic, extensions, numerics, precision, reference
 from ..training import eager, model
 
 if TYPE_CHECKING:
-    from ..interface import Comparison, Errors
+    from ..interface import Comparison, Errors, Step, Tensors, Traffic
     from ..numerics.reference import Trial
     from ..training.dataset import Split
 
@@ -81,8 +80,7 @@ class Torch(interface.Framework):
 
     def describe(self) -> Dict[str, Any]:
         """Return the device's name, memory, driver and instruction set or architecture."""
-        described: Dict[str, Any] = self.row.describe(self.torch)
-        return described
+        return self.row.describe(self.torch)
 
     def device_type(self) -> str:
         """Return torch's name for it: AMD's GPUs are "cuda", too."""
@@ -94,15 +92,12 @@ class Torch(interface.Framework):
 
     def allocated(self) -> Optional[int]:
         """Return the bytes that torch holds on the device; None if it does not count them."""
-        allocated: Optional[int] = self.row.counted(self.torch, self.row.allocated)
-        return allocated
+        return self.row.counted(self.torch, self.row.allocated)
 
     def peak(self) -> Optional[int]:
         """Return their maximum; on the CPU, the peak size of the process."""
-        if self.accelerator == "cpu":
-            return hardware.process_peak()
-        peak: Optional[int] = self.row.counted(self.torch, self.row.peak)
-        return peak
+        cpu = self.accelerator == "cpu"
+        return hardware.process_peak() if cpu else self.row.counted(self.torch, self.row.peak)
 
     def wait(self, result: Any = None) -> None:
         """Wait until the device has finished."""
@@ -150,8 +145,7 @@ class Torch(interface.Framework):
         job.model.train()
         census = eager.observe(job, *batch)
         steps = partial(_train, job, [batch] * PROFILED_STEPS)
-        observation = eager.profile(self.torch, self.accelerator, steps)
-        return Step(tuple(sorted(census.devices)), tuple(sorted(census.dtypes)), observation)
+        return census.step(eager.profile(self.torch, self.accelerator, steps))
 
     def norm(self, array: Any) -> float:
         """Return the Euclidean norm."""

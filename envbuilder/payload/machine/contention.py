@@ -9,6 +9,7 @@ outside of the environment.
 from __future__ import annotations
 
 import os
+import resource
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
@@ -72,7 +73,7 @@ def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) ->
         for name, version in folders
         if version == 2
     )
-    stat = read_text(root / "proc/stat")
+    stat, ticks = read_text(root / "proc/stat"), os.sysconf("SC_CLK_TCK")
     cpus = threads.allowed_cpus() if allowed is None else allowed
     return Reading(
         counter=time.perf_counter(),
@@ -81,9 +82,9 @@ def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) ->
         cgroup_pressure=next((p for p in pressures if p is not None), None),
         throttled=throttled[0],
         throttled_periods=throttled[1],
-        steal=parse_ticks(stat, cpus, _ticks(), (STEAL,)),
-        busy=parse_ticks(stat, cpus, _ticks(), BUSY),
-        switches=_switches(),
+        steal=parse_ticks(stat, cpus, ticks, (STEAL,)),
+        busy=parse_ticks(stat, cpus, ticks, BUSY),
+        switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
     )
 
 
@@ -158,21 +159,6 @@ def parse_ticks(
         and all(_is_number(words[column]) for column in columns)
     ]
     return sum(counted) / ticks if counted else None
-
-
-def _switches() -> Optional[int]:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-def _ticks() -> int:
-    try:
-        return os.sysconf("SC_CLK_TCK")
-    except (AttributeError, OSError, ValueError):
-        return 100
 
 
 def _is_number(text: str) -> bool:

@@ -13,7 +13,7 @@ import importlib.util
 import os
 import stat
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 
 from ..report import CheckError
 from .accelerators import (
@@ -112,11 +112,6 @@ def synchronize(torch: Any, accelerator: str) -> None:
     """Wait until the device has finished; without this, timings measure only the queueing."""
     if accelerator != "cpu":
         ACCELERATORS[accelerator].module(torch).synchronize()
-
-
-def waiter(torch: Any, accelerator: str) -> Callable[..., None]:
-    """Return a function that does so, whatever it is given."""
-    return lambda *_: synchronize(torch, accelerator)
 
 
 def require_build(torch: Any, accelerator: str) -> str:

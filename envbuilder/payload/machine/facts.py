@@ -45,13 +45,15 @@ def platform_facts() -> Dict[str, str]:
 
 def extension_versions() -> Dict[str, Optional[str]]:
     """Return the installed version of each known extension, or None. Nothing is imported."""
-    versions: Dict[str, Optional[str]] = {}
-    for name, distribution in EXTENSIONS.items():
-        try:
-            versions[name] = importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = None
-    return versions
+    return {name: installed(distribution) for name, distribution in EXTENSIONS.items()}
+
+
+def installed(distribution: str) -> Optional[str]:
+    """Return the version of an installed distribution; None if it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def allocator(maps: Path = Path("/proc/self/maps")) -> str:

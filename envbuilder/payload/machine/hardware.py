@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -91,10 +92,6 @@ def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
     match = re.search(r"^VmHWM:\s+(\d+) kB$", read_text(status), re.MULTILINE)
     if match:
         return int(match.group(1)) * 1024
-    try:
-        import resource
-    except ImportError:
-        return None
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return largest if sys.platform == "darwin" else largest * 1024
 

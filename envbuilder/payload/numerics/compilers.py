@@ -88,7 +88,9 @@ class Outcome:
     error: Optional[str] = None
     gradients: Dict[str, Comparison] = field(default_factory=dict)
     output_error: Optional[float] = None
+    """Of the compiled network's outputs."""
     updated_output_error: Optional[float] = None
+    """After the weights had changed in place."""
     compile_seconds: Dict[str, float] = field(default_factory=dict)
     inference_ms: Optional[float] = None
     inference_eager_ms: Optional[float] = None
@@ -99,14 +101,6 @@ class Outcome:
     def gradients_pass(self, tolerance: float) -> bool:
         """Return whether gradients were checked and right in every form."""
         return bool(self.gradients) and all(c.passed(tolerance) for c in self.gradients.values())
-
-    def outputs_pass(self) -> bool:
-        """Return whether the compiled network's outputs were checked and right."""
-        return _within(self.output_error)
-
-    def updated_outputs_pass(self) -> bool:
-        """Return whether the outputs were also right after the weights had changed in place."""
-        return _within(self.updated_output_error)
 
 
 def measure(bench: Bench, backend: str, progress: Progress) -> Outcome:
@@ -197,12 +191,14 @@ def _measure_training(bench: Bench, outcome: Outcome) -> None:
     form = bench.form.for_compilers()
     compiled = eager.prepare(torch, bench.accelerator, form, reference.SEED)
     compiled.model = _compiled(bench, outcome.backend, compiled.model)
-    batches = _batches(bench)
+    batches = [
+        (model.arrange(torch, images, bench.form), labels)
+        for images, labels in eager.batches(bench.training, STEPS_A_BLOCK)
+    ]
     for job in (plain, compiled):
         job.model.train()
     first = partial(eager.step, compiled, *batches[0])
-    seconds, _ = clock.timed(bench.wait, first)
-    outcome.compile_seconds["training"] = seconds
+    outcome.compile_seconds["training"] = clock.timed(bench.wait, first)[0]
     samples: Dict[int, List[float]] = {id(plain): [], id(compiled): []}
     for job in (plain, compiled):
         _steps(job, batches)
@@ -215,13 +211,6 @@ def _measure_training(bench: Bench, outcome: Outcome) -> None:
     outcome.observed["training"] = eager.profile(
         torch, bench.accelerator, partial(_steps, compiled, batches[:PROFILED_STEPS])
     )
-
-
-def _batches(bench: Bench) -> List[Tuple[Any, Any]]:
-    return [
-        (model.arrange(bench.torch, images, bench.form), labels)
-        for images, labels in eager.batches(bench.training, STEPS_A_BLOCK)
-    ]
 
 
 def _steps(job: eager.Job, batches: List[Tuple[Any, Any]]) -> None:
@@ -248,12 +237,12 @@ def verdict(outcome: Outcome, tolerance: float) -> Tuple[str, str]:
             f"({parameter}: relative error {error:.2g}, {form} form); its training numbers "
             "do not count; do not use torch.compile for training with this build"
         )
-    if outcome.output_error is not None and not outcome.outputs_pass():
+    if outcome.output_error is not None and not _within(outcome.output_error):
         problems.append(
             f"compiled inference with {name} gives wrong outputs on this machine (relative error "
             f"{outcome.output_error:.2g}); its inference numbers do not count"
         )
-    elif outcome.updated_output_error is not None and not outcome.updated_outputs_pass():
+    elif outcome.updated_output_error is not None and not _within(outcome.updated_output_error):
         problems.append(
             f"compiled inference with {name} keeps using old weights after they change in place "
             f"(relative error {outcome.updated_output_error:.2g}): compile again after each change"
@@ -303,7 +292,7 @@ def _entry(outcome: Outcome, tolerance: float) -> Dict[str, Any]:
             "speedup_over_eager": _ratio(outcome.inference_eager_ms, outcome.inference_ms),
             "output_error": outcome.output_error,
             "output_error_after_update": outcome.updated_output_error,
-            "counts": outcome.outputs_pass() and outcome.inference_ms is not None,
+            "counts": _within(outcome.output_error) and outcome.inference_ms is not None,
         },
         "training": {
             "ms_per_step": outcome.training_ms,

@@ -247,7 +247,10 @@ def _windows(
     padded: Any, weight: Any, geometry: Geometry
 ) -> Iterator[Tuple[int, int, Tuple[slice, slice, slice]]]:
     """Yield each position in the kernel, and the pixels that meet it."""
-    spans = [_span(padded.shape[axis], weight.shape[axis - 1], geometry) for axis in (1, 2)]
+    # How many pixels the kernel's first position passes over.
+    spans = [
+        padded.shape[axis] - (weight.shape[axis - 1] - 1) * geometry.dilation for axis in (1, 2)
+    ]
     for row in range(weight.shape[0]):
         for column in range(weight.shape[1]):
             rows, columns = (
@@ -255,8 +258,3 @@ def _windows(
                 for place, span in zip((row, column), spans)  # noqa: B905 - Python 3.9
             )
             yield row, column, (slice(None), rows, columns)
-
-
-def _span(size: int, kernel: int, geometry: Geometry) -> int:
-    """Return how many pixels the kernel's first position passes over, from the first on."""
-    return size - (kernel - 1) * geometry.dilation

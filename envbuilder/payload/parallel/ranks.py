@@ -117,7 +117,14 @@ def main(options: argparse.Namespace) -> int:
     # Before teardown: a crash there says nothing about the work.
     rank.leave("result.json", json.dumps(result).encode())
     if rank.world > 1:
-        _leave_group(rank)
+        import torch
+
+        # In this order, and after all ranks have arrived: ranks that left while another one still
+        # held its network have occasionally aborted.
+        torch.distributed.barrier()
+        gc.collect()
+        torch.distributed.destroy_process_group()
+        rank.phase("end")
     return 0
 
 
@@ -239,6 +246,9 @@ def _train(
             loss = eager.step(job, *mine[done % BATCHES])
             done += 1
 
+    def wait(*_: Any) -> None:
+        device.synchronize(torch, accelerator)
+
     rank.phase("warm up")
     steps(WARM_UP)
     each, seconds = max(1, options.steps // BLOCKS), []
@@ -246,18 +256,7 @@ def _train(
         rank.phase(f"train: block {number + 1} of {BLOCKS}")
         if rank.world > 1:
             torch.distributed.barrier()
-        seconds.append(clock.timed(device.waiter(torch, accelerator), lambda: steps(each))[0])
+        seconds.append(clock.timed(wait, lambda: steps(each))[0])
     rank.phase("leave")
     rank.leave("weights", eager.floats(torch, list(job.model.parameters())))
     return seconds, each, float(loss)
-
-
-def _leave_group(rank: Rank) -> None:
-    import torch
-
-    # In this order, and after all ranks have arrived: ranks that left while another one still
-    # held its network have occasionally aborted.
-    torch.distributed.barrier()
-    gc.collect()
-    torch.distributed.destroy_process_group()
-    rank.phase("end")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -14,12 +14,11 @@ from typing import (
     List,
     Optional,
     Sequence,
-    Set,
     Tuple,
 )
 
 from .. import interface
-from ..interface import Kernel, Observation, Tensors
+from ..interface import Census, Kernel, Observation, Tensors
 from ..machine import device
 from ..machine.accelerators import ACCELERATORS, device_of
 from . import model
@@ -111,8 +110,7 @@ class Job(interface.Job):
 
     def fetch(self, losses: Sequence[Any]) -> List[float]:
         """Return losses as numbers, all at once."""
-        numbers: List[float] = self.torch.stack(list(losses)).tolist()
-        return numbers
+        return list(self.torch.stack(list(losses)).tolist())
 
     def taken(self) -> List[int]:
         """Return the order of the last epoch."""
@@ -134,11 +132,7 @@ class Job(interface.Job):
         """Return a function that classifies the first batch of images, and how many these are."""
         batch = model.arrange(self.torch, normalise(images[:TEST_BATCH]), self.form)
         self.model.eval()
-        return partial(self._classify, batch), len(batch)
-
-    def _classify(self, batch: Any) -> Any:
-        with self.torch.no_grad():
-            return self.model(batch)
+        return self.torch.no_grad()(partial(self.model, batch)), len(batch)
 
     def weights(self) -> Dict[str, Any]:
         """Copy the parameters by name: float64, on the CPU."""
@@ -226,24 +220,15 @@ def weights(net: Any) -> Dict[str, Any]:
     return {name: value.detach().cpu().double().clone() for name, value in net.state_dict().items()}
 
 
-@dataclass
-class Census:
-    """Device types and dtypes of parameters, gradients and activations in a training step."""
-
-    devices: Set[str] = field(default_factory=set)
-    dtypes: Set[str] = field(default_factory=set)
-
-    def add(self, tensor: Any) -> None:
-        """Record one tensor."""
-        self.devices.add(tensor.device.type)
-        self.dtypes.add(str(tensor.dtype).replace("torch.", ""))
-
-
 def observe(job: Job, images: Any, labels: Any) -> Census:
     """Run one more training step and record the device and dtype of each of its tensors."""
     census = Census()
+
+    def add(tensor: Any) -> None:
+        census.add(tensor.device.type, str(tensor.dtype).replace("torch.", ""))
+
     hooks = [
-        layer.register_forward_hook(lambda _layer, _inputs, output: census.add(output))
+        layer.register_forward_hook(lambda _layer, _inputs, output: add(output))
         for layer in job.model.children()
     ]
     try:
@@ -252,9 +237,9 @@ def observe(job: Job, images: Any, labels: Any) -> Census:
         for hook in hooks:
             hook.remove()
     for parameter in job.model.parameters():
-        census.add(parameter)
+        add(parameter)
         if parameter.grad is not None:
-            census.add(parameter.grad)
+            add(parameter.grad)
     return census
 
 

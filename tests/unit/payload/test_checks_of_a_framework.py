@@ -130,12 +130,6 @@ def test_dropout_that_drops_nothing_or_always(
         dropped(monkeypatch, *layers)
 
 
-def test_the_build_and_the_device_speak_for_themselves() -> None:
-    ready = framework(require_build=lambda: "CUDA 13.0", require_usable=lambda: "an H100")
-    assert checks.check_build(ready) == (PASSED, "CUDA 13.0")
-    assert checks.check_device(ready) == (PASSED, "an H100")
-
-
 def test_shared_memory_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     replaced(monkeypatch, checks.hardware, "shared_problem", ("", "64 MiB"))
     assert checks.check_shared_memory() == (PASSED, "64 MiB")
@@ -148,7 +142,7 @@ def test_accuracy_and_learning_are_told_in_numbers(count: int, epochs: str) -> N
     run.moved = {"conv1.weight": checks.LEAST_MOVE, "fc1.bias": 0.1}
     text = f"98.75% after {epochs}, at least 90.00% is needed"
     assert checks.check_accuracy(run) == (PASSED, text)
-    most = f"{run.options.most_loss_for(DATA):.2f}"
+    most = f"{run.options.gates_for(DATA).loss:.2f}"
     learned = f"loss 0.250, at most {most} is allowed; all 2 moved"
     assert checks.check_learning(run) == (PASSED, learned)
 
@@ -159,7 +153,7 @@ def test_every_parameter_that_stood_still_is_named() -> None:
     with pytest.raises(CheckError) as caught:
         checks.check_learning(run)
     assert str(caught.value) == "the training did not change a, b"
-    run.epochs, run.moved = [{"loss": run.options.most_loss_for(DATA)}], {"c": 1.0}
+    run.epochs, run.moved = [{"loss": run.options.gates_for(DATA).loss}], {"c": 1.0}
     assert checks.check_learning(run)[0] == PASSED
 
 

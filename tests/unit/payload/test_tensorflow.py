@@ -162,21 +162,11 @@ def test_kernels_are_the_operations_of_the_host_and_all_that_a_gpu_ran() -> None
     ]
 
 
-def test_a_census_tells_where_memory_is_and_where_variables_are() -> None:
-    local = "/job:localhost/replica:0/task:0/device:"
-    spec = SimpleNamespace(
-        from_string=lambda text: SimpleNamespace(device_type=text.rsplit(":", 2)[1])
-    )
-    census = tensorflow_job.Census(SimpleNamespace(DeviceSpec=spec))
-    float32 = SimpleNamespace(name="float32")
+def test_a_tensor_is_where_its_memory_is_and_a_variable_where_it_says() -> None:
     # An operation that ran for a GPU, and left its result in the memory of the CPU.
-    census.add(
-        SimpleNamespace(device=f"{local}GPU:0", backing_device=f"{local}CPU:0", dtype=float32)
-    )
-    assert census.devices == {"CPU"}
-    census.add(SimpleNamespace(device=f"{local}GPU:0", dtype=SimpleNamespace(name="bfloat16")))
-    assert census.devices == {"CPU", "GPU"}
-    assert census.dtypes == {"float32", "bfloat16"}
+    result: Any = SimpleNamespace(device="/device:GPU:0", backing_device="/device:CPU:0")
+    assert tensorflow_job.place_of(result) == "/device:CPU:0"
+    assert tensorflow_job.place_of(SimpleNamespace(device="/device:GPU:0")) == "/device:GPU:0"
 
 
 class Tensor:

@@ -243,10 +243,3 @@ def test_workers_have_one_thread_and_a_loader_without_workers_none(
     assert [m["multiprocessing_context"] for m in made] == ["spawn", None]
     assert made[1]["worker_init_fn"] is None
     assert all(m["drop_last"] for m in made)
-
-
-def test_the_start_method_is_the_loaders_own() -> None:
-    context = SimpleNamespace(get_start_method=lambda: "fork")
-    loaded = SimpleNamespace(num_workers=1, multiprocessing_context=context)
-    assert trial.method_of(loaded) == "fork"
-    assert trial.method_of(SimpleNamespace(num_workers=0, multiprocessing_context=None)) is None
