@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import (
-    TYPE_CHECKING,
     Any,
     Callable,
     Dict,
@@ -21,10 +20,6 @@ from typing import (
     Set,
     Tuple,
 )
-
-if TYPE_CHECKING:
-    from .training.dataset import Split
-    from .training.train import Curve
 
 TOP = 15
 """Maximum number of kernels that the report names."""
@@ -111,8 +106,27 @@ class Comparison:
 Scores = List[List[float]]
 """Log-probabilities of the ten classes, image by image."""
 
+Split = Any
+"""Of ``training.dataset``: images as unsigned bytes, their labels, and how many are used."""
+
 Traffic = Tuple[int, Callable[[], Any]]
 """A number of bytes, and the work that moves them once."""
+
+
+@dataclass
+class Curve:
+    """The loss curve: the loss of every ``every``-th step, from the first one on."""
+
+    every: int
+    steps: int = 0
+    points: List[Tuple[int, float]] = field(default_factory=list)
+
+    def add(self, losses: List[float]) -> None:
+        """Add the losses of an epoch's steps."""
+        for loss in losses:
+            if self.steps % self.every == 0:
+                self.points.append((1 + self.steps, loss))
+            self.steps += 1
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from ..training.dataset import SIDE
 from ..training.train import TEST_BATCH, first_batches
 
 if TYPE_CHECKING:
-    from ..interface import Comparison, Errors
+    from ..interface import Comparison, Errors, Split
     from ..numerics.reference import Step
-    from ..training.dataset import Split
 
 
 class NumpyFramework(interface.Framework):

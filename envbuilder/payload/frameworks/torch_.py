@@ -13,9 +13,8 @@ from ..numerics import arithmetic, extensions, numerics, precision, reference
 from ..training import eager, model
 
 if TYPE_CHECKING:
-    from ..interface import Comparison, Errors, Step, Tensors, Traffic
+    from ..interface import Comparison, Errors, Split, Step, Tensors, Traffic
     from ..numerics.reference import Trial
-    from ..training.dataset import Split
 
 PROFILED_STEPS = 3
 

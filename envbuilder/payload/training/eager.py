@@ -26,9 +26,8 @@ from .dataset import SIDE
 from .train import DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH, first_batches
 
 if TYPE_CHECKING:
-    from .dataset import Split
+    from ..interface import Curve, Split
     from .model import Form
-    from .train import Curve
 
 Batch = Tuple[Any, Any]
 """Images, normalised and in the form's memory layout, and their labels."""

@@ -11,10 +11,10 @@ is prepared in advance.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
+from ..interface import Curve
 from ..machine import clock
 
 if TYPE_CHECKING:
@@ -32,22 +32,6 @@ POINTS = 200
 
 Progress = Callable[[int, int, Callable[[], float]], None]
 """Receives the steps done, all steps, and a function that fetches the loss of the last step."""
-
-
-@dataclass
-class Curve:
-    """The loss curve: the loss of every ``every``-th step, from the first one on."""
-
-    every: int
-    steps: int = 0
-    points: List[Tuple[int, float]] = field(default_factory=list)
-
-    def add(self, losses: List[float]) -> None:
-        """Add the losses of an epoch's steps."""
-        for loss in losses:
-            if self.steps % self.every == 0:
-                self.points.append((1 + self.steps, loss))
-            self.steps += 1
 
 
 def curve(images: int, epochs: int) -> Curve:
