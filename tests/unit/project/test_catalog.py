@@ -130,6 +130,7 @@ FOLDERS = (resources.profiles_dir(),)
 PROFILES = tuple(profiles.load(name, FOLDERS) for name in profiles.names(FOLDERS))
 CPU = profiles.load("cpu", FOLDERS)
 CUDA = profiles.load("cuda", FOLDERS)
+JAX_CPU = profiles.load("jax-cpu", FOLDERS)
 
 
 def lines(*texts: str, file: str = "requirements.txt") -> tuple[Line, ...]:
@@ -147,13 +148,126 @@ def contents(*requirements: str, **changes: Any) -> Contents:
     return Contents(**{**fields, **changes})
 
 
-def test_packages_are_added_to_those_of_the_profile() -> None:
-    variant = adapt(CPU, contents("einops", "rich>=13; python_version > '3.8'", "einops"))
-    added = variant.requirements[len(CPU.requirements) :]
-    assert variant.requirements[: len(CPU.requirements)] == CPU.requirements
-    assert added == ("einops", 'rich>=13; python_version > "3.8"')
-    assert variant.name == "cpu"
-    assert profile_lock.inputs_digest(variant) != profile_lock.inputs_digest(CPU)
+LINUX = 'sys_platform == "linux"'
+TRITON = (f"triton>=2.0; {LINUX}", "einops")
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "added", "limits"),
+    [
+        (
+            "cpu",
+            ("einops", "rich>=13; python_version > '3.8'", "einops"),
+            ("einops", 'rich>=13; python_version > "3.8"'),
+            (),
+        ),
+        # The framework is the hardware's, by any of its names and with its own extras.
+        (
+            "cpu",
+            ("torch", "torch>=2.1", "Torch ==2.13.0", "torch<3", "torch~=2.1", "a"),
+            ("a",),
+            (),
+        ),
+        ("cpu", ("torch[optree]>=2",), ("torch[optree]",), ()),
+        (
+            "jax-cpu",
+            ("jax[cuda12]", "jax[cuda12]>=0.4", "jax[tpu]==0.12.0.1", "flax"),
+            ("flax",),
+            (),
+        ),
+        (
+            "jax-cpu",
+            ("jax[cuda12-local, k8s]",),
+            ('jax[k8s]; python_version >= "3.12"',),
+            (),
+        ),
+        ("jax-cpu", ("jax-cuda12-plugin[with-cuda]", "jaxlib>=0.5"), (), ("jaxlib>=0.5",)),
+        (
+            "tensorflow-cpu",
+            ("tensorflow>=2.15", "tensorflow-cpu", "tensorflow-gpu>=2.15", "tensorflow-datasets"),
+            ("tensorflow-datasets",),
+            (),
+        ),
+        # Under the name that the profile has for the machine.
+        (
+            "tensorflow-cpu",
+            ("tensorflow[and-cuda,gcs-filesystem]",),
+            (
+                'tensorflow-cpu[gcs-filesystem]; platform_machine == "x86_64"',
+                'tensorflow[gcs-filesystem]; platform_machine != "x86_64"',
+            ),
+            (),
+        ),
+        # Another framework is an ordinary package.
+        ("jax-cpu", ("torch==2.5.1",), ("torch==2.5.1",), ()),
+        # Triton is the one of the hardware.
+        ("cuda", TRITON, TRITON, ()),
+        *(
+            (
+                name,
+                TRITON,
+                ("einops",),
+                (f"pytorch-triton-{name}>=2.0; {LINUX}", f"triton-{name}>=2.0; {LINUX}"),
+            )
+            for name in ("rocm", "xpu")
+        ),
+        *((name, TRITON, ("einops",), ()) for name in ("cpu", "mps")),
+        ("jax-cpu", TRITON, TRITON, ()),
+        *((name, ("triton-rocm",), ("triton-rocm",), ()) for name in ("rocm", "jax-cpu")),
+        *((name, ("triton-rocm",), (), ()) for name in ("cuda", "xpu", "cpu", "mps")),
+    ],
+)
+def test_what_lines_add_to_a_profile(
+    name: str, listed: tuple[str, ...], added: tuple[str, ...], limits: tuple[str, ...]
+) -> None:
+    profile = profiles.load(name, FOLDERS)
+    variant = adapt(profile, contents(*listed))
+    assert variant.requirements == (*profile.requirements, *added)
+    assert variant.constraints == (*profile.constraints, *limits)
+    assert variant.name == name
+    if added:
+        assert profile_lock.inputs_digest(variant) != profile_lock.inputs_digest(profile)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "python", "words"),
+    [
+        *(
+            ("cpu", line, "", f"{line}: profile 'cpu' has torch 2.13.0+cpu")
+            for line in (
+                *("torch==2.5.1", "torch<2", "torch==2.13.0+cu126", "torch>=2.14"),
+                # It counts where its marker holds on one of the targets.
+                'torch==2.2.2; platform_machine == "aarch64"',
+            )
+        ),
+        # What a profile pins is that of the environment's Python.
+        ("jax-cpu", "jax<0.11", "", "jax<0.11: profile 'jax-cpu' has jax 0.12.0.1"),
+        ("jax-cpu", "jax>=0.11", "==3.11.*", "jax>=0.11: profile 'jax-cpu' has jax 0.10.2"),
+        *(
+            ("tensorflow-cpu", f"{name}<2.16", "", "<2.16: profile 'tensorflow-cpu' has tensorflow")
+            for name in ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
+        ),
+        # No lock can hold it.
+        ("cpu", "rich @ https://example.org/rich.whl", "", "a URL; only packages from an index"),
+        ("cpu", "rich @ git+https://example.org/rich", "", "a version control repository; only"),
+        *(
+            ("cpu", line, "", "not a requirement")
+            for line in ("--index-url https://example.org", "rich >= ", "$(reboot)")
+        ),
+        *(
+            ("cpu", line, "", "not a requirement: its marker cannot be evaluated")
+            for line in ("rich; os_name ~= 'posix'", "rich; 'x' in extras")
+        ),
+    ],
+)
+def test_lines_that_a_profile_cannot_have(name: str, line: str, python: str, words: str) -> None:
+    profile = profiles.load(name, FOLDERS)
+    pythons = lines(python) if python else ()
+    with pytest.raises(InvalidError, match=r"requirements.txt:2: ") as raised:
+        adapt(profile, contents("einops", line, pythons=pythons))
+    assert words in raised.value.message
+    assert raised.value.hint
+    assert ("profiles: [NAME, …]" in raised.value.hint) == ("profile '" in words)
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda p: p.name)
@@ -165,12 +279,6 @@ def test_every_profile_can_have_a_project(profile: profiles.Profile) -> None:
     # What was derived is a profile that a file could state.
     again = msgspec.convert(msgspec.to_builtins(variant), profiles.Profile)
     assert again == variant
-
-
-@pytest.mark.parametrize("line", ["torch", "torch>=2.1", "Torch ==2.13.0", "torch<3", "torch~=2.1"])
-def test_pytorch_is_the_profiles(line: str) -> None:
-    variant = adapt(CPU, contents(line, "einops"))
-    assert variant.requirements == (*CPU.requirements, "einops")
 
 
 @pytest.mark.parametrize(
@@ -190,29 +298,12 @@ def test_a_framework_for_other_machines_does_not_count(
         assert variant.requirements == profile.requirements
 
 
-def test_a_framework_counts_where_its_marker_holds_on_one_of_the_targets() -> None:
-    on_arm = 'torch==2.2.2; platform_machine == "aarch64"'
-    with pytest.raises(InvalidError, match=r"profile 'cpu' has torch 2.13.0\+cpu"):
-        adapt(CPU, contents(on_arm))
+def test_a_framework_counts_on_the_platforms_of_a_profile_alone() -> None:
     zendnn = profiles.load("zendnn", FOLDERS)  # x86-64 alone
-    assert adapt(zendnn, contents(on_arm)).requirements == zendnn.requirements
-
-
-def test_extras_are_kept_but_not_those_that_choose_a_build() -> None:
-    assert adapt(CPU, contents("torch[optree]>=2")).requirements == (
-        *CPU.requirements, "torch[optree]",
-    )  # fmt: skip
-    jax = profiles.load("jax-cpu", FOLDERS)
-    assert adapt(jax, contents("jax[cuda12]", "jax[tpu]>=0.4")).requirements == jax.requirements
-    added = adapt(jax, contents("jax[cuda12-local, k8s]")).requirements[len(jax.requirements) :]
-    assert added == ('jax[k8s]; python_version >= "3.12"',)
-    # Under the name that the profile has for the machine.
-    tensorflow = profiles.load("tensorflow-cpu", FOLDERS)
-    added = adapt(tensorflow, contents("tensorflow[and-cuda,gcs-filesystem]")).requirements[2:]
-    assert added == (
-        'tensorflow-cpu[gcs-filesystem]; platform_machine == "x86_64"',
-        'tensorflow[gcs-filesystem]; platform_machine != "x86_64"',
-    )
+    on_arm = contents('torch==2.2.2; platform_machine == "aarch64"')
+    assert adapt(zendnn, on_arm).requirements == zendnn.requirements
+    older = adapt(JAX_CPU, contents("jax<0.11", pythons=lines("==3.11.*")))
+    assert older.python.supported == ("3.11",)
 
 
 @pytest.mark.parametrize("stated", ["torch==2.13.*", "torch>=2.1", "torch>=2.1,<3", "torch"])
@@ -240,19 +331,7 @@ def test_a_constraint_on_the_framework_counts(line: str) -> None:
     )
     met = adapt(CPU, contents(constraints=lines("torch>=2", 'torch==1; os_name == "nt"')))
     assert (met.requirements, met.constraints) == (CPU.requirements, CPU.constraints)
-    jax = profiles.load("jax-cpu", FOLDERS)
-    assert adapt(jax, contents(constraints=lines("jaxlib<1"))).constraints == ("jaxlib<1",)
-
-
-@pytest.mark.parametrize("line", ["torch==2.5.1", "torch<2", "torch==2.13.0+cu126", "torch>=2.14"])
-def test_another_pytorch_is_an_error_that_names_both(line: str) -> None:
-    with pytest.raises(InvalidError) as raised:
-        adapt(CPU, contents("einops", line))
-    assert raised.value.message == (
-        f"requirements.txt:2: {line}: profile 'cpu' has torch 2.13.0+cpu"
-    )
-    assert "profiles: [NAME, …]" in raised.value.hint
-    assert adapt(CPU, contents("torch==2.13.0")).requirements == CPU.requirements
+    assert adapt(JAX_CPU, contents(constraints=lines("jaxlib<1"))).constraints == ("jaxlib<1",)
 
 
 def test_companions_come_from_the_index_of_the_profiles_pytorch() -> None:
@@ -262,49 +341,6 @@ def test_companions_come_from_the_index_of_the_profiles_pytorch() -> None:
     # PyTorch for CUDA is PyPI's, and so are its companions.
     assert cuda.indexes == CUDA.indexes
     assert "torchvision" not in cuda.indexes
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("rich @ https://example.org/rich.whl", "a URL; only packages from an index"),
-        ("rich @ git+https://example.org/rich", "a version control repository; only"),
-        ("--index-url https://example.org", "not a requirement"),
-        ("rich >= ", "not a requirement"),
-        ("$(reboot)", "not a requirement"),
-        ("rich; os_name ~= 'posix'", "not a requirement: its marker cannot be evaluated"),
-        ("rich; 'x' in extras", "not a requirement: its marker cannot be evaluated"),
-    ],
-)
-def test_a_line_that_no_lock_can_hold(line: str, words: str) -> None:
-    with pytest.raises(InvalidError, match=r"requirements.txt:1: ") as raised:
-        adapt(CPU, contents(line))
-    assert words in raised.value.message
-    assert raised.value.hint
-
-
-@pytest.mark.parametrize(
-    ("name", "kept", "limits"),
-    [
-        ("cuda", ("triton>=2.0; marker",), ()),
-        ("rocm", (), ("pytorch-triton-rocm>=2.0; marker", "triton-rocm>=2.0; marker")),
-        ("xpu", (), ("pytorch-triton-xpu>=2.0; marker", "triton-xpu>=2.0; marker")),
-        ("cpu", (), ()),
-        ("mps", (), ()),
-        ("jax-cpu", ("triton>=2.0; marker",), ()),
-    ],
-)
-def test_triton_is_the_one_of_the_hardware(
-    name: str, kept: tuple[str, ...], limits: tuple[str, ...]
-) -> None:
-    profile = profiles.load(name, FOLDERS)
-    variant = adapt(profile, contents('triton>=2.0; sys_platform == "linux"', "einops"))
-    marker = 'sys_platform == "linux"'
-    added = variant.requirements[len(profile.requirements) :]
-    assert added == (*(text.replace("marker", marker) for text in kept), "einops")
-    assert variant.constraints == tuple(text.replace("marker", marker) for text in limits)
-    of_rocm = adapt(profile, contents("triton-rocm")).requirements[len(profile.requirements) :]
-    assert bool(of_rocm) == (name in {"rocm", "jax-cpu"})
 
 
 def test_locked_versions_are_kept_except_of_what_pytorch_brings() -> None:
@@ -369,10 +405,7 @@ def test_a_second_python_for_images_if_the_default_has_no_base() -> None:
     stated = adapt(xpu, contents(pythons=lines(f"=={xpu.python.default}.*")))
     assert "docker" not in stated.backends
     assert "venv" in stated.backends
-
-
-def test_no_backend_is_left() -> None:
-    only_image = msgspec.structs.replace(profiles.load("xpu", FOLDERS), backends=("docker",))
+    only_image = msgspec.structs.replace(xpu, backends=("docker",))
     with pytest.raises(InvalidError, match=r"no base image with Python 3.11 is known"):
         adapt(only_image, contents(pythons=lines("==3.11.*")))
 
@@ -382,7 +415,7 @@ def test_variables_and_system_packages_are_added() -> None:
         CPU,
         contents(
             system_packages=("libsndfile1", *CPU.system_packages), environment={"A": "b"},
-            notes=("pytorch is left out",),
+            notes=("pytorch is left out.",),
         ),
     )  # fmt: skip
     assert variant.system_packages == (*CPU.system_packages, "libsndfile1")
@@ -408,6 +441,8 @@ def test_conda_packages_leave_the_conda_backend_alone() -> None:
     assert variant.backends == ("conda",)
     assert variant.conda.packages == (*CPU.conda.packages, "ffmpeg 6.*")
     assert variant.conda.channels == ("bioconda", "conda-forge")
+    both = adapt(profiles.load("zendnn", FOLDERS), contents(conda=lines("gxx", "cmake")))
+    assert both.conda.packages == ("gxx", "cmake")
     no_conda = msgspec.structs.replace(CPU, backends=("docker", "venv"))
     with pytest.raises(InvalidError, match=r"requirements.txt:1 needs conda packages"):
         adapt(no_conda, contents(conda=lines("ffmpeg")))
@@ -423,12 +458,6 @@ def test_versions_of_conda_packages_hold_for_wheels() -> None:
     )
 
 
-def test_a_package_of_both_is_requested_once() -> None:
-    zendnn = profiles.load("zendnn", FOLDERS)
-    variant = adapt(zendnn, contents(conda=lines("gxx", "cmake")))
-    assert variant.conda.packages == ("gxx", "cmake")
-
-
 def test_an_environment_without_wheels_has_no_packages_for_pip() -> None:
     conda = msgspec.structs.replace(CPU.conda, framework="conda", packages=("pytorch 2.13.*",))
     no_wheels = msgspec.structs.replace(CPU, conda=conda)
@@ -441,49 +470,6 @@ def test_an_environment_without_wheels_has_no_packages_for_pip() -> None:
         "profile 'cpu' has no backend for this project: environment.yml:1 needs conda packages; its"
         " conda environments hold no wheels, and requirements.txt:1 needs rich"
     )
-
-
-def test_notes_end_as_warnings_of_profiles_do() -> None:
-    assert adapt(CPU, contents(notes=("a: left out.",))).warnings[-1] == "a: left out"
-
-
-JAX_CPU = profiles.load("jax-cpu", FOLDERS)
-TENSORFLOW_CPU = profiles.load("tensorflow-cpu", FOLDERS)
-
-
-@pytest.mark.parametrize("line", ["jax", "jax[cuda12]>=0.4", "jax[tpu]==0.12.0.1"])
-def test_jax_is_the_hardwares_build(line: str) -> None:
-    variant = adapt(JAX_CPU, contents(line, "flax"))
-    assert variant.requirements == (*JAX_CPU.requirements, "flax")
-
-
-def test_parts_of_jax_are_never_added_but_their_versions_count() -> None:
-    variant = adapt(JAX_CPU, contents("jax-cuda12-plugin[with-cuda]", "jaxlib>=0.5"))
-    assert variant.requirements == JAX_CPU.requirements
-    assert variant.constraints == ("jaxlib>=0.5",)
-
-
-def test_what_a_profile_pins_is_that_of_the_environments_python() -> None:
-    with pytest.raises(InvalidError, match=r"jax<0\.11: profile 'jax-cpu' has jax 0\.12\.0\.1"):
-        adapt(JAX_CPU, contents("jax<0.11"))
-    older = adapt(JAX_CPU, contents("jax<0.11", pythons=lines("==3.11.*")))
-    assert older.python.supported == ("3.11",)
-    with pytest.raises(InvalidError, match=r"jax>=0\.11: profile 'jax-cpu' has jax 0\.10\.2"):
-        adapt(JAX_CPU, contents("jax>=0.11", pythons=lines("==3.11.*")))
-
-
-@pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu", "tensorflow-gpu"])
-def test_tensorflow_by_any_name_is_the_hardwares_build(name: str) -> None:
-    variant = adapt(TENSORFLOW_CPU, contents(f"{name}>=2.15", "tensorflow-datasets"))
-    assert variant.requirements == (*TENSORFLOW_CPU.requirements, "tensorflow-datasets")
-    with pytest.raises(InvalidError, match=r"<2\.16: profile 'tensorflow-cpu' has tensorflow"):
-        adapt(TENSORFLOW_CPU, contents(f"{name}<2.16"))
-
-
-def test_another_framework_is_an_ordinary_package() -> None:
-    variant = adapt(JAX_CPU, contents("torch==2.5.1"))
-    assert variant.requirements == (*JAX_CPU.requirements, "torch==2.5.1")
-    assert variant.indexes == {}
 
 
 # Which framework a project is for
