@@ -16,8 +16,8 @@ from envbuilder.core.project_file import DEFAULT, Definition, Environment, Requi
 from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.text import escaped, shown
 from envbuilder.project.conda import read_environment_yml
+from envbuilder.project.foreign_locks import read_pylock, read_uv_lock
 from envbuilder.project.lines import Line, Listed, parse, read_requirements_txt
-from envbuilder.project.locked import read_pylock, read_uv_lock
 from envbuilder.project.tables import read_pyproject
 
 if TYPE_CHECKING:

@@ -227,19 +227,18 @@ class _UvLockReader:
         self._groups = chosen_names("group", groups, of_groups, file)
         # Before uv 0.6, `provides-extras` was not written.
         provided = (*root.metadata.provides_extras, *root.optional_dependencies)
-        extras_here = chosen_names("extra", extras, provided, file)
         of_chosen = (entry for group in sorted(self._groups) for entry in of_groups[group])
         self._entries = (*root.metadata.requires_dist, *of_chosen)
-        self._chosen = Chosen(frozenset(extras_here))
+        self._chosen = Chosen(frozenset(chosen_names("extra", extras, provided, file)))
         while more := self._named_extras() - self._chosen.extras:
             self._chosen = Chosen(self._chosen.extras | more)
         self._extras = self._chosen.extras
         self._require_no_conflict()
         # By these extras, uv tells conflicting versions apart.
         project = f"{len(root.name)}-{root.name}"
-        of_extras = (f"extra-{project}-{extra}" for extra in self._extras)
-        of_groups_ = (f"group-{project}-{group}" for group in self._groups)
-        self._chosen = Chosen(self._extras | {f"project-{project}", *of_extras, *of_groups_})
+        marks = {f"extra-{project}-{extra}" for extra in self._extras}
+        marks |= {f"group-{project}-{group}" for group in self._groups}
+        self._chosen = Chosen(self._extras | marks | {f"project-{project}"})
 
     def _project(self) -> _Locked:
         for package in self._lock.package:
@@ -390,7 +389,7 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
     notes = [
         f"{name}: {escaped(package.name, 60)} is left out: it is the project itself."
         for package in lock.packages
-        if _is_folder_of(package)
+        if _is_itself(package)
     ][:1]
     if lock.environments:
         environments = escaped(" | ".join(map(str, lock.environments)), 200)
@@ -410,7 +409,7 @@ def _of_pylock(package: Package, file: str, chosen: Chosen) -> Line | None:
     """
     where = f"{file}: {escaped(package.name, 60)}"
     marker = remaining(str(package.marker or ""), chosen, where)
-    if marker is None or _is_folder_of(package) or frameworks.is_runtime(package.name):
+    if marker is None or _is_itself(package) or frameworks.is_runtime(package.name):
         return None
     for kind in ("vcs", "directory", "archive"):
         if getattr(package, kind) is not None:
@@ -424,6 +423,6 @@ def _of_pylock(package: Package, file: str, chosen: Chosen) -> Line | None:
     return line(parse(f"{package.name}{version}{f'; {marker}' if marker else ''}", where), where)
 
 
-def _is_folder_of(package: Package) -> bool:
+def _is_itself(package: Package) -> bool:
     """Return whether a package is the project itself."""
     return package.directory is not None and package.directory.path in _PYLOCK_ITSELF

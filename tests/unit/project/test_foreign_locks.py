@@ -11,7 +11,7 @@ from packaging.markers import Marker
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.project.environments import read
-from envbuilder.project.locked import Chosen, remaining
+from envbuilder.project.foreign_locks import Chosen, remaining
 from tests.support.edited_text import edited
 from tests.support.requirement_projects import DATA, outcome, places, refusal, texts, write
 
