@@ -19,7 +19,7 @@ import yaml
 from envbuilder.core.text import SHOWN, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Path = tuple[str, ...]
 
@@ -64,20 +64,18 @@ def load(text: str, *, scalars_as_text: bool = False) -> Any:
     return _Document(text, scalars_as_text=scalars_as_text).data
 
 
-def lines(text: str) -> dict[tuple[str, ...], int]:
+def lines(text: str) -> dict[Path, int]:
     """Return the line of each key and item by path (indexes as text); `load` must accept `text`."""
     return _Document(text, scalars_as_text=False).lines
 
 
 class _Document:
-    """A document, built from parser events without recursion."""
+    """A document, built from parser events; values are nested `DEEPEST` levels at most."""
 
     def __init__(self, text: str, *, scalars_as_text: bool) -> None:
         self.data: Any = None
-        self.lines: dict[tuple[str, ...], int] = {}
+        self.lines: dict[Path, int] = {}
         self._scalars = None if scalars_as_text else _Scalars()
-        self._open: list[_Collection] = []
-        self._documents = 0
         stray = _NOT_TEXT.search(text, 1 if text.startswith("\ufeff") else 0)
         if stray or "\ufeff" in text[1:]:
             at = stray.start() if stray else text.index("\ufeff", 1)
@@ -85,9 +83,9 @@ class _Document:
             raise StrictYamlError(
                 f"the character {name} is not allowed", text.count("\n", 0, at) + 1
             )
+        self._events: Iterator[Any] = yaml.parse(text, _PARSER)
         try:
-            for event in yaml.parse(text, _PARSER):
-                self._take(event)
+            self._read()
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             problem = (error.problem or "it cannot be parsed")[: 2 * SHOWN]
@@ -96,97 +94,79 @@ class _Document:
         except (yaml.YAMLError, RecursionError) as error:
             raise StrictYamlError("it cannot be parsed", 1) from error
 
-    def _take(self, event: Any) -> None:
-        match event:
-            case yaml.DocumentStartEvent():
-                self._documents += 1
+    def _read(self) -> None:
+        documents = 0
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
                 if event.tags:
                     _refuse(event, "%TAG is not supported: files hold plain data")
-                if self._documents > 1:
+                if documents > 1:
                     _refuse(event, "a file holds one document only, and a second one begins")
-            case yaml.AliasEvent():
-                _refuse(event, "anchors and aliases are not supported: write the value out")
-            case yaml.ScalarEvent() | yaml.CollectionStartEvent():
-                if event.anchor is not None:
-                    _refuse(event, "anchors and aliases are not supported: write the value out")
-                if event.tag is not None:
-                    _refuse(event, "tags (!…) are not supported: files hold plain data")
-                if isinstance(event, yaml.ScalarEvent):
-                    self._scalar(event)
-                else:
-                    self._start(event)
-            case yaml.CollectionEndEvent():
-                self._end(event)
-            case _:
-                pass
+            elif isinstance(event, yaml.NodeEvent):
+                self.data = self._value(event, ())
 
-    def _start(self, event: Any) -> None:
-        if self._open and self._open[-1].wants_key:
-            _refuse(event, "a key is not text")
-        if len(self._open) >= DEEPEST:
+    def _value(self, event: Any, path: Path) -> Any:
+        """Return the value that begins with an event, and note the lines of what it holds."""
+        _require_plain(event)
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event)
+        if len(path) >= DEEPEST:
             _refuse(event, f"nested too deeply: more than {DEEPEST} levels")
-        data: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
-        path = self._put(data, event)
-        self._open.append(_Collection(data, path))
+        if isinstance(event, yaml.SequenceStartEvent):
+            items: list[Any] = []
+            while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+                place = (*path, str(len(items)))
+                self.lines[place] = event.start_mark.line + 1
+                items.append(self._value(event, place))
+            return items
+        data: dict[str, Any] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key = self._key(event)
+            if key in data:
+                _refuse(event, f"key {shown(key)} appears twice: keep one of them")
+            place = (*path, key)
+            self.lines[place] = event.start_mark.line + 1
+            data[key] = self._value(next(self._events), place)
+        return data
 
-    def _end(self, event: Any) -> None:
-        self._open.pop()
+    def _scalar(self, event: Any) -> Any:
+        tag, value = self._tag(event), event.value
+        if tag not in _TYPED:
+            return value
+        build: Callable[[Any, Any], Any] = _Scalars.yaml_constructors[tag]
+        kind = tag.removeprefix(_TAG)
+        invalid = f"{shown(value)} is not a valid {kind}; quote it if it is text"
+        if len(value) > LONGEST_NUMBER:
+            _refuse(event, invalid)
+        try:
+            return build(self._scalars, yaml.ScalarNode(tag, value))
+        except (ValueError, KeyError, OverflowError):
+            _refuse(event, invalid)
 
-    def _scalar(self, event: Any) -> None:
-        if len(event.value) > LONGEST_SCALAR:
-            _refuse(event, f"text longer than {LONGEST_SCALAR} characters")
-        tag = self._scalars.tag(event) if self._scalars else None
-        if self._open and self._open[-1].wants_key:
-            self._key(event, tag)
-            return
-        value: Any = event.value
-        if tag in _TYPED:
-            build: Callable[[Any, Any], Any] = _Scalars.yaml_constructors[tag]
-            kind = tag.removeprefix(_TAG)
-            invalid = f"{shown(value)} is not a valid {kind}; quote it if it is text"
-            if len(value) > LONGEST_NUMBER:
-                _refuse(event, invalid)
-            try:
-                value = build(self._scalars, yaml.ScalarNode(tag, value))
-            except (ValueError, KeyError, OverflowError):
-                _refuse(event, invalid)
-        self._put(value, event)
-
-    def _key(self, event: Any, tag: str | None) -> None:
-        parent = self._open[-1]
+    def _key(self, event: Any) -> str:
+        _require_plain(event)
+        if not isinstance(event, yaml.ScalarEvent):
+            _refuse(event, "a key is not text")
+        tag = self._tag(event)
         if tag == f"{_TAG}merge":
             _refuse(event, "the merge key << is not supported: write the keys out")
         if tag in _TYPED:
             _refuse(event, f"key {shown(event.value)} is not text: quote it")
-        if event.value in parent.data:
-            _refuse(event, f"key {shown(event.value)} appears twice: keep one of them")
-        parent.key = event.value
-        parent.wants_key = False
-        self.lines[*parent.path, event.value] = event.start_mark.line + 1
+        return str(event.value)
 
-    def _put(self, value: Any, event: Any) -> tuple[str, ...]:
-        """Store a value in its parent and return its path."""
-        if not self._open:
-            self.data = value
-            return ()
-        parent = self._open[-1]
-        if isinstance(parent.data, dict):
-            parent.data[parent.key] = value
-            parent.wants_key = True
-            return (*parent.path, parent.key)
-        path = (*parent.path, str(len(parent.data)))
-        parent.data.append(value)
-        self.lines[path] = event.start_mark.line + 1
-        return path
+    def _tag(self, event: Any) -> str:
+        """Return the type of a scalar of limited length, empty where all are text."""
+        if len(event.value) > LONGEST_SCALAR:
+            _refuse(event, f"text longer than {LONGEST_SCALAR} characters")
+        return self._scalars.tag(event) if self._scalars else ""
 
 
-class _Collection:
-    """A mapping or sequence that is still open."""
-
-    def __init__(self, data: Any, path: tuple[str, ...]) -> None:
-        self.data, self.path = data, path
-        self.key = ""
-        self.wants_key = isinstance(data, dict)
+def _require_plain(event: Any) -> None:
+    if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+        _refuse(event, "anchors and aliases are not supported: write the value out")
+    if event.tag is not None:
+        _refuse(event, "tags (!…) are not supported: files hold plain data")
 
 
 def _syntax_hint(text: str, line: int) -> str:
