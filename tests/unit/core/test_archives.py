@@ -11,7 +11,7 @@ import posixpath
 import tarfile
 import tracemalloc
 import zipfile
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zstandard
@@ -118,52 +118,6 @@ def test_a_long_name_is_no_extended_header() -> None:
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
         archive.addfile(tarfile.TarInfo(name))
     assert list(read(out.getvalue())) == [name]
-
-
-@pytest.mark.parametrize("make", [bytes, bytearray])
-def test_only_regular_files_have_content(make: Callable[[bytes], bytes]) -> None:
-    data = make(debs.tar({"a": "b"}))
-    archive = Tar(io.BytesIO(data), len(data), InvalidError)
-    with pytest.raises(InvalidError, match="not a regular file"):
-        archive.content(next(iter(archive)))
-
-
-class Holes(io.RawIOBase):
-    """An archive of two members, of which the first has 9 GiB; only its headers are bytes."""
-
-    size = (9 << 30) + 1000
-
-    def __init__(self) -> None:
-        entry, after = tarfile.TarInfo("large"), tarfile.TarInfo("b")
-        entry.size, after.size = self.size, 3
-        self._head = entry.tobuf(tarfile.PAX_FORMAT)
-        self._tail = bytes(-self.size % 512) + after.tobuf() + b"one" + bytes(509 + 1024)
-        self._hole = memoryview(bytes(1 << 20))
-        self._at = 0
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        self._at = position
-        return position
-
-    def read(self, size: int = -1) -> bytes:
-        end = len(self._head) + self.size
-        if self._at < len(self._head):
-            data = self._head[self._at :][:size]
-        elif self._at < end:
-            data = bytes(self._hole[: min(size, end - self._at)])
-        else:
-            data = self._tail[self._at - end :][:size]
-        self._at += len(data)
-        return data
-
-
-def test_a_member_of_more_than_8_gib_is_skipped_or_read() -> None:
-    archive = Tar(cast("IO[bytes]", Holes()), 1 << 30, InvalidError)
-    found = {}
-    for member in archive:
-        pieces = archive.pieces(member)
-        found[member.name] = member.size, len(next(pieces))
-    assert found == {"large": (Holes.size, 1 << 18), "b": (3, 3)}
 
 
 def made_zip(folder: Path, files: dict[str, bytes]) -> Path:

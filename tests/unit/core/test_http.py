@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import socket
-import threading
 from http.client import BadStatusLine
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,20 +135,6 @@ def test_what_is_no_redirect_is_the_answer(
     assert len(server.requests) == 1
 
 
-def test_a_stated_time_out_is_used(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-
-    def send(request: requests.PreparedRequest, **options: object) -> requests.Response:
-        seen.append(options["timeout"])
-        made = requests.Response()
-        made.status_code = 200
-        return made
-
-    monkeypatch.setattr(session, "send", send)
-    http.request(session, "GET", "http://h/", timeout=(1.0, 2.0))
-    assert seen == [(1.0, 2.0)]
-
-
 def test_another_host_does_not_get_our_login(
     server: FaultyServer, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,13 +205,6 @@ def test_unpacked_data_comes_in_pieces_of_a_limited_size(
     del FAULTS["body"]
     assert sum(sizes) == 1 << 20
     assert max(sizes) <= 1 << 16
-
-
-@pytest.mark.parametrize("encoding", ["", "identity", " Identity "])
-def test_a_body_that_is_sent_as_it_is(
-    encoding: str, server: FaultyServer, session: Session
-) -> None:
-    assert body(server, session, 7, Content_Encoding=encoding) == b"content"
 
 
 def test_a_long_body_is_limited_as_a_whole(server: FaultyServer, session: Session) -> None:
@@ -489,17 +467,3 @@ def test_a_server_that_says_nothing_is_given_up_after_a_stated_time(silent: str)
     with pytest.raises(requests.RequestException) as caught:
         requests.get(silent, timeout=(5, 0.2))
     assert reason(caught.value) == "timed out after 0.2 s"
-
-
-def test_a_server_that_hangs_up() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def refuse() -> None:
-            server.accept()[0].close()
-
-        hang_up = threading.Thread(target=refuse)
-        hang_up.start()
-        with pytest.raises(requests.RequestException) as caught:
-            requests.get(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout=5)
-        hang_up.join()
-    assert reason(caught.value) == "connection reset"

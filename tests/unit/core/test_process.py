@@ -165,19 +165,6 @@ def test_running_children_can_be_killed() -> None:
     assert (seen, process.running()) == ([1], frozenset())
 
 
-def test_running_children_are_told_apart_by_the_threads_that_started_them() -> None:
-    seen: list[set[int]] = []
-    own = threading.get_ident()
-
-    def look(line: str) -> None:
-        seen.append({len(process.running(threads)) for threads in ([own], [own, own + 1], None)})
-        seen.append({len(process.running(threads)) for threads in ([], [own + 1])})
-        process.kill(process.running([own]))  # until then it runs
-
-    process.run(python("import time; print('x', flush=True); time.sleep(60)"), on_stdout=look)
-    assert seen == [{1}, {0}]
-
-
 class ReplacedError(Exception):
     """This process has become another program."""
 
@@ -269,16 +256,6 @@ def test_output_without_an_end_is_kept_in_part(monkeypatch: pytest.MonkeyPatch) 
     assert done.stdout.endswith("y\ny\n")
     assert max(map(len, lines)) == 300
     assert lines.count("y") == 10_000
-
-
-def test_the_end_of_a_long_text_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "KEPT_BYTES", 4)
-    tail = process.Tail()
-    texts = []
-    for data in (b"abcd", b"efgh", b"i", b"j"):
-        tail.add(data)
-        texts.append(tail.text)
-    assert texts == ["abcd", "abcdefgh", "fghi", "fghij"]
 
 
 def test_commands_are_shown_as_one_would_type_them() -> None:

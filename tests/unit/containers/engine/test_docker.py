@@ -63,13 +63,6 @@ def test_a_build_goes_to_the_endpoint(tmp_path: Any) -> None:
     assert here.exports_layouts
 
 
-def test_how_to_build_is_asked_once() -> None:
-    asked: list[bool] = []
-    found = engine(info=lambda: asked.append(True) or {})
-    assert found.build_command is found.build_command
-    assert asked == [True]
-
-
 @pytest.mark.parametrize(
     ("url", "socket"), [("unix:///run/x.sock", Path("/run/x.sock")), ("tcp://there:2375", None)]
 )
@@ -391,15 +384,6 @@ def test_an_engine_that_fails_to_look_for_an_image_is_4(error: Exception, said: 
     for ask in (failing.image, failing.variables):
         with pytest.raises(ToolError, match=f"the engine cannot inspect x:1: {said}"):
             ask("x:1")
-
-
-def test_an_engine_that_fails_to_describe_itself_is_4() -> None:
-    def info() -> dict[str, Any]:
-        raise ReadTimeout("Read timed out.")
-
-    for ask in (lambda e: e.build_command, lambda e: e.knows_gpus()):
-        with pytest.raises(ToolError, match="the engine does not answer: Read timed out"):
-            ask(engine(info=info))
 
 
 def test_an_image_s_own_share_is_what_no_other_image_has() -> None:

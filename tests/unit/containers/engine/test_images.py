@@ -292,19 +292,6 @@ def test_a_podman_that_fails_is_an_error(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "one"]
 
 
-def test_an_image_that_was_loaded_ahead_is_all_that_is_asked_for(tmp_path: Path) -> None:
-    there, made = Docker(), Layout.create(tmp_path / "made")
-    lower, one = named(tmp_path / "lower", ref="envbuilder/ahead:1")
-    images.load(there.engine, lower, made, preload="envbuilder/ahead:1")
-    whole, other = named(tmp_path / "whole", Member(path="a"), ref="envbuilder/x:1")
-    there.refs["envbuilder/ahead:1"] = there.refs["docker.io/envbuilder/ahead:1"]
-    there.questions.clear()
-    images.load(there.engine, whole, made, preload="envbuilder/ahead:1")
-    assert there.questions == ["envbuilder/ahead:1", "docker.io/envbuilder/x:1"]
-    assert not hexes(one) & there.sent[1] - {one.config.digest}
-    assert other.config.digest.removeprefix("sha256:") in there.sent[1]
-
-
 MB = 1 << 20
 
 
@@ -380,13 +367,6 @@ def test_images_with_most_of_what_is_lacking_are_asked_for_next(recorded: Layout
     engine = Engine(compiler, torch)
     assert engine.layers(recorded, WHOLE) == digests(TORCH, COMPILER, PAYLOAD)
     assert engine.questions == [torch, compiler]
-
-
-def test_of_equals_the_latest_is_asked_for_first(recorded: Layout) -> None:
-    ages = {age: record(recorded, TORCH, layer(100 + age, 1), age=age) for age in (2, 0, 1)}
-    engine = Engine(ages[2])
-    assert engine.layers(recorded, manifest_of(TORCH)) == digests(TORCH)
-    assert engine.questions == [ages[0], ages[1], ages[2]]
 
 
 def test_the_questions_end(recorded: Layout) -> None:

@@ -339,15 +339,6 @@ def diff_id(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
-def test_whatever_it_is_compressed_with(tmp_path: Path, pack: type[bytes]) -> None:
-    path = tmp_path / "layer"
-    path.write_bytes(pack(debs.tar(FILES)))
-    assert read_members(path) == FILES
-    # What is not looked at is skipped.
-    assert [m.name for m, _ in layer.members(path)] == ["./a", "./b"]
-
-
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
 def test_the_diff_id_is_the_digest_of_the_tar(pack: type[bytes]) -> None:
     tar = debs.tar(FILES)
     assert diff_id(pack(tar)) == f"sha256:{hashlib.sha256(tar).hexdigest()}"

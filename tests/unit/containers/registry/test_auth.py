@@ -24,13 +24,11 @@ from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from tests.support import image_layouts as images
 from tests.support import registry_fixture as fake_registry
-from tests.support.registry_fixture import PASSWORD, TOKEN, FakeRegistry
+from tests.support.registry_fixture import TOKEN, FakeRegistry
 from tests.support.registry_requests import (
     BIG,
     SILENT,
-    SMALL,
     connect,
-    impatient,
     log_in,
     pull,
     push,
@@ -66,34 +64,6 @@ def test_a_login_that_is_missing_or_wrong(
     said = caught.value.message + caught.value.hint
     assert f"docker login {server.host}" in said
     assert "very-" not in said
-
-
-@pytest.mark.parametrize("fault", ["503", "429", "drop"])
-def test_a_token_server_that_is_busy_for_a_moment(
-    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path, fault: str
-) -> None:
-    server.demands = "bearer"
-    log_in(tmp_path, server.host)
-    server.faults = [("GET /token", fault)]
-    push(server, source, images.image(source, SMALL), found)
-    assert len([line for line in server.log if line.startswith("GET /token")]) == 2
-
-
-def test_a_token_server_that_is_down_is_named(server: FakeRegistry, tmp_path: Path) -> None:
-    server.demands = "bearer"
-    server.faults = [("GET /token", "503")] * 4
-    with pytest.raises(BuildError, match=r"its token server 127\.0\.0\.1: no token .*HTTP 503"):
-        pull(server, "t", tmp_path / "b")
-
-
-def test_an_identity_token_is_exchanged(server: FakeRegistry, tmp_path: Path) -> None:
-    server.demands = "bearer"
-    (tmp_path / "docker").mkdir()
-    auths = {server.host: {"identitytoken": PASSWORD}}
-    (tmp_path / "docker" / "config.json").write_text(json.dumps({"auths": auths}))
-    with pytest.raises(BuildError, match="HTTP 404"):
-        pull(server, "t", tmp_path / "b")
-    assert f"Bearer {TOKEN}" in server.authorizations
 
 
 @pytest.mark.parametrize(
@@ -302,21 +272,6 @@ def test_another_host_never_learns_who_we_are(
     assert f"Bearer {TOKEN}" in server.authorizations
 
 
-def test_another_host_that_asks_for_our_login_does_not_get_it(
-    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
-) -> None:
-    server.demands = "basic"
-    log_in(tmp_path, server.host)
-    big = source.manifest("linux/amd64").layers[0]
-    with fake_registry.running() as other:
-        other.demands = "basic"
-        other.blobs["a", big.digest] = BIG
-        server.faults = [(big.digest, f"307 Location: http://{other.host}/v2/a/blobs/{big.digest}")]
-        with pytest.raises(BuildError, match="HTTP 401"):
-            pull(server, there.digest, tmp_path / "b")
-        assert set(other.authorizations) == {""}
-
-
 def test_netrc_does_not_speak_for_us(
     server: FakeRegistry, there: Descriptor, tmp_path: Path
 ) -> None:
@@ -327,25 +282,6 @@ def test_netrc_does_not_speak_for_us(
     made.session.trust_env = True
     registry.pull(made, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
     assert set(server.authorizations) == {""}
-
-
-@pytest.mark.parametrize(
-    ("location", "why"),
-    [
-        ("http://elsewhere.example/x", "http://elsewhere.example, which is not https"),
-        ("file:///etc/passwd", "which is not https"),
-        ("http://[bad", "which is not https"),
-        ("http://127.0.0.1.example/", "which is not https"),
-        ("", "HTTP 302"),
-        ("/v2/a/manifests/t", "too many redirects"),
-    ],
-)
-def test_redirects_that_are_not_followed(
-    server: FakeRegistry, there: Descriptor, tmp_path: Path, location: str, why: str
-) -> None:
-    server.faults = [("manifests", f"302 Location: {location}")] * 11
-    with pytest.raises(BuildError, match=why):
-        pull(server, "t", tmp_path / "b")
 
 
 def test_a_registry_elsewhere_cannot_send_us_to_plain_http() -> None:
@@ -377,41 +313,6 @@ def test_messages_hold_no_secret_and_no_query(
         push(server, source, images.image(source, BIG), found)
     assert "state=" not in caught.value.message
     assert TOKEN not in caught.value.message
-
-
-def test_what_the_registry_says_is_passed_on(server: FakeRegistry, tmp_path: Path) -> None:
-    server.faults = [("manifests", "403")]
-    with pytest.raises(BuildError, match=r"HTTP 403 Forbidden \(TESTED as asked"):
-        pull(server, "t", tmp_path / "b")
-
-
-def test_waits_grow_and_a_busy_registry_is_heard(server: FakeRegistry, tmp_path: Path) -> None:
-    waits: list[float] = []
-    server.faults = [("manifests", "503"), ("manifests", "429 Retry-After: 7")]
-    with pytest.raises(BuildError, match="404"):
-        connect(server, waits=waits).ask("GET", connect(server).url("manifests/t"), "t", accept=())
-    assert waits == [1.0, 7.0]
-    server.faults = [("manifests", "429 Retry-After: 3600")]
-    with pytest.raises(BuildError, match="429"):
-        connect(server).ask("GET", connect(server).url("manifests/t"), "t", accept=())
-
-
-def test_a_registry_that_hangs_is_given_up(
-    server: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    impatient(monkeypatch)
-    server.faults = [("manifests", "hang")] * 4
-    with pytest.raises(BuildError, match="timed out"):
-        pull(server, "t", tmp_path / "b")
-
-
-def test_nobody_there(tmp_path: Path, found: Settings) -> None:
-    gone = Connection(reference.parse("127.0.0.1:1/a"), pause=lambda seconds: None)
-    with pytest.raises(
-        BuildError,
-        match=r"127\.0\.0\.1:1/a: t: 127\.0\.0\.1:1 does not answer \(connection refused\)",
-    ):
-        registry.pull(gone, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
 
 
 @pytest.mark.parametrize(

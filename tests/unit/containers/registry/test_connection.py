@@ -178,28 +178,6 @@ def test_the_host_that_does_not_answer_is_named(bench: Make, location: str, host
 # --- where requests lead
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_ten_redirects_are_followed(bench: Make, method: str, status: int) -> None:
-    turns = [answer(status, Location=f"https://cdn.example/{n}") for n in range(10)]
-    made = bench(*turns, answer(200))
-    found = made.ask(method, headers={"Range": "bytes=5-"})
-    assert (found.status, found.url) == (200, "https://cdn.example/9")
-    assert made.session.requests[-1] == (method, "https://cdn.example/9")
-    assert all(options["headers"]["Range"] == "bytes=5-" for options in made.session.options)
-    again = bench(answer(status, Location="/x"))
-    with pytest.raises(BuildError, match="too many redirects"):
-        again.ask(method)
-    assert len(again.session.requests) == 11
-
-
-@pytest.mark.parametrize(("method", "status"), [("POST", 307), ("PUT", 301), ("GET", 304)])
-def test_other_answers_are_no_redirects(bench: Make, method: str, status: int) -> None:
-    made = bench(answer(status, Location="https://cdn.example/x"))
-    assert made.ask(method, accept=(status,)).status == status
-    assert made.session.requests == [(method, BLOB)]
-
-
 def test_only_the_registry_itself_learns_who_we_are(bench: Make) -> None:
     made = bench(
         answer(401, WWW_Authenticate="Basic"),

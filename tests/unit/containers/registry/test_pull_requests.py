@@ -123,29 +123,6 @@ def test_wrong_bytes_are_not_kept_and_not_asked_for_again(
     assert not made.layout.blob(DIGEST).exists()
 
 
-@pytest.mark.parametrize(
-    ("answers", "why", "kept"),
-    [
-        ([answer(200, b"0123"), answer(206, b"", Content_Range="bytes 4-9/10")],
-            "broke off after 4 of 10 bytes", b"0123"),
-        ([answer(200, b"0123", Content_Length="10"),
-            *[answer(206, b"", Content_Range="bytes 4-9/10", Content_Length="6")] * 3],
-            "broke off after 0 of 6 bytes", b"0123"),
-        ([answer(200, b"0123"), answer(416), answer(200, b"0123"), answer(416)],
-            "does not continue where it broke off", None),
-    ],
-)  # fmt: skip
-def test_after_four_tries_what_arrived_is_kept(
-    bench: Make, answers: list[Any], why: str, kept: bytes | None
-) -> None:
-    made = bench(b"", *answers)
-    with pytest.raises(BuildError) as caught:
-        made.receive()
-    assert caught.value.message == f"far.example/a: {DIGEST}: {why}"
-    assert len(made.ranges()) == 4
-    assert (made.part.read_bytes() if made.part.exists() else None) == kept
-
-
 @pytest.mark.parametrize("status", [204, 206, 404, 416])
 def test_an_answer_that_was_not_asked_for_is_a_refusal(bench: Make, status: int) -> None:
     made = bench(b"", answer(status))

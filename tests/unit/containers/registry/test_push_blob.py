@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.containers.oci.layout import LAYER_ZSTD, Descriptor, Layout
-from envbuilder.containers.registry.blobs import PIECE, send
-from envbuilder.containers.registry.connection import Answer, BrokenOffError
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
-from envbuilder.core.http import ATTEMPTS
 from tests.support import image_layouts as images
 from tests.support.registry_fixture import FakeRegistry, digest_of
 from tests.support.registry_requests import BIG, SMALL, impatient, push
@@ -21,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from envbuilder.containers.oci.layout import Manifest
+    from envbuilder.containers.oci.layout import Descriptor, Layout, Manifest
     from envbuilder.containers.registry import transfer as registry
     from envbuilder.core.settings import Settings
 
@@ -63,15 +59,6 @@ def test_a_note_of_a_repository_that_is_none(
     for note in found.uploads_dir.glob("*.repository"):
         note.write_bytes(b"../../x?y=z\n")
     assert push(server, source, there, found, name="b").sent == 3
-
-
-def test_a_registry_that_does_not_mount_gets_the_blobs(
-    server: FakeRegistry, source: Layout, there: Descriptor, found: Settings
-) -> None:
-    server.mounts = False
-    assert push(server, source, there, found, name="b", mount_from="a").sent == 3
-    server.faults = [("mount=", "403")] * 3
-    assert push(server, source, there, found, name="c", mount_from="a").sent == 3
 
 
 def test_an_index_goes_with_its_images(
@@ -149,18 +136,6 @@ def test_a_push_that_breaks_off_goes_on(
     assert ("a", digest_of(BIG)) in server.blobs
 
 
-def test_the_question_how_far_an_upload_is_may_fail_too(
-    server: FakeRegistry, source: Layout, found: Settings
-) -> None:
-    image = images.image(source, BIG)
-    config = source.read_manifest(image).config.size
-    server.faults = [("GET .*uploads", "drop")] * (ATTEMPTS - 1)
-    third_piece(server, lambda: "drop")
-    done = push(server, source, image, found)
-    assert server.faults == []
-    assert done.bytes - image.size - config == len(BIG) + (1 << 19)
-
-
 def test_a_later_push_sends_a_blob_from_its_start(
     server: FakeRegistry, source: Layout, found: Settings
 ) -> None:
@@ -169,21 +144,6 @@ def test_a_later_push_sends_a_blob_from_its_start(
     with pytest.raises(BuildError, match="HTTP 413"):
         push(server, source, image, found)
     assert push(server, source, image, found).bytes >= len(BIG)
-    assert ("a", digest_of(BIG)) in server.blobs
-
-
-def test_an_upload_that_is_gone_begins_anew(
-    server: FakeRegistry, source: Layout, found: Settings
-) -> None:
-    image = images.image(source, BIG)
-
-    def forget() -> str:
-        server.uploads.clear()
-        return "drop"
-
-    third_piece(server, forget)
-    done = push(server, source, image, found)
-    assert done.bytes > len(BIG) + (1 << 20)
     assert ("a", digest_of(BIG)) in server.blobs
 
 
@@ -232,56 +192,3 @@ def test_two_pushes_at_once_send_each_blob_once(
         thread.join()
     assert sum(r.sent for r in results) == 3
     assert sum(r.present for r in results) == 6
-
-
-class Forgetful:
-    """A connection to a registry that has the first 5 GiB of an upload, and lost the response."""
-
-    name, host, repository = "r/a", "r", "a"
-    have = 5 << 30
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-
-    def url(self, path: str) -> str:
-        return f"https://r/v2/a/{path}"
-
-    def resolve(self, location: str, base: str, what: str) -> str:
-        return location
-
-    def pause(self, seconds: float) -> None:
-        pass
-
-    def ask(self, method: str, url: str, what: str, **options: Any) -> Answer:
-        headers = {"Location": "https://r/upload"}
-        status = {"HEAD": 404, "POST": 202, "GET": 204, "PATCH": 202, "PUT": 201}[method]
-        if method == "GET":
-            headers["Range"] = f"0-{self.have - 1}"
-        if method == "PATCH":
-            self.sent.append(options["headers"]["Content-Range"])
-            if len(self.sent) == 1:
-                raise BrokenOffError("no response")
-            begin, _, last = self.sent[-1].partition("-")
-            assert options["data"] == bytes(int(last) + 1 - int(begin))
-            headers["Range"] = f"0-{last}"
-        return Answer(status=status, headers=headers, url=url)
-
-
-def test_an_upload_of_more_than_4_gib_is_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layout, size = Layout(tmp_path), Forgetful.have + PIECE + 5
-    blob = Descriptor(media_type=LAYER_ZSTD, digest=digest_of(b""), size=size)
-    layout.blob(blob.digest).parent.mkdir(parents=True)
-    with layout.blob(blob.digest).open("wb") as out:
-        out.truncate(size)
-    monkeypatch.setattr(Layout, "checked", lambda self, of: self.blob(of.digest))  # takes seconds
-    shown: list[int] = []
-    connection: Any = Forgetful()
-    done = send(connection, blob, layout, tmp_path / "notes", shown.append, mount_from="")
-    assert connection.sent == [
-        f"0-{PIECE - 1}",
-        f"{5 << 30}-{(5 << 30) + PIECE - 1}",
-        f"{(5 << 30) + PIECE}-{size - 1}",
-    ]
-    assert (done.how, done.bytes, sum(shown)) == ("sent", 2 * PIECE + 5, size)
