@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from envbuilder.build import attestations, conventions
 from envbuilder.build.backends import integrity
-from envbuilder.build.image import layer_cache, records, staging
+from envbuilder.build.image import layer_cache, records
 from envbuilder.build.image.base import LATEST
 from envbuilder.build.project_layer import NEWEST
 from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL
@@ -31,7 +31,6 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import HEX, Owned
 from envbuilder.host import interpreters
 from envbuilder.packages import mnist, store
-from envbuilder.payload.machine.hardware import SHARED
 from envbuilder.verify.report import history
 
 if TYPE_CHECKING:
@@ -221,9 +220,7 @@ class Inventory:
                     result.append(Item(name=str(path), kind=WORKING, row=path.name, root=root))
                 else:
                     self.keep(path, UNMARKED)
-        shared = SHARED.resolve()
-        in_memory = map(str, staging.left_scratch_folders(shared))
-        return result + [Item(name=p, kind=WORKING, row=p, root=shared) for p in in_memory]
+        return result
 
     # --- downloads and caches
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from envbuilder.build import conventions, project_layer
-from envbuilder.build.image import config, staging, system
+from envbuilder.build.image import config, system
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.layer_cache import LayerCache, MadeLayers
 from envbuilder.build.image.parts import CUT, PAYLOAD, SPREAD, Part, cut, environment, parts
@@ -49,11 +49,6 @@ if TYPE_CHECKING:
 
 MOST_LAYERS = 100
 """Maximum number of layers, including the base image's; overlay file systems support 127."""
-_INSTALLED = 5
-"""Upper bound of installed bytes per byte of a wheel: 3.6 for torch's CPU wheel.
-
-uv installs far less of most wheels, but all of a wheel none of whose files can be read directly.
-"""
 _TOUCHED = frozenset({"etc", "var/lib/dpkg"})
 """Base folders that get a new mtime although nothing is added to them, as in the Dockerfile."""
 _OTHER_LAYERS = 4
@@ -88,7 +83,6 @@ class Assembly:
         self._base = config.read(step.base, step.platform, self._cache)
         for blob in self._base.layers:
             self._cache.check(self._base.layout, blob)
-        self._scratch = self._work
         self._stage: Stage | None = None
         self._scaffold: tuple[Member, ...] = ()
         self._open = contextlib.ExitStack()
@@ -98,9 +92,7 @@ class Assembly:
     def make(self) -> Layout:
         """Assemble the image and return an OCI layout that holds nothing else."""
         step = self._step
-        needed = sum(_INSTALLED * self._size(w) for w in step.wheels)
         with (
-            staging.scratch_folder(needed, self._work) as self._scratch,
             self._open,
             Preloader(step.ahead, self._cache.layout) as preloader,
             parallel.beside(self._system) as system_packages,
@@ -336,7 +328,7 @@ class Assembly:
         """Return the stage, after uv installed what missing layers cannot read from the wheels."""
         stage = self._staged()
         if self._to_install:
-            folder = self._scratch / "wheels"
+            folder = self._work / "wheels"
             folder.mkdir()
             for wheel in self._to_install:
                 self._wheel(wheel).write_others(folder / wheel.basename)
@@ -347,9 +339,9 @@ class Assembly:
     def _staged(self) -> Stage:
         """Return the stage that uv installs into, created when the first layer needs it."""
         if self._stage is None:
-            uv = self._scratch / "uv"
+            uv = self._work / "uv"
             self._run(UnpackTool(what="unpack uv", file=self._step.uv, name="uv", path=str(uv)))
-            self._stage = Stage(self._scratch, uv, self._python, self._run)
+            self._stage = Stage(self._work, uv, self._python, self._run)
             self._stage.make()
             # Listed before packages are installed, because their files are mixed in afterwards.
             self._scaffold = tuple(layer.tree(self._stage.env, _PREFIX))

@@ -8,25 +8,20 @@ machine has, without emulation, without root and without an engine.
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import fcntl
 import json
-import os
+import posixpath
 import shlex
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from envbuilder.build.plan import RunUv
-from envbuilder.core import files, types
+from envbuilder.core import types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
-from envbuilder.payload.machine.hardware import SHARED, available_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -135,7 +130,7 @@ class Stage:
         with record.open(newline="", encoding="utf-8") as stream:
             for row in csv.reader(stream):
                 # Lexically: RECORD reaches the environment's bin and share with `..`.
-                path = _normal(f"{self._python.site}/{row[0]}") if row else ""
+                path = posixpath.normpath(f"{self._python.site}/{row[0]}") if row else ""
                 if not path or path.startswith(("..", "/")):
                     raise BuildError(f"{wheel.basename}: RECORD: {row!r} leads out of {site}")
                 yield path
@@ -199,73 +194,3 @@ class Stage:
             "debug_enabled": False,
             "pointer_size": "64",
         }
-
-
-def _normal(path: str) -> str:
-    import posixpath
-
-    return posixpath.normpath(path)
-
-
-_SCRATCH_PREFIX = "envbuilder-"
-_SPARE = 2
-"""Memory that must be free, as a multiple of the need: other processes use it, too."""
-
-
-@contextlib.contextmanager
-def scratch_folder(needed: int, otherwise: Path, shared: Path = SHARED) -> Iterator[Path]:
-    """Yield a new folder for `needed` bytes, removed at the end.
-
-    It is below `otherwise` if memory is short. Folders that killed processes left in memory are
-    removed first.
-    """
-    for path in left_scratch_folders(shared):
-        shutil.rmtree(path, ignore_errors=True)
-    parent = shared if _has_room(shared, needed) else otherwise
-    path, descriptor = _locked_folder(parent)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(descriptor)
-
-
-def _locked_folder(parent: Path) -> tuple[Path, int]:
-    """Create a folder and its lock, which the kernel releases however the process ends.
-
-    Another process may have removed the folder before it was locked; then a new one is created.
-    """
-    while True:
-        path = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=parent))
-        descriptor = os.open(path, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if path.is_dir():
-            files.mark_folder(path)
-            return path, descriptor
-        os.close(descriptor)
-
-
-def _has_room(shared: Path, needed: int) -> bool:
-    try:
-        stats = os.statvfs(shared)
-    except OSError:
-        return False
-    free = stats.f_bavail * stats.f_frsize
-    # Programs in this folder are executed.
-    executable = not stats.f_flag & os.ST_NOEXEC and os.access(shared, os.W_OK)
-    memory = available_bytes() or 0
-    return executable and min(free, memory) >= _SPARE * needed
-
-
-def left_scratch_folders(shared: Path = SHARED) -> Iterator[Path]:
-    """Yield this user's folders in memory whose process has ended."""
-    for path in shared.glob(f"{_SCRATCH_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if path.lstat().st_uid != os.getuid() or not files.is_marked(path):
-                continue
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                yield path
-            finally:
-                os.close(descriptor)

@@ -15,7 +15,7 @@ import zstandard
 from msgspec.structs import replace
 
 from envbuilder.build import conventions
-from envbuilder.build.image import assemble, parts, staging, system
+from envbuilder.build.image import assemble, parts, system
 from envbuilder.build.image.assemble import Assembly
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.preload import Preloader
@@ -24,7 +24,6 @@ from envbuilder.build.plan import Assemble, Run, Step, System, UnpackTool
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.rootfs import read
-from envbuilder.core import files
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
 from tests.support import project_layers
@@ -505,31 +504,3 @@ def test_uv_hears_of_the_images_interpreter(tmp_path: Path) -> None:
         assert said in facts
     assert str(Path(sys.prefix)) not in facts
     assert "--relocatable" in ran[0].argv
-
-
-# --- memory
-
-
-def test_a_folder_in_memory_is_removed_and_so_is_what_a_killed_process_left(tmp_path: Path) -> None:
-    shared, disk = tmp_path / "shm", tmp_path / "disk"
-    left, theirs = files.ensure_folder(shared / "envbuilder-left"), shared / "envbuilder-notes"
-    theirs.mkdir()
-    disk.mkdir()
-    with staging.scratch_folder(1, disk, shared) as place:
-        assert place.parent == shared
-        assert not left.exists()
-        with staging.scratch_folder(1, disk, shared) as other:
-            assert place.exists(), "in use"
-            assert other != place
-    assert list(shared.iterdir()) == [theirs]
-
-
-def test_little_memory_leaves_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "available_bytes", lambda: 1000)
-    with staging.scratch_folder(501, tmp_path, tmp_path / "none") as place:
-        assert place.parent == tmp_path
-    (tmp_path / "shm").mkdir()
-    with staging.scratch_folder(501, tmp_path, tmp_path / "shm") as place:
-        assert place.parent == tmp_path
-    with staging.scratch_folder(500, tmp_path, tmp_path / "shm") as place:
-        assert place.parent == tmp_path / "shm"
