@@ -223,9 +223,9 @@ def _perform_on_image(step: ImageStep, context: _Context) -> None:
                 *(context.progress.note, context.task.update, context.shared),
             ).make()
         case Receive():
-            from envbuilder.build.backends import dockerfile
+            from envbuilder.build.backends import docker
 
-            dockerfile.receive(step)
+            docker.receive(step)
         case Load():
             _load(step)
         case Save():

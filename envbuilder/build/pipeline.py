@@ -60,5 +60,8 @@ def finish(build: Build, sharing: Sharing | None = None) -> Build:
 
     build = reuse(build)
     if build.artifact is None:
+        from envbuilder.build.execute import Sharing
+
+        sharing = sharing or Sharing({})
         build = execute(fetch(build, sharing), sharing)
     return deliver(attest(build))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from importlib import import_module
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.build.execute import Sharing
-    from envbuilder.build.request import Build, Product, Request
+    from envbuilder.build.request import Build, Request
     from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.host.model import Host
@@ -196,7 +195,7 @@ def reuse(build: Build) -> Build:
     return replace(build, artifact=artifact, started=time.monotonic())
 
 
-def fetch(build: Build, sharing: Sharing | None = None) -> Build:
+def fetch(build: Build, sharing: Sharing) -> Build:
     """Fetch the files that the store lacks, once there is room for them and for the result."""
     from envbuilder.build.image import base
     from envbuilder.packages import space
@@ -216,7 +215,7 @@ def fetch(build: Build, sharing: Sharing | None = None) -> Build:
     except BuildError as error:
         suggest_packages(error, build, plan.python)
         raise
-    with sharing.downloads if sharing else contextlib.nullcontext():
+    with sharing.downloads:
         fetch_files(plan.files, build.product.target, settings, progress)
     store = Store.of(settings)
     wheel_conflicts.require_compatible(plan.files, plan.python, store)
@@ -225,7 +224,7 @@ def fetch(build: Build, sharing: Sharing | None = None) -> Build:
     return build
 
 
-def execute(build: Build, sharing: Sharing | None = None) -> Build:
+def execute(build: Build, sharing: Sharing) -> Build:
     """Run the plan, unless another process has done so meanwhile."""
     from envbuilder.build.execute import execute as execute_plan
 
@@ -234,9 +233,8 @@ def execute(build: Build, sharing: Sharing | None = None) -> Build:
     def is_done() -> bool:
         return not build.request.rebuild and product.existing() is not None
 
-    with sharing.turn(plan.profile) if sharing else contextlib.nullcontext():
-        layers = sharing.layers if sharing else None
-        built = execute_plan(plan, build.settings, build.progress, is_done, layers)
+    with sharing.turn(plan.profile):
+        built = execute_plan(plan, build.settings, build.progress, is_done, sharing.layers)
     with build.progress.task("check what was built"):
         artifact = product.existing()
     if artifact is None:
@@ -268,12 +266,18 @@ def deliver(build: Build) -> Build:
     """Link a native environment to the project; record an image, and push its attestations."""
     plan, settings, push = build.plan, build.settings, build.request.push
     assert build.artifact is not None, "what was reused or executed"
-    if not build.request.only_tag and (note := _link(build.product, settings)):
-        build.progress.note(f"note: {note}")
     if backends.makes_image(plan.backend):
         from envbuilder.build.image import records
 
         records.keep_project(plan, build.artifact, settings)
+    elif not build.request.only_tag:
+        from envbuilder.build.backends.venv import NativeEnvironment, link_to_project
+
+        if isinstance(product := build.product, NativeEnvironment):
+            # The folder above `bin`: on conda packages, the wheels are in a venv below the prefix.
+            prefix = (product.prefix / product.python).parent.parent
+            if note := link_to_project(settings, prefix):
+                build.progress.note(f"note: {note}")
     if push:
         from envbuilder.build import outputs
 
@@ -290,17 +294,6 @@ def deliver(build: Build) -> Build:
         made_by=build.made_by,
     )
     return replace(build, result=result)
-
-
-def _link(product: Product, settings: Settings) -> str:
-    """Link the project to its native environment; return a sentence if that is not possible."""
-    from envbuilder.build.backends import native
-    from envbuilder.build.backends.native import NativeEnvironment
-
-    if not isinstance(product, NativeEnvironment):
-        return ""
-    # The folder above `bin`: on conda packages, the wheels are in a venv below the prefix.
-    return native.link_to_project(settings, (product.prefix / product.python).parent.parent)
 
 
 def _base_made_by(plan: Plan) -> dict[str, str]:

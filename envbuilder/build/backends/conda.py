@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder.build.backends import foreign_programs, integrity
-from envbuilder.build.backends.native import (
+from envbuilder.build.backends.venv import (
     NativeEnvironment,
     check_tools,
+    environment_room,
     folders_for,
     last_steps,
     machine_variables,
@@ -26,7 +27,6 @@ from envbuilder.build.backends.native import (
     preload_steps,
     preloaded,
     refused_programs,
-    room,
     wheel_steps,
 )
 from envbuilder.build.payload import payload_sha256
@@ -139,7 +139,7 @@ def plan(
         workdir=str(work),
         files=files,
         steps=steps,
-        room=(room(settings, files),),
+        room=(environment_room(settings, files),),
     )
 
 

@@ -1,35 +1,406 @@
-"""The venv backend: native environments built from the store, without network, a folder each."""
+"""Native environments: the venv backend, and what it shares with the conda backend.
+
+Each environment is a folder, built from the store without network. uv unpacks the wheels into a
+cache inside the working folder and hard-links from there; the cache is then removed. So every
+environment owns its files: editing one affects neither a cache nor another environment (a shared
+cache would install the edited file without complaint).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from envbuilder.build.backends import foreign_programs
-from envbuilder.build.backends.native import (
-    NativeEnvironment,
-    check_tools,
-    folders_for,
-    last_steps,
-    machine_variables,
-    preload_paths,
-    preload_steps,
-    preloaded,
-    refused_programs,
-    room,
-    wheel_steps,
+import msgspec
+from msgspec import Struct
+
+from envbuilder.build import isolation, render
+from envbuilder.build.access import NOTHING, PRELOAD, Access, imports_from
+from envbuilder.build.backends import foreign_programs, integrity
+from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz, payload_sha256
+from envbuilder.build.plan import (
+    Artifact,
+    LinkFiles,
+    Move,
+    Plan,
+    RunUv,
+    Seal,
+    Step,
+    UnpackLibraries,
+    UnpackTool,
+    Write,
+    WritePayload,
+    WritePrograms,
+    fingerprint,
+    tool_versions,
 )
-from envbuilder.build.payload import payload_sha256
-from envbuilder.build.plan import Artifact, Plan, Step, fingerprint
+from envbuilder.core import files, process
+from envbuilder.core.console import progress
+from envbuilder.core.errors import ToolError, VerifyError
+from envbuilder.core.resources import OWN
+from envbuilder.packages.space import Room, unpacked
+from envbuilder.payload.machine import threads
+from envbuilder.payload.start import Start
 from envbuilder.profiles.lock import Lock, Target, lock_digest, pythons, select
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import NoReturn
 
+    from envbuilder.build.backends.integrity import Entry
     from envbuilder.build.request import Build
+    from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
     from envbuilder.host.interpreters import Interpreter
+    from envbuilder.profiles.lock import File, Lock, Target
     from envbuilder.profiles.profile import Profile
+
+
+_LINKS = ".envbuilder"
+"""Folder of a project with a link to each of its environments."""
+
+
+class Folders(Struct, frozen=True):
+    """Where an environment is built, and its final location."""
+
+    prefix: Path
+    work: Path
+    """The build's working folder, next to the prefix."""
+
+    @property
+    def env(self) -> Path:
+        """The environment, until it is moved to the prefix."""
+        return self.work / "env"
+
+
+def folders_for(settings: Settings, name: str) -> Folders:
+    """Return the folders of the environment with that name."""
+    return Folders(settings.envs_dir / name, settings.envs_dir / f".{name}.partial")
+
+
+def last_steps(
+    profile: Profile,
+    folders: Folders,
+    digest: str,
+    facts: Mapping[str, Any],
+    *,
+    base_python: str = "",
+    **more: str,
+) -> tuple[Step, ...]:
+    """Return the last steps of a build; the environment's marker holds these facts and `more`.
+
+    `base_python` is the interpreter outside of the environment that it is based on, if any.
+    """
+    marks = {
+        "schema": 1,
+        "made_by": "envbuilder",
+        "profile": profile.name,
+        "fingerprint": digest,
+        **more,
+        "facts": facts,
+    }
+    env = folders.env
+    return (
+        WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),
+        WritePrograms(
+            what="add stubs for programs of other environments",
+            folder=str(env / foreign_programs.FOLDER),
+            names=foreign_programs.REFUSED,
+            text=foreign_programs.stub(profile.name),
+        ),
+        Seal(
+            what="write the integrity manifest",
+            folder=str(env),
+            facts=marks,
+            base_python=base_python,
+        ),
+        Move(what="move it into place", source=str(env), target=str(folders.prefix)),
+    )
+
+
+def environment_room(settings: Settings, files: Iterable[File]) -> Room:
+    """Return the disk space that an environment of these files takes at least."""
+    return Room(folder=str(settings.envs_dir), bytes=unpacked(files))
+
+
+def preloaded(profile: Profile, target: Target) -> tuple[File, ...]:
+    """Return the .debs that hold the preloaded libraries, including files of the base."""
+    debs = (*target.of_kind("deb"), *target.base_files)
+    return tuple(f for f in debs if profile.preload and f.name in profile.system_packages)
+
+
+def check_tools(profile: Profile) -> None:
+    """Raise `ToolError` if the host lacks what the environment needs from it at run time."""
+    compilers = ("g++", "c++", "clang++")
+    if "g++" in profile.system_packages and not any(process.which(c) for c in compilers):
+        raise ToolError(
+            f"profile '{profile.name}' needs a C++ compiler, and none of"
+            f" {', '.join(compilers)} is on PATH",
+            "Install one (Debian, Ubuntu: sudo apt install g++), or use --backend docker, whose"
+            " image contains one.",
+        )
+
+
+def wheel_steps(
+    profile: Profile,
+    lock: Lock,
+    target: Target,
+    *,
+    work: Path,
+    env: Path,
+    python: str,
+    version: str,
+    system_site: bool = False,
+) -> tuple[Step, ...]:
+    """Return the steps that install the locked wheels into a venv `env` of `python`.
+
+    `system_site`: the venv also sees the packages of that interpreter.
+    """
+    wheels = target.of_kind("wheel")
+    uv, cache = str(work / "uv"), str(work / "cache")
+    text = render.requirements_text(profile, lock, (target,), target.python)
+    return (
+        # A native environment is built on the platform that it is for.
+        UnpackTool(what="unpack uv", file=lock.tool(target.platform), name="uv", path=uv),
+        LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels")),
+        Write(what="write requirements", path=str(work / "requirements.txt"), text=text),
+        RunUv(
+            what=f"make a Python {version} environment",
+            argv=(
+                *(uv, "venv", "--quiet", "--no-config", "--no-project", "--relocatable"),
+                *(("--system-site-packages",) if system_site else ()),
+                *("--prompt", profile.name, "--python", python, str(env)),
+            ),
+            env={"UV_CACHE_DIR": cache},
+        ),
+        RunUv(
+            what=f"install {len(wheels)} packages",
+            argv=(
+                *(uv, "pip", "install", "--quiet", "--no-config"),
+                *("--offline", "--no-index", "--find-links", str(work / "wheels")),
+                *("--no-deps", "--require-hashes", "--no-installer-metadata"),
+                *("--cache-dir", cache, "--link-mode", "hardlink"),
+                *("--python", str(env / "bin" / "python")),
+                *("--requirements", str(work / "requirements.txt")),
+            ),
+        ),
+    )
+
+
+def preload_steps(profile: Profile, libraries: tuple[File, ...], env: Path) -> tuple[Step, ...]:
+    """Return the steps that put the preloaded libraries into an environment."""
+    if not profile.preload:
+        return ()
+    return (
+        UnpackLibraries(
+            what=f"unpack {', '.join(profile.preload)}",
+            files=libraries,
+            libraries=profile.preload,
+            folder=str(env / OWN),
+        ),
+    )
+
+
+def preload_paths(profile: Profile, prefix: Path) -> tuple[str, ...]:
+    """Return the paths of the preloaded libraries in a finished environment."""
+    return tuple(str(prefix / OWN / name) for name in profile.preload)
+
+
+def refused_programs(profile: Profile) -> list[Any]:
+    """Return what decides the stubs of refused programs, for fingerprints."""
+    return [foreign_programs.REFUSED, foreign_programs.stub(profile.name)]
+
+
+def machine_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that depend on the machine, unless the caller set them."""
+    if environ.get("OMP_NUM_THREADS"):
+        return {}
+    return {"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))}
+
+
+class NativeEnvironment:
+    """A planned environment in a folder of this machine: a venv, unless a subclass overrides it."""
+
+    def __init__(self, build: Build, target: Target, plan: Plan) -> None:
+        self.profile, self.target, self.plan = build.profile, target, plan
+        self.device_variables = build.device_variables
+        self.prefix = Path(plan.artifact.ref)
+
+    @property
+    def bin_folders(self) -> tuple[str, ...]:
+        """Folders of programs below the prefix, in order of precedence."""
+        return ("bin",)
+
+    @property
+    def python(self) -> str:
+        """The environment's interpreter, relative to the prefix."""
+        return f"{self.bin_folders[0]}/python"
+
+    def existing(self) -> Artifact | None:
+        """Return the environment if an earlier build finished it."""
+        metadata = integrity.marker(self.prefix)
+        sealed = {"tree", "base"} <= metadata.keys()  # earlier versions did not seal the base
+        if metadata.get("fingerprint") != self.plan.fingerprint or not sealed:
+            return None
+        return msgspec.structs.replace(self.plan.artifact, digest=metadata.get("digest"))
+
+    def changed(self) -> str:
+        """Return an empty string: a folder keeps its name; `run_payload` checks its contents."""
+        return ""
+
+    def made_by(self) -> dict[str, str]:
+        """Return the version of uv, as locked."""
+        return tool_versions(self.plan)
+
+    def restore_names(self) -> None:
+        """Do nothing: a folder has one name."""
+
+    def inside(
+        self, argv: Sequence[str], environ: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return a command and variables that run `argv` inside the environment."""
+        return list(argv), environment(self.profile, self.prefix, environ)
+
+    def after_activation(self, names: Iterable[str]) -> dict[str, str]:
+        """Return what lets variables keep their values while the environment is activated."""
+        del names  # by default, no script sets any
+        return {}
+
+    def owner(self, path: str) -> str:
+        """Return the package that a path of the environment belongs to; empty if unknown."""
+        del path
+        return ""
+
+    def run_payload(
+        self,
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
+        on_line: Callable[[str], None],
+    ) -> Completed:
+        """Run the payload with the environment's interpreter.
+
+        Raises `VerifyError` if the payload or the environment was changed, before or meanwhile.
+        """
+        payload = self.prefix / OWN / "payload.pyz"
+        if not payload.is_file() or payload.read_bytes() != payload_pyz():
+            raise VerifyError(
+                f"{payload}: was changed after the build, so its report cannot be trusted",
+                f"Remove {self.prefix}, and build again.",
+            )
+        # Checks the environment before anything in it runs, its activation included.
+        scratch, before = self._scratch
+        executable, bytecode = str(self.prefix / self.python), str(scratch / "bytecode")
+        base = {**isolation.payload_environment(os.environ), **self.device_variables}
+        _, of_environment = self.inside((), base)
+        start = Start(
+            as_found=False,
+            prefix=str(self.prefix),
+            executable=executable,
+            bytecode=bytecode,
+            variables=isolation.promised({**base, **of_environment, **self.profile.environment}),
+        )
+        paths = {name: str(folder.absolute()) for name, folder in folders.items()}
+        program = (*isolation.python(executable, bytecode), str(payload), "--promise", start.text())
+        argv, variables = self.inside([*program, *arguments(paths)], base)
+        done = process.run(
+            argv,
+            env=variables,
+            base=base,
+            cwd=scratch / "work",
+            timeout=TIMEOUT_SECONDS,
+            on_stdout=on_line,
+        )
+        integrity.require_untouched(self.prefix, self.python, self.owner, before)
+        return done
+
+    @cached_property
+    def _scratch(self) -> tuple[Path, tuple[Entry, ...]]:
+        """A new folder for bytecode, and the entries of the environment, which was unchanged.
+
+        Bytecode in the environment is not in its integrity manifest. Done once: tuning starts the
+        payload a hundred times, and no start should hash 12,000 files or compile torch's again.
+        """
+        before = integrity.require_unchanged(self.prefix, self.python, self.owner)
+        for note in isolation.notes(os.environ):
+            progress().note(f"note: {note}")
+        folder = tempfile.mkdtemp(prefix="envbuilder-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        # The payload works in an empty folder: a file in the user's could shadow a module.
+        (Path(folder) / "work").mkdir()
+        return Path(folder), before
+
+    def become(
+        self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING
+    ) -> NoReturn:
+        """Replace this process with a command, found on the environment's PATH first.
+
+        Raises `ToolError` if it is not found or belongs to another Python.
+        """
+        folders = [self.prefix / name for name in self.bin_folders]
+        path = os.pathsep.join((*map(str, folders), environ.get("PATH", "")))
+        program = shutil.which(argv[0], path=path)
+        foreign_programs.require_own(argv, program, folders, self.profile.name)
+        if program is None:
+            raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
+        before = self.profile.environment.get("PYTHONPATH", environ.get("PYTHONPATH"))
+        stated = {
+            **imports_from(access.python_path, before),
+            **{name: environ[name] for name in access.passed},
+            **access.variables,
+        }
+        command, variables = self.inside([program, *argv[1:]], {**environ, **stated})
+        # Libraries to preload come after the profile's.
+        decisive = {n: v for n, v in stated.items() if n != PRELOAD or not v}
+        variables = {**stated, **variables, **decisive, **self.after_activation(decisive)}
+        process.replace(command, {**self.device_variables, **variables})
+
+
+def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for a command inside a venv, given the caller's own."""
+    variables = dict(profile.environment)
+    if profile.preload:
+        # The caller's own preloads are kept, after the profile's.
+        inherited = filter(None, [environ.get(PRELOAD)])
+        variables[PRELOAD] = ":".join([*preload_paths(profile, prefix), *inherited])
+    variables |= machine_variables(environ)
+    variables["VIRTUAL_ENV"] = str(prefix)
+    refused = prefix / foreign_programs.FOLDER
+    variables["PATH"] = f"{prefix / 'bin'}:{refused}:{environ.get('PATH', '')}"
+    return variables
+
+
+def link_to_project(settings: Settings, prefix: Path) -> str:
+    """Let `.envbuilder/ENVIRONMENT` in the project lead to an environment.
+
+    Return a sentence if that is not possible; the environment works without. Does nothing outside
+    of a project.
+    """
+    if settings.project is None or settings.definition is None:
+        return ""
+    folder = settings.project / _LINKS
+    link = folder / settings.environment
+    if link.is_symlink() and link.readlink() == prefix:
+        return ""
+    if folder.is_symlink() or (link.exists() and not link.is_symlink()):
+        return f"{link}: not made by envbuilder, left as it is"
+    new = folder / f".{settings.environment}.{secrets.token_hex(6)}"
+    try:
+        if not folder.exists():
+            files.write(folder / ".gitignore", b"*\n")
+        new.symlink_to(prefix)
+        new.replace(link)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        return f"{link}: cannot be written: {error.strerror or error}"
+    return ""
 
 
 def plan(
@@ -76,35 +447,11 @@ def plan(
         workdir=str(folders.work),
         files=files,
         steps=steps,
-        room=(room(settings, files),),
+        room=(environment_room(settings, files),),
     )
 
 
-class VenvEnvironment(NativeEnvironment):
-    """A planned native environment on an interpreter of the host."""
-
-    def inside(
-        self, argv: Sequence[str], environ: Mapping[str, str]
-    ) -> tuple[list[str], dict[str, str]]:
-        """Return the command itself, with the environment's variables."""
-        return list(argv), environment(self.profile, self.prefix, environ)
-
-
-def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a command inside the environment, given the caller's own."""
-    variables = dict(profile.environment)
-    if profile.preload:
-        # The caller's own preloads are kept, after the profile's.
-        inherited = filter(None, [environ.get("LD_PRELOAD")])
-        variables["LD_PRELOAD"] = ":".join([*preload_paths(profile, prefix), *inherited])
-    variables |= machine_variables(environ)
-    variables["VIRTUAL_ENV"] = str(prefix)
-    refused = prefix / foreign_programs.FOLDER
-    variables["PATH"] = f"{prefix / 'bin'}:{refused}:{environ.get('PATH', '')}"
-    return variables
-
-
-def prepare(build: Build) -> VenvEnvironment:
+def prepare(build: Build) -> NativeEnvironment:
     """Find an interpreter and plan; `ToolError` (exit 4) if it or a compiler is missing.
 
     An interpreter that an earlier command ran is not run again to find an environment that exists.
@@ -121,11 +468,11 @@ def prepare(build: Build) -> VenvEnvironment:
     check_tools(profile)
     answers = Answers(build.settings.interpreters_dir)
 
-    def planned() -> VenvEnvironment:
+    def planned() -> NativeEnvironment:
         interpreter = interpreters.find(request.python, locked, host.machine, answers=answers)
         target = select(lock, str(platform), ".".join(interpreter.version.split(".")[:2]))
         planned = plan(profile, lock, target, interpreter, build.settings)
-        return VenvEnvironment(build, target, planned)
+        return NativeEnvironment(build, target, planned)
 
     product = planned()
     if answers.used and (request.rebuild or product.existing() is None):

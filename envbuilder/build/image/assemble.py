@@ -9,43 +9,44 @@ on the base image sit above large, shared ones.
 from __future__ import annotations
 
 import contextlib
+import queue
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec.structs import replace
 
 from envbuilder.build import conventions, project_layer
-from envbuilder.build.image import config, system
-from envbuilder.build.image.config import Added
+from envbuilder.build.image import base as image_base
+from envbuilder.build.image import system
+from envbuilder.build.image.base import Added
 from envbuilder.build.image.layer_cache import LayerCache, MadeLayers
 from envbuilder.build.image.parts import CUT, PAYLOAD, SPREAD, Part, cut, environment, parts
-from envbuilder.build.image.preload import Preloader
 from envbuilder.build.image.staging import Python, Stage
 from envbuilder.build.image.wheels import Packed, Wheel
 from envbuilder.build.payload import payload_pyz, payload_sha256
 from envbuilder.build.plan import Assemble, Step, UnpackTool
-from envbuilder.containers.oci import archive, layer, rootfs
+from envbuilder.containers.engine import connection, images
+from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layer import Layer, Member
 from envbuilder.containers.oci.layout import (
-    CONFIG,
-    INDEX,
-    MANIFEST,
-    Index,
     Layout,
-    Manifest,
     digest_of,
-    encode,
-    oci_platform,
     place,
 )
 from envbuilder.core import parallel, types
+from envbuilder.core.errors import EnvbuilderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from envbuilder.containers.oci.layout import Bytes
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
+
+    _WriteImage = Callable[[Sequence[Added]], Layout]
+
 
 MOST_LAYERS = 100
 """Maximum number of layers, including the base image's; overlay file systems support 127."""
@@ -55,7 +56,12 @@ _OTHER_LAYERS = 4
 """Layers not of a single wheel: small wheels, system packages, venv scaffold, payload. That of a
 project's own files comes on top: it must not change how wheels are split."""
 
-
+WORTH = 16 << 20
+"""Minimum bytes for a preload, which has an overhead of about 0.2 s."""
+_GRACE_SECONDS = 10.0
+"""How long a failed build waits for a load in progress."""
+_STOP_SECONDS = 0.3
+"""How long an interrupted one does."""
 _PREFIX = conventions.PREFIX.lstrip("/")
 
 
@@ -80,7 +86,7 @@ class Assembly:
         self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh, shared=shared)
         self._work = Path(step.work)
         self._work.mkdir(parents=True)
-        self._base = config.read(step.base, step.platform, self._cache)
+        self._base = image_base.read_contents(step.base, step.platform, self._cache)
         for blob in self._base.layers:
             self._cache.check(self._base.layout, blob)
         self._stage: Stage | None = None
@@ -120,29 +126,16 @@ class Assembly:
         for item in added:
             stored = self._cache.layout.blob(item.layer.digest)
             place(stored, layout.blob(item.layer.digest))
-        configuration = config.config(
+        configuration = image_base.image_config(
             *(base.config, added, step.variables, step.labels, step.epoch),
             project=step.project or None,
         )
-        manifest = Manifest(
-            schema_version=2,
-            media_type=MANIFEST,
-            config=layout.add(encode(configuration), CONFIG),
-            layers=(*base.layers, *(a.layer.descriptor for a in added)),
-        )
-        entry = layout.add(
-            encode(manifest),
-            MANIFEST,
-            platform=oci_platform(step.platform),
-        )
-        entries = [replace(entry, annotations=archive.named(name)) for name in names]
-        layout.write_index(
-            Index(schema_version=2, media_type=INDEX, manifests=tuple(entries or [entry]))
-        )
+        layers = (*base.layers, *(a.layer.descriptor for a in added))
+        image_base.write_image(layout, configuration, layers, step.platform, names)
         return layout
 
     def _interpreter(self, root: rootfs.RootFs) -> Python:
-        search = config.environment(self._base.config)["PATH"]
+        search = image_base.environment(self._base.config)["PATH"]
         path, version = root.python(self._step.python, search)
         return Python(path=path, version=version, platform=self._step.platform)
 
@@ -368,3 +361,67 @@ def _users(contents: Mapping[str, bytes]) -> list[Member]:
 def _plain(path: str, packed: Packed) -> Member:
     mode = 0o755 if packed.executable else 0o644
     return Member(path=f"{_PREFIX}/{path}", mode=mode, source=packed)
+
+
+# --- the engine, meanwhile
+
+
+class Preloader:
+    """A background loader of layers under the name `ref`; inactive if `ref` is empty.
+
+    An engine unpacks layers one by one in a single thread, which takes about as long as making
+    them. A preload is an image of its own without the upper layers: when the complete image is
+    loaded, the engine has already unpacked the lower layers, and they are not sent again.
+
+    On exit it waits for a load in progress. After an error it removes the name from the engine;
+    otherwise the caller removes the tag once the complete image is loaded.
+    """
+
+    def __init__(self, ref: str, recorded: Layout) -> None:
+        self._ref, self._recorded = ref, recorded
+        self._offers: queue.SimpleQueue[tuple[tuple[Added, ...], _WriteImage] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread: threading.Thread | None = None
+        self._loaded = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if self._thread is None:
+            return
+        self._offers.put(None)
+        stopped = kind is not None and not issubclass(kind, Exception)
+        grace = _STOP_SECONDS if stopped else _GRACE_SECONDS
+        self._thread.join(None if kind is None else grace)
+        if kind is not None:
+            with contextlib.suppress(EnvbuilderError), connection.connect() as engine:
+                engine.forget(self._ref)
+
+    def offer(self, added: Sequence[Added], remaining: Bytes, write: _WriteImage) -> None:
+        """Offer layers, the last of which was just made; `remaining` bytes of files are left.
+
+        `write` makes an image of the layers. It is loaded once no other load is running, unless
+        more layers have been offered by then. It is not loaded if too little is new or remaining.
+        """
+        if not self._ref or remaining < WORTH:
+            return
+        self._offers.put((tuple(added), write))
+        if self._thread is None:
+            # A daemon thread: an engine that hangs must not keep the command from exiting.
+            self._thread = threading.Thread(target=self._load_offers, daemon=True)
+            self._thread.start()
+
+    def _load_offers(self) -> None:
+        while offer := self._offers.get():
+            if self._offers.empty():
+                # Loading the complete image will hit the same error and report it.
+                with contextlib.suppress(EnvbuilderError, OSError):
+                    self._load(*offer)
+
+    def _load(self, added: Sequence[Added], write: _WriteImage) -> None:
+        if sum(item.layer.size for item in added[self._loaded :]) >= WORTH:
+            self._loaded = len(added)
+            with connection.connect() as engine:
+                images.load(engine, write(added), self._recorded, preload=self._ref)

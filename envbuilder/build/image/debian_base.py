@@ -7,6 +7,7 @@ that depends on the machine or the time.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import os
 import re
@@ -19,20 +20,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from envbuilder.build.image.config import DEFAULT_PATH
+from envbuilder.build.image.base import DEFAULT_PATH, write_image
 from envbuilder.build.plan import MakeBase
 from envbuilder.containers.engine.interface import LABEL
-from envbuilder.containers.oci.archive import named
 from envbuilder.containers.oci.layer import Layer, Member, write
 from envbuilder.containers.oci.layout import (
-    CONFIG,
-    INDEX,
-    MANIFEST,
-    Index,
     Layout,
-    Manifest,
-    encode,
-    oci_platform,
     place,
 )
 from envbuilder.core import decoding, process, types
@@ -67,6 +60,23 @@ _UNPACK = ("--variant=extract",)
 # Folders to merge into /usr. Debian 12 and later require this before the first package is unpacked;
 # debootstrap does it itself, mmdebstrap leaves it to a hook.
 _MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
+_LEFT_EMPTY = (
+    *("dev/", "proc/", "run/", "sys/", "tmp/", "var/cache/apt/", "var/cache/ldconfig/"),
+    *("var/lib/apt/lists/", "var/log/", "var/tmp/"),
+)
+_LEFT_OUT = frozenset(
+    {"etc/apt/sources.list", "etc/dpkg/dpkg.cfg.d/99mmdebstrap", "etc/hostname", "etc/machine-id",
+     "etc/resolv.conf", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
+     "var/lib/dpkg/diversions-old", "var/lib/dpkg/status-old"}
+)  # fmt: skip
+# Documentation and translations, which Debian's slim images omit as well; licences stay. Removed
+# here because mmdebstrap's own filter takes a second per package.
+_DOCUMENTS = tuple(f"usr/share/{name}/" for name in ("doc", "info", "locale", "man"))
+_LICENCES = re.compile(r"usr/share/doc/[^/]+(/copyright)?")
+# apt gives these folders to the build machine's `_apt` user, if that user can reach them. Here they
+# are as in the package; apt in the image gives them to the image's own user.
+_APTS = frozenset({"var/cache/apt/archives/partial", "var/lib/apt/lists/partial"})
+_MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "passwd")}
 
 
 def step(target: Target, settings: Settings) -> MakeBase:
@@ -264,8 +274,6 @@ def _control(path: Path) -> str:
 
 
 def _lay_image(base: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None:
-    import datetime
-
     time = datetime.datetime.fromtimestamp(base.epoch, datetime.UTC)
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ")
     reason = f"{len(base.files)} packages of Debian {base.suite}"
@@ -283,38 +291,10 @@ def _lay_image(base: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None
         "history": [{"created": created, "created_by": f"envbuilder: {reason}"}],
     }
     place(blob, layout.blob(layer.digest))
-    manifest = Manifest(
-        schema_version=2,
-        media_type=MANIFEST,
-        config=layout.add(encode(config), CONFIG),
-        layers=(layer.descriptor,),
-    )
-    entry = layout.add(
-        encode(manifest),
-        MANIFEST,
-        platform=oci_platform(base.platform),
-        annotations=named(base.ref),
-    )
-    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(entry,)))
+    write_image(layout, config, (layer.descriptor,), base.platform, (base.ref,))
 
 
-_LEFT_EMPTY = (
-    *("dev/", "proc/", "run/", "sys/", "tmp/", "var/cache/apt/", "var/cache/ldconfig/"),
-    *("var/lib/apt/lists/", "var/log/", "var/tmp/"),
-)
-_LEFT_OUT = frozenset(
-    {"etc/apt/sources.list", "etc/dpkg/dpkg.cfg.d/99mmdebstrap", "etc/hostname", "etc/machine-id",
-     "etc/resolv.conf", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
-     "var/lib/dpkg/diversions-old", "var/lib/dpkg/status-old"}
-)  # fmt: skip
-# Documentation and translations, which Debian's slim images omit as well; licences stay. Removed
-# here because mmdebstrap's own filter takes a second per package.
-_DOCUMENTS = tuple(f"usr/share/{name}/" for name in ("doc", "info", "locale", "man"))
-_LICENCES = re.compile(r"usr/share/doc/[^/]+(/copyright)?")
-# apt gives these folders to the build machine's `_apt` user, if that user can reach them. Here they
-# are as in the package; apt in the image gives them to the image's own user.
-_APTS = frozenset({"var/cache/apt/archives/partial", "var/lib/apt/lists/partial"})
-_MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "passwd")}
+# --- the root filesystem: what depends on the packages alone is kept
 
 
 def layer_members(tar: Path, folder: Path) -> Iterator[Member]:

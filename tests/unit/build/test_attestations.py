@@ -13,9 +13,9 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.build import attestations, plan
-from envbuilder.build.backends import dockerfile
+from envbuilder.build.backends import docker
 from envbuilder.build.backends import integrity as seal
-from envbuilder.build.image import config, debian_base
+from envbuilder.build.image import base, debian_base
 from envbuilder.containers.engine import connection
 from envbuilder.core import files as atomic
 from envbuilder.core import resources
@@ -187,7 +187,7 @@ def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None
     target = msgspec.structs.replace(target, base=own, files=files)
     step = debian_base.step(target, found)
     for made_base, packages in ((step, len(target.base_files)), (None, 0)):
-        made = dockerfile.plan(
+        made = docker.plan(
             a_build(found, profile, lock), target, ("base:1", DIGEST), BUILDKIT, made_base
         )
         artifact = msgspec.structs.replace(made.artifact, digest=DIGEST)
@@ -260,7 +260,7 @@ def test_of_layers_the_base_below_is_read_and_no_engine(
         asked.append((folder, platform))
         return SimpleNamespace(root=root, config={"rootfs": {}})
 
-    monkeypatch.setattr(config, "read", read)
+    monkeypatch.setattr(base, "read", read)
     archive = msgspec.structs.replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
     written = attestations.ensure(made, archive, found, QUIET, anew=True)
     text = Path(written["sbom"]).read_text()

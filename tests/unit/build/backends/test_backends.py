@@ -11,7 +11,7 @@ import pytest
 
 from envbuilder.build import payload as pack
 from envbuilder.build import plan
-from envbuilder.build.backends import container, devices, dockerfile, integrity, native, venv
+from envbuilder.build.backends import container, devices, docker, integrity, venv
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import records
 from envbuilder.build.request import Request
@@ -61,7 +61,7 @@ def docker_plan(
     target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(profile=name, **options)
     asked = a_build(found, profile, lock, request=request)
-    return dockerfile.plan(asked, target, (base, "sha256:1"), build)
+    return docker.plan(asked, target, (base, "sha256:1"), build)
 
 
 def test_a_dockerfile_takes_the_projects_files_last(found: Settings, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_dockerfile_takes_the_projects_files_last(found: Settings, tmp_path: P
         tmp_path, {"a.py": b"1"}, command=command, ports=(80, 8000), python_path=("src",)
     )
     arguments = (a_build(found, profile, lock), target, ("base:1", "sha256:1"), BUILDKIT)
-    bare, made = (dockerfile.plan(*arguments, project=p) for p in (None, project))
+    bare, made = (docker.plan(*arguments, project=p) for p in (None, project))
     assert bare.fingerprint == docker_plan("cpu", found).fingerprint != made.fingerprint
     for image, newest in ((bare, "latest"), (made, "project")):
         build = next(c for c in commands(image) if "--tag" in c)
@@ -131,7 +131,7 @@ def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> Non
     assert image.fingerprint != base.fingerprint
     profile, lock = shipped("cpu")
     target = lockfile.select(lock, "linux/amd64", "3.11")
-    moved = dockerfile.plan(a_build(found, profile, lock), target, ("base:1", "sha256:2"), BUILDKIT)
+    moved = docker.plan(a_build(found, profile, lock), target, ("base:1", "sha256:2"), BUILDKIT)
     assert moved.fingerprint != image.fingerprint
     assert docker_plan("cpu", found, tag="me/x:1").fingerprint == image.fingerprint
 
@@ -396,7 +396,7 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
     made = venv_plan("cpu", found)
     target = lockfile.select(lock, "linux/amd64", "3.11")
     build = a_build(found, profile)
-    environment: venv.VenvEnvironment | None = venv.VenvEnvironment(build, target, made)
+    environment: venv.NativeEnvironment | None = venv.NativeEnvironment(build, target, made)
     assert environment is not None
     (environment.prefix / resources.OWN).mkdir(parents=True)
     (environment.prefix / resources.OWN / "payload.pyz").write_bytes(pack.payload_pyz())
@@ -428,9 +428,9 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
 def test_zendnn_without_a_compiler_is_4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "which", lambda program: None)
     with pytest.raises(ToolError, match=r"C\+\+ compiler") as caught:
-        native.check_tools(shipped("zendnn")[0])
+        venv.check_tools(shipped("zendnn")[0])
     assert "--backend docker" in caught.value.hint
-    native.check_tools(shipped("cpu")[0])
+    venv.check_tools(shipped("cpu")[0])
 
 
 def test_a_python_that_the_lock_does_not_have_is_2(found: Settings) -> None:

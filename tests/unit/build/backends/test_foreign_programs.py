@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from envbuilder.build.access import Access
 from envbuilder.build.backends import foreign_programs as foreign
 from envbuilder.build.backends import venv
-from envbuilder.build.backends.native import NativeEnvironment
+from envbuilder.build.backends.venv import NativeEnvironment
 from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError, ToolError
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.build import plan
-from envbuilder.build.backends import docker, dockerfile
+from envbuilder.build.backends import docker
 from envbuilder.build.image import base as image_base
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import docker_client
@@ -69,9 +69,9 @@ def test_the_assigned_instance_builds_and_its_image_is_loaded(
     received, loaded = step(planned, plan.Receive), step(planned, plan.Load)
     outputs = [value for key, value in itertools.pairwise(argv) if key == "--output"]
     (output,) = outputs
-    assert output == f"{dockerfile._EXPORT},dest={received.exported}"
-    assert f"BASE_IMAGE={dockerfile._BASE}" in argv
-    assert f"{dockerfile._BASE}=oci-layout://" in argv
+    assert output == f"{docker._EXPORT},dest={received.exported}"
+    assert f"BASE_IMAGE={docker._BASE}" in argv
+    assert f"{docker._BASE}=oci-layout://" in argv
     assert (received.fingerprint, received.instance) == (planned.fingerprint, "big-box")
     assert loaded.layout == received.layout
     assert (loaded.builder, loaded.made_by) == ("buildkit", {"buildkit": "v0.15.0"})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build.backends import native
+from envbuilder.build.backends import venv
 from envbuilder.core.settings import load as load_settings
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ def settings(tmp_path: Path) -> Settings:
 
 def test_the_link_follows_the_environment(settings: Settings, tmp_path: Path) -> None:
     for name in ("one", "two", "two"):
-        assert native.link_to_project(settings, tmp_path / name) == ""
+        assert venv.link_to_project(settings, tmp_path / name) == ""
         assert (tmp_path / ".envbuilder" / "default").readlink() == tmp_path / name
     test = replace(settings, environment="test")
-    assert native.link_to_project(test, tmp_path / "three") == ""
+    assert venv.link_to_project(test, tmp_path / "three") == ""
     names = {p.name for p in (tmp_path / ".envbuilder").iterdir()}
     assert names == {".gitignore", "default", "test"}
     assert (tmp_path / ".envbuilder" / ".gitignore").read_text() == "*\n"
@@ -36,20 +36,20 @@ def test_the_link_follows_the_environment(settings: Settings, tmp_path: Path) ->
 
 def test_nothing_outside_of_a_project(settings: Settings, tmp_path: Path) -> None:
     for outside in (replace(settings, definition=None), replace(settings, project=None)):
-        assert native.link_to_project(outside, tmp_path) == ""
+        assert venv.link_to_project(outside, tmp_path) == ""
     assert not (tmp_path / ".envbuilder").exists()
 
 
 def test_what_others_made_is_left(settings: Settings, tmp_path: Path) -> None:
     folder = tmp_path / ".envbuilder"
     (folder / "default").mkdir(parents=True)
-    assert "not made by envbuilder" in native.link_to_project(settings, tmp_path / "env")
+    assert "not made by envbuilder" in venv.link_to_project(settings, tmp_path / "env")
     (folder / "default").rmdir()
     folder.rmdir()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     folder.symlink_to(elsewhere)
-    assert "not made by envbuilder" in native.link_to_project(settings, tmp_path / "env")
+    assert "not made by envbuilder" in venv.link_to_project(settings, tmp_path / "env")
     assert not [*elsewhere.iterdir()]
 
 
@@ -60,5 +60,5 @@ def test_a_folder_that_cannot_be_written(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    assert "No space left" in native.link_to_project(settings, tmp_path / "env")
+    assert "No space left" in venv.link_to_project(settings, tmp_path / "env")
     assert {p.name for p in (tmp_path / ".envbuilder").iterdir()} <= {".gitignore"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.build.backends import dockerfile
+from envbuilder.build.backends import docker
 from envbuilder.build.plan import Receive
 from envbuilder.containers.oci.archive import NAME
 from envbuilder.containers.oci.layout import (
@@ -56,7 +56,7 @@ def exported(folder: Path, fingerprint: str = FINGERPRINT, machine: str = "amd64
 
 
 def test_the_image_alone_is_taken_under_its_names(tmp_path: Path) -> None:
-    layout = dockerfile.receive(exported(tmp_path))
+    layout = docker.receive(exported(tmp_path))
     listed = layout.index().manifests
     assert [d.annotations[NAME] for d in listed] == [
         f"docker.io/envbuilder/cpu:{tag}" for tag in ("1", "latest")
@@ -77,7 +77,7 @@ def test_another_image_than_was_to_be_built_is_refused(
     fingerprint: str, machine: str, said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BuildError, match=said) as caught:
-        dockerfile.receive(exported(tmp_path, fingerprint, machine))
+        docker.receive(exported(tmp_path, fingerprint, machine))
     assert "'big-box' sent no usable image" in caught.value.message
     assert not (tmp_path / "layout").exists()
 
@@ -92,11 +92,11 @@ def test_damaged_bytes_are_refused(damage: str, tmp_path: Path) -> None:
     else:
         blob.write_bytes(b"wheelz" if damage == "changed" else b"x")
     with pytest.raises(BuildError, match=r"damaged|not in the OCI layout"):
-        dockerfile.receive(step)
+        docker.receive(step)
 
 
 def test_no_layout_at_all_is_refused(tmp_path: Path) -> None:
     step = exported(tmp_path)
     (tmp_path / "exported" / "index.json").write_text("[]")
     with pytest.raises(BuildError, match="sent no usable image"):
-        dockerfile.receive(step)
+        docker.receive(step)

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from envbuilder.build import conventions
 from envbuilder.build.image import assemble, parts, system
-from envbuilder.build.image.assemble import Assembly
-from envbuilder.build.image.config import Added
-from envbuilder.build.image.preload import Preloader
+from envbuilder.build.image.assemble import Assembly, Preloader
+from envbuilder.build.image.base import Added
 from envbuilder.build.image.staging import Python, Stage
 from envbuilder.build.plan import Assemble, Run, Step, System, UnpackTool
 from envbuilder.containers.oci import layer, rootfs
@@ -32,7 +31,7 @@ from tests.support.images import BASE, image, wheel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.build.image.config import BaseContents
+    from envbuilder.build.image.base import BaseContents
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.containers.oci.layout import Descriptor, Layout, Manifest
     from envbuilder.containers.oci.rootfs import RootFs

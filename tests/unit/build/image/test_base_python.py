@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from envbuilder.build import execute, pipeline, plan
-from envbuilder.build.backends import dockerfile, layers
+from envbuilder.build.backends import docker, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.outputs import Output
 from envbuilder.build.request import Build, Request
@@ -51,7 +51,7 @@ def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Pla
 
 def on_engine(found: Settings, build: BuildCommand, name: str, python: str) -> plan.Plan:
     """A plan of the engine's own builder on an image that the engine has."""
-    return dockerfile.plan(*parts(found, name, python), ("base:1", IMAGE.id), build)
+    return docker.plan(*parts(found, name, python), ("base:1", IMAGE.id), build)
 
 
 @pytest.fixture

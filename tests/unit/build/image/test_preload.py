@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.build.image import preload as module
-from envbuilder.build.image.config import Added
-from envbuilder.build.image.preload import WORTH, Preloader
+from envbuilder.build.image import assemble
+from envbuilder.build.image.assemble import WORTH, Preloader
+from envbuilder.build.image.base import Added
 from envbuilder.containers.engine import images
 from envbuilder.containers.oci.layer import Layer
 from envbuilder.containers.oci.layout import Layout
@@ -167,7 +167,7 @@ def test_a_build_that_fails_leaves_no_name(
 def test_an_engine_that_hangs_does_not_keep_a_failed_build(
     there: Engine, begin: Callable[..., Preloader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(assemble, "_GRACE_SECONDS", 0.01)
     there.go.clear()
     with pytest.raises(BuildError, match="elsewhere"):
         fail(there, begin(), BuildError("elsewhere"))

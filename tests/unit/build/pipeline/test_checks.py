@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from envbuilder.build import attestations, plan
-from envbuilder.build.backends.venv import VenvEnvironment
+from envbuilder.build.backends.venv import NativeEnvironment
 from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
 from envbuilder.core import process
@@ -174,7 +174,7 @@ def test_another_profile_that_is_broken_is_no_obstacle(
     add(found, FITS)
     add(found, "accelerater: cpu\n", lock=None, name="broken")
     monkeypatch.setattr(
-        VenvEnvironment,
+        NativeEnvironment,
         "existing",
         lambda self: msgspec.structs.replace(self.plan.artifact, digest="sha256:" + "0" * 64),
     )
@@ -251,7 +251,7 @@ def test_wheels_are_compared_between_the_fetch_and_the_build(
     assert "together" in fails(found, InvalidError, profile="cpu", backend="venv")
     assert doings == ["fetch", f"compare 12 files for 3.11 in {found.store_dir}"]
     same = plan.Artifact(kind="venv", ref="/env", digest="sha256:" + "0" * 64)
-    monkeypatch.setattr(VenvEnvironment, "existing", lambda self: same)
+    monkeypatch.setattr(NativeEnvironment, "existing", lambda self: same)
     monkeypatch.setattr(attestations, "ensure", lambda *args, **options: {})
     assert go(found, profile="cpu", backend="venv").status == "reused"
     assert len(doings) == 2
