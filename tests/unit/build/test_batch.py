@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import batch, pipeline
+from envbuilder.build import batch, execute, pipeline
 from envbuilder.build.batch import Outcome
+from envbuilder.build.execute import Sharing
 from envbuilder.build.plan import Artifact, BuildResult
 from envbuilder.build.request import Request
 from envbuilder.core.errors import (
@@ -231,3 +232,25 @@ def test_whatever_a_build_reports_after_an_interruption_ends_it() -> None:
             with pytest.raises(KeyboardInterrupt):
                 report()
     assert said.lines == ["cpu: · fetch (0 MB)"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "builds"), [(1, 2), (2, 2), (4, 2), (6, 3), (8, 4), (64, 4), (256, 4)]
+)
+def test_the_number_of_builds_follows_from_the_cores(cores: int, builds: int) -> None:
+    assert execute.builds_at_once(cores) == builds
+
+
+def test_each_instance_has_turns_of_its_own() -> None:
+    shared = Sharing({"cuda": "big-box", "rocm": "big-box", "xpu": "arm-box"}, cores=4)
+    assert shared.turn("cuda") is shared.turn("rocm")
+    turns = {id(shared.turn(name)) for name in ("cuda", "xpu", "cpu", "zendnn")}
+    assert len(turns) == 3, "the last two build on this machine"
+    with shared.turn("cuda"), shared.turn("xpu"), shared.turn("cpu"), shared.turn("zendnn"):
+        assert not shared.turn("rocm").acquire(blocking=False)  # type: ignore[attr-defined]
+        assert not shared.turn("cpu-ipex").acquire(blocking=False)  # type: ignore[attr-defined]
+
+
+def test_the_cores_are_those_of_this_process() -> None:
+    assert Sharing({}).turn("cpu") is not None
+    assert execute._cores() >= 1

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.build import conventions, project_layer
+from envbuilder.build.image.base import image_config
 from envbuilder.containers.oci import layer
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import load as load_settings
@@ -109,10 +110,10 @@ def test_an_image_is_started_as_the_project_states(project: ProjectLayer) -> Non
         "rootfs": {"diff_ids": []},
         "config": {"ExposedPorts": {"1/udp": {}}},
     }
-    run = base.image_config(base, (), {}, {}, EPOCH, project)["config"]
+    run = image_config(base, (), {}, {}, EPOCH, project)["config"]
     assert run["Cmd"] == ["python", "train.py"]
     assert run["ExposedPorts"] == {"1/udp": {}, "8000/tcp": {}}
     assert run["WorkingDir"] == "/work"
-    plain = base.image_config(base, (), {}, {}, EPOCH)["config"]
+    plain = image_config(base, (), {}, {}, EPOCH)["config"]
     assert plain["Cmd"] == [*conventions.COMMAND]
     assert plain["ExposedPorts"] == {"1/udp": {}}

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +23,6 @@ from tests.support.sabotages import PLANTED, Planted, plant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 HELLO = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 

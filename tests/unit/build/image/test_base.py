@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.build import execute, pipeline, plan
+from envbuilder.build.backends import docker, layers
 from envbuilder.build.image import base
+from envbuilder.build.image import base as image_base
+from envbuilder.build.outputs import Output
 from envbuilder.build.project_layer import ProjectLayer
-from envbuilder.build.request import Request
+from envbuilder.build.request import Build, Request
 from envbuilder.containers.engine import images
+from envbuilder.containers.engine.interface import BuildCommand, Image
 from envbuilder.containers.oci import reference
-from envbuilder.core import resources
+from envbuilder.core import console, resources
+from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.core.project_file import Definition
+from envbuilder.packages import fetch
+from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
-from tests.support.engines import FakeEngine
+from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
+from tests.support.images import BASE, image
 from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
+    from envbuilder.profiles.lock import Target
 
 LOCK = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
 TARGET = next(t for t in LOCK.targets if t.python == "3.11" and t.base)
@@ -105,3 +117,194 @@ def test_images_of_no_project_have_the_name_of_their_profile(found: Settings) ->
         build = a_build(replace(found, project=project), profile)
         names = base.names(build, TARGET, "ab" * 32, PROJECT)
         assert names == ("envbuilder/cpu:py3.11-abababababab", "envbuilder/cpu:project")
+
+
+FOLDERS = (resources.profiles_dir(),)
+QUIET = console.PlainProgress(lambda _: None)
+IMAGE = Image(id="sha256:" + "a" * 64, tags=("base:1",), labels={})
+
+
+def parts(found: Settings, name: str, python: str, **request: Any) -> tuple[Build, Target]:
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    asked = a_build(found, profiles.load(name, FOLDERS), lock, request=Request(**request))
+    return asked, lockfile.select(lock, "linux/amd64", python)
+
+
+def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Plan:
+    """A plan of the builder `layers` on the small base image, which has Python 3.11.2."""
+    layout = image(folder / "base").folder
+    base = image_base.Base(ref=f"oci:{layout}", identity="sha256:" + "1" * 64, folder=str(layout))
+    asked = parts(found, name, python, output=str(folder / "x.tar"))
+    return layers.plan(*asked, base, "linux/amd64", None)
+
+
+def on_engine(found: Settings, build: BuildCommand, name: str, python: str) -> plan.Plan:
+    """A plan of the engine's own builder on an image that the engine has."""
+    return docker.plan(*parts(found, name, python), ("base:1", IMAGE.id), build)
+
+
+@pytest.fixture
+def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was fetched and built; nothing really is."""
+    done: list[str] = []
+    # Room is asked for before the base's Python; how much this machine has is not the matter.
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 50))
+    monkeypatch.setattr(fetch, "fetch", lambda *args: done.append("fetch"))
+    monkeypatch.setattr(execute, "execute", lambda *args: done.append("execute") or 1.0)
+    return done
+
+
+def build(found: Settings, made: plan.Plan, target: Target) -> None:
+    cpu = profiles.load("cpu", FOLDERS)
+    build = a_build(found, cpu, product=Output(target, made, found), plan=made, progress=QUIET)
+    pipeline.finish(build)
+
+
+# --- in a layout
+
+
+@pytest.mark.parametrize(
+    ("name", "python"), [("cuda", "3.12"), ("cpu", "3.12"), ("cuda-legacy", "3.12")]
+)
+def test_a_layout_with_another_python_is_refused_before_the_fetch(
+    name: str, python: str, found: Settings, doings: list[str], tmp_path: Path
+) -> None:
+    made = on_layout(found, tmp_path, name, python)
+    with pytest.raises(BuildError, match=r"3\.12 is needed; the base image has 3\.11\.2") as caught:
+        build(found, made, parts(found, name, python)[1])
+    assert caught.value.exit_code == 1
+    assert "--base-image REF" in caught.value.hint
+    assert "--python-version 3.11" in caught.value.hint
+    assert doings == []
+    assert not found.store_dir.exists()
+
+
+def test_a_python_is_offered_only_where_the_lock_has_images_of_it(
+    found: Settings, doings: list[str], tmp_path: Path
+) -> None:
+    made = on_layout(found, tmp_path, "cpu", "3.12")
+    check = made.base_check
+    assert check is not None
+    assert check.pythons == ("3.11", "3.12")
+    other = msgspec.structs.replace(check, pythons=("3.12",))
+    with pytest.raises(BuildError) as caught:
+        build(
+            found, msgspec.structs.replace(made, base_check=other), parts(found, "cpu", "3.12")[1]
+        )
+    assert "--python-version" not in caught.value.hint
+
+
+def test_a_layout_without_any_python_is_refused(
+    found: Settings, doings: list[str], tmp_path: Path
+) -> None:
+    made = on_layout(found, tmp_path, "cpu", "3.11")
+    assert made.base_check is not None
+    bare = image(tmp_path / "bare", ([m for m in BASE if "python" not in m.path],)).folder
+    check = msgspec.structs.replace(made.base_check, layout=str(bare))
+    with pytest.raises(BuildError, match="has none on its PATH"):
+        build(
+            found, msgspec.structs.replace(made, base_check=check), parts(found, "cpu", "3.11")[1]
+        )
+    assert doings == []
+
+
+def test_a_layout_with_the_python_is_built_on(
+    found: Settings, doings: list[str], tmp_path: Path
+) -> None:
+    made = on_layout(found, tmp_path, "cpu", "3.11")
+    with pytest.raises(BuildError, match="is missing after its build"):
+        build(found, made, parts(found, "cpu", "3.11")[1])
+    assert doings == ["fetch", "execute"]
+
+
+def test_a_base_that_gets_its_python_from_the_lock_is_not_looked_at(
+    found: Settings, tmp_path: Path
+) -> None:
+    """The image of `xpu` is made on a Debian without Python, which its packages bring."""
+    assert on_engine(found, BUILDKIT, "xpu", "3.14").base_check is None
+
+
+def test_nothing_is_looked_at_in_a_dry_run_or_where_the_base_is_made(
+    found: Settings, tmp_path: Path
+) -> None:
+    base = image_base.Base(ref="base:1", identity="base:1", folder="")
+    asked = parts(found, "cpu", "3.12", dry_run=True)
+    made = layers.plan(*asked, base, "linux/amd64", None)
+    assert made.base_check is None
+    image_base.require_python(made, found, QUIET)
+
+
+# --- in an engine
+
+
+def printing(output: str | Exception) -> FakeEngine:
+    """An engine with the base, in which a container prints this."""
+    engine = FakeEngine()
+    engine.images["base:1"], engine.output = IMAGE, output
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("answer", "has"), [("3.11\n", "3.11"), ("3.13\n", "3.13"), ("none\n", "none on its PATH")]
+)
+@pytest.mark.parametrize("command", [BUILDKIT, BUILDAH])
+def test_an_image_with_another_python_is_refused_before_the_fetch(
+    answer: str,
+    has: str,
+    command: BuildCommand,
+    found: Settings,
+    doings: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = printing(answer).serve(monkeypatch)
+    made = on_engine(found, command, "cuda", "3.12")
+    with pytest.raises(BuildError, match=f"3.12 is needed; the base image has {has}") as caught:
+        build(found, made, parts(found, "cuda", "3.12")[1])
+    assert ("--python-version 3.11" in caught.value.hint) == (has == "3.11")
+    assert "--python-version 3.13" not in caught.value.hint, "there is no base image for it"
+    assert doings == []
+    assert engine.done == ["run"]
+    assert engine.containers[0].image == IMAGE.id
+    assert engine.containers[0].user == "1000:1000", "as which the image will run"
+    assert engine.containers[0].limits == engine.limits
+    assert engine.closed
+
+
+@pytest.mark.parametrize(
+    "answer", ["3.12\n", "", "hello\n", "3.11 or so\n", VerifyError("no shell"), ToolError("gone")]
+)
+def test_the_right_python_or_no_answer_is_no_reason_to_refuse(
+    answer: str | Exception,
+    found: Settings,
+    doings: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printing(answer).serve(monkeypatch)
+    with pytest.raises(BuildError, match="is missing after its build"):
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
+    assert doings == ["fetch", "execute"]
+
+
+def test_an_image_that_the_engine_lacks_is_pulled_before_the_fetch(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = printing("3.11\n").serve(monkeypatch)
+    engine.images.clear()
+    with pytest.raises(BuildError, match=r"has 3\.11"):
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
+    assert engine.done == ["pull base:1 for linux/amd64", "run"]
+    assert doings == []
+
+
+def test_an_image_that_cannot_be_pulled_is_known_before_the_fetch(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise BuildError("cannot be pulled")
+
+    engine = printing("3.12\n").serve(monkeypatch)
+    engine.images.clear()
+    monkeypatch.setattr(engine, "pull", fail)
+    with pytest.raises(BuildError, match="cannot be pulled"):
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
+    assert doings == []

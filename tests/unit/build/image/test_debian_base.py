@@ -16,7 +16,7 @@ from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.process import Completed
 from envbuilder.packages.store import Store
-from envbuilder.profiles.lock import LockedBase, Target
+from envbuilder.profiles.lock import File, LockedBase, Target
 from tests.support import debs
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from envbuilder.build.plan import MakeBase
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import File
 
 VERSIONS = {
     "mmdebstrap": "mmdebstrap 1.3.5\n",

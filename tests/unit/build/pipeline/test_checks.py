@@ -15,7 +15,7 @@ from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
-from envbuilder.core.settings import Configuration, Signatures
+from envbuilder.core.settings import Configuration, Settings, Signatures
 from envbuilder.host import model as host
 from envbuilder.host import probe
 from envbuilder.packages.python import wheel_conflicts
@@ -28,7 +28,6 @@ from tests.support.pipeline import FITS, PLAIN, Said, add, fails, go
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.core.settings import Settings
 
 NO_GPU = "extends: cuda\n"
 COMPILER = "extends: cpu\nsystem_packages: [g++, libtcmalloc-minimal4]\n"

@@ -13,7 +13,7 @@ from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
 from envbuilder.core.errors import HostError, InvalidError, ToolError
-from envbuilder.core.settings import Configuration
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.profiles import profile as profiles
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import FITS, PLAIN, RISCV, SHIPPED, ZEN5, Said, add, fails
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.core import types
-    from envbuilder.core.settings import Settings
     from envbuilder.host import model as host
 
 

@@ -9,12 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.build.backends import venv
+from envbuilder.core.settings import Settings
 from envbuilder.core.settings import load as load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,10 +13,23 @@ from msgspec.structs import replace
 from envbuilder.build import plan
 from envbuilder.build.backends import docker
 from envbuilder.build.image import base as image_base
+from envbuilder.build.plan import Receive
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import docker_client
+from envbuilder.containers.oci.archive import NAME
+from envbuilder.containers.oci.layout import (
+    CONFIG,
+    INDEX,
+    LAYER_ZSTD,
+    MANIFEST,
+    Index,
+    Layout,
+    Manifest,
+    Platform,
+    encode,
+)
 from envbuilder.core import process, resources
-from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
@@ -24,6 +38,7 @@ from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 FOLDERS = (resources.profiles_dir(),)
 BASE = image_base.Base(ref="base:1", identity="sha256:" + "1" * 64, folder="")
@@ -152,3 +167,79 @@ def test_an_instance_that_is_not_there_is_4_with_what_creates_it(
     with pytest.raises(ToolError, match=said) as caught:
         docker_client.describe_instance("big-box")
     assert "docker buildx create --name big-box" in caught.value.hint
+
+
+FINGERPRINT = "1" * 64
+
+
+def exported(folder: Path, fingerprint: str = FINGERPRINT, machine: str = "amd64") -> Receive:
+    """A step whose export has one image of two layers."""
+    layout = Layout.create(folder / "exported")
+    labels = {"io.envbuilder.fingerprint": fingerprint}
+    config = {"os": "linux", "architecture": machine, "config": {"Labels": labels}}
+    manifest = Manifest(
+        schema_version=2,
+        media_type=MANIFEST,
+        config=layout.add(json.dumps(config).encode(), CONFIG),
+        layers=tuple(layout.add(data, LAYER_ZSTD) for data in (b"base", b"wheels")),
+    )
+    platform = Platform(os="linux", architecture=machine)
+    entry = layout.add(encode(manifest), MANIFEST, platform=platform)
+    layout.add(b"nobody asked for this", LAYER_ZSTD)
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(entry,)))
+    return Receive(
+        what="check the image",
+        exported=str(folder / "exported"),
+        layout=str(folder / "layout"),
+        platform="linux/amd64",
+        fingerprint=FINGERPRINT,
+        instance="big-box",
+        names=("envbuilder/cpu:1", "envbuilder/cpu:latest"),
+    )
+
+
+def test_the_image_alone_is_taken_under_its_names(tmp_path: Path) -> None:
+    layout = docker.receive(exported(tmp_path))
+    listed = layout.index().manifests
+    assert [d.annotations[NAME] for d in listed] == [
+        f"docker.io/envbuilder/cpu:{tag}" for tag in ("1", "latest")
+    ]
+    manifest = layout.read_manifest(listed[0])
+    assert [layout.checked(d).read_bytes() for d in manifest.layers] == [b"base", b"wheels"]
+    assert len([*(tmp_path / "layout" / "blobs" / "sha256").iterdir()]) == 4
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "machine", "said"),
+    [
+        ("2" * 64, "amd64", "another fingerprint"),
+        (FINGERPRINT, "arm64", "no images for linux/amd64"),
+    ],
+)
+def test_another_image_than_was_to_be_built_is_refused(
+    fingerprint: str, machine: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BuildError, match=said) as caught:
+        docker.receive(exported(tmp_path, fingerprint, machine))
+    assert "'big-box' sent no usable image" in caught.value.message
+    assert not (tmp_path / "layout").exists()
+
+
+@pytest.mark.parametrize("damage", ["changed", "shorter", "missing"])
+def test_damaged_bytes_are_refused(damage: str, tmp_path: Path) -> None:
+    step = exported(tmp_path)
+    source = Layout.open(tmp_path / "exported")
+    blob = source.blob(source.manifest("linux/amd64").layers[1].digest)
+    if damage == "missing":
+        blob.unlink()
+    else:
+        blob.write_bytes(b"wheelz" if damage == "changed" else b"x")
+    with pytest.raises(BuildError, match=r"damaged|not in the OCI layout"):
+        docker.receive(step)
+
+
+def test_no_layout_at_all_is_refused(tmp_path: Path) -> None:
+    step = exported(tmp_path)
+    (tmp_path / "exported" / "index.json").write_text("[]")
+    with pytest.raises(BuildError, match="sent no usable image"):
+        docker.receive(step)
