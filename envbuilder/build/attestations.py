@@ -173,7 +173,7 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
 
 def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, str] | None:
     """Return the packages of an assembly's base image, else of the image in the engine."""
-    from envbuilder.build.image import base
+    from envbuilder.build.image.contents import read_contents
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.containers.engine import connection
     from envbuilder.packages.debian import status
@@ -181,7 +181,7 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
     for step in plan.steps:
         if isinstance(step, Assemble):
             cache = LayerCache(Path(step.cache), progress.note, fresh=False)
-            below = base.read_contents(step.base, step.platform, cache)
+            below = read_contents(step.base, step.platform, cache)
             return cache.remembered(
                 {"kind": "packages", "base": below.config["rootfs"], "platform": plan.platform},
                 dict[str, str],

@@ -23,6 +23,7 @@ from envbuilder.build import project_layer, render
 from envbuilder.build.backends import layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import records
+from envbuilder.build.image.contents import name_image
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import (
     Artifact,
@@ -435,5 +436,5 @@ def _received(step: Receive) -> Layout:
     for blob in (manifest.config, *manifest.layers):
         place(exported.checked(blob), layout.blob(blob.digest))
     added = layout.add(exported.read(entry), entry.media_type, platform=oci_platform(step.platform))
-    image_base.name_image(layout, added, step.names)
+    name_image(layout, added, step.names)
     return layout

@@ -18,9 +18,14 @@ import msgspec
 from msgspec.structs import replace
 
 from envbuilder.build import conventions, project_layer
-from envbuilder.build.image import base as image_base
 from envbuilder.build.image import system
-from envbuilder.build.image.base import Added
+from envbuilder.build.image.contents import (
+    Added,
+    base_variables,
+    image_config,
+    read_contents,
+    write_image,
+)
 from envbuilder.build.image.layer_cache import LayerCache, MadeLayers
 from envbuilder.build.image.parts import CUT, PAYLOAD, SPREAD, Part, cut, environment, parts
 from envbuilder.build.image.staging import Python, Stage
@@ -86,7 +91,7 @@ class Assembly:
         self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh, shared=shared)
         self._work = Path(step.work)
         self._work.mkdir(parents=True)
-        self._base = image_base.read_contents(step.base, step.platform, self._cache)
+        self._base = read_contents(step.base, step.platform, self._cache)
         for blob in self._base.layers:
             self._cache.check(self._base.layout, blob)
         self._stage: Stage | None = None
@@ -126,16 +131,16 @@ class Assembly:
         for item in added:
             stored = self._cache.layout.blob(item.layer.digest)
             place(stored, layout.blob(item.layer.digest))
-        configuration = image_base.image_config(
+        configuration = image_config(
             *(base.config, added, step.variables, step.labels, step.epoch),
             project=step.project or None,
         )
         layers = (*base.layers, *(a.layer.descriptor for a in added))
-        image_base.write_image(layout, configuration, layers, step.platform, names)
+        write_image(layout, configuration, layers, step.platform, names)
         return layout
 
     def _interpreter(self, root: rootfs.RootFs) -> Python:
-        search = image_base.environment(self._base.config)["PATH"]
+        search = base_variables(self._base.config)["PATH"]
         path, version = root.python(self._step.python, search)
         return Python(path=path, version=version, platform=self._step.platform)
 

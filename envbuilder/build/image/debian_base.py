@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from envbuilder.build.image.base import DEFAULT_PATH, write_image
+from envbuilder.build.image.contents import DEFAULT_PATH, write_image
 from envbuilder.build.plan import MakeBase
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci.layer import Layer, Member, write

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.build.image import debs, parts, records
-from envbuilder.build.image.base import Added, BaseContents
+from envbuilder.build.image.contents import Added, BaseContents
 from envbuilder.build.image.layer_cache import SYSTEM_FORMAT, LayerCache
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.engine.interface import LABEL, Engine

@@ -20,7 +20,7 @@ from envbuilder.build import attestations, plan
 from envbuilder.build import payload as pack
 from envbuilder.build.backends import docker
 from envbuilder.build.backends import integrity as seal
-from envbuilder.build.image import base, debian_base
+from envbuilder.build.image import contents, debian_base
 from envbuilder.containers.engine import connection
 from envbuilder.core import files as atomic
 from envbuilder.core import resources
@@ -265,7 +265,7 @@ def test_of_layers_the_base_below_is_read_and_no_engine(
         asked.append((folder, platform))
         return SimpleNamespace(root=root, config={"rootfs": {}})
 
-    monkeypatch.setattr(base, "read_contents", read)
+    monkeypatch.setattr(contents, "read_contents", read)
     archive = msgspec.structs.replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
     written = attestations.ensure(made, archive, found, QUIET, anew=True)
     text = Path(written["sbom"]).read_text()

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.build import conventions, project_layer
-from envbuilder.build.image.base import image_config
+from envbuilder.build.image.contents import image_config
 from envbuilder.containers.oci import layer
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import load as load_settings
