@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import cli
 from envbuilder.core.errors import BuildError
 from envbuilder.locks import resolve
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, Target
+from tests.support.command_line import run
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
@@ -69,13 +69,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(resolve, "resolve", lambda profile, *_, **__: locked(profile))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*arguments: str) -> object:
-    """The exit code of a command."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(list(arguments))
-    return caught.value.code
 
 
 def locks(project: Path) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from envbuilder.build import batch
 from envbuilder.build.batch import Outcome
 from envbuilder.build.plan import Artifact, BuildResult
 from envbuilder.core.errors import BuildError, HostError
+from tests.support import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,13 +56,7 @@ def run(
     monkeypatch.setattr(batch, "prepare", lambda *args: OUTCOMES)
     monkeypatch.setattr(batch, "finish", lambda *args: OUTCOMES)
 
-    def command(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main([*arguments])
-        printed = capsys.readouterr()
-        return int(str(ended.value.code or 0)), printed.out, printed.err
-
-    return command
+    return functools.partial(command_line.printed, capsys)
 
 
 def test_one_table_and_each_error_in_full(run: Callable[..., tuple[int, str, str]]) -> None:

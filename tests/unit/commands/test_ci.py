@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder import __version__, cli
+from envbuilder import __version__
+from tests.support import command_line
 from tests.support.projects import lay_locked
 
 if TYPE_CHECKING:
@@ -22,10 +23,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["ci", "--provider", "github", *options])
-    printed = capsys.readouterr()
-    return int(str(ended.value.code or 0)), printed.out + printed.err
+    done = command_line.printed(capsys, "ci", "--provider", "github", *options)
+    return done.code, done.out + done.err
 
 
 def test_it_is_written_checked_and_written_again(

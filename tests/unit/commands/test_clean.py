@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -15,7 +16,6 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from envbuilder import cli
 from envbuilder.build import attestations
 from envbuilder.build.backends.integrity import MARKER
 from envbuilder.build.image import records
@@ -27,7 +27,7 @@ from envbuilder.core import console, files, settings
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
-from tests.support import reports
+from tests.support import command_line, reports
 from tests.support.engines import FakeEngine
 
 Shown = pytest.CaptureFixture[str]
@@ -91,11 +91,7 @@ def own() -> settings.Settings:
     return load_settings()
 
 
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["clean", *arguments])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
+run = functools.partial(command_line.run, "clean")
 
 
 def folder(path: Path, marker: Any = None) -> Path:

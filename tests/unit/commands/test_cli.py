@@ -25,6 +25,7 @@ from envbuilder.core.errors import (
 from envbuilder.host import model as host
 from envbuilder.host import probe
 from envbuilder.verify import start
+from tests.support.command_line import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,13 +38,6 @@ def plain_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(probe, "host", lambda *args, **options: HERE)
     monkeypatch.setattr(signal, "signal", lambda *args: None)
     monkeypatch.chdir(tmp_path)
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(list(arguments))
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

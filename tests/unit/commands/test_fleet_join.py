@@ -13,6 +13,7 @@ from envbuilder import cli
 from envbuilder.core import process
 from envbuilder.host import probe
 from envbuilder.packages import mnist
+from tests.support import command_line
 from tests.support.reports import report_line
 from tests.unit.verify.test_parallel import FAILED, HERE, device, scaled
 
@@ -54,10 +55,7 @@ def run(*arguments: str, rank: int = 0, profile: str = "cpu") -> int:
     command += ["--nodes", "2", "--node-rank", str(rank), "--node-name", f"n{rank}"]
     command += ["--master-address", "10.1.0.1", "--master-port", "29500", "--limit", "300"]
     command += ["--output", "result.json"]
-    with pytest.raises(SystemExit) as caught:
-        cli.main([*command, *arguments])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
+    return command_line.run(*command, *arguments)
 
 
 def test_node_0_writes_the_result_of_all(payload: Payload, tmp_path: Path) -> None:

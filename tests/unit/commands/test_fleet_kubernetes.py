@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from envbuilder import cli
 from envbuilder.fleet.table import NOT_ATTESTED
 from envbuilder.packages import mnist
 from envbuilder.payload.report import UNREPEATED
+from tests.support import command_line
 from tests.support.kubernetes import DATA, log_of
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["fleet", *arguments])
-    printed = capsys.readouterr()
-    return int(str(ended.value.code or 0)), printed.out, printed.err
+    return command_line.printed(capsys, "fleet", *arguments)
 
 
 def test_files_are_written_and_what_is_left_out_is_named(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import cli
 from envbuilder.commands import init
+from tests.support.command_line import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*arguments: str) -> object:
-    """The exit code of a command."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(list(arguments))
-    return caught.value.code
 
 
 def test_it_prints_what_it_wrote_and_what_comes_next(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.locks import resolve
 from envbuilder.notebooks import kernel, server
 from envbuilder.profiles import lock as profile_lock
+from tests.support import command_line
 from tests.support.pipeline import a_build
 from tests.unit.commands.test_add import PROFILE, locked
 
@@ -86,11 +88,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[FakeEnvironment]:
     return environments
 
 
-def run(*arguments: str) -> object:
-    """The exit code of a command."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["jupyter", *arguments])
-    return caught.value.code
+run = functools.partial(command_line.run, "jupyter")
 
 
 def test_outside_of_a_project_it_says_how_to_begin(

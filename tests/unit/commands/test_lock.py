@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import cli
 from envbuilder.commands import lock as locks
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError
@@ -21,6 +20,7 @@ from envbuilder.locks.entries import Entry
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import load as load_profile
+from tests.support.command_line import run
 from tests.support.tools import tools
 
 PROFILE = """\
@@ -64,13 +64,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(arguments: list[str]) -> object:
-    """The exit code of a command."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    return caught.value.code
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -85,7 +78,7 @@ def run(arguments: list[str]) -> object:
 def test_a_lock_of_the_schema_before_is_2_and_the_way_out_is_named(
     project: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*command[:1], "--profile", "tiny", *command[1:]]) == 2
+    assert run(*[*command[:1], "--profile", "tiny", *command[1:]]) == 2
     printed = capsys.readouterr().err
     assert "lock schema 1 is unknown to this envbuilder (it reads 2)" in printed
     assert "envbuilder lock" in printed
@@ -101,7 +94,7 @@ def test_the_way_out_keeps_the_versions(
         return new_lock(project)
 
     monkeypatch.setattr(resolve, "resolve", resolved)
-    assert run(["lock", "--profile", "tiny"]) == 0
+    assert run(*["lock", "--profile", "tiny"]) == 0
     assert "tiny: locked, 1 targets, 4 files" in capsys.readouterr().out
     assert [t.files for t in seen[0].targets] == [(LEAF,)]
     path = project / "profiles" / "locks" / "tiny.json"
@@ -126,9 +119,9 @@ def test_a_shipped_lock_that_stays_is_not_copied(
 ) -> None:
     lock = profile_lock.load(shipped)
     monkeypatch.setattr(resolve, "resolve", lambda *_, **__: lock)
-    assert run(["lock", "--profile", "tiny"]) == 0
+    assert run(*["lock", "--profile", "tiny"]) == 0
     assert capsys.readouterr().out == f"tiny: locked, unchanged, 1 targets, 4 files → {shipped}\n"
-    assert run(["lock", "--profile", "tiny", "--output-dir", "copy"]) == 0
+    assert run(*["lock", "--profile", "tiny", "--output-dir", "copy"]) == 0
     assert profile_lock.load(Path("copy/tiny.json")) == lock
 
 
@@ -139,12 +132,12 @@ def test_a_lock_that_hides_a_shipped_one_says_so(
     older = replace(LEAF, version="0.9", file="leaf-0.9-py3-none-any.whl")
     other = replace(lock, targets=(replace(lock.targets[0], files=(older,)),))
     monkeypatch.setattr(resolve, "resolve", lambda *_, **__: other)
-    assert run(["lock", "--profile", "tiny"]) == 0
+    assert run(*["lock", "--profile", "tiny"]) == 0
     own = Path("config/profiles/locks/tiny.json").absolute()
     assert profile_lock.load(own) == other
     out = capsys.readouterr().out
     assert "  leaf 1.0 → 0.9\n  it is used instead of the lock that came with envbuilder" in out
-    assert run(["profiles", "show", "tiny"]) == 0
+    assert run(*["profiles", "show", "tiny"]) == 0
     assert f"{own} is used instead of the lock that came" in capsys.readouterr().out
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import cli
 from envbuilder.core import resources
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.profiles import profile as profiles
 from envbuilder.project import catalog
+from tests.support import command_line
 from tests.support.conda_locks import lock_of_python
 from tests.support.projects import FOLDERS, lay_locked, write_lock
 
@@ -28,10 +28,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["matrix", *options])
-    printed = capsys.readouterr()
-    return int(str(ended.value.code or 0)), printed.out + printed.err
+    done = command_line.printed(capsys, "matrix", *options)
+    return done.code, done.out + done.err
 
 
 def as_json(capsys: pytest.CaptureFixture[str], *options: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import cli
 from envbuilder.build import attestations
 from envbuilder.build.backends import integrity
 from envbuilder.bundle import format as bundle_format
@@ -30,7 +30,7 @@ from envbuilder.containers.oci.layout import (
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.signatures import statement as statements
-from tests.support import signing
+from tests.support import command_line, signing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,14 +44,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(module.PASSPHRASE, raising=False)
 
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main([*arguments])
-        printed = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, printed.out, printed.err
-
-    return call
+    return functools.partial(command_line.printed, capsys)
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import sys
@@ -18,6 +19,7 @@ from envbuilder.host import model as host
 from envbuilder.host import probe
 from envbuilder.verify.page import page
 from envbuilder.verify.report import history
+from tests.support import command_line
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import BUSY, QUIET, epoch, measured
 from tests.support.sabotages import FORGED, SHORT, Forged
@@ -75,13 +77,10 @@ def own() -> Settings:
     return load_settings()
 
 
-def run(*arguments: str) -> int:
-    command = ["verify", "--python", sys.executable, "--profile", "cpu", "--quick"]
-    command += ["--epochs", "1"]
-    with pytest.raises(SystemExit) as caught:
-        cli.main([*command, *arguments])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
+run = functools.partial(
+    command_line.run,
+    *("verify", "--python", sys.executable, "--profile", "cpu", "--quick", "--epochs", "1"),
+)
 
 
 def kept(own: Settings) -> list[dict[str, Any]]:
