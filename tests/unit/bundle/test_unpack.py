@@ -22,13 +22,22 @@ from envbuilder.containers.engine import connection
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Signatures
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import space
+from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.store import Store
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import File
+from envbuilder.project import catalog
 from tests.support import absence, signing
 from tests.support import image_layouts as made
-from tests.support.bundles import QUIET, WHEEL, made_of, sha, unpack
+from tests.support.bundles import PARENT, PROFILE, QUIET, WHEEL, made_of, part, read, sha, unpack
+from tests.support.tools import tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -172,12 +181,12 @@ def test_a_bundle_that_lacks_a_part_is_not_judged_better(
     for name, lacking in absence.without_each(document):
         assert not accepts(packed(lacking, ordered), tmp_path, there), name
     accepted = set()
-    for number, part in enumerate(ordered):
-        fewer = [p for p in ordered if p is not part]
-        assert not accepts(packed(document, fewer), tmp_path, there), part.member.path
+    for number, one in enumerate(ordered):
+        fewer = [p for p in ordered if p is not one]
+        assert not accepts(packed(document, fewer), tmp_path, there), one.member.path
         members = [m for n, m in enumerate(document["members"]) if n != number]
         if accepts(packed(document | {"members": members}, fewer), tmp_path, there):
-            accepted.add(part.member.kind)
+            accepted.add(one.member.kind)
     # envbuilder's own wheel, for pip: `unbundle` runs without it.
     assert accepted == (set() if fault else {"wheel"})
 
@@ -258,3 +267,410 @@ def test_a_base_image_that_cannot_be_had_is_named(found: Settings) -> None:
     assert parts == ()
     assert lacks == ("the base image python:3.11 for linux/amd64",)
     assert said == [f"note: {lacks[0]} is unavailable: no container engine has it"]
+
+
+def texts_of(*parts: Part) -> dict[str, bytes]:
+    return {
+        p.member.path: p.content
+        for p in parts
+        if p.member.kind in form.TEXTS and isinstance(p.content, bytes)
+    }
+
+
+def second(settings: Settings, **changes: Any) -> tuple[Part, ...]:
+    """The profile `other` and its lock, which has the files of `tiny`'s targets."""
+    folder = settings.config_dir / "profiles"
+    (folder / "other.yaml").write_text(PROFILE)
+    lock = lockfile.load(folder / "locks" / "tiny.json")
+    lock = msgspec.structs.replace(lock, profile="other", **changes)
+    other = profiles.load("other", [folder])
+    lock = msgspec.structs.replace(lock, inputs=lockfile.inputs_digest(other))
+    text = lockfile.dump(lock).encode()
+    return (
+        part("profiles/other.yaml", PROFILE.encode(), "profile"),
+        part("locks/other.json", text, "lock"),
+    )
+
+
+def test_the_files_of_all_profiles_are_known(parts: tuple[Part, ...], found: Settings) -> None:
+    """What one profile needs belongs to the bundle, whichever profile comes last."""
+    uv = b"another uv"
+    newer = {
+        p: msgspec.structs.replace(f, sha256=sha(uv), size=len(uv))
+        for p, f in tools("0.13.9").items()
+    }
+    brought = part(f"files/{sha(uv)}", uv, "file")
+    both = (*parts, *second(found, tools=newer), brought)
+    for names in (("tiny", "other"), ("other", "tiny")):
+        unpacking.check(made_of(both, profiles=names), texts_of(*both))
+    with pytest.raises(InvalidError, match=r"locks/other\.json belongs to none .*\(tiny\)"):
+        unpacking.check(made_of(both), texts_of(*both))
+    without_uv = tuple(p for p in both if p is not brought)
+    with pytest.raises(InvalidError, match="lacks files of its profile 'other'"):
+        unpacking.check(made_of(without_uv, profiles=("tiny", "other")), texts_of(*without_uv))
+
+
+def test_files_have_the_size_that_their_lock_states(
+    parts: tuple[Part, ...], manifest: Manifest
+) -> None:
+    unpacking.check(manifest, texts_of(*parts))
+    resized = tuple(
+        msgspec.structs.replace(m, size=m.size + 1) if m.sha256 == sha(WHEEL) else m
+        for m in manifest.members
+    )
+    with pytest.raises(InvalidError, match=f"no lock of the bundle names its files/{sha(WHEEL)}"):
+        unpacking.check(made_of((), members=resized), texts_of(*parts))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"platforms": ("linux/arm64",)}, {"pythons": ("3.12",)}, {"platforms": ()}]
+)
+def test_a_bundle_has_the_files_of_a_target_it_is_for(
+    changes: dict[str, Any], parts: tuple[Part, ...]
+) -> None:
+    with pytest.raises(InvalidError) as raised:
+        unpacking.check(made_of(parts, **changes), texts_of(*parts))
+    assert raised.value.message == "the bundle lacks files of its profile 'tiny'"
+    assert raised.value.hint.startswith("It was not made by envbuilder bundle, or was changed.")
+
+
+def test_nothing_is_left_of_a_check(
+    parts: tuple[Part, ...],
+    manifest: Manifest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    unpacking.check(manifest, texts_of(*parts))
+    with pytest.raises(InvalidError) as raised:
+        unpacking.check(manifest, {**texts_of(*parts), "locks/tiny.json": b"garbage"})
+    assert list(scratch.iterdir()) == []
+    assert str(scratch) not in raised.value.message + raised.value.hint
+
+
+# --- what is written
+
+
+def changed(texts: dict[str, bytes], settings: Settings, *, force: bool = False) -> list[str]:
+    drafts = unpacking.drafts(texts, settings, print, force=force)
+    return [str(d.path.relative_to(settings.config_dir)) for d in drafts]
+
+
+def test_only_what_differs_is_written(there: Settings) -> None:
+    texts = {"profiles/a.yaml": b"a", "profiles/b.yaml": b"b", "locks/a.json": b"{}"}
+    everything = ["profiles/a.yaml", "profiles/b.yaml", "profiles/locks/a.json"]
+    assert changed(texts, there) == everything
+    folder = there.config_dir / "profiles"
+    folder.mkdir(parents=True)
+    (folder / "a.yaml").write_bytes(b"a")
+    assert changed(texts, there) == everything[1:]
+
+
+def differing(path: Path, old: bytes, new: bytes, settings: Settings) -> list[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(old)
+    shown: list[str] = []
+    with pytest.raises(InvalidError) as raised:
+        unpacking.drafts({f"profiles/{path.name}": new}, settings, shown.append, force=False)
+    assert str(path) in raised.value.message
+    (text,) = shown
+    return text.splitlines()
+
+
+def test_a_difference_is_shown_from_yours_to_the_bundles(there: Settings) -> None:
+    path = there.config_dir / "profiles" / "a.yaml"
+    assert differing(path, b"one\ntwo\n", b"one\nthree\n", there) == [
+        f"--- {path}",
+        "+++ the bundle's",
+        "@@ -1,2 +1,2 @@",
+        " one",
+        "-two",
+        "+three",
+    ]
+    assert differing(path, b"\xff\n", b"\xfe\xff\n", there)[3:] == ["-\ufffd", "+\ufffd\ufffd"]
+
+
+def test_of_a_long_difference_the_beginning_is_shown(there: Settings) -> None:
+    path = there.config_dir / "profiles" / "a.yaml"
+
+    def lines(count: int) -> list[str]:
+        return differing(path, b"", b"".join(b"%d\n" % n for n in range(count)), there)
+
+    assert lines(37)[-1] == "+36"  # and three lines before it
+    assert lines(38)[-2:] == ["+36", "… and 1 more lines"]
+    assert lines(50)[-2:] == ["+36", "… and 13 more lines"]
+
+
+def test_every_file_in_the_way_is_named(there: Settings) -> None:
+    folder = there.config_dir / "profiles"
+    folder.mkdir(parents=True)
+    for name in "ab":
+        (folder / f"{name}.yaml").write_bytes(b"mine")
+    texts = {f"profiles/{name}.yaml": b"theirs" for name in "abc"}
+    with pytest.raises(InvalidError) as raised:
+        unpacking.drafts(texts, there, print, force=False)
+    assert raised.value.message == (
+        f"differs from the bundle's version: {folder}/a.yaml, {folder}/b.yaml"
+    )
+    assert changed(texts, there, force=True) == [f"profiles/{n}.yaml" for n in "abc"]
+
+
+def test_a_lock_is_there_before_its_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(unpacking.files, "save", lambda path, *_: written.append(path.name))
+    names = ("b.yaml", "b.json", "a.yaml", "a.conda.json")
+    unpacking.write(unpacking.Draft(path=tmp_path / name, content=b"") for name in names)
+    assert written == ["b.json", "a.conda.json", "b.yaml", "a.yaml"]
+
+
+def test_a_folder_that_cannot_be_written_to_says_which_to_set(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    draft = unpacking.Draft(path=tmp_path / "file" / "a.yaml", content=b"a")
+    with pytest.raises(BuildError, match=r"/file/a\.yaml: cannot be written: ") as raised:
+        unpacking.write([draft])
+    assert raised.value.hint == "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
+
+
+# --- a bundle of a project's environment: what is in it, what is refused, and what differs
+
+
+STATED = "requirements_from: [reqs/base.txt]\nprofiles: [small]\n"
+FILES = {
+    "envbuilder.yaml": STATED,
+    "reqs/base.txt": "-r ../more.txt\n",
+    "more.txt": "rich>=13\n",
+    "profiles/_mine.yaml": PARENT,
+    "profiles/small.yaml": PROFILE,
+    "unread.txt": "no part of the environment\n",
+    "train.py": "print('hello')\n",
+}
+LOCK = "envbuilder.lock/default.small.json"
+
+
+def lay(folder: Path, **changes: str) -> Settings:
+    """A project, and the settings of a command in it on a machine of its own."""
+    for name, text in {**FILES, **changes}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    home = folder.parent / f"home-of-{folder.name}"
+    variables = {f"ENVBUILDER_{n}_DIR": str(home / n.lower()) for n in ("CONFIG", "CACHE", "DATA")}
+    return load_settings(variables, folder)
+
+
+def lock(settings: Settings) -> None:
+    """Write the project's lock, and put its wheel into the store."""
+    library, variants = catalog.library(settings), catalog.variants(settings)
+    assert variants is not None
+    variant = library.profile("small")
+    file = File(
+        kind="wheel", name="tiny", version="1.0", file="tiny-1.0-py3-none-any.whl",
+        sha256=sha(WHEEL), size=len(WHEEL), source="default", provenance="read", by="a test",
+    )  # fmt: skip
+    target = profile_lock.Target(platform="linux/amd64", python="3.11", base=None, files=(file,))
+    uv = {p: replace(f, sha256=sha(p.encode()), size=len(p)) for p, f in tools().items()}
+    store = Store.of(settings)
+    store.take(sha(WHEEL), [WHEEL])
+    store.take(uv["linux/amd64"].sha256, [b"linux/amd64"])
+    made = profile_lock.Lock(
+        schema=profile_lock.SCHEMA, profile="small", inputs=profile_lock.inputs_digest(variant),
+        state="locked", reason="", tools=uv, targets=(target,),
+    )  # fmt: skip
+    path = variants.lock_path("small")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(profile_lock.dump(made))
+
+
+def parts_of(settings: Settings) -> tuple[Part, ...]:
+    """What a bundle of the project holds, without envbuilder itself."""
+    library, variants = catalog.library(settings), catalog.variants(settings)
+    assert variants is not None
+    assert settings.project is not None
+    selection = collect.select(["small"], ["linux/amd64"], [], library)
+    locked = collect.files(selection, settings, QUIET)
+    texts = collect.texts(selection, library, variants, settings.project)
+    return (*texts, *collect.of_files(locked, settings, []))
+
+
+def manifest_of(parts: tuple[Part, ...], **changes: object) -> Manifest:
+    stated = {"schema": 3, "environment": "default", "profiles": ("small",), **changes}
+    return made_of(parts, **stated)
+
+
+@pytest.fixture
+def project_parts(tmp_path: Path) -> tuple[Part, ...]:
+    settings = lay(tmp_path / "mine")
+    lock(settings)
+    return parts_of(settings)
+
+
+@pytest.fixture
+def project_bundle(project_parts: tuple[Part, ...], tmp_path: Path) -> Path:
+    path = tmp_path / "small.tar"
+    form.write(path, manifest_of(project_parts), project_parts, QUIET)
+    return path
+
+
+def test_it_holds_what_the_environment_is_read_from_and_no_more(project_bundle: Path) -> None:
+    held = read(project_bundle)
+    assert {path for path in held if path.startswith("project/")} == {
+        "project/envbuilder.yaml", "project/reqs/base.txt", "project/more.txt", f"project/{LOCK}",
+    }  # fmt: skip
+    assert held["project/reqs/base.txt"] == b"-r ../more.txt\n"
+    assert {path for path in held if path.startswith("profiles/")} == {
+        "profiles/_mine.yaml", "profiles/small.yaml",
+    }  # fmt: skip
+    assert f"files/{sha(WHEEL)}" in held
+    # The profile itself was never locked, and need not be.
+    assert not [path for path in held if path.startswith("locks/")]
+
+
+def test_a_fresh_lock_of_the_profile_goes_along(tmp_path: Path) -> None:
+    settings = lay(tmp_path / "mine")
+    lock(settings)
+    folder = tmp_path / "mine" / "profiles"
+    (folder / "locks").mkdir()
+    library = Library([folder])
+    made = profile_lock.load(tmp_path / "mine" / LOCK)
+    fresh = profile_lock.inputs_digest(library.profile("small"))
+    path = folder / "locks" / "small.json"
+    path.write_text(profile_lock.dump(replace(made, inputs=fresh)))
+    parts = parts_of(settings)
+    assert "locks/small.json" in texts_of(*parts)
+    unpacking.check(manifest_of(parts), texts_of(*parts))
+    path.write_text(profile_lock.dump(made))  # which is stale: that of the variant
+    assert "locks/small.json" not in texts_of(*parts_of(settings))
+    texts = {**texts_of(*parts), "locks/small.json": path.read_bytes()}
+    with pytest.raises(InvalidError, match="is stale"):
+        unpacking.check(manifest_of(parts), texts)
+
+
+def test_a_clone_builds_from_it_and_no_file_of_it_changes(
+    project_bundle: Path, tmp_path: Path
+) -> None:
+    there = lay(tmp_path / "clone")
+    before = {p: p.read_bytes() for p in (tmp_path / "clone").rglob("*") if p.is_file()}
+    taken = unpack(project_bundle, there)
+    assert taken.manifest.environment == "default"
+    assert Store.of(there).sound(sha(WHEEL))
+    # The clone has these profiles, so none is written; it lacks the lock.
+    assert taken.written == ()
+    assert taken.differences == (unpacking.LockDifference(path=LOCK, state="missing"),)
+    after = {p: p.read_bytes() for p in (tmp_path / "clone").rglob("*") if p.is_file()}
+    assert after == before
+    (tmp_path / "clone" / LOCK).parent.mkdir()
+    (tmp_path / "clone" / LOCK).write_bytes(read(project_bundle)[f"project/{LOCK}"])
+    assert unpack(project_bundle, there).differences == ()
+    library = catalog.library(there)
+    assert library.usable_lock(library.profile("small")).state == "locked"
+    (tmp_path / "clone" / LOCK).write_text("{}")
+    (different,) = unpack(project_bundle, there).differences
+    assert different.state == "different"
+
+
+def test_outside_of_the_project_nothing_is_compared(project_bundle: Path, tmp_path: Path) -> None:
+    elsewhere = replace(lay(tmp_path / "clone"), project=None, definition=None)
+    taken = unpack(project_bundle, elsewhere)
+    assert taken.differences == ()
+    assert {d.path.name for d in taken.written} == {"_mine.yaml", "small.yaml"}
+
+
+def test_conda_packages_go_along(tmp_path: Path) -> None:
+    text = "requirements_from: [environment.yml]\nprofiles: [small]\n"
+    environment = "channels: [conda-forge]\ndependencies: [tiny-lib]\n"
+    parent = PARENT.replace("[venv]", "[venv, conda]")
+    changes = {"envbuilder.yaml": text, "environment.yml": environment}
+    settings = lay(tmp_path / "mine", **changes, **{"profiles/_mine.yaml": parent})
+    lock(settings)
+    packages = tuple(
+        conda_lock.Package(
+            name=name, version=version, build="0", build_number=0, subdir="linux-64",
+            file=f"{name}-{version}-0.conda", channel="conda-forge", sha256=sha(name.encode()),
+            size=len(name),
+        )
+        for name, version in (("python", "3.11.2"), ("tiny-lib", "1.0"))
+    )  # fmt: skip
+    variant = catalog.library(settings).profile("small")
+    made = conda_lock.Lock(
+        schema=1, profile="small", inputs=conda_lock.inputs_digest(variant),
+        channels=("conda-forge",),
+        targets=(conda_lock.Target(
+            platform="linux/amd64", python="3.11", virtual_packages={}, packages=packages),),
+    )  # fmt: skip
+    beside = conda_lock.beside(tmp_path / "mine" / LOCK)
+    beside.write_text(conda_lock.dump(made))
+    for package in packages:
+        Store.of(settings).take(package.sha256, [package.name.encode()])
+    parts = parts_of(settings)
+    assert f"project/{beside.relative_to(tmp_path / 'mine')}" in texts_of(*parts)
+    assert {f"files/{p.sha256}" for p in packages} <= {p.member.path for p in parts}
+    manifest = manifest_of(parts)
+    unpacking.check(manifest, texts_of(*parts))
+    stale = conda_lock.dump(replace(made, inputs="0" * 64)).encode()
+    path = "project/envbuilder.lock/default.small.conda.json"
+    with pytest.raises(InvalidError, match="the conda lock of 'small' is stale"):
+        unpacking.check(manifest, {**texts_of(*parts), path: stale})
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "words"),
+    [
+        ("project/more.txt", b"rich>=14\n", "the lock of 'small' is stale"),
+        ("project/more.txt", None, "no such file"),
+        ("project/more.txt", b"-r ../../../etc/hosts\n", "out of the project|no such file"),
+        ("project/unread.txt", b"x", "project/unread.txt belongs to none of its profiles"),
+        ("project/envbuilder.yaml", None, "envbuilder.yaml"),
+        ("project/envbuilder.yaml", b"profile: small\n", "lists no requirements"),
+        ("project/envbuilder.yaml", b"requirement: [x]\n", "unknown key"),
+        (f"project/{LOCK}", None, "has no lock"),
+        (f"project/{LOCK}", b"{}", "the bundle's project/envbuilder.lock/default.small.json"),
+        ("project/envbuilder.lock/other.small.json", b"{}", "belongs to none"),
+        (f"project/{LOCK}.intoto.jsonl", b"x", "jsonl"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(
+    project_parts: tuple[Part, ...], path: str, text: bytes | None, words: str
+) -> None:
+    texts = {k: v for k, v in texts_of(*project_parts).items() if k != path}
+    if text is not None:
+        texts[path] = text
+    with pytest.raises(InvalidError, match=words) as raised:
+        unpacking.check(manifest_of(project_parts), texts)
+    assert "/envbuilder-bundle-" not in raised.value.message
+
+
+def test_another_environment_than_that_of_the_locks_is_refused(
+    project_parts: tuple[Part, ...],
+) -> None:
+    with pytest.raises(InvalidError, match="no environment 'test'"):
+        unpacking.check(manifest_of(project_parts, environment="test"), texts_of(*project_parts))
+
+
+def test_a_url_with_credentials_is_not_passed_on(tmp_path: Path) -> None:
+    secret = "indexes: {pytorch-cpu: 'https://me:hunter2@index.example/whl'}\n"
+    settings = lay(tmp_path / "mine", **{"envbuilder.yaml": STATED + secret})
+    lock(settings)
+    with pytest.raises(InvalidError) as raised:
+        parts_of(settings)
+    assert raised.value.message == (
+        "envbuilder.yaml:3: indexes.pytorch-cpu: the URL holds credentials, and a bundle would"
+        " pass them on"
+    )
+
+
+def test_a_manifest_states_a_project_if_and_only_if_it_has_one(
+    project_parts: tuple[Part, ...],
+) -> None:
+    selection: tuple[collect.Selection, ...] = ()
+    made = collect.manifest(selection, project_parts, (), "default")
+    assert (made.schema, made.environment) == (3, "default")
+    for environment, some in ((None, project_parts), ("default", ())):
+        with pytest.raises(InvalidError, match="do not belong together"):
+            collect.manifest(selection, some, (), environment)
+    plain = collect.manifest(selection, (part("wheels/a.whl", b"", "wheel"),), ())
+    assert plain.schema == 2
+    assert "environment" not in msgspec.to_builtins(plain)

@@ -1,9 +1,72 @@
-"""`envbuilder bundle`: what it prints about the members of a bundle."""
+"""`envbuilder bundle` and `unbundle`: what they print, and what to do next."""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
 from envbuilder.bundle.format import KINDS
+from envbuilder.bundle.unpack import LockDifference, Unpacked
 from envbuilder.commands import bundle
+from tests.support.bundles import made_of
+
+if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
+
+
+def taken(environment: str | None, *differences: LockDifference) -> Unpacked:
+    manifest = made_of((), environment=environment, profiles=("cpu",))
+    nothing: dict[str, Any] = {"new": 0, "present": 0, "written": (), "bases": (), "signed": None}
+    return Unpacked(manifest=manifest, digest="0" * 64, differences=differences, **nothing)
+
+
+@pytest.mark.parametrize(
+    ("environment", "commands"),
+    [
+        (None, ["envbuilder verify --profile cpu --backend venv"]),
+        ("default", ["envbuilder verify --profile cpu", "envbuilder run --profile cpu -- COMMAND"]),
+        (
+            "test",
+            [
+                "envbuilder verify --profile cpu --environment test",
+                "envbuilder run --profile cpu --environment test -- COMMAND",
+            ],
+        ),
+    ],
+)
+def test_the_next_commands_are_those_of_what_was_unpacked(
+    environment: str | None, commands: list[str]
+) -> None:
+    assert list(bundle._next(taken(environment))) == commands
+
+
+def test_a_lock_that_is_not_the_bundles_can_be_taken_from_it(
+    found: Settings, tmp_path: Path
+) -> None:
+    settings = replace(found, project=tmp_path / "my project")
+    assert list(bundle._differences(taken("default"), Path("x.tar"), settings)) == []
+    lines = list(
+        bundle._differences(
+            taken(
+                "default",
+                LockDifference(path="envbuilder.lock/default.cpu.json", state="different"),
+                LockDifference(path="envbuilder.lock/default.cpu.conda.json", state="missing"),
+            ),
+            Path("my bundle.tar"),
+            settings,
+        )
+    )
+    wheels, packages = lines[:2]
+    assert wheels.endswith("default.cpu.json is not this project's, which builds use")
+    assert packages.endswith("default.cpu.conda.json is not in this project: it cannot be built")
+    assert shlex.split(lines[-1]) == [
+        *("tar", "-xf", "my bundle.tar", "-C", str(tmp_path / "my project")),
+        *("--strip-components=1", "project/envbuilder.lock"),
+    ]
 
 
 def test_members_are_counted_in_the_plural_if_needed() -> None:

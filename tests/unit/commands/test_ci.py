@@ -1,19 +1,25 @@
-"""`envbuilder ci`: the workflow is written, and a stale one is refused."""
+"""`envbuilder matrix` and `ci`: the jobs of a project, and the workflow that has them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder import __version__
+from envbuilder.core import resources
+from envbuilder.core.settings import load as load_settings
+from envbuilder.packages.conda import lock as conda_locks
+from envbuilder.profiles import profile as profiles
+from envbuilder.project import catalog
 from tests.support import command_line
-from tests.support.projects import lay_locked
+from tests.support.conda_locks import lock_of_python
+from tests.support.projects import FOLDERS, lay_locked, write_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-FILE = ".github/workflows/environments.yml"
 
 
 @pytest.fixture
@@ -22,7 +28,133 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
+def matrix(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
+    done = command_line.printed(capsys, "matrix", *options)
+    return done.code, done.out + done.err
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *options: str) -> Any:
+    code, printed = matrix(capsys, *options, "--json")
+    assert code == 0, printed
+    return json.loads(printed)
+
+
+def test_a_projects_environments(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = as_json(capsys)
+    assert data["schema"] == 1
+    assert data["left_out"] == []
+    assert [(row["id"], row["lock"]) for row in data["matrix"]] == [
+        (f"default.cpu-linux-{arch}-py3.11-venv", "envbuilder.lock/default.cpu.json")
+        for arch in ("amd64", "arm64")
+    ]
+    code, printed = matrix(capsys)
+    assert (code, printed.count("verify")) == (0, 2)
+
+
+def test_a_project_whose_conda_packages_are_locked(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = project / "envbuilder.lock" / "default.cpu.conda.json"
+    assert "conda packages are not locked" in matrix(capsys, "--backend", "conda")[1]
+    variants = catalog.variants(load_settings())
+    assert variants is not None
+    variant = variants.of(profiles.load("cpu", FOLDERS))
+    path.write_text(conda_locks.dump(lock_of_python(variant)))
+    (row,) = as_json(capsys, "--backend", "conda")["matrix"]
+    assert row["id"] == "default.cpu-linux-amd64-py3.11-conda"
+    assert row["conda_lock"] == "envbuilder.lock/default.cpu.conda.json"
+    assert row["lock"] == "envbuilder.lock/default.cpu.json"
+    path.write_text(conda_locks.dump(replace(lock_of_python(variant), inputs="0" * 64)))
+    code, printed = matrix(capsys)
+    assert code == 2
+    assert "the conda lock of 'cpu' is stale" in printed
+
+
+def test_conda_packages_that_nothing_else_can_hold_must_be_locked(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "environment.yml").write_text("dependencies: [python=3.11, ffmpeg]\n")
+    (project / "envbuilder.yaml").write_text(
+        "profiles: [cpu]\npython: '3.11'\nrequirements_from: [environment.yml]\n"
+    )
+    write_lock(project)
+    code, printed = matrix(capsys)
+    assert code == 2
+    assert "profile 'cpu' has no conda lock" in printed
+
+
+def test_a_profiles_own_conda_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "config" / "profiles" / "locks"
+    folder.mkdir(parents=True)
+    cpu = profiles.load("cpu", FOLDERS)
+    (folder / "cpu.conda.json").write_text(conda_locks.dump(lock_of_python(cpu)))
+    (row,) = as_json(capsys, "--profiles", "cpu", "--backend", "conda")["matrix"]
+    assert (row["backend"], row["lock"], row["conda_lock"]) == (
+        *("conda", ""),
+        "config/profiles/locks/cpu.conda.json",
+    )
+
+
+def test_a_stale_lock_of_a_listed_profile_is_refused(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (project / "envbuilder.yaml").write_text(
+        "profiles: [cpu]\npython: '3.11'\nrequirements: [rich]\n"
+    )
+    code, printed = matrix(capsys)
+    assert code == 2
+    assert "stale" in printed
+
+
+def test_shipped_profiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.chdir(resources.profiles_dir().parent)
+    data = as_json(capsys, "--runner", "cuda=gpu-box")
+    rows = {row["profile"]: row for row in reversed(data["matrix"])}
+    assert {"cpu", "zendnn", "jax-cpu", "tensorflow-cpu", "cuda", "mps"} <= set(rows)
+    assert (rows["cuda"]["runner"], rows["cuda"]["what"]) == ("gpu-box", "verify")
+    assert rows["cpu"]["lock"] == "profiles/locks/cpu.json"
+    assert "cpu-ipex" not in rows
+    monkeypatch.chdir(tmp_path)
+    (row,) = as_json(capsys, "--profiles", "cpu-ipex")["matrix"]
+    assert (row["profile"], row["lock"]) == ("cpu-ipex", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--profiles", "cpu,$(id)"], "is not the name of a profile"),
+        (["--profiles", "nothing"], "nothing"),
+        (["--python-version", "3"], "is not like 3.12"),
+        (["--runner", "cuda"], "is not like cuda=LABEL"),
+        (["--runner", "cuda=${{ x }}"], "is not like cuda=LABEL"),
+        (["--runner", "cuda@arm=x"], "is not like cuda=LABEL"),
+        (["--runner", "cudda=x"], "no profile in the matrix is or has cudda"),
+        (["--runner", "cuda=a\nb"], "is not like cuda=LABEL"),
+    ],
+)
+def test_names_from_outside_are_checked(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, printed = matrix(capsys, *options)
+    assert code == 2
+    assert message in printed
+
+
+FILE = ".github/workflows/environments.yml"
+
+
+def ci(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
     done = command_line.printed(capsys, "ci", "--provider", "github", *options)
     return done.code, done.out + done.err
 
@@ -31,8 +163,8 @@ def test_it_is_written_checked_and_written_again(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--platform", "linux/amd64", "--runner", "cpu=epyc", "--quick", "--output", FILE)
-    assert run(capsys, *options, "--check")[0] == 2
-    assert run(capsys, *options) == (0, f"{FILE}\n")
+    assert ci(capsys, *options, "--check")[0] == 2
+    assert ci(capsys, *options) == (0, f"{FILE}\n")
     text = (project / FILE).read_text()
     command = (
         "envbuilder ci --provider github --platform linux/amd64 --runner cpu=epyc --quick"
@@ -40,11 +172,11 @@ def test_it_is_written_checked_and_written_again(
     )
     assert f"#   {command}\n" in text
     assert f"run: {command} --check\n" in text
-    assert run(capsys, *options, "--check") == (0, "")
-    code, printed = run(capsys, "--output", FILE, "--check")
+    assert ci(capsys, *options, "--check") == (0, "")
+    code, printed = ci(capsys, "--output", FILE, "--check")
     assert code == 2
     assert "is stale" in printed
-    assert run(capsys, "--output", FILE)[0] == 0
+    assert ci(capsys, "--output", FILE)[0] == 0
     assert (project / FILE).read_text() != text
 
 
@@ -52,7 +184,7 @@ def test_a_file_of_the_users_is_not_overwritten(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (project / "mine.yml").write_text("name: mine\n")
-    code, printed = run(capsys, "--output", "mine.yml")
+    code, printed = ci(capsys, "--output", "mine.yml")
     assert code == 2
     assert "was not made by envbuilder" in printed
     assert (project / "mine.yml").read_text() == "name: mine\n"
@@ -60,7 +192,7 @@ def test_a_file_of_the_users_is_not_overwritten(
 
 def test_without_output_it_is_printed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del project
-    code, printed = run(capsys)
+    code, printed = ci(capsys)
     assert code == 0
     assert printed.startswith("# Generated by envbuilder")
     assert "--check" not in printed
@@ -73,19 +205,19 @@ def test_the_path_is_one_that_the_workflow_can_hold(
     path: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del project
-    assert run(capsys, f"--output={path}")[0] == 2
-    assert run(capsys, "--check")[0] == 2
+    assert ci(capsys, f"--output={path}")[0] == 2
+    assert ci(capsys, "--check")[0] == 2
 
 
 def test_a_wheel_is_of_this_version_and_in_this_folder(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wheel = f"ci/envbuilder_ml-{__version__}-py3-none-any.whl"
-    assert run(capsys, "--wheel", wheel)[0] == 2
+    assert ci(capsys, "--wheel", wheel)[0] == 2
     (project / "ci").mkdir()
     for name in (wheel, "ci/envbuilder_ml-9.9-py3-none-any.whl", "ci/other-0.1.0-py3-none-any.whl"):
         (project / name).write_bytes(b"")
-    code, printed = run(capsys, "--wheel", wheel)
+    code, printed = ci(capsys, "--wheel", wheel)
     assert code == 0
     assert f"--wheel {wheel}\n" in printed
     assert printed.count(f"python -m pip install ./{wheel}\n") == 3
@@ -93,7 +225,7 @@ def test_a_wheel_is_of_this_version_and_in_this_folder(
         *("ci/envbuilder_ml-9.9-py3-none-any.whl", "ci/other-0.1.0-py3-none-any.whl"),
         *(f"../{project.name}/{wheel}", str(project / wheel), f"ci/../{wheel}"),
     ):
-        code, printed = run(capsys, f"--wheel={other}")
+        code, printed = ci(capsys, f"--wheel={other}")
         assert (code, "is not the path of a wheel" in printed) == (2, True), other
 
 
@@ -106,4 +238,4 @@ def test_this_repositorys_workflow_is_what_the_command_writes(
         for line in (repository / FILE).read_text().splitlines()
         if line.startswith("#   envbuilder")
     ]
-    assert run(capsys, *line.split(), "--check") == (0, "")
+    assert ci(capsys, *line.split(), "--check") == (0, "")

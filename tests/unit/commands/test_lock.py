@@ -1,4 +1,4 @@
-"""Locks of the schema before: refused by what builds, and read by `envbuilder lock`."""
+"""`envbuilder lock`: locks of the schema before, several side by side, and those of conda."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import json
 import sysconfig
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.commands import lock as locks
 from envbuilder.core import process, resources
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.locks import resolve
+from envbuilder.locks import conda, resolve
 from envbuilder.locks.entries import Entry
+from envbuilder.packages.conda import lock as conda_lock
+from envbuilder.packages.conda.lock import Lock as CondaLock
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import load as load_profile
 from tests.support.command_line import run
 from tests.support.tools import tools
+
+if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
+
 
 PROFILE = """\
 name: tiny
@@ -94,7 +101,7 @@ def test_the_way_out_keeps_the_versions(
         return new_lock(project)
 
     monkeypatch.setattr(resolve, "resolve", resolved)
-    assert run(*["lock", "--profile", "tiny"]) == 0
+    assert run("lock", "--profile", "tiny") == 0
     assert "tiny: locked, 1 targets, 4 files" in capsys.readouterr().out
     assert [t.files for t in seen[0].targets] == [(LEAF,)]
     path = project / "profiles" / "locks" / "tiny.json"
@@ -119,9 +126,9 @@ def test_a_shipped_lock_that_stays_is_not_copied(
 ) -> None:
     lock = profile_lock.load(shipped)
     monkeypatch.setattr(resolve, "resolve", lambda *_, **__: lock)
-    assert run(*["lock", "--profile", "tiny"]) == 0
+    assert run("lock", "--profile", "tiny") == 0
     assert capsys.readouterr().out == f"tiny: locked, unchanged, 1 targets, 4 files → {shipped}\n"
-    assert run(*["lock", "--profile", "tiny", "--output-dir", "copy"]) == 0
+    assert run("lock", "--profile", "tiny", "--output-dir", "copy") == 0
     assert profile_lock.load(Path("copy/tiny.json")) == lock
 
 
@@ -132,12 +139,12 @@ def test_a_lock_that_hides_a_shipped_one_says_so(
     older = replace(LEAF, version="0.9", file="leaf-0.9-py3-none-any.whl")
     other = replace(lock, targets=(replace(lock.targets[0], files=(older,)),))
     monkeypatch.setattr(resolve, "resolve", lambda *_, **__: other)
-    assert run(*["lock", "--profile", "tiny"]) == 0
+    assert run("lock", "--profile", "tiny") == 0
     own = Path("config/profiles/locks/tiny.json").absolute()
     assert profile_lock.load(own) == other
     out = capsys.readouterr().out
     assert "  leaf 1.0 → 0.9\n  it is used instead of the lock that came with envbuilder" in out
-    assert run(*["profiles", "show", "tiny"]) == 0
+    assert run("profiles", "show", "tiny") == 0
     assert f"{own} is used instead of the lock that came" in capsys.readouterr().out
 
 
@@ -206,3 +213,103 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
         locks.resolved(entries, load_settings(), upgrade=False)
     assert ended.wait(10)
     assert not any(each.path.exists() for each in entries)
+
+
+CPU = profiles.load("cpu", [resources.profiles_dir()])
+
+
+def lock_of(version: str = "1.0", **changes: Any) -> CondaLock:
+    package = conda_lock.Package(
+        name="python", version=f"3.11.{version}", build="0", build_number=0, subdir="linux-64",
+        file=f"python-3.11.{version}-0.conda", channel="conda-forge", sha256="0" * 64, size=1,
+    )  # fmt: skip
+    target = conda_lock.Target(
+        platform="linux/amd64", python="3.11", virtual_packages={}, packages=(package,)
+    )
+    made = CondaLock(
+        schema=1, profile="cpu", inputs="0" * 64, channels=("conda-forge",), targets=(target,)
+    )
+    return replace(made, **changes)
+
+
+def entry_of(folder: Path, name: str, *, required: bool = False) -> conda.Entry:
+    path = folder / f"default.{name}.conda.json"
+    profile = replace(CPU, name=name)
+    return conda.Entry(
+        label=f"default.{name}", profile=profile, origin=profile, path=path, required=required,
+        earlier=path if path.is_file() else None,
+    )  # fmt: skip
+
+
+Solution = tuple[CondaLock | None, CondaLock] | Exception
+
+
+@pytest.fixture
+def solutions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, Solution]:
+    """What solving each profile comes to."""
+    stated: dict[str, Solution] = {}
+
+    def solved(entry: conda.Entry, *_: Any, **options: Any) -> tuple[CondaLock | None, CondaLock]:
+        result = stated[entry.profile.name]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    monkeypatch.setattr(conda, "solved", solved)
+    return stated
+
+
+def test_what_changed_is_written_and_said(
+    solutions: dict[str, Any], found: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = {"linux/arm64 3.11": "conda-forge has no x for linux-aarch64"}
+    solutions["cpu"] = lock_of("1"), lock_of("2", missing=missing)
+    path = tmp_path / "default.cpu.conda.json"
+    assert locks.settle_conda([entry_of(tmp_path, "cpu")], found, upgrade=False) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"default.cpu: locked, 1 targets, 1 conda packages → {path}",
+        "  python 3.11.1 → 3.11.2",
+        "  not for linux/arm64 3.11: conda-forge has no x for linux-aarch64",
+    ]
+    assert conda_lock.load(path) == solutions["cpu"][1]
+    solutions["cpu"] = solutions["cpu"][1], solutions["cpu"][1]
+    assert locks.settle_conda([entry_of(tmp_path, "cpu")], found, upgrade=False) == 0
+    assert "default.cpu: locked, unchanged, 1 targets" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("required", "code"), [(False, 0), (True, 2)])
+def test_one_that_cannot_be_solved_does_not_stop_the_others(
+    required: bool,
+    code: int,
+    solutions: dict[str, Any],
+    found: Settings,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("cuda", "rocm"):
+        solutions[name] = InvalidError(f"{name}: linux/amd64 with Python 3.11: no x", "Change it.")
+    solutions["cpu"] = None, lock_of()
+    entries = [entry_of(tmp_path, name, required=required) for name in solutions]
+    assert locks.settle_conda(entries, found, upgrade=False) == code
+    printed = capsys.readouterr().out
+    assert "default.cpu: locked" in printed
+    assert (
+        "default.cuda, default.rocm: conda packages cannot be locked: linux/amd64 with Python 3.11:"
+        " no x\nChange it.\n"
+    ) in printed
+    assert locks.settle_conda(entries[:2], found, upgrade=False) == 2  # all of them
+
+
+def test_other_failures_end_the_command(
+    solutions: dict[str, Any], found: Settings, tmp_path: Path
+) -> None:
+    solutions["cpu"] = BuildError("a channel cannot be read")
+    with pytest.raises(BuildError):
+        locks.settle_conda([entry_of(tmp_path, "cpu")], found, upgrade=False)
+    # Outside of a project, each profile was requested.
+    solutions["cpu"] = InvalidError("no x")
+    entry = replace(entry_of(tmp_path, "cpu"), origin=None)
+    with pytest.raises(InvalidError):
+        locks.settle_conda([entry], found, upgrade=False)

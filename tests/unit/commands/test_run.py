@@ -14,7 +14,7 @@ from envbuilder import cli
 from envbuilder.build import pipeline
 from envbuilder.build.backends import integrity
 from envbuilder.build.request import Request
-from envbuilder.commands.run import _Brief, _is_free
+from envbuilder.commands.run import _Brief, _is_free, shell_command
 from envbuilder.containers.engine.container import Port
 from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
@@ -24,6 +24,7 @@ from tests.support.projects import lay_locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 NOTES = ("profile cpu: it fits", "backend venv: no engine answers", "note: slow", "warning: busy")
 
@@ -192,3 +193,25 @@ def test_a_stale_lock_of_a_project_is_made_again_with_the_others(
         assert message in printed
         assert "Run: envbuilder lock\n" in printed
         (tmp_path / "envbuilder.lock" / "default.cpu.json").unlink(missing_ok=True)
+
+
+NAME = "(envbuilder default.cpu) "
+
+
+@pytest.mark.parametrize("shell", ["/bin/bash", "/usr/bin/zsh", "/usr/bin/fish", "/bin/sh", "nu"])
+def test_shell_and_prompt_are_arguments(shell: str) -> None:
+    program, option, script, zero, first = shell_command(shell, NAME)
+    assert (program, option, zero, first) == ("/bin/sh", "-c", shell, NAME)
+    assert NAME not in script
+    assert script.startswith('if [ -x "$0" ]')
+    assert script.endswith("exec /bin/sh -i\n")
+
+
+def test_each_known_shell_has_its_own_start() -> None:
+    scripts = {shell_command(s, NAME)[2] for s in ("bash", "zsh", "fish", "sh", "ksh")}
+    assert len(scripts) == 4
+
+
+@pytest.mark.parametrize("shell", ["/bin/ba;touch x;sh", "/bin/$(touch x)", "'", "", "-i"])
+def test_a_strange_shell_is_only_an_argument(shell: str) -> None:
+    assert shell_command(shell, NAME)[2] == shell_command("sh", NAME)[2]

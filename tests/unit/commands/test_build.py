@@ -19,6 +19,7 @@ from tests.support import command_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
 LONG = "/home/somebody/.local/share/envbuilder/envs/" + "zendnn-" * 20
 
 
