@@ -183,10 +183,19 @@ def test_what_is_no_summary_is_refused(data: Any, problem: str, tmp_path: Path) 
     assert problem in caught.value.message
 
 
-def test_a_number_that_json_makes_infinite_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (with_entry(share=7e77), "share of the node a"),
+        (with_group(efficiency=7e77), "efficiency of the group ddp-cuda-1f"),
+    ],
+)
+def test_a_number_that_json_makes_infinite_is_refused(
+    data: dict[str, Any], what: str, tmp_path: Path
+) -> None:
     file = tmp_path / folders.SUMMARY
-    file.write_text(json.dumps(with_entry(share=7e77)).replace("7e+77", "1e999"))
-    with pytest.raises(InvalidError, match="share of the node a is not finite"):
+    file.write_text(json.dumps(data).replace("7e+77", "1e999"))
+    with pytest.raises(InvalidError, match=f"{what} is not finite"):
         folders.read_summary(file)
 
 
@@ -216,22 +225,13 @@ def test_nodes_may_only_have_trained_together(tmp_path: Path) -> None:
     assert not folders.read_summary(file).entries
 
 
-def test_groups_are_as_safe(tmp_path: Path) -> None:
-    file = tmp_path / folders.SUMMARY
-    file.write_text(json.dumps(with_group(detail="\x1b[31mred", device="x" * 5000)))
-    (group,) = folders.read_summary(file).groups
-    assert (group.detail, len(group.device)) == ("?[31mred", 300)
-    file.write_text(json.dumps(with_group(efficiency=7e77)).replace("7e+77", "1e999"))
-    with pytest.raises(InvalidError, match="efficiency of the group ddp-cuda-1f is not finite"):
-        folders.read_summary(file)
-
-
-def test_texts_are_safe_whoever_wrote_them(tmp_path: Path) -> None:
-    file = tmp_path / folders.SUMMARY
-    file.write_text(json.dumps(with_entry(detail="\x1b[31mred\u202e", device="x" * 5000)))
-    first = folders.read_summary(file).entries[0]
-    assert first.detail == "?[31mred?"
-    assert len(first.device) == 300
+@pytest.mark.parametrize("changed_row", [with_entry, with_group])
+def test_texts_are_safe_whoever_wrote_them(changed_row: Any, tmp_path: Path) -> None:
+    text = json.dumps(changed_row(detail="\x1b[31mred\u202e", device="x" * 5000))
+    (tmp_path / folders.SUMMARY).write_text(text)
+    read = folders.read_summary(tmp_path)
+    row = next(row for row in (*read.entries, *read.groups) if row.detail == "?[31mred?")
+    assert len(row.device) == 300
 
 
 def test_what_an_earlier_envbuilder_did_not_write_is_unknown(tmp_path: Path) -> None:

@@ -30,35 +30,36 @@ def test_a_node_that_passed_on_a_quiet_machine_is_verified() -> None:
     assert (entry.accuracy, entry.images_per_second) == (0.984, 3000.0)
 
 
-def test_a_busy_one_is_proven_and_its_speed_is_not_judged() -> None:
-    sent = report(known__speed="not_judged", known__speed_reason="machine busy: epoch 1")
-    entry = judged(result(sent=sent)).entry
-    assert (entry.outcome, entry.detail) == ("busy", "machine busy: epoch 1")
-
-
-def test_a_device_that_is_another_than_requested_is_wrong() -> None:
-    sent = report(
-        known__profile="xpu",
-        device={"requested": "xpu", "used": "cpu", "name": "AMD EPYC"},
-        status="failed",
-        reasons=["device: trained on cpu"],
-    )
-    entry = judged(result(sent=sent, exit_code=5), profile="xpu").entry
-    assert (entry.outcome, entry.device) == ("wrong", "AMD EPYC (cpu)")
-    assert entry.detail == "it trained on cpu, not on xpu: device: trained on cpu"
-
-
-def test_what_nothing_outside_repeated_is_not_proven() -> None:
-    sent = report(status="unproven", reasons=["step not proven"])
-    entry = judged(result(sent=sent)).entry
-    assert (entry.outcome, entry.detail) == ("unproven", "step not proven")
-    assert entry.outcome not in PROVEN
-
-
-def test_any_other_failure_is_one() -> None:
-    sent = report(status="failed", reasons=["gradients: wrong"])
-    entry = judged(result(sent=sent, exit_code=5)).entry
-    assert (entry.outcome, entry.detail) == ("failed", "gradients: wrong")
+@pytest.mark.parametrize(
+    ("changes", "exit_code", "outcome", "detail"),
+    [
+        (
+            {"known__speed": "not_judged", "known__speed_reason": "machine busy: epoch 1"},
+            *(0, "busy", "machine busy: epoch 1"),
+        ),
+        (
+            {
+                "device": {"requested": "xpu", "used": "cpu", "name": "AMD EPYC"},
+                "status": "failed",
+                "reasons": ["device: trained on cpu"],
+            },
+            *(5, "wrong", "it trained on cpu, not on xpu: device: trained on cpu"),
+        ),
+        (
+            {"status": "unproven", "reasons": ["step not proven"]},
+            *(0, "unproven", "step not proven"),
+        ),
+        (
+            {"status": "failed", "reasons": ["gradients: wrong"]},
+            *(5, "failed", "gradients: wrong"),
+        ),
+    ],
+)
+def test_less_than_verified(
+    changes: dict[str, Any], exit_code: int, outcome: str, detail: str
+) -> None:
+    entry = judged(result(sent=report(**changes), exit_code=exit_code)).entry
+    assert (entry.outcome, entry.detail, entry.device) == (outcome, detail, "AMD EPYC (cpu)")
 
 
 @pytest.mark.parametrize(

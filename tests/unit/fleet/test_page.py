@@ -107,12 +107,6 @@ def test_small_runs(run: Summary, words: str) -> None:
     assert ("NOT VERIFIED" in text) == (not run.passed)
 
 
-def test_a_run_that_passed_names_no_reasons() -> None:
-    text = page.render(summary(entry("a"), unreported("b", "drained")))
-    assert "<h1>VERIFIED</h1>" in text
-    assert 'class="reasons"' not in text
-
-
 def test_many_nodes_are_counted_in_the_verdict_and_all_in_the_table() -> None:
     run = summary(*(unreported(f"n{n:03}", "lost") for n in range(300)))
     text = page.render(run)
@@ -211,15 +205,6 @@ def test_groups_have_a_section_of_their_own() -> None:
     assert "only-failed" not in text
 
 
-def test_many_nodes_of_a_group_are_counted() -> None:
-    nodes = tuple(f"n{n:02}" for n in range(20))
-    group = Group(name="g", nodes=nodes, outcome="verified")
-    text = page.render(summary(*map(entry, nodes), across=True, groups=(group,)))
-    section = text.partition('id="together"')[2].partition("</section>")[0]
-    assert "and 12 more" in section
-    assert "n08" not in section
-
-
 def test_without_groups_the_page_says_so_only_if_asked_for() -> None:
     words = "No two nodes that are equal were proven, so none trained together."
     assert words in page.render(summary(entry("a"), across=True))
@@ -277,12 +262,6 @@ def test_kinds_with_too_few_nodes_are_named_without_a_strip() -> None:
     assert sentence.startswith("NVIDIA H100 80GB HBM3 (cuda) (cuda · venv · torch 2.14.1+cu130)")
     assert "n0 1.00 s, n1 2.00 s" in sentence
     assert sentence.endswith("n11 12.0 s and 2 more")
-
-
-def test_shares_that_an_edited_summary_gives_to_few_nodes_make_no_strip() -> None:
-    shown = strips([entry("a"), entry("b", share=2.0), entry("c", epoch_seconds=None)])
-    assert shown["rows"] == []
-    assert [sentence.partition(": ")[2] for sentence in shown["few"]] == ["a 1.25 s, b 1.25 s"]
 
 
 def test_the_slowest_are_named_and_the_others_counted() -> None:
