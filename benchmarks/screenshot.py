@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from envbuilder.verify import figures as summary
 from envbuilder.verify.report import model as report
-from envbuilder.verify.report import terminal as summary
 
 
 def main(source: Path, target: Path) -> None:

@@ -79,8 +79,8 @@ def command(
       envbuilder compare reports/ --against earlier/ --format markdown
     """
     from envbuilder.core import files
+    from envbuilder.verify.figures import print_comparison
     from envbuilder.verify.report import comparison, regression
-    from envbuilder.verify.report.terminal import print_comparison
 
     if as_json and form not in {None, "json"}:
         raise click.UsageError(f"--json and --format {form} contradict each other")
@@ -119,8 +119,8 @@ def _judgements(
 
 
 def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None) -> str:
+    from envbuilder.verify.figures import print_comparison
     from envbuilder.verify.report import comparison, regression
-    from envbuilder.verify.report.terminal import print_comparison
 
     if form == "json":
         more = {} if judgements is None else {"against": judgements}
@@ -131,7 +131,7 @@ def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None
         judged = regression.markdown(judgements) if judgements else ""
         return "\n".join(filter(None, (comparison.markdown(rows), judged)))
     if form == "html":
-        from envbuilder.verify.page import page
+        from envbuilder.verify import page
 
         return page.render_comparison(rows)
     stream = io.StringIO()

@@ -235,7 +235,7 @@ def _show(report: dict[str, Any], *, as_json: bool) -> Report:
     if as_json:
         console.data(report)
     else:
-        from envbuilder.verify.report.terminal import print_verdict
+        from envbuilder.verify.figures import print_verdict
 
         print_verdict(checked, console.rich_console())
     return checked
@@ -262,7 +262,7 @@ def _write(
     from envbuilder.verify.report import history, model
 
     def page(path: Path) -> Path:
-        from envbuilder.verify.page import page
+        from envbuilder.verify import page
 
         page.write(path, page.render(report))
         return path

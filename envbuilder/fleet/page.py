@@ -22,8 +22,8 @@ from envbuilder.fleet import drift as drifts
 from envbuilder.fleet import table
 from envbuilder.fleet.judge import LEAST_EQUALS
 from envbuilder.fleet.model import LEFT_OUT, MARKS, MOST_NAMED, OUTCOMES, PROVEN, TONES, named
-from envbuilder.verify.page.charts import position
-from envbuilder.verify.page.page import templates
+from envbuilder.verify.charts import position
+from envbuilder.verify.page import templates
 from envbuilder.verify.report.regression import MAX_SLOWDOWN
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from envbuilder.payload.training import dataset
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile
 from envbuilder.profiles.lock import File
-from envbuilder.verify.page import page
+from envbuilder.verify import page
 from envbuilder.verify.report import comparison, history
 from tests.fuzz.mutations import NAMES, PACKERS, TOKENS, mutated, packed, tar, zipped
 from tests.support import host_trees, reports

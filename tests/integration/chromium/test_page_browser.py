@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.verify.page import page
+from envbuilder.verify import page
 from tests.support.browser import SMALLEST_TEXT, WIDER, Browser
 
 PHONE, DESKTOP = 390, 1100

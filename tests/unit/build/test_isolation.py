@@ -8,8 +8,8 @@ import pytest
 
 from envbuilder.build import isolation
 from envbuilder.core.errors import VerifyError
+from envbuilder.verify.figures import as_found
 from envbuilder.verify.report.model import check
-from envbuilder.verify.report.terminal import as_found
 from tests.support.reports import whole
 
 HARMLESS = {

@@ -17,7 +17,7 @@ from envbuilder.core.errors import ToolError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import model as host
 from envbuilder.host import probe
-from envbuilder.verify.page import page
+from envbuilder.verify import page
 from envbuilder.verify.report import history
 from tests.support import command_line
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
@@ -291,7 +291,7 @@ def test_a_busy_machine_changes_no_verdict_and_is_told_everywhere(
         why,
     )
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"speed not judged: {why}" in shown
+    assert f"Speed not judged ({why})" in shown
     assert "epoch 20.0 s (speed not judged), accuracy" in shown
     page = " ".join(Path("page.html").read_text().split())
     assert why in page

@@ -21,7 +21,7 @@ from envbuilder.verify.report.regression import MAX_SLOWDOWN
 from tests.support.colours import BLINDNESS, contrast, difference, scheme
 from tests.support.fleet_runs import earlier, entry, summary, unreported
 from tests.support.pages import POLICY, Seen
-from tests.unit.verify.page.test_page import HOSTILE
+from tests.unit.verify.test_page import HOSTILE
 
 if TYPE_CHECKING:
     from pathlib import Path

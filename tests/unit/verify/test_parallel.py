@@ -17,10 +17,9 @@ from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Host
-from envbuilder.verify import parallel
-from envbuilder.verify.page import page
+from envbuilder.verify import page, parallel
+from envbuilder.verify.figures import print_verdict
 from envbuilder.verify.report import history, model
-from envbuilder.verify.report.terminal import print_verdict
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import measured, removals, whole
 
@@ -317,7 +316,7 @@ def test_the_payload_is_started_twice_and_both_are_reported(
     stored = kept()["scaling"]
     assert (stored["ranks"], stored["efficiency"], "schema" in stored) == (2, 0.9, False)
     shown = " ".join(capsys.readouterr().out.split())
-    assert "900 images/s on 2 ranks (gloo), 90 % of the sum of each alone" in shown
+    assert "All 2 together through gloo: 900 images a second, 90 % of the sum of each" in shown
     logs = [p for p in load_settings().logs_dir.iterdir() if p.name.endswith("-devices.log")]
     assert [log.read_text() for log in logs] == ["rank 1 said"]
 
@@ -418,12 +417,12 @@ def shown(data: dict[str, Any]) -> str:
 
 def test_the_table_has_a_line_for_each_device() -> None:
     text = shown(parallel.add(whole(), scaled()))
-    assert "0 A GPU 600 60 %" in text
-    assert "1 A GPU 400 40 %" in text
+    assert "0: A GPU 600 60 %" in text
+    assert "1: A GPU 400 40 %" in text
     broken = {**FAILED, "devices": [device(0), device(1, None, name="\x1b[0mGPU")]}
     text = shown(parallel.add(whole(), broken))
-    assert "1 ?[0mGPU failed -" in text
-    assert "all together" not in text
+    assert "1: ?[0mGPU – –" in text
+    assert "together through" not in text
 
 
 def test_the_page_has_a_section() -> None:

@@ -12,8 +12,7 @@ import rich.console
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.payload.training.dataset import Dataset, Split
 from envbuilder.profiles.profile import Expected
-from envbuilder.verify import run
-from envbuilder.verify.page import page
+from envbuilder.verify import figures, page, run
 from envbuilder.verify.report import (
     comparison,
     consistency,
@@ -21,7 +20,6 @@ from envbuilder.verify.report import (
     model,
     regression,
     speed,
-    terminal,
 )
 from envbuilder.verify.report.history import StoredReport
 from tests.support.pages import whole as page_report
@@ -75,7 +73,7 @@ def merits(data: dict[str, Any], epochs: int) -> dict[str, int]:
         show(rows)
     page.render(data)
     out = io.StringIO()
-    terminal.print_verdict(report, rich.console.Console(file=out, width=80))
+    figures.print_verdict(report, rich.console.Console(file=out, width=80))
     assert "None" not in out.getvalue()
     (judgement,) = regression.judge_all([stored], {"report.json": EARLIER})
     return {
@@ -83,7 +81,7 @@ def merits(data: dict[str, Any], epochs: int) -> dict[str, int]:
         "believed": believed(report, epochs),
         "judged": speed.with_speed(data)["speed"] == "judged",
         "counts": report.speed_counts,
-        "of a built environment": not terminal.as_found(report),
+        "of a built environment": not figures.as_found(report),
         "standard": row.standard and row.speed != "not_judged",
         "yardstick": history._yardstick(report),
         "against": rank(report),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from envbuilder import cli
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError, VerifyError
-from envbuilder.verify.page import page
+from envbuilder.verify import page
 from envbuilder.verify.report import comparison, history, model, regression
 from tests.support.reports import CUDA, epoch, loaded, whole, written
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.verify.page import charts, page
+from envbuilder.verify import charts, page
 from tests.support.pages import Seen, changed, checked, epoch
 
 

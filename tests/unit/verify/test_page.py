@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import mnist
 from envbuilder.profiles.profile import Expected
-from envbuilder.verify import run
-from envbuilder.verify.page import page
-from envbuilder.verify.page.page import templates
+from envbuilder.verify import page, run
+from envbuilder.verify.page import templates
 from envbuilder.verify.report import model
 from tests.support.colours import contrast, scheme
 from tests.support.pages import POLICY, Seen, changed, failing, whole

@@ -1,4 +1,4 @@
-"""Compute the contents of the page's sections: labels, values and sentences from a report."""
+"""Put a report's figures into words, for its page and the terminal, and print them there."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core.text import amount, duration, memory, percent, rate, times
+from envbuilder.core.text import amount, duration, memory, percent, printable, rate, times
 from envbuilder.payload.frameworks import title
-from envbuilder.verify.page.charts import warm_seconds
+from envbuilder.verify import charts
+from envbuilder.verify.report import comparison
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from envbuilder.verify.report.comparison import Row
     from envbuilder.verify.report.measurements import Measurements
     from envbuilder.verify.report.model import Report, Scaling, Speed
 
@@ -31,16 +33,14 @@ class Fact(Struct, frozen=True):
 
 def figures(report: Report) -> list[Fact]:
     """Return the key figures."""
-    training = report.training
-    first, last = (report.epochs[0], report.epochs[-1]) if report.epochs else (None, None)
+    training, last = report.training, report.epochs[-1] if report.epochs else None
     doubt = "" if report.speed_counts else "speed not judged"
-    warm = warm_seconds(report)
+    first, warm = comparison.epoch_seconds(report)
     facts: list[Fact] = []
-    if warm:
-        which = f"warm, median of {warm[1]}" if warm[1] > 1 else "warm"
-        facts.append(Fact("An epoch", duration(warm[0]), _listed(which, doubt)))
-    elif first and first.seconds > 0:
-        facts.append(Fact("An epoch", duration(first.seconds), _listed("the first one", doubt)))
+    if first is not None:
+        count = len(report.epochs) - 1
+        which = f"warm, median of {count}" if count > 1 else "warm" if count else "the first one"
+        facts.append(Fact("An epoch", duration(warm or first), _listed(which, doubt)))
     if report.speedup:
         facts.append(Fact("Against the CPU", times(report.speedup), "epoch 1 of each"))
     if training and last and last.accuracy is not None:
@@ -292,3 +292,132 @@ def _together(scaling: Scaling) -> Iterator[str]:
             "Gradients were equal on all ranks, and those of one process over the joined batch."
             " Each rank adds 64 images to a step."
         )
+
+
+# On a terminal, at most 80 columns wide
+
+_MARKS = {
+    "passed": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "unproven": ("!", "yellow"),
+    "warning": ("!", "yellow"),
+    "skipped": ("-", "dim"),
+}
+_EPOCHS = ("epoch", "seconds", "data", "compute", "images/s", "loss", "accuracy")
+
+
+def print_verdict(report: Report, console: Any) -> None:
+    """Print a report's facts, checks, epochs, figures and verdict."""
+    from rich.text import Text
+
+    several = devices(report.scaling) or {"rows": [], "sentences": []}
+    compilers = [tuple(row.values()) for row in compiled(report)]
+    measurements = report.measurements
+    bars = (*charts.matmuls(measurements), *charts.bandwidths(measurements))
+    parts = (
+        _grid([Fact("Profile", report.profile or "-", report.backend or ""), *facts(report)]),
+        _table((), [(Text(*_MARKS[c.status]), c.name, c.detail) for c in report.checks], columns=3),
+        _table(_EPOCHS, passes(report) if report.epochs else ()),
+        _table(("compiled with", "gradients", "inference", "training"), compilers, left=2),
+        _table(("device", "images/s alone", "share"), several["rows"], left=1),
+        _grid(
+            [
+                *figures(report),
+                *(Fact("Together", sentence) for sentence in several["sentences"]),
+                *(Fact(b.label, b.value, b.note) for b in (*bars, *charts.peak_memory(report))),
+                *measured(measurements),
+            ]
+        ),
+    )
+    for part in parts:
+        if part.row_count:
+            console.print(part)
+            console.print()
+    passed, origin = report.status == "passed", as_found(report)
+    verdict = "VERIFIED" if passed else "NOT VERIFIED"
+    verdict += " as found" if origin and passed else ""
+    style = "bold green" if passed else "bold red"
+    console.print(Text(f"{verdict}: {_headline(report)}", style=style))
+    for reason in (*filter(None, [origin]), *report.reasons):
+        console.print(Text(f"  {printable(reason)}"))
+
+
+def _grid(shown: Iterable[Fact]) -> Any:
+    """Return facts as two columns."""
+    from rich.text import Text
+
+    rows = (
+        (Text(fact.label, style="bold"), f"{fact.value} ({fact.note})" if fact.note else fact.value)
+        for fact in shown
+    )
+    return _table((), rows, columns=2)
+
+
+def _table(
+    header: Sequence[str], rows: Iterable[Sequence[Any]], *, columns: int = 0, left: int = 0
+) -> Any:
+    """Return a table of texts; the columns of a header hold numbers, but for the `left` ones."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.show_header = bool(header)
+    names = header or [""] * columns
+    for place, name in enumerate(names, 1):
+        number = bool(header) and place > left
+        whole = number or (not header and place < len(names))
+        table.add_column(
+            name, justify="right" if number else "left", overflow="fold", no_wrap=whole
+        )
+    for row in rows:
+        table.add_row(*(c if isinstance(c, Text) else Text(printable(c, lines=True)) for c in row))
+    return table
+
+
+def as_found(report: Report) -> str:
+    """Return what selected the code of an "as found" report, if known; empty for others."""
+    if report.origins is None and report.status == "passed":
+        return "as found: nothing says where its code came from"
+    if report.origins is None or not report.origins.as_found:
+        return ""
+    pairs = sorted(report.origins.variables.items())
+    named = ", ".join(printable(f"{name}={value}", 300) for name, value in pairs)
+    return f"as found: the environment's variables decided what ran: {named or 'none was set'}"
+
+
+def print_comparison(rows: Sequence[Row], console: Any) -> None:
+    """Print several reports as one table."""
+    from rich.text import Text
+
+    header = (
+        *("machine,\nreport", "profile,\nframework", "accel.,\nCPU epoch", "warm,\nimages/s"),
+        *("speed-up,\naccuracy", "memory,\nstart-up", "\nverdict"),
+    )
+    shown = []
+    for row in rows:
+        machine, size, profile, backend, framework, *rest = comparison.cells(row)
+        cpu, accelerator, warm, speedup, speed, accuracy, peak, start, verdict, file, date = rest
+        named = "\n".join([machine, *([size] if row.memory_bytes else [])])
+        pairs = ((accelerator, cpu), (warm, speed), (speedup, accuracy), (peak, start))
+        shown.append(
+            (
+                Text(named).append(f"\n{file}\n{date}", style="dim"),
+                f"{profile}, {backend}\n{framework}",
+                *("\n".join(pair) for pair in pairs),
+                Text(verdict, style=_MARKS[row.status][1]),
+            )
+        )
+    console.print(_table(header, shown, left=2))
+    for note in comparison.footnotes(rows):
+        console.print(Text(note))
+
+
+def _headline(report: Report) -> str:
+    device = report.device
+    if report.status != "passed":
+        return printable(f"profile {report.profile or '-'} on {device.requested}")
+    last, doubt = report.epochs[-1], "" if report.speed_counts else " (speed not judged)"
+    return (
+        f"{device.requested} did the work; epoch {last.seconds:.1f} s{doubt},"
+        f" accuracy {percent(last.accuracy)}"
+    )

@@ -117,12 +117,6 @@ def _pass(epoch: Epoch | Baseline) -> tuple[float, float, float] | None:
     return total, data, total - data
 
 
-def warm_seconds(report: Report) -> tuple[float, int] | None:
-    """Return the median of the passes after the first, and their number; None if there are none."""
-    passes = [p for e in report.epochs if (p := _pass(e))]
-    return (median(p[0] for p in passes[1:]), len(passes) - 1) if len(passes) > 1 else None
-
-
 # Accuracy
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from envbuilder.core import files, resources, text
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
-from envbuilder.verify.page import charts, sections
-from envbuilder.verify.page.advice import advise
+from envbuilder.verify import charts, figures
+from envbuilder.verify.advice import advise
+from envbuilder.verify.figures import as_found
 from envbuilder.verify.report import comparison, model
-from envbuilder.verify.report.terminal import as_found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,21 +52,21 @@ def render(data: Mapping[str, Any]) -> str:
             "time": text.readable_stamp(report.time or ""),
             "version": report.envbuilder or "",
         },
-        figures=sections.figures(report),
-        facts=sections.facts(report),
-        checks=sections.checks(report),
+        figures=figures.figures(report),
+        facts=figures.facts(report),
+        checks=figures.checks(report),
         epochs=charts.epochs(report),
-        passes=sections.passes(report),
-        training=tuple(sections.training(report)),
+        passes=figures.passes(report),
+        training=tuple(figures.training(report)),
         loss=charts.losses(report),
         accuracy=charts.accuracies(report),
         matmuls=charts.matmuls(report.measurements),
         bandwidths=charts.bandwidths(report.measurements),
-        measured=tuple(sections.measured(report.measurements)),
+        measured=tuple(figures.measured(report.measurements)),
         memory=charts.peak_memory(report),
-        memories=sections.memories(report),
-        compiled=sections.compiled(report),
-        devices=sections.devices(report.scaling),
+        memories=figures.memories(report),
+        compiled=figures.compiled(report),
+        devices=figures.devices(report.scaling),
         advice=advise(report),
         raw=tuple(tables(shown)),
         traceback=report.traceback,

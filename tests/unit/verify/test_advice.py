@@ -10,8 +10,8 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.payload.report import REQUIRED
-from envbuilder.verify.page import advice, page
-from envbuilder.verify.page.page import displayable
+from envbuilder.verify import advice, page
+from envbuilder.verify.page import displayable
 from envbuilder.verify.report import model
 from tests.support.pages import Seen, changed, failing, whole
 
