@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
+    from envbuilder.host.model import Host
+    from envbuilder.profiles.library import Library
     from envbuilder.profiles.profile import Expected, Profile
 
     Started = tuple[Expected, dict[str, Any], Callable[..., Completed]]
@@ -77,15 +79,14 @@ def prepare(
     if image is not None and (request.backend or executable is not None):
         raise InvalidError("--sif is an image that is there: leave out --backend and --python")
     if image is not None:
-        expects, facts, start = prepare_image(image, request, settings, progress)
+        started = prepare_image(image, request, settings, progress)
     elif executable is not None:
-        expects, facts, start = prepare_interpreter(
-            executable, request, settings, progress, inherit=inherit
-        )
+        started = prepare_interpreter(executable, request, settings, progress, inherit=inherit)
     else:
         return _built(request, settings, progress, require)
+    expects, facts, _ = started
     require(facts["profile"], facts["backend"], expects)
-    return expects, facts, start
+    return started
 
 
 def _built(
@@ -100,14 +101,31 @@ def _built(
     require(profile.name, build.backend, expected)
     if not environment.changed():  # else starting the payload fails, and the report states why
         artifact = pipeline.finish(build).result.artifact
-    facts = {
-        "profile": profile.name,
-        "backend": build.backend,
-        "artifact": msgspec.to_builtins(artifact),
-        "fingerprint": build.plan.fingerprint,
-        "host": msgspec.to_builtins(build.host),
-    }
+    facts = _facts(profile, build.backend, artifact, build.plan.fingerprint, build.host)
     return expected, facts, environment.run_payload
+
+
+def _facts(
+    profile: Profile, backend: str, artifact: Any, fingerprint: str | None, host: Host
+) -> dict[str, Any]:
+    """Return what a report says of an environment besides what the payload measures."""
+    return {
+        "profile": profile.name,
+        "backend": backend,
+        "artifact": msgspec.to_builtins(artifact),
+        "fingerprint": fingerprint,
+        "host": msgspec.to_builtins(host),
+    }
+
+
+def _selected(
+    request: Request, settings: Settings, progress: Progress, backend: str | None = None
+) -> tuple[Library, Profile, Host]:
+    """Return the profiles, the one that is requested or chosen for this host, and the host."""
+    library, host = catalog.library(settings), probe.host()
+    if request.profile is not None:
+        return library, library.profile(request.profile), host
+    return library, stages.choose_profile(library, settings, host, progress, backend).profile, host
 
 
 def require_torch(what: str, profile: str, expected: Expected) -> None:
@@ -135,22 +153,13 @@ def prepare_interpreter(
     `inherit` the payload gets all of the caller's variables, for sites whose environment modules
     provide the framework through them.
     """
-    library = catalog.library(settings)
-    profile = library.profile(request.profile) if request.profile is not None else None
-    host = probe.host()
-    if profile is None:
-        profile = stages.choose_profile(library, settings, host, progress).profile
+    library, profile, host = _selected(request, settings, progress)
     if not request.force:
         # The interpreter does not use the locked wheels, so their contents do not matter.
         choice.require_host(profile, host, library, backend=EXTERNAL, building=False, locked=False)
-    facts = {
-        "profile": profile.name,
-        "backend": "external",
-        "artifact": {"kind": "interpreter", "ref": str(executable.absolute()), "digest": None},
-        "fingerprint": None,
-        "host": msgspec.to_builtins(host),
-    }
-
+    program = str(executable.absolute())
+    artifact = {"kind": "interpreter", "ref": program, "digest": None}
+    facts = _facts(profile, "external", artifact, None, host)
     if not inherit:
         for note in isolation.notes(os.environ):
             progress.note(f"note: {note}")
@@ -161,7 +170,6 @@ def prepare_interpreter(
         on_line: Callable[[str], None],
     ) -> Completed:
         paths = {name: str(shared.absolute()) for name, shared in folders.items()}
-        program = str(executable.absolute())
         with TemporaryDirectory(prefix="envbuilder-") as folder:
             payload, work = Path(folder) / "payload.pyz", Path(folder) / "work"
             payload.write_bytes(payload_pyz())
@@ -197,11 +205,7 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
     host) and of the lock as it is here. Raises `InvalidError` if it is another, `ToolError` if
     Apptainer is missing.
     """
-    library = catalog.library(settings)
-    profile = library.profile(request.profile) if request.profile is not None else None
-    host = probe.host()
-    if profile is None:
-        profile = stages.choose_profile(library, settings, host, progress, IMAGE).profile
+    library, profile, host = _selected(request, settings, progress, IMAGE)
     stages.require_offered(profile, replace(request, backend=IMAGE))
     hiding = dict[str, str]()
     if not request.force:
@@ -217,13 +221,8 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
     fingerprint = require_built(image, apptainer.labels(image), profile.name, lock_digest(lock))
     with progress.task(f"read {image.name}"):
         digest = f"sha256:{file_sha256(image)}"
-    facts = {
-        "profile": profile.name,
-        "backend": BACKEND,
-        "artifact": {"kind": "image", "ref": str(image), "digest": digest},
-        "fingerprint": fingerprint,
-        "host": msgspec.to_builtins(host),
-    }
+    artifact = {"kind": "image", "ref": str(image), "digest": digest}
+    facts = _facts(profile, BACKEND, artifact, fingerprint, host)
     chosen, note = devices.visible(profile.accelerator, hiding, os.environ)
     if note:
         progress.note(note)
