@@ -50,7 +50,7 @@ def command(
       envbuilder tune --json --output tuning.json
     """
     from envbuilder.packages import mnist
-    from envbuilder.verify import start, tune, tune_results
+    from envbuilder.verify import start, tune
 
     settings, progress = load_settings(), console.progress()
     request = Request(
@@ -69,5 +69,5 @@ def command(
     stamp = text.stamp_now()
     facts = {**facts, "envbuilder": __version__, "time": stamp}
     outcome = tune.run(tune.asking(run, dataset, expects), expects, progress, quick=quick)
-    tune_results.finish(outcome, facts, settings, as_json=as_json, output=output)
+    tune.finish(outcome, facts, settings, as_json=as_json, output=output)
     return 0

@@ -1,33 +1,50 @@
-"""`envbuilder tune`: time settings in an environment, alternating with its defaults.
+"""`envbuilder tune`: time settings in an environment, and print which help.
 
-Every candidate is timed in pairs with the defaults. It helps if the median gain of its pairs is at
-least 5 % and above the machine's noise, and the accuracy does not drop. Nothing is decided by
-trials during which the machine was busy.
+Settings that help are specific to a host, so they are never written into an existing profile: a
+draft is printed for the user to save. It extends the measured profile and is used only on request.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import statistics
-from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+import yaml
+from msgspec import Struct
 
-from envbuilder.core import decoding
-from envbuilder.core.errors import VerifyError
-from envbuilder.core.text import printable
-from envbuilder.verify.report import speed
-from envbuilder.verify.report.measurements import Contention
-from envbuilder.verify.tune_settings import Kind, Setting, Survey, candidates, compiled
+from envbuilder.core import console, decoding, files
+from envbuilder.core.errors import BuildError, VerifyError
+from envbuilder.core.text import amount, percent, printable
+from envbuilder.profiles import profile
+from envbuilder.verify.tune_settings import (
+    MOST_LOST,
+    MOST_LOST_QUICK,
+    PAIRS,
+    UNSHARED,
+    Finding,
+    Pair,
+    Setting,
+    Survey,
+    Trial,
+    candidates,
+    combinations,
+    compiled,
+    hopeless,
+    judge,
+    merged,
+    noise,
+    to_write,
+    winners,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from envbuilder.core.console import Progress
     from envbuilder.core.process import Completed
+    from envbuilder.core.settings import Settings
     from envbuilder.packages.mnist import Dataset
     from envbuilder.profiles.profile import Expected
 
@@ -35,72 +52,14 @@ if TYPE_CHECKING:
     """A function that runs `trial` with arguments; it returns a report or raises `VerifyError`."""
 
 _T = TypeVar("_T")
-PAIRS, LEAST_GAIN = 3, 1.05
-MOST_LOST, MOST_LOST_QUICK = 0.01, 0.03
-"""How much lower the accuracy may be, as a fraction. Correct settings differ, too: other memory
-layouts draw other dropout masks. Five seeds of a complete trial are within 0.005, and wrong
-gradients cost far more (docs/guides/tuning.md). After few steps it varies more."""
 QUICK_STEPS, QUICK_WARM_UP = 60, 10
-
-Verdict = Literal[
-    "helps",
-    "other precision",
-    "other batch",
-    "no gain",
-    "noise",
-    "machine busy",
-    "less accurate",
-    "failed",
-]
-_KINDS: dict[Kind, tuple[Verdict, str]] = {
-    "setting": ("helps", ""),
-    "precision": ("other precision", "not float32: reported, but never written to a profile"),
-    "batch": ("other batch", "not this workload: reported, but never written to a profile"),
+SCHEMA, SUFFIX = 1, "-tuned"
+_STYLES = {
+    "helps": "green",
+    "failed": "yellow",
+    "machine busy": "yellow",
+    "less accurate": "red",
 }
-ALL, HELD = "all winners together", "what a profile can hold"
-
-
-class Trial(Struct, frozen=True, kw_only=True):
-    """The report of one trial; `loss` is None if it was not finite.
-
-    `contention` is what competed for the CPU; None if it is not known.
-    """
-
-    samples_per_second: Annotated[float, Meta(gt=0)]
-    accuracy: Annotated[float, Meta(ge=0, le=1)]
-    loss: float | None = None
-    contention: Contention | None = None
-    settings: dict[str, Any] = {}
-
-
-class Pair(Struct, frozen=True, kw_only=True):
-    """A trial of the defaults, and one of a setting immediately after it."""
-
-    baseline: Trial
-    candidate: Trial
-
-    @property
-    def gain(self) -> float:
-        """Return the setting's speed relative to the defaults; 0 if it is not finite."""
-        ratio = self.candidate.samples_per_second / self.baseline.samples_per_second
-        return ratio if math.isfinite(ratio) else 0.0
-
-    @property
-    def disturbance(self) -> str:
-        """Return how other work disturbed one of its trials; empty if none is known to have."""
-        trials = (self.baseline.contention, self.candidate.contention)
-        return next(filter(None, (speed.busy(facts) for facts in trials if facts)), "")
-
-
-class Finding(Struct, frozen=True, kw_only=True):
-    """A setting's outcome: `gain` and `accuracy` are medians; None if no pair was finished."""
-
-    setting: Setting
-    verdict: Verdict
-    detail: str = ""
-    gain: float | None = None
-    accuracy: float | None = None
-    pairs: tuple[Pair, ...] = ()
 
 
 class Compiler(Struct, frozen=True, kw_only=True):
@@ -221,7 +180,7 @@ def _check_compilers(ask: Ask, expects: Expected, progress: Progress) -> tuple[C
     return tuple(compilers)
 
 
-# Trials, and what they decide.
+# Trials
 
 
 class _Series(Struct):
@@ -280,108 +239,175 @@ def _without_effect(setting: Setting, trial: Trial) -> str:
     return ""
 
 
-def hopeless(pairs: Sequence[Pair]) -> bool:
-    """Return whether the median gain cannot reach the limit, whatever the missing pairs yield."""
-    missing = [math.inf] * (PAIRS - len(pairs))
-    return bool(pairs) and statistics.median([*(p.gain for p in pairs), *missing]) < LEAST_GAIN
+# Results
 
 
-def noise(baselines: Sequence[Trial]) -> float:
-    """Return the median relative difference between consecutive trials of the defaults."""
-    speeds = [trial.samples_per_second for trial in baselines]
-    changes = [max(a, b) / min(a, b) - 1 for a, b in pairwise(speeds)]
-    return statistics.median(changes) if changes else 0.0
+def finish(
+    outcome: Outcome,
+    facts: dict[str, Any],
+    settings: Settings,
+    *,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Print the measurements and the advice, and write them to `output`.
 
-
-def judge(
-    setting: Setting,
-    pairs: Sequence[Pair],
-    spread: float,
-    error: str = "",
-    most_lost: float = MOST_LOST,
-) -> Finding:
-    """Judge a setting. `spread` is the machine's noise, `error` why a trial failed."""
-    if not pairs:
-        return Finding(setting=setting, verdict="failed", detail=error or "not tried")
-    gain = statistics.median(p.gain for p in pairs)
-    accuracy = statistics.median(p.candidate.accuracy for p in pairs)
-    usual = statistics.median(p.baseline.accuracy for p in pairs)
-    busy = next(filter(None, (p.disturbance for p in pairs)), "")
-    verdict, detail = _KINDS[setting.kind]
-    # Wrong results are wrong on a busy machine, too.
-    if error:
-        verdict, detail = "failed", error
-    elif any(p.candidate.loss is None for p in pairs):
-        verdict, detail = "less accurate", "its loss is not a finite number"
-    elif accuracy < usual - most_lost:
-        verdict, detail = "less accurate", f"{accuracy:.1%} instead of {usual:.1%}"
-    elif busy:
-        verdict, detail = "machine busy", f"{busy}; measure again on a quiet machine"
-    elif gain < LEAST_GAIN:
-        verdict, detail = "no gain", ""
-    elif len(pairs) < PAIRS:
-        verdict, detail = "failed", f"only {len(pairs)} of {PAIRS} pairs were finished"
-    elif gain < 1 + spread:
-        verdict, detail = "noise", f"the defaults alone differ by {spread:.0%} between trials"
-    return Finding(
-        setting=setting,
-        verdict=verdict,
-        detail=detail,
-        gain=gain,
-        accuracy=accuracy,
-        pairs=tuple(pairs),
+    Raises `BuildError` if the file cannot be written; the results are printed in any case.
+    """
+    tuned = None
+    # A setting that helps an external interpreter may not help the environment of a profile.
+    if outcome.written and facts["backend"] != "external":
+        tuned = draft(facts["profile"], outcome.written, machine(facts), settings)
+    encoded = console.as_json(
+        {"schema": SCHEMA, **facts, **summary(outcome), "draft": tuned.text if tuned else None}
     )
+    if as_json:
+        console.document(encoded)
+    else:
+        print_outcome(outcome, console.rich_console())
+        if tuned is not None:
+            where = f"next to your envbuilder.yaml or in {settings.config_dir}"
+            console.document(f"\n{tuned.text}\n")
+            console.result(f"To use it, save this as profiles/{tuned.name}.yaml {where}, then run")
+            console.result(f"  envbuilder lock --profile {tuned.name}")
+    if output is not None:
+        files.save_output(output, f"{encoded}\n".encode(), BuildError, "Choose another path.")
 
 
-# Which settings win.
+def summary(outcome: Outcome) -> dict[str, Any]:
+    """Return the outcome as data for JSON: `survey`, `defaults`, `settings` and so on."""
+    return {
+        "survey": outcome.survey,
+        "defaults": outcome.defaults,
+        "noise": outcome.noise,
+        "speed": "not_judged" if outcome.busy else "judged",
+        "settings": [_entry(f) for f in outcome.findings],
+        "together": [_entry(f) for f in outcome.combined],
+        "compilers": outcome.compilers,
+    }
 
 
-def winners(findings: Sequence[Finding]) -> tuple[Setting, ...]:
-    """Return the best setting of each group that helped, best first."""
-    helped = [f for f in findings if f.verdict == "helps"]
-    helped.sort(key=lambda f: f.gain or 0.0, reverse=True)
-    best: dict[str, Setting] = {}
-    for finding in helped:
-        best.setdefault(finding.setting.group, finding.setting)
-    return tuple(best.values())
+def _entry(finding: Finding) -> dict[str, Any]:
+    setting = finding.setting
+    return {
+        "name": setting.name,
+        "group": setting.group,
+        "variables": setting.variables,
+        "arguments": setting.arguments,
+        "verdict": finding.verdict,
+        "detail": finding.detail,
+        "gain": finding.gain,
+        "gains": [pair.gain for pair in finding.pairs],
+        "samples_per_second": [pair.candidate.samples_per_second for pair in finding.pairs],
+        "accuracy": finding.accuracy,
+        "advice": setting.advice,
+        "caution": setting.caution,
+        "profile": setting.profile,
+    }
 
 
-def combinations(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the winners to try together: all of them, and those that a profile can hold."""
-    written = [s for s in settings if s.profile]
-    every = (together(settings, ALL),) if len(settings) > 1 else ()
-    held = (together(written, HELD),) if 1 < len(written) < len(settings) else ()
-    return (*every, *held)
+def print_outcome(outcome: Outcome, out: Any) -> None:
+    """Print the table of settings, and the advice."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("setting", overflow="fold")
+    for name in ("gain", "accuracy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    table.add_row("defaults", "1.00×", percent(outcome.defaults.accuracy), "")
+    for finding in (*_best_first(outcome.findings), *outcome.combined):
+        why = f": {printable(finding.detail, 200)}" if finding.detail else ""
+        verdict = Text(finding.verdict, style=_STYLES.get(finding.verdict, ""))
+        table.add_row(
+            finding.setting.name,
+            "-" if finding.gain is None else f"{finding.gain:.2f}×",
+            percent(finding.accuracy),
+            verdict.append(why, style="default"),
+        )
+    out.print(table)
+    for line in _sentences(outcome):
+        out.print(Text(line))
+    for line in advice(outcome.findings):
+        out.print(Text(line), soft_wrap=True)
 
 
-def together(settings: Sequence[Setting], name: str) -> Setting:
-    """Combine several settings into one."""
-    return Setting(
-        name=name,
-        group="together",
-        variables={k: v for s in settings for k, v in s.variables.items()},
-        arguments=tuple(a for s in settings for a in s.arguments),
-        effect={k: v for s in settings for k, v in s.effect.items()},
-        profile=merged(settings),
-    )
+def _sentences(outcome: Outcome) -> Iterator[str]:
+    for compiler in outcome.compilers:
+        if not compiler.passed:
+            yield printable(f"torch.compile, {compiler.backend}: not tried: {compiler.detail}")
+    speed = amount(outcome.defaults.samples_per_second)
+    yield f"\nDefaults: {speed} images a second; their trials differ by {outcome.noise:.0%}."
+    if outcome.busy:
+        yield (
+            f"The machine was busy during {outcome.busy} of the settings:"
+            " nothing is decided about these. Measure again on a quiet machine."
+        )
+    policy = outcome.survey.wait_policy or ""
+    if policy.lower() == "active":
+        yield f"The defaults wait actively (OMP_WAIT_POLICY={policy}): {UNSHARED}."
 
 
-def to_write(findings: Sequence[Finding], combined: Sequence[Finding]) -> tuple[Setting, ...]:
-    """Return the winners for a profile: all if faster together, else only the best one."""
-    helped = winners(findings)
-    written = tuple(s for s in helped if s.profile)
-    if len(written) < 2:
-        return written
-    name = HELD if len(written) < len(helped) else ALL
-    joint = next((f for f in combined if f.setting.name == name), None)
-    single = max(f.gain or 0.0 for f in findings if f.setting == written[0])
-    better = joint is not None and joint.verdict == "helps" and (joint.gain or 0.0) > single
-    return written if better else written[:1]
+def _best_first(findings: Sequence[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda f: -1.0 if f.gain is None else f.gain, reverse=True)
 
 
-def merged(settings: Sequence[Setting]) -> dict[str, Any]:
-    """Merge the profile keys of several settings."""
-    keys: dict[str, Any] = {}
-    for key, value in (pair for setting in settings for pair in setting.profile.items()):
-        keys[key] = {**keys.get(key, {}), **value} if isinstance(value, dict) else value
-    return keys
+def advice(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield a line for each setting that helped, with how to apply it."""
+    helpful = [f for f in _best_first(findings) if f.verdict == "helps"]
+    if not helpful:
+        judged = all(f.verdict != "machine busy" for f in findings)
+        which = "these settings" if judged else "the settings that were judged"
+        yield f"None of {which} helps on this machine: keep the defaults."
+    for finding in helpful:
+        setting = finding.setting
+        how = "; ".join(filter(None, (setting.advice or "a profile can hold it", setting.caution)))
+        yield f"Helps: {setting.name}, {finding.gain:.2f}×: {how}"
+    for f in _best_first(findings):
+        if f.verdict.startswith("other"):
+            yield f"Faster, but {f.verdict}: {f.setting.name}, {f.gain:.2f}×: {f.setting.advice}"
+
+
+def machine(facts: dict[str, Any]) -> str:
+    """Return the measured machine's description for a comment: its processor and CPUs."""
+    cpu = (facts.get("host") or {}).get("cpu") or {}
+    name = str(cpu.get("model_name") or "an unnamed processor")
+    return f"{name}, {cpu['threads']} CPUs" if cpu.get("threads") else name
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """The name and YAML of a profile that the user may save."""
+
+    name: str
+    text: str
+
+
+def draft(name: str, findings: Sequence[Finding], machine: str, settings: Settings) -> Draft:
+    """Return the tuned variant of profile `name` with the settings of `findings`."""
+    measured = profile.load(name, profile.search_path(settings.project, settings.config_dir))
+    extends, variant, keys = name, name + SUFFIX, merged([f.setting for f in findings])
+    if name.endswith(SUFFIX) and measured.extends is not None:
+        # Its settings were in effect during the measurement, so they stay.
+        extends, variant = measured.extends, name
+        environment = {**measured.environment, **keys.get("environment", {})}
+        keys = {"preload": list(measured.preload), **keys, "environment": environment}
+    lines = [
+        "From `envbuilder tune`, measured on one machine:",
+        f"{printable(machine)}. Another machine needs its own: do not share this file.",
+        *(
+            f"{printable(f.setting.name)}: {f.gain or 0:.2f} times as fast"
+            + (f" ({f.setting.caution})" if f.setting.caution else "")
+            for f in findings
+        ),
+    ]
+    data = {
+        "extends": extends,
+        "description": f"{extends}, tuned for this machine",
+        # Machine-specific settings are never selected automatically.
+        "opt_in": True,
+        **keys,
+        **({"warnings": list(measured.warnings)} if measured.warnings else {}),
+    }
+    body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    return Draft(name=variant, text="".join(f"# {line}\n" for line in lines) + body)

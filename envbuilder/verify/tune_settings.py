@@ -1,4 +1,7 @@
-"""Derive settings worth a trial from the payload's survey of its environment. Pure.
+"""Settings worth a trial, derived from the payload's survey, and what their trials decide. Pure.
+
+A setting helps if the median gain of its pairs is at least 5 % and above the machine's noise, and
+the accuracy does not drop. Nothing is decided by trials during which the machine was busy.
 
 Never candidates: settings that silently lower the precision of float32 (oneDNN's fpmath modes), and
 settings that bind threads to cores, which makes forked workers share one core (pytorch#99625).
@@ -6,14 +9,19 @@ settings that bind threads to cores, which makes forked workers share one core (
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import math
+import statistics
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from envbuilder.payload.machine.accelerators import ACCELERATORS, device_of
+from envbuilder.verify.report import speed
+from envbuilder.verify.report.measurements import Contention
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 MALLOC_CONF = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
 """Intel's recommendation for jemalloc, without the settings that never return memory."""
@@ -223,3 +231,176 @@ def compiled(backend: str) -> Setting:
         effect={"compile": backend},
         advice=f'model = torch.compile(model, backend="{backend}", dynamic=False)',
     )
+
+
+# What decides, and which settings win
+
+PAIRS, LEAST_GAIN = 3, 1.05
+MOST_LOST, MOST_LOST_QUICK = 0.01, 0.03
+"""How much lower the accuracy may be, as a fraction. Correct settings differ, too: other memory
+layouts draw other dropout masks. Five seeds of a complete trial are within 0.005, and wrong
+gradients cost far more (docs/guides/tuning.md). After few steps it varies more."""
+
+Verdict = Literal[
+    "helps",
+    "other precision",
+    "other batch",
+    "no gain",
+    "noise",
+    "machine busy",
+    "less accurate",
+    "failed",
+]
+_KINDS: dict[Kind, tuple[Verdict, str]] = {
+    "setting": ("helps", ""),
+    "precision": ("other precision", "not float32: reported, but never written to a profile"),
+    "batch": ("other batch", "not this workload: reported, but never written to a profile"),
+}
+ALL, HELD = "all winners together", "what a profile can hold"
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """The report of one trial; `loss` is None if it was not finite.
+
+    `contention` is what competed for the CPU; None if it is not known.
+    """
+
+    samples_per_second: Annotated[float, Meta(gt=0)]
+    accuracy: Annotated[float, Meta(ge=0, le=1)]
+    loss: float | None = None
+    contention: Contention | None = None
+    settings: dict[str, Any] = {}
+
+
+class Pair(Struct, frozen=True, kw_only=True):
+    """A trial of the defaults, and one of a setting immediately after it."""
+
+    baseline: Trial
+    candidate: Trial
+
+    @property
+    def gain(self) -> float:
+        """Return the setting's speed relative to the defaults; 0 if it is not finite."""
+        ratio = self.candidate.samples_per_second / self.baseline.samples_per_second
+        return ratio if math.isfinite(ratio) else 0.0
+
+    @property
+    def disturbance(self) -> str:
+        """Return how other work disturbed one of its trials; empty if none is known to have."""
+        trials = (self.baseline.contention, self.candidate.contention)
+        return next(filter(None, (speed.busy(facts) for facts in trials if facts)), "")
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """A setting's outcome: `gain` and `accuracy` are medians; None if no pair was finished."""
+
+    setting: Setting
+    verdict: Verdict
+    detail: str = ""
+    gain: float | None = None
+    accuracy: float | None = None
+    pairs: tuple[Pair, ...] = ()
+
+
+def hopeless(pairs: Sequence[Pair]) -> bool:
+    """Return whether the median gain cannot reach the limit, whatever the missing pairs yield."""
+    missing = [math.inf] * (PAIRS - len(pairs))
+    return bool(pairs) and statistics.median([*(p.gain for p in pairs), *missing]) < LEAST_GAIN
+
+
+def noise(baselines: Sequence[Trial]) -> float:
+    """Return the median relative difference between consecutive trials of the defaults."""
+    speeds = [trial.samples_per_second for trial in baselines]
+    changes = [max(a, b) / min(a, b) - 1 for a, b in pairwise(speeds)]
+    return statistics.median(changes) if changes else 0.0
+
+
+def judge(
+    setting: Setting,
+    pairs: Sequence[Pair],
+    spread: float,
+    error: str = "",
+    most_lost: float = MOST_LOST,
+) -> Finding:
+    """Judge a setting. `spread` is the machine's noise, `error` why a trial failed."""
+    if not pairs:
+        return Finding(setting=setting, verdict="failed", detail=error or "not tried")
+    gain = statistics.median(p.gain for p in pairs)
+    accuracy = statistics.median(p.candidate.accuracy for p in pairs)
+    usual = statistics.median(p.baseline.accuracy for p in pairs)
+    busy = next(filter(None, (p.disturbance for p in pairs)), "")
+    verdict, detail = _KINDS[setting.kind]
+    # Wrong results are wrong on a busy machine, too.
+    if error:
+        verdict, detail = "failed", error
+    elif any(p.candidate.loss is None for p in pairs):
+        verdict, detail = "less accurate", "its loss is not a finite number"
+    elif accuracy < usual - most_lost:
+        verdict, detail = "less accurate", f"{accuracy:.1%} instead of {usual:.1%}"
+    elif busy:
+        verdict, detail = "machine busy", f"{busy}; measure again on a quiet machine"
+    elif gain < LEAST_GAIN:
+        verdict, detail = "no gain", ""
+    elif len(pairs) < PAIRS:
+        verdict, detail = "failed", f"only {len(pairs)} of {PAIRS} pairs were finished"
+    elif gain < 1 + spread:
+        verdict, detail = "noise", f"the defaults alone differ by {spread:.0%} between trials"
+    return Finding(
+        setting=setting,
+        verdict=verdict,
+        detail=detail,
+        gain=gain,
+        accuracy=accuracy,
+        pairs=tuple(pairs),
+    )
+
+
+def winners(findings: Sequence[Finding]) -> tuple[Setting, ...]:
+    """Return the best setting of each group that helped, best first."""
+    helped = [f for f in findings if f.verdict == "helps"]
+    helped.sort(key=lambda f: f.gain or 0.0, reverse=True)
+    best: dict[str, Setting] = {}
+    for finding in helped:
+        best.setdefault(finding.setting.group, finding.setting)
+    return tuple(best.values())
+
+
+def combinations(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return the winners to try together: all of them, and those that a profile can hold."""
+    written = [s for s in settings if s.profile]
+    every = (together(settings, ALL),) if len(settings) > 1 else ()
+    held = (together(written, HELD),) if 1 < len(written) < len(settings) else ()
+    return (*every, *held)
+
+
+def together(settings: Sequence[Setting], name: str) -> Setting:
+    """Combine several settings into one."""
+    return Setting(
+        name=name,
+        group="together",
+        variables={k: v for s in settings for k, v in s.variables.items()},
+        arguments=tuple(a for s in settings for a in s.arguments),
+        effect={k: v for s in settings for k, v in s.effect.items()},
+        profile=merged(settings),
+    )
+
+
+def to_write(findings: Sequence[Finding], combined: Sequence[Finding]) -> tuple[Setting, ...]:
+    """Return the winners for a profile: all if faster together, else only the best one."""
+    helped = winners(findings)
+    written = tuple(s for s in helped if s.profile)
+    if len(written) < 2:
+        return written
+    name = HELD if len(written) < len(helped) else ALL
+    joint = next((f for f in combined if f.setting.name == name), None)
+    single = max(f.gain or 0.0 for f in findings if f.setting == written[0])
+    better = joint is not None and joint.verdict == "helps" and (joint.gain or 0.0) > single
+    return written if better else written[:1]
+
+
+def merged(settings: Sequence[Setting]) -> dict[str, Any]:
+    """Merge the profile keys of several settings."""
+    keys: dict[str, Any] = {}
+    for key, value in (pair for setting in settings for pair in setting.profile.items()):
+        keys[key] = {**keys.get(key, {}), **value} if isinstance(value, dict) else value
+    return keys

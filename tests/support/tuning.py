@@ -9,8 +9,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import VerifyError
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import tune
-from envbuilder.verify.tune import Finding, Pair, Trial
-from envbuilder.verify.tune_settings import Setting, Survey, candidates
+from envbuilder.verify.tune_settings import Finding, Pair, Setting, Survey, Trial, candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

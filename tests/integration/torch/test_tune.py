@@ -15,7 +15,7 @@ from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import mnist
 from envbuilder.profiles import profile as profiles
-from envbuilder.verify import tune
+from envbuilder.verify import tune, tune_settings
 from envbuilder.verify.tune_settings import Survey, candidates
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def ask(torch_python: Path, pyz: Path) -> tune.Ask:
     return tune.asking(start, mnist.subset(), EXPECTS)
 
 
-def timed(ask: tune.Ask, *arguments: str) -> tune.Trial:
-    return tune.read(ask((*FEW, *arguments)), tune.Trial)
+def timed(ask: tune.Ask, *arguments: str) -> tune_settings.Trial:
+    return tune.read(ask((*FEW, *arguments)), tune_settings.Trial)
 
 
 @pytest.mark.slow

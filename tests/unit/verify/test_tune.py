@@ -1,42 +1,45 @@
-"""Trials in pairs on a pretended machine, the payload's process, and what decides."""
+"""Trials in pairs on a pretended machine, the payload's process, and what is written and shown."""
 
 from __future__ import annotations
 
 import json
-import math
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from envbuilder.core import console, process
-from envbuilder.core.errors import VerifyError
-from envbuilder.profiles.profile import Expected
-from envbuilder.verify import tune
-from envbuilder.verify.tune import Pair, Trial
-from envbuilder.verify.tune_settings import Setting
+from envbuilder.core.errors import BuildError, VerifyError
+from envbuilder.profiles.lock import inputs_digest
+from envbuilder.profiles.profile import Expected, Profile, load, search_path
+from envbuilder.verify import tune, tune_settings
+from envbuilder.verify.tune import draft
+from envbuilder.verify.tune_settings import Finding, Setting, Survey, Trial
 from tests.support import tuning
-from tests.support.reports import BUSY, QUIET
 from tests.support.tuning import (
     ACTIVE,
     EXPECTS,
+    KNOWN,
     LIBC,
     ONE,
     PLAIN,
+    SURVEY,
     Machine,
     finding,
-    pairs,
+    outcome_with,
     run,
+    settings,
     trial,
     verdicts,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from envbuilder.core.settings import Settings
 
 
 def test_a_setting_that_helps_is_found_on_a_noisy_machine() -> None:
@@ -107,7 +110,7 @@ def test_winners_are_tried_together() -> None:
         **{"OMP_WAIT_POLICY=active": 1.3, "LD_PRELOAD=": 1.2, "OMP_NUM_THREADS=1": 1.1}
     )
     outcome = run(machine)
-    assert [f.setting.name for f in outcome.combined] == [tune.ALL, tune.HELD]
+    assert [f.setting.name for f in outcome.combined] == [tune_settings.ALL, tune_settings.HELD]
     assert [round(f.gain or 0, 2) for f in outcome.combined] == [1.72, 1.56]
     assert {f.setting.group for f in outcome.written} == {"waiting", "allocator"}
 
@@ -143,11 +146,12 @@ def test_defaults_that_cannot_be_timed_end_it() -> None:
         run(machine)
 
 
-# The payload's process.
-
-
 def completed(code: int, stderr: str = "") -> process.Completed:
     return process.Completed(argv=(), returncode=code, stdout="", stderr=stderr, seconds=1.0)
+
+
+lines_of: list[tuple[str, ...]] = []
+DATASET: Any = SimpleNamespace(folder=Path("/mnist"))
 
 
 def payload(*lines: object, code: int = 0, stderr: str = "") -> Callable[..., process.Completed]:
@@ -159,10 +163,6 @@ def payload(*lines: object, code: int = 0, stderr: str = "") -> Callable[..., pr
 
     lines_of.clear()
     return start
-
-
-lines_of: list[tuple[str, ...]] = []
-DATASET: Any = SimpleNamespace(folder=Path("/mnist"))
 
 
 def test_a_trial_is_the_payloads_report() -> None:
@@ -185,63 +185,6 @@ def test_a_trial_is_the_payloads_report() -> None:
 def test_a_trial_that_fails_says_why(start: Any, why: str) -> None:
     with pytest.raises(VerifyError, match=why):
         tune.asking(start(), DATASET, EXPECTS)(())
-
-
-# What decides.
-
-
-def contended(
-    *gains: float, candidate: Any = QUIET, baseline: Any = QUIET, **more: Any
-) -> list[Pair]:
-    def timed(speed: float, facts: Any, **more: Any) -> Trial:
-        made = {"samples_per_second": speed, "accuracy": 0.95, "loss": 0.3, **more}
-        return tune.read({**made, "contention": facts}, Trial)
-
-    return [
-        Pair(baseline=timed(100, baseline), candidate=timed(100 * g, candidate, **more))
-        for g in gains
-    ]
-
-
-@pytest.mark.parametrize(
-    ("judged", "spread", "verdict"),
-    [
-        # The median of three pairs decides.
-        (pairs(1.05, 1.05, 1.05), 0.0, "helps"),
-        (pairs(1.04, 1.04, 1.04), 0.0, "no gain"),
-        (pairs(3.0, 1.0, 1.0), 0.0, "no gain"),
-        (pairs(0.5, 1.2, 1.3), 0.0, "helps"),
-        (pairs(1.0, 1.0, 1.0), 0.0, "no gain"),
-        (pairs(1.2, 1.2), 0.0, "failed"),
-        # A gain within the machine's noise is none.
-        (pairs(1.2, 1.2, 1.2), 0.25, "noise"),
-        (pairs(1.3, 1.3, 1.3), 0.25, "helps"),
-        # Worse accuracy never wins.
-        (pairs(2, 2, 2, accuracy=0.93), 0.0, "less accurate"),
-        (pairs(2, 2, 2, accuracy=0.945), 0.0, "helps"),
-        (pairs(2, 2, 2, accuracy=0.99), 0.0, "helps"),
-        (pairs(2, 2, 2, loss=None), 0.0, "less accurate"),
-        # Nothing is decided on a busy machine; wrong results are wrong on it, too.
-        *((contended(g, g, g, candidate=BUSY), 0.0, "machine busy") for g in (0.5, 1.0, 1.3)),
-        *((contended(g, g, g, baseline=BUSY), 0.0, "machine busy") for g in (0.5, 1.0, 1.3)),
-        (contended(1.3, 1.3, 1.3), 0.0, "helps"),
-        (contended(1.0, 1.0, 1.0), 0.0, "no gain"),
-        (contended(1.3, 1.3, 1.3, candidate=BUSY, accuracy=0.5), 0.0, "less accurate"),
-    ],
-)
-def test_pairs_decide(judged: list[Pair], spread: float, verdict: str) -> None:
-    found = tune.judge(PLAIN, judged, spread)
-    assert found.verdict == verdict
-    assert tune.winners([found]) == ((PLAIN,) if verdict == "helps" else ())
-
-
-def test_a_verdict_says_why() -> None:
-    busy = tune.judge(PLAIN, contended(1.3, candidate=BUSY), 0.0).detail
-    assert "tasks waited for a CPU 95 % of the time; measure again" in busy
-    assert tune.judge(PLAIN, pairs(2, accuracy=0.93), 0.0).detail == "93.0% instead of 95.0%"
-    assert tune.judge(PLAIN, pairs(1.2), 0.0).detail == "only 1 of 3 pairs were finished"
-    # With --quick the accuracy may vary more.
-    assert tune.judge(PLAIN, pairs(2, 2, 2, accuracy=0.93), 0.0, "", 0.03).verdict == "helps"
 
 
 def test_progress_counts_every_turn() -> None:
@@ -267,38 +210,6 @@ def test_progress_counts_every_turn() -> None:
     assert seen == [1, 2, 3, 4, 5, 6]
 
 
-def test_precision_and_batch_are_told_but_do_not_win() -> None:
-    for kind, verdict in (("precision", "other precision"), ("batch", "other batch")):
-        setting = Setting(name="x", group="x", kind=kind, profile={"preload": []})  # type: ignore[arg-type]
-        found = tune.judge(setting, pairs(2, 2, 2), 0.0)
-        assert found.verdict == verdict
-        assert tune.winners([found]) == ()
-        assert tune.to_write([found], []) == ()
-
-
-def test_noise_is_what_the_defaults_differ_by() -> None:
-    assert tune.noise([trial(s) for s in (100, 110, 100)]) == pytest.approx(0.1)
-    assert tune.noise([trial(100)]) == 0.0
-    assert tune.noise([]) == 0.0
-
-
-@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=3))
-def test_what_is_given_up_could_not_have_won(gains: list[float]) -> None:
-    if tune.hopeless(pairs(*gains)):
-        best = pairs(*gains, *[100.0] * (3 - len(gains)))
-        assert tune.judge(PLAIN, best, 0.0).verdict == "no gain"
-
-
-@given(st.lists(st.floats(0.01, 10), min_size=3, max_size=3), st.floats(0, 1), st.floats(0, 1))
-def test_a_winner_is_always_faster_and_as_accurate(
-    gains: list[float], accuracy: float, spread: float
-) -> None:
-    found = tune.judge(PLAIN, pairs(*gains, accuracy=accuracy), spread)
-    if found.verdict == "helps":
-        assert sorted(gains)[1] >= 1.05 - 1e-9
-        assert accuracy >= 0.94 - 1e-9
-
-
 @pytest.mark.parametrize(
     "report",
     [
@@ -316,49 +227,148 @@ def test_a_report_that_is_none_is_refused(report: Any) -> None:
         tune.read(report, Trial)
 
 
-def test_an_infinite_speed_gains_nothing() -> None:
-    pair = Pair(baseline=trial(100), candidate=trial(math.inf))
-    assert pair.gain == 0.0
+# Results
 
 
-def test_of_a_group_the_best_wins_and_the_best_comes_first() -> None:
-    two = Setting(name="2 threads", group="threads")
-    found = [finding(ONE, 1.2), finding(two, 1.3), finding(ACTIVE, 1.4), finding(LIBC, 2, "noise")]
-    assert tune.winners(found) == (ACTIVE, two)
+def finish(outcome: tune.Outcome, found: Settings, **changes: Any) -> None:
+    given: dict[str, Any] = {"as_json": True, "output": None, **changes}
+    tune.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, **given)
 
 
-def test_winners_are_combined_with_and_without_what_a_profile_cannot_hold() -> None:
-    both = tune.combinations((ACTIVE, ONE, LIBC))
-    assert [s.name for s in both] == [tune.ALL, tune.HELD]
-    assert both[0].variables == {
-        "OMP_WAIT_POLICY": "active",
-        "OMP_NUM_THREADS": "1",
-        "LD_PRELOAD": "",
-    }
-    assert "OMP_NUM_THREADS" not in both[1].variables
-    assert [s.name for s in tune.combinations((ACTIVE, LIBC))] == [tune.ALL]
-    assert tune.combinations((ACTIVE,)) == ()
+BETTER = outcome_with(finding(ACTIVE, 1.3), finding(LIBC, 1.2, "no gain"), finding(ONE, 1.1))
 
 
-def test_winners_that_are_no_better_together_are_not_written_together() -> None:
-    alone = [finding(ACTIVE, 1.4), finding(LIBC, 1.2)]
-    joint = tune.together((ACTIVE, LIBC), tune.ALL)
-    assert tune.to_write(alone, [finding(joint, 1.5)]) == (ACTIVE, LIBC)
-    assert tune.to_write(alone, [finding(joint, 1.3)]) == (ACTIVE,)
-    assert tune.to_write(alone, [finding(joint, 1.5, "less accurate")]) == (ACTIVE,)
-    assert tune.to_write(alone, []) == (ACTIVE,)
+def saved(found: Settings, text: str) -> Profile:
+    """The profile that its user saves in the own folder."""
+    folder = found.config_dir / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cpu-tuned.yaml").write_text(text)
+    return load("cpu-tuned", search_path(None, found.config_dir))
 
 
-def test_threads_that_make_the_whole_faster_do_not_speak_for_what_is_written() -> None:
-    alone = [finding(ACTIVE, 1.4), finding(LIBC, 1.2), finding(ONE, 1.1)]
-    whole = finding(tune.together((ACTIVE, LIBC, ONE), tune.ALL), 2.0)
-    held = finding(tune.together((ACTIVE, LIBC), tune.HELD), 1.0, "no gain")
-    assert tune.to_write(alone, [whole, held]) == (ACTIVE,)
+def test_the_profile_that_is_printed_can_be_saved(
+    found: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish(BETTER, found)
+    assert not found.config_dir.exists(), "nothing is written"
+    text = json.loads(capsys.readouterr().out)["draft"]
+    own = saved(found, text)
+    cpu = load("cpu", search_path(None, found.config_dir))
+    assert own.environment == {**cpu.environment, "OMP_WAIT_POLICY": "active"}
+    assert own.preload == cpu.preload
+    assert own.warnings == cpu.warnings
+    assert own.opt_in, "a machine's settings are never chosen unasked"
+    # The same files: a lock of it names what the measured profile's names.
+    assert inputs_digest(own) == inputs_digest(cpu)
+    assert "THREADS" not in text
+    assert "# AMD?EPYC, 2 CPUs" in text
 
 
-def test_profile_keys_are_merged() -> None:
-    other = Setting(name="x", group="x", profile={"environment": {"X": "1"}})
-    assert tune.merged((ACTIVE, other, LIBC)) == {
-        "environment": {"OMP_WAIT_POLICY": "active", "X": "1"},
-        "preload": [],
-    }
+def test_where_nothing_helps_there_is_no_profile(
+    found: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish(outcome_with(finding(ONE, 1.3)), found)
+    assert json.loads(capsys.readouterr().out)["draft"] is None
+
+
+def test_another_interpreter_gets_advice_only(
+    found: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish(BETTER, found, facts={"backend": "external"})
+    assert json.loads(capsys.readouterr().out)["draft"] is None
+
+
+def test_a_tuned_profile_that_is_tuned_again_keeps_what_it_had(
+    found: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish(outcome_with(finding(ACTIVE, 1.3)), found)
+    saved(found, json.loads(capsys.readouterr().out)["draft"])
+    again = draft("cpu-tuned", [finding(LIBC, 1.2)], "here", found)
+    assert again.name == "cpu-tuned"
+    own = saved(found, again.text)
+    assert own.extends == "cpu"
+    assert own.environment["OMP_WAIT_POLICY"] == "active"
+    assert own.preload == ()
+
+
+def test_an_interrupted_trial_writes_nothing(found: Settings) -> None:
+    class Interrupted(Machine):
+        def __call__(self, arguments: tuple[str, ...]) -> object:
+            if len(self.asked) > 5:
+                raise KeyboardInterrupt
+            return super().__call__(arguments)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Interrupted())
+    assert not found.config_dir.exists()
+
+
+def test_a_file_that_cannot_be_written_is_named_after_the_results(
+    found: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BuildError, match="cannot be written"):
+        finish(BETTER, found, output=tmp_path / "file" / "tune.json")
+    assert json.loads(capsys.readouterr().out)["settings"][0]["gain"] == 1.3
+
+
+def test_results_are_kept_in_a_file(found: Settings, tmp_path: Path) -> None:
+    finish(BETTER, found, output=tmp_path / "new" / "tune.json")
+    data = json.loads((tmp_path / "new" / "tune.json").read_text())
+    assert (data["schema"], data["profile"], data["noise"]) == (1, "cpu", 0.01)
+    assert [s["name"] for s in data["settings"]] == ["OMP_WAIT_POLICY=active", "libc", "1 thread"]
+
+
+def test_the_table_fits_a_terminal_and_gives_advice(
+    found: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = Setting(name="DataLoader, 12 workers, forkserver", group="loading")
+    half = Setting(name="bfloat16 autocast", group="precision", advice="torch.autocast(…)")
+    outcome = outcome_with(
+        finding(ACTIVE, 1.3),
+        Finding(setting=slow, verdict="failed", detail="\x1b[2Jworkers " * 9),
+        finding(half, 1.9, "other precision"),
+    )
+    finish(outcome, found, as_json=False)
+    shown = capsys.readouterr().out
+    table = shown.partition("Defaults:")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    assert "\x1b[2J" not in shown
+    assert "Helps: OMP_WAIT_POLICY=active, 1.30×: a profile can hold it" in shown
+    assert "profiles/cpu-tuned.yaml" in shown
+    assert "envbuilder lock --profile cpu-tuned" in shown
+    assert "Faster, but other precision: bfloat16 autocast, 1.90×: torch.autocast(…)" in shown
+    assert "torch.compile, inductor: not tried: wrong" in shown
+
+
+def test_where_nothing_helps_it_says_so() -> None:
+    assert list(tune.advice([finding(ONE, 1.0, "no gain")])) == [
+        "None of these settings helps on this machine: keep the defaults."
+    ]
+
+
+def test_what_was_not_judged_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = outcome_with(finding(PLAIN, 1.3, "machine busy"), finding(ONE, 0.9, "no gain"))
+    tune.print_outcome(outcome, console.rich_console())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "The machine was busy during 1 of the settings: nothing is decided about these." in shown
+    assert "None of the settings that were judged helps" in shown
+    assert tune.summary(outcome)["speed"] == "not_judged"
+    assert tune.summary(outcome_with())["speed"] == "judged"
+
+
+def test_active_waiting_is_for_machines_that_nobody_shares(
+    capsys: pytest.CaptureFixture[str], found: Settings
+) -> None:
+    active = settings()["OMP_WAIT_POLICY=active"]
+    assert "only for machines that nobody shares" in active.caution
+    assert settings()["OMP_WAIT_POLICY=passive"].caution == ""
+    (line,) = tune.advice([finding(active, 1.3)])
+    assert line.endswith(active.caution)
+    assert tune._entry(finding(active, 1.3))["caution"] == active.caution
+    text = draft("cpu", [finding(active, 1.3)], "a machine", found).text
+    assert f"1.30 times as fast ({active.caution})" in text
+    waiting = replace(outcome_with(), survey=tune.read({**SURVEY, "wait_policy": "ACTIVE"}, Survey))
+    tune.print_outcome(waiting, console.rich_console())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"The defaults wait actively (OMP_WAIT_POLICY=ACTIVE): {active.caution}" in shown

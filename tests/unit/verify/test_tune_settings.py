@@ -1,7 +1,8 @@
-"""What is tried on which machine, and what never is."""
+"""What is tried on which machine, what never is, and what decides."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from envbuilder.core.errors import VerifyError
 from envbuilder.verify import tune, tune_settings
-from tests.support.tuning import SURVEY, settings
+from envbuilder.verify.tune_settings import Pair, Setting, Trial, judge
+from tests.support.reports import BUSY, QUIET
+from tests.support.tuning import ACTIVE, LIBC, ONE, PLAIN, SURVEY, finding, pairs, settings, trial
 
 
 @pytest.mark.parametrize(("device", "name"), [("cuda", "cuda"), ("rocm", "cuda"), ("cpu", "cpu")])
@@ -83,3 +86,137 @@ def test_a_survey_from_outside_never_breaks(report: Any) -> None:
             tune_settings.candidates(tune.read(broken, tune_settings.Survey), "cpu")
         except VerifyError:
             continue
+
+
+def contended(
+    *gains: float, candidate: Any = QUIET, baseline: Any = QUIET, **more: Any
+) -> list[Pair]:
+    def timed(speed: float, facts: Any, **more: Any) -> Trial:
+        made = {"samples_per_second": speed, "accuracy": 0.95, "loss": 0.3, **more}
+        return tune.read({**made, "contention": facts}, Trial)
+
+    return [
+        Pair(baseline=timed(100, baseline), candidate=timed(100 * g, candidate, **more))
+        for g in gains
+    ]
+
+
+@pytest.mark.parametrize(
+    ("judged", "spread", "verdict"),
+    [
+        # The median of three pairs decides.
+        (pairs(1.05, 1.05, 1.05), 0.0, "helps"),
+        (pairs(1.04, 1.04, 1.04), 0.0, "no gain"),
+        (pairs(3.0, 1.0, 1.0), 0.0, "no gain"),
+        (pairs(0.5, 1.2, 1.3), 0.0, "helps"),
+        (pairs(1.0, 1.0, 1.0), 0.0, "no gain"),
+        (pairs(1.2, 1.2), 0.0, "failed"),
+        # A gain within the machine's noise is none.
+        (pairs(1.2, 1.2, 1.2), 0.25, "noise"),
+        (pairs(1.3, 1.3, 1.3), 0.25, "helps"),
+        # Worse accuracy never wins.
+        (pairs(2, 2, 2, accuracy=0.93), 0.0, "less accurate"),
+        (pairs(2, 2, 2, accuracy=0.945), 0.0, "helps"),
+        (pairs(2, 2, 2, accuracy=0.99), 0.0, "helps"),
+        (pairs(2, 2, 2, loss=None), 0.0, "less accurate"),
+        # Nothing is decided on a busy machine; wrong results are wrong on it, too.
+        *((contended(g, g, g, candidate=BUSY), 0.0, "machine busy") for g in (0.5, 1.0, 1.3)),
+        *((contended(g, g, g, baseline=BUSY), 0.0, "machine busy") for g in (0.5, 1.0, 1.3)),
+        (contended(1.3, 1.3, 1.3), 0.0, "helps"),
+        (contended(1.0, 1.0, 1.0), 0.0, "no gain"),
+        (contended(1.3, 1.3, 1.3, candidate=BUSY, accuracy=0.5), 0.0, "less accurate"),
+    ],
+)
+def test_pairs_decide(judged: list[Pair], spread: float, verdict: str) -> None:
+    found = judge(PLAIN, judged, spread)
+    assert found.verdict == verdict
+    assert tune_settings.winners([found]) == ((PLAIN,) if verdict == "helps" else ())
+
+
+def test_a_verdict_says_why() -> None:
+    busy = judge(PLAIN, contended(1.3, candidate=BUSY), 0.0).detail
+    assert "tasks waited for a CPU 95 % of the time; measure again" in busy
+    assert judge(PLAIN, pairs(2, accuracy=0.93), 0.0).detail == "93.0% instead of 95.0%"
+    assert judge(PLAIN, pairs(1.2), 0.0).detail == "only 1 of 3 pairs were finished"
+    # With --quick the accuracy may vary more.
+    assert judge(PLAIN, pairs(2, 2, 2, accuracy=0.93), 0.0, "", 0.03).verdict == "helps"
+
+
+def test_precision_and_batch_are_told_but_do_not_win() -> None:
+    for kind, verdict in (("precision", "other precision"), ("batch", "other batch")):
+        setting = Setting(name="x", group="x", kind=kind, profile={"preload": []})  # type: ignore[arg-type]
+        found = judge(setting, pairs(2, 2, 2), 0.0)
+        assert found.verdict == verdict
+        assert tune_settings.winners([found]) == ()
+        assert tune_settings.to_write([found], []) == ()
+
+
+def test_noise_is_what_the_defaults_differ_by() -> None:
+    assert tune_settings.noise([trial(s) for s in (100, 110, 100)]) == pytest.approx(0.1)
+    assert tune_settings.noise([trial(100)]) == 0.0
+    assert tune_settings.noise([]) == 0.0
+
+
+@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=3))
+def test_what_is_given_up_could_not_have_won(gains: list[float]) -> None:
+    if tune_settings.hopeless(pairs(*gains)):
+        best = pairs(*gains, *[100.0] * (3 - len(gains)))
+        assert judge(PLAIN, best, 0.0).verdict == "no gain"
+
+
+@given(st.lists(st.floats(0.01, 10), min_size=3, max_size=3), st.floats(0, 1), st.floats(0, 1))
+def test_a_winner_is_always_faster_and_as_accurate(
+    gains: list[float], accuracy: float, spread: float
+) -> None:
+    found = judge(PLAIN, pairs(*gains, accuracy=accuracy), spread)
+    if found.verdict == "helps":
+        assert sorted(gains)[1] >= 1.05 - 1e-9
+        assert accuracy >= 0.94 - 1e-9
+
+
+def test_an_infinite_speed_gains_nothing() -> None:
+    pair = Pair(baseline=trial(100), candidate=trial(math.inf))
+    assert pair.gain == 0.0
+
+
+def test_of_a_group_the_best_wins_and_the_best_comes_first() -> None:
+    two = Setting(name="2 threads", group="threads")
+    found = [finding(ONE, 1.2), finding(two, 1.3), finding(ACTIVE, 1.4), finding(LIBC, 2, "noise")]
+    assert tune_settings.winners(found) == (ACTIVE, two)
+
+
+def test_winners_are_combined_with_and_without_what_a_profile_cannot_hold() -> None:
+    both = tune_settings.combinations((ACTIVE, ONE, LIBC))
+    assert [s.name for s in both] == [tune_settings.ALL, tune_settings.HELD]
+    assert both[0].variables == {
+        "OMP_WAIT_POLICY": "active",
+        "OMP_NUM_THREADS": "1",
+        "LD_PRELOAD": "",
+    }
+    assert "OMP_NUM_THREADS" not in both[1].variables
+    assert [s.name for s in tune_settings.combinations((ACTIVE, LIBC))] == [tune_settings.ALL]
+    assert tune_settings.combinations((ACTIVE,)) == ()
+
+
+def test_winners_that_are_no_better_together_are_not_written_together() -> None:
+    alone = [finding(ACTIVE, 1.4), finding(LIBC, 1.2)]
+    joint = tune_settings.together((ACTIVE, LIBC), tune_settings.ALL)
+    assert tune_settings.to_write(alone, [finding(joint, 1.5)]) == (ACTIVE, LIBC)
+    assert tune_settings.to_write(alone, [finding(joint, 1.3)]) == (ACTIVE,)
+    assert tune_settings.to_write(alone, [finding(joint, 1.5, "less accurate")]) == (ACTIVE,)
+    assert tune_settings.to_write(alone, []) == (ACTIVE,)
+
+
+def test_threads_that_make_the_whole_faster_do_not_speak_for_what_is_written() -> None:
+    alone = [finding(ACTIVE, 1.4), finding(LIBC, 1.2), finding(ONE, 1.1)]
+    whole = finding(tune_settings.together((ACTIVE, LIBC, ONE), tune_settings.ALL), 2.0)
+    held = finding(tune_settings.together((ACTIVE, LIBC), tune_settings.HELD), 1.0, "no gain")
+    assert tune_settings.to_write(alone, [whole, held]) == (ACTIVE,)
+
+
+def test_profile_keys_are_merged() -> None:
+    other = Setting(name="x", group="x", profile={"environment": {"X": "1"}})
+    assert tune_settings.merged((ACTIVE, other, LIBC)) == {
+        "environment": {"OMP_WAIT_POLICY": "active", "X": "1"},
+        "preload": [],
+    }
