@@ -65,7 +65,10 @@ def render(summary: Summary, drift: Drift | None = None) -> str:
             legend_order={outcome: place for place, outcome in enumerate(OUTCOMES)},
             numbers=numbers,
             strips=strips(entries),
-            rows=[(entry, _detail(entry)) for entry in sorted(entries, key=_urgency)],
+            # What needs attention comes first.
+            rows=[
+                (e, _detail(e)) for tone in TONES for e in entries if MARKS[e.outcome].tone == tone
+            ],
             amount=amount,
             times=times,
             readable=text.readable_stamp,
@@ -86,11 +89,6 @@ def _legend(entries: Iterable[Entry]) -> dict[Outcome, int]:
     """Return how many nodes have each outcome, the best first, without those that none has."""
     number = Counter(entry.outcome for entry in entries)
     return {outcome: number[outcome] for outcome in OUTCOMES if number[outcome]}
-
-
-def _urgency(entry: Entry) -> int:
-    """Return a sort key by which nodes that need attention come first."""
-    return TONES.index(MARKS[entry.outcome].tone)
 
 
 def _sentence(summary: Summary) -> str:

@@ -7,8 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from envbuilder.core import types
-from envbuilder.host import cpu, memory
-from envbuilder.host.engines import engines
+from envbuilder.host import cpu, engines, memory
 from envbuilder.host.gpus import amd, apple, intel, nvidia, pci
 from envbuilder.host.gpus.pci import PCI
 from envbuilder.host.model import Gpu, Host, Obstacle, is_wsl1

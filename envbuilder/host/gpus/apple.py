@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.host import tables
-from envbuilder.host.engines import engines
+from envbuilder.host import engines, tables
 from envbuilder.host.model import X86_FLAGS, Cpu, Gpu, Host, Memory
 from envbuilder.host.text import clean, fields, integer
 

@@ -300,7 +300,11 @@ def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
     """
     compatible = snapshot.files.get(_COMPATIBLE, "").split("\0")
     chip = next((row for name in compatible if (row := tables.tegra_chip(name))), None)
-    if chip is None and not snapshot.has(_ALLOCATOR) and not any(map(_is_tegra, compatible)):
+    if (
+        chip is None
+        and not snapshot.has(_ALLOCATOR)
+        and not any(name.startswith("nvidia,tegra") for name in compatible)
+    ):
         return None
     state: State
     obstacle: Obstacle
@@ -321,7 +325,3 @@ def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
         obstacle=obstacle,
         sm=chip.sm if chip else None,
     )
-
-
-def _is_tegra(name: str) -> bool:
-    return name.startswith("nvidia,tegra")

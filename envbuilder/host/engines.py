@@ -3,6 +3,8 @@
 Engines are asked over their Unix sockets. `engines.json` in a recorded tree has the form of `ask`:
 by socket, relative to the root, either {"Version", "Components", "Info"} (the responses of /version
 and /info) or {"error"}. `full.json` has the output of commands: {"docker buildx version": "…"}.
+
+CDI specifications name devices that any engine can use.
 """
 
 from __future__ import annotations
@@ -17,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, field
 
-from envbuilder.containers.engine.cdi import is_device
+from envbuilder.containers.engine.cdi import LARGEST, is_device, listed
 from envbuilder.core import decoding
-from envbuilder.host.engines import cdi
 from envbuilder.host.model import Containers, Engine, State
 from envbuilder.host.text import clean
 
@@ -72,6 +73,11 @@ _RUNTIMES = (
 _GPU_RUNTIME = re.compile(r"nvidia|-container-runtime")
 _WORD = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~_-]{0,63}\Z", re.ASCII)
 _VERSION = re.compile(r"v?([0-9]{1,6}\.[0-9A-Za-z.+~-]{1,40})\Z", re.ASCII)
+CDI_FOLDERS = ("etc/cdi", "run/cdi", "var/run/cdi")
+"""The default search path of engines; the last two are the same folder on most systems."""
+MOST_DEVICES = 64
+_SUFFIXES = (".yaml", ".yml", ".json")
+_MOST_FILES = 16  # per folder
 
 
 class Component(Struct, frozen=True, kw_only=True, rename="pascal"):
@@ -234,14 +240,14 @@ def read(reader: Reader, *, full: bool) -> None:
     for folder in _PROGRAM_FOLDERS:
         for name in _RUNTIMES:
             _program(reader, f"{folder}/{name}")
-    cdi.read(reader, _spec_folders(_recorded(reader.files)))
+    _read_specifications(reader, _spec_folders(_recorded(reader.files)))
 
 
 def decide(snapshot: Snapshot) -> Containers:
     """Return what is available to run containers."""
     answers = _recorded(snapshot.files)
     version = _buildx_version(snapshot)
-    devices, _ = cdi.decide(snapshot, _spec_folders(answers))
+    devices, _ = specified_devices(snapshot, _spec_folders(answers))
     for info in _infos(answers):
         listed = (device.id for device in info.discovered_devices or ())
         devices |= {device for device in listed if is_device(device)}
@@ -252,7 +258,7 @@ def decide(snapshot: Snapshot) -> Containers:
         buildx=True if version else _buildx(snapshot),
         buildx_version=version,
         runtimes=_runtimes(snapshot, answers),
-        cdi=cdi.chosen(devices),
+        cdi=_chosen(devices),
     )
 
 
@@ -266,7 +272,7 @@ def notes(snapshot: Snapshot) -> list[str]:
     ]
     if not answers and snapshot.files.get(_ANSWERS, "{}") != "{}":
         problems.append(f"{_ANSWERS} is damaged: container engines are not known.")
-    return [*problems, *cdi.decide(snapshot, _spec_folders(answers))[1]]
+    return [*problems, *specified_devices(snapshot, _spec_folders(answers))[1]]
 
 
 def _read_full(reader: Reader) -> None:
@@ -319,7 +325,7 @@ def _spec_folders(answers: Mapping[str, Answer]) -> tuple[str, ...]:
         for path in (info.spec_folders or ())[:_MOST]
         if path.startswith("/") and ".." not in path
     ]
-    return tuple(dict.fromkeys((*cdi.FOLDERS, *configured)))
+    return tuple(dict.fromkeys((*CDI_FOLDERS, *configured)))
 
 
 def _shown(path: str) -> str:
@@ -387,3 +393,50 @@ def _runtimes(snapshot: Snapshot, answers: Mapping[str, Answer]) -> tuple[str, .
         if _WORD.match(name) and _GPU_RUNTIME.search(f"{name} {runtime.path}")
     }
     return tuple(sorted(installed | listed))
+
+
+def _read_specifications(reader: Reader, folders: Iterable[str]) -> None:
+    """Read the specifications in `folders`."""
+    for folder in folders:
+        if folder.startswith("var/run/") and folder.removeprefix("var/") in reader.folders:
+            continue
+        reader.folder(folder)
+    for path in _paths(reader, folders):
+        reader.file(path, LARGEST + 1)
+
+
+def specified_devices(snapshot: Snapshot, folders: Iterable[str]) -> tuple[set[str], list[str]]:
+    """Return the devices of all specifications, and a note on each that could not be used."""
+    devices: set[str] = set()
+    notes = []
+    for path in _paths(snapshot, folders):
+        text, why = snapshot.files.get(path), snapshot.unreadable.get(path, "it was not read")
+        if text is not None:
+            try:
+                devices |= listed(path, text)
+                continue
+            except ValueError as error:
+                why = str(error)
+        note = f"/{clean(path)} lists no usable CDI devices ({clean(why)}); there may be some."
+        notes.append(note)
+    return devices, notes
+
+
+def _paths(snapshot: Reader | Snapshot, folders: Iterable[str]) -> list[str]:
+    return [
+        f"{folder}/{name}"
+        for folder in folders
+        for name in [n for n in snapshot.folders.get(folder, ()) if n.endswith(_SUFFIXES)][
+            :_MOST_FILES
+        ]
+    ]
+
+
+def _specifications(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.endswith(_SUFFIXES)][:_MOST_FILES]
+
+
+def _chosen(names: Iterable[str]) -> tuple[str, ...]:
+    """Return at most `MOST_DEVICES` of the names, sorted."""
+    # Prefer short names: a GPU's number and "all" are more useful than its UUID.
+    return tuple(sorted(sorted(set(names), key=lambda n: (len(n), n))[:MOST_DEVICES]))

@@ -1,3 +1,25 @@
+"""\
+---
+cdiVersion: 0.5.0
+containerEdits:
+  hooks:
+  - args: [nvidia-cdi-hook, chmod]
+    hookName: createContainer
+    name: a hook
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+      name: a node
+  name: "0"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: GPU-520e01f2-cf30-6396-abef-e8e9a5233b0e # the same
+- name: all
+kind: nvidia.com/gpu
+"""
+
 from __future__ import annotations
 
 import contextlib
@@ -16,7 +38,7 @@ from hypothesis import strategies as st
 
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
-from envbuilder.host.engines import cdi, engines
+from envbuilder.host import engines
 from envbuilder.host.model import Containers, Engine
 from envbuilder.host.snapshot import Reader, Snapshot
 
@@ -508,7 +530,7 @@ def devices(**files: str) -> tuple[set[str], list[str]]:
         files={f"etc/cdi/{name}": text for name, text in names.items()},
         folders={"etc/cdi": (*sorted(names), "readme.txt")},
     )
-    return cdi.decide(taken, cdi.FOLDERS)
+    return engines.specified_devices(taken, engines.CDI_FOLDERS)
 
 
 words = st.from_regex(r"\A[A-Za-z][A-Za-z0-9_.-]{0,8}\Z")
@@ -598,8 +620,8 @@ def test_the_folders_of_specifications(tmp_path: Path) -> None:
 
 def test_many_devices_keep_the_names_that_people_use() -> None:
     every = [f"nvidia.com/gpu={n}" for n in (*range(56), *(f"GPU-{n:036}" for n in range(56)))]
-    kept = cdi.chosen([*every, "nvidia.com/gpu=all"])
-    assert len(kept) == cdi.MOST
+    kept = engines._chosen([*every, "nvidia.com/gpu=all"])
+    assert len(kept) == engines.MOST_DEVICES
     assert "nvidia.com/gpu=all" in kept
     assert "nvidia.com/gpu=55" in kept
     assert list(kept) == sorted(kept)

@@ -1,1 +1,0 @@
-"""Detect container engines on this machine, and the devices they can pass to containers."""
