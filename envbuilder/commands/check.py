@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,8 @@ from msgspec import Struct
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
+from envbuilder.locks import compare, conda, resolve
+from envbuilder.locks.entries import needless, of_project
 from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import search_path
@@ -56,8 +59,6 @@ def command(as_json: bool) -> int:
       envbuilder check
       envbuilder check --json
     """
-    from envbuilder.locks.entries import needless, of_project
-
     settings = load_settings()
     entries = tuple(of_project(settings))
     states = [_state(entry) for entry in entries]
@@ -102,35 +103,22 @@ def _notes(entries: Iterable[Entry], settings: Settings) -> Iterator[str]:
 
 
 def _state(entry: Entry) -> State:
-    from envbuilder.locks import compare, conda, resolve
-
-    def state(
-        name: str, problems: tuple[str, ...], *, failed: bool, hint: str = "", unjudged: str = ""
-    ) -> State:
-        return State(
-            environment=entry.environment,
-            profile=entry.name,
-            state=name,
-            problems=problems,
-            hint=hint,
-            unjudged=unjudged,
-            failed=failed,
-        )
-
+    state = functools.partial(State, environment=entry.environment, profile=entry.name)
     if isinstance(entry.profile, InvalidError):
-        problem = entry.profile
-        return state("impossible", (problem.message,), failed=entry.required, hint=problem.hint)
+        why, hint = (entry.profile.message,), entry.profile.hint
+        return state(state="impossible", problems=why, hint=hint, failed=entry.required)
     if entry.earlier is None:
-        return state("missing", ("it is not locked",), failed=True)
+        return state(state="missing", problems=("it is not locked",), failed=True)
     try:
         lock = profile_lock.load(entry.path)
     except InvalidError as error:
-        return state("damaged", (error.message,), failed=True)
-    stale = resolve.check(entry.profile, lock)
-    origin = entry.origin[1] if entry.origin else None
-    foreign = tuple(compare.foreign_files(entry.profile, lock, origin))
-    problems = (*stale, *foreign, *conda.problems(entry.profile, entry.path))
+        return state(state="damaged", problems=(error.message,), failed=True)
+    problems = (
+        *resolve.check(entry.profile, lock),
+        *compare.foreign_files(entry.profile, lock, entry.origin[1] if entry.origin else None),
+        *conda.problems(entry.profile, entry.path),
+    )
     if lock.state == "unlocked" and not problems:
-        return state("unlocked", (lock.reason,), failed=entry.required)
+        return state(state="unlocked", problems=(lock.reason,), failed=entry.required)
     unjudged = "" if all(map(compare.are_stated, lock.targets)) else _UNJUDGED
-    return state(lock.state, problems, failed=bool(problems), unjudged=unjudged)
+    return state(state=lock.state, problems=problems, failed=bool(problems), unjudged=unjudged)

@@ -8,6 +8,7 @@ import stat
 import sys
 import textwrap
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -261,18 +262,10 @@ def _freed(path: Path, seen: Counter[tuple[int, int]]) -> int:
 
 def _all(path: Path) -> Iterator[os.stat_result]:
     """Yield the status of everything at and below a path, as far as it can be read."""
-    folders = [os.fspath(path)]
-    with contextlib.suppress(OSError):
-        status = path.lstat()
-        yield status
-        if not stat.S_ISDIR(status.st_mode):
-            return
-    while folders:
-        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                yield entry.stat(follow_symlinks=False)
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
+    below = (str(Path(folder, name)) for folder, *names in os.walk(path) for name in chain(*names))
+    for each in chain([str(path)], below):
+        with contextlib.suppress(OSError):
+            yield os.lstat(each)
 
 
 def _remove(

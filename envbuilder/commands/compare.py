@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder.core import console
+from envbuilder.core import console, files
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
+from envbuilder.verify.figures import print_comparison
+from envbuilder.verify.report import comparison, history, regression
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,10 +80,6 @@ def command(
       envbuilder compare reports/ -o machines.html
       envbuilder compare reports/ --against earlier/ --format markdown
     """
-    from envbuilder.core import files
-    from envbuilder.verify.figures import print_comparison
-    from envbuilder.verify.report import comparison, regression
-
     if as_json and form not in {None, "json"}:
         raise click.UsageError(f"--json and --format {form} contradict each other")
     if as_json:
@@ -112,16 +110,11 @@ def _judgements(
     """Return what the reports are in comparison with those in a folder; None without a folder."""
     if earlier is None:
         return None
-    from envbuilder.verify.report import history, regression
-
     before = (history.read(file) for file in _files(earlier))
     return regression.judge_all(reports, {stored.path.name: stored for stored in before})
 
 
 def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None) -> str:
-    from envbuilder.verify.figures import print_comparison
-    from envbuilder.verify.report import comparison, regression
-
     if form == "json":
         more = {} if judgements is None else {"against": judgements}
         return comparison.as_json(rows, **more) + "\n"
@@ -142,16 +135,14 @@ def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None
 
 def _read(paths: Sequence[Path]) -> list[StoredReport]:
     """Return every report once; raise `InvalidError` for damaged ones and folders without any."""
-    from envbuilder.verify.report import history
-
     by_path: dict[Path, StoredReport] = {}
     problems: list[InvalidError] = []
     for path in paths:
-        files = _files(path)
-        if not files:
+        reports = _files(path)
+        if not reports:
             problem = InvalidError(f"{path}: no report in this folder", "Reports end in .json.")
             problems.append(problem)
-        for file in files:
+        for file in reports:
             try:
                 by_path[file.resolve()] = history.read(file)
             except InvalidError as error:

@@ -91,14 +91,19 @@ def command(
         project=definition_file.parent, environment=settings.environment, request=request
     )
     if remove_kernel:
-        return _remove(choice)
+        folder = kernel_spec.remove(choice, kernel_spec.data_folder(os.environ, Path.home()))
+        console.result(f"removed {folder}" if folder else "nothing to remove")
+        return 0
     progress = console.progress()
     build = pipeline.finish(_prepared(request, settings, progress))
     host, environment, settings = build.host, build.environment, build.settings
     if not makes_image(environment.plan.backend):
         choice = replace(choice, request=replace(request, base_image=None))
     if install_kernel:
-        return _install(choice, environment)
+        spec = kernel_spec.spec(choice, _version(environment), os.environ)
+        folder = kernel_spec.install(choice, spec, kernel_spec.data_folder(os.environ, Path.home()))
+        console.result(f"kernel '{choice.title}' → {folder}")
+        return 0
     return _serve(
         choice, environment, host, settings, progress, port, arguments, browser=not no_browser
     )
@@ -171,23 +176,6 @@ def _serve(
     )
     progress.note("Ctrl-C ends JupyterLab and its kernels")
     process.replace(argv, variables)
-
-
-def _install(choice: Choice, environment: Environment) -> int:
-    spec = kernel_spec.spec(choice, _version(environment), os.environ)
-    folder = kernel_spec.install(choice, spec, _data_folder())
-    console.result(f"kernel '{choice.title}' → {folder}")
-    return 0
-
-
-def _remove(choice: Choice) -> int:
-    folder = kernel_spec.remove(choice, _data_folder())
-    console.result(f"removed {folder}" if folder else "nothing to remove")
-    return 0
-
-
-def _data_folder() -> Path:
-    return kernel_spec.data_folder(os.environ, Path.home())
 
 
 def _start_kernel(request: Request, project: Path, connection_file: Path) -> int:

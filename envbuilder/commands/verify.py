@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envbuilder import __version__
+from envbuilder.build import isolation
 from envbuilder.build.request import Request
 from envbuilder.commands.options import (
     environment_options,
@@ -26,6 +27,12 @@ from envbuilder.core.errors import (
     InvalidError,
     VerifyError,
 )
+from envbuilder.packages import mnist
+from envbuilder.verify import page as report_page
+from envbuilder.verify import parallel, start
+from envbuilder.verify.figures import print_verdict
+from envbuilder.verify.report import history, model, regression, speed
+from envbuilder.verify.run import Job, examine, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,12 +141,6 @@ def command(
       envbuilder verify --against before-the-update.json --require-speed
       envbuilder verify --devices all
     """
-    from envbuilder.build import isolation
-    from envbuilder.packages import mnist
-    from envbuilder.verify import parallel, start
-    from envbuilder.verify.report import model, speed
-    from envbuilder.verify.run import Job, examine, unfinished
-
     settings = load_settings()
     progress = console.progress()
     request = Request(
@@ -207,8 +208,6 @@ def _judged(
     errors: list[EnvbuilderError],
 ) -> dict[str, Any]:
     """Return a report with its comparison, or without one if the two cannot be compared."""
-    from envbuilder.verify.report import regression
-
     try:
         return regression.judge(report, yardstick, max_slowdown)
     except InvalidError as error:
@@ -229,14 +228,10 @@ def _speedless(report: Report) -> list[EnvbuilderError]:
 
 def _show(report: dict[str, Any], *, as_json: bool) -> Report:
     """Print the report as JSON or as text; return its checked form."""
-    from envbuilder.verify.report import model
-
     checked = model.check(report)
     if as_json:
         console.data(report)
     else:
-        from envbuilder.verify.figures import print_verdict
-
         print_verdict(checked, console.rich_console())
     return checked
 
@@ -244,11 +239,9 @@ def _show(report: dict[str, Any], *, as_json: bool) -> Report:
 def _yardstick(
     against: str | None, max_slowdown: float | None, settings: Settings
 ) -> Yardstick | None:
-    from envbuilder.verify.report.regression import yardstick
-
     if max_slowdown is not None and against is None:
         raise InvalidError("--max-slowdown needs a report to compare with", "Add --against.")
-    return yardstick(against, settings.reports_dir) if against is not None else None
+    return regression.yardstick(against, settings.reports_dir) if against is not None else None
 
 
 def _write(
@@ -259,12 +252,9 @@ def _write(
     progress: console.Progress,
 ) -> list[EnvbuilderError]:
     """Write the report to all destinations. Return errors: the others are still written."""
-    from envbuilder.verify.report import history, model
 
     def page(path: Path) -> Path:
-        from envbuilder.verify import page
-
-        page.write(path, page.render(report))
+        report_page.write(path, report_page.render(report))
         return path
 
     def copy(path: Path) -> Path:
