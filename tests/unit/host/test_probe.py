@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ from envbuilder.core import process
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import model as host
 from envbuilder.host import probe, snapshot, system, tables, text
-from envbuilder.host.gpus import nvml
 from envbuilder.host.model import Host
 from tests.support import host_trees
 
@@ -164,98 +162,12 @@ def test_sysctl_is_the_only_process_and_only_on_macos(monkeypatch: pytest.Monkey
     assert len(asked) == 1
 
 
-class FakeNvml:
-    """As much of `pynvml` as is used; older versions return bytes."""
-
-    class NVMLError(Exception):
-        pass
-
-    class _Pci:
-        busId = b"00000000:01:00.0"  # noqa: N815 (its name there)
-
-    def __init__(self, failing: str = "") -> None:
-        self.failing = failing
-
-    def nvmlInit(self) -> None:
-        if self.failing == "init":
-            raise self.NVMLError("Driver/library version mismatch")
-
-    def nvmlShutdown(self) -> None: ...
-    def nvmlSystemGetDriverVersion(self) -> bytes:
-        return b"580.95.05"
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetName(self, handle: int) -> str:
-        return "NVIDIA GB10"
-
-    def nvmlDeviceGetPciInfo(self, handle: int) -> _Pci:
-        return self._Pci()
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> object:
-        raise self.NVMLError("Not Supported")
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
-        return 12, 1
-
-
-def test_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib, "import_module", lambda _: FakeNvml())
-    answer = nvml.parse(nvml.ask())
-    assert answer is not None
-    assert answer.driver_version == "580.95.05"
-    assert answer.devices == (nvml.Device(name="NVIDIA GB10", bus="0000:01:00.0", sm="12.1"),)
-    monkeypatch.setattr(importlib, "import_module", lambda _: FakeNvml("init"))
-    failed = nvml.parse(nvml.ask())
-    assert failed is not None
-    assert "mismatch" in failed.error
-
-
-def test_without_the_package_nvml_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(_: str) -> None:
-        raise ImportError
-
-    monkeypatch.setattr(importlib, "import_module", absent)
-    assert nvml.ask() is None
-
-
-@pytest.mark.parametrize(
-    ("name", "sm"),
-    [
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "8.9"),
-        ("NVIDIA GeForce RTX 2050", "8.6"),
-        ("NVIDIA GeForce RTX 2080 Ti", "7.5"),
-        ("NVIDIA A100-SXM4-40GB", "8.0"),
-        ("NVIDIA A10", "8.6"),
-        ("Tesla P100-PCIE-16GB", "6.0"),
-        ("Quadro RTX 4000 with Max-Q Design", "7.5"),
-        ("NVIDIA RTX 4000 Ada Generation", "8.9"),
-        ("NVIDIA L40S", "8.9"),
-        ("NVIDIA A1000", None),
-        ("NVIDIA Graphics Device", None),
-    ],
-)
-def test_compute_capability_by_name(name: str, sm: str | None) -> None:
-    assert tables.nvidia_sm(name) == sm
-
-
 def test_every_row_of_every_table_says_where_it_was_read() -> None:
     for name in ("arm-cpus.csv", "intel-gpus.csv", "nvidia-sm.csv", "x86-cpus.csv"):
         rows = tables._rows(name)
         assert rows
         assert all(row["source"] and None not in row.values() for row in rows)
         assert all(None not in row for row in rows)
-
-
-def test_intel_ids_are_unique_and_states_known() -> None:
-    ids = [row["id"] for row in tables._rows("intel-gpus.csv")]
-    assert len(ids) == len(set(ids))
-    states = {row["torch_xpu"] for row in tables._rows("intel-gpus.csv")}
-    assert states == {"validated", "unlisted", "unsupported"}
 
 
 @pytest.mark.parametrize(

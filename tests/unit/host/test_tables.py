@@ -501,3 +501,23 @@ def test_intel_ids_of_the_kernel(device_id: str, family: str, support: str) -> N
     gpu = tables.intel_gpu(device_id)
     assert gpu is not None
     assert (gpu.family, gpu.support) == (family, support)
+
+
+@pytest.mark.parametrize(
+    ("name", "sm"),
+    [
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "8.9"),
+        ("NVIDIA GeForce RTX 2050", "8.6"),
+        ("NVIDIA GeForce RTX 2080 Ti", "7.5"),
+        ("NVIDIA A100-SXM4-40GB", "8.0"),
+        ("NVIDIA A10", "8.6"),
+        ("Tesla P100-PCIE-16GB", "6.0"),
+        ("Quadro RTX 4000 with Max-Q Design", "7.5"),
+        ("NVIDIA RTX 4000 Ada Generation", "8.9"),
+        ("NVIDIA L40S", "8.9"),
+        ("NVIDIA A1000", None),
+        ("NVIDIA Graphics Device", None),
+    ],
+)
+def test_compute_capability_by_name(name: str, sm: str | None) -> None:
+    assert tables.nvidia_sm(name) == sm

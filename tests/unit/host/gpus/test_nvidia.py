@@ -417,6 +417,14 @@ def test_without_a_start_there_is_no_answer(function: str, monkeypatch: pytest.M
     assert (answer.devices, answer.error) == ((), "error 3")
 
 
+def test_without_the_package_nvml_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(_: str) -> None:
+        raise ImportError
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    assert nvml.ask() is None
+
+
 def test_at_most_sixteen_gpus_are_paired(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = ask(monkeypatch, FakeNvml(count=20))
     assert len(answer.devices) == 20
