@@ -303,10 +303,15 @@ class NoReaderError(Exception):
 
 
 class Results:
-    """Standard output that raises `OutputError` if it cannot be written."""
+    """Standard output that raises `OutputError` if it cannot be written.
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    Text is written without control characters, unless it is `styled`.
+    """
+
+    _safe = staticmethod(escaped_lines)
+
+    def __init__(self, stream: Any, *, styled: bool = False) -> None:
+        self._stream, self._styled = stream, styled
 
     @property
     def buffer(self) -> Results:
@@ -314,18 +319,20 @@ class Results:
         return type(self)(self._stream.buffer)
 
     def write(self, data: str | bytes) -> int:
-        """Write text without control characters, or bytes if this is a `buffer`."""
+        """Write text, or bytes if this is a `buffer`."""
         with _failures():
-            self._stream.write(self._safe(data) if isinstance(data, str) else data)
+            escapes = isinstance(data, str) and not self._styled
+            self._stream.write(self._safe(str(data)) if escapes else data)
         return len(data)
-
-    def _safe(self, text: str) -> str:
-        return escaped_lines(text)
 
     def flush(self) -> None:
         """Write buffered output."""
         with _failures():
             self._stream.flush()
+
+    def styled(self) -> Results:
+        """Return the stream for text that carries styles: its writer has escaped all else."""
+        return type(self)(self._stream, styled=True)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -334,14 +341,13 @@ class Results:
 class Messages(Results):
     """Standard error without credentials of URLs, that drops output it cannot write."""
 
+    _safe = staticmethod(log_text)
+
     def write(self, data: str | bytes) -> int:
-        """Write text without control characters, or bytes if this is a `buffer`."""
+        """Write text, or bytes if this is a `buffer`."""
         with contextlib.suppress(OutputError):
             return super().write(data)
         return len(data)
-
-    def _safe(self, text: str) -> str:
-        return log_text(text)
 
     def flush(self) -> None:
         """Write buffered output."""
@@ -349,27 +355,9 @@ class Messages(Results):
             super().flush()
 
 
-class _Styled:
-    """A mixin that passes on escape sequences."""
-
-    def _safe(self, text: str) -> str:
-        return text
-
-
-class _StyledResults(_Styled, Results):
-    pass
-
-
-class _StyledMessages(_Styled, Messages):
-    pass
-
-
 def styled(stream: Any) -> Any:
-    """Return the stream for text that carries styles: its writer has escaped all else."""
-    if isinstance(stream, Results):
-        kind = _StyledMessages if isinstance(stream, Messages) else _StyledResults
-        return kind(stream._stream)
-    return stream
+    """Return a stream for text that carries styles."""
+    return stream.styled() if isinstance(stream, Results) else stream
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from envbuilder.core import files
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from envbuilder.containers.engine.interface import Engine, Image
     from envbuilder.core import types
@@ -132,34 +132,23 @@ def layers(
     if not engine.receives_layers:
         return set()
     lacking = {layer.digest: layer.size for layer in manifest.layers}
-
-    def take(held: Collection[types.Digest]) -> None:
-        for digest in held:
-            lacking.pop(digest, None)
-
     image = engine.image(preload) if preload else None
     for present in [image] if image else filter(None, map(engine.image, names)):
-        take(_recorded(present.id, recorded))
-    if image is None and sum(lacking.values()) > _WORTH:
-        for digest, held in _promising(dict(_images(recorded)), lacking):
-            if engine.image(digest) is not None:
-                take(held)
-    return {layer.digest for layer in manifest.layers} - lacking.keys()
-
-
-def _promising(
-    images: dict[types.Digest, set[types.Digest]], lacking: Mapping[types.Digest, int]
-) -> Iterator[tuple[types.Digest, set[types.Digest]]]:
-    """Yield images, each time that with most of `lacking`, from which the caller removes layers."""
+        _take(lacking, _recorded(present.id, recorded))
+    images = dict(_images(recorded)) if image is None and sum(lacking.values()) > _WORTH else {}
 
     def gain(image: types.Digest) -> int:
         return sum(lacking.get(layer, 0) for layer in images[image])
 
-    for _ in range(_QUESTIONS):
-        best = max(images, key=gain, default=None)
-        if best is None or not gain(best) or sum(lacking.values()) <= _WORTH:
-            return
-        yield best, images.pop(best)
+    for digest in sorted(images, key=gain, reverse=True)[:_QUESTIONS]:
+        if sum(lacking.values()) > _WORTH and gain(digest) and engine.image(digest) is not None:
+            _take(lacking, images[digest])
+    return {layer.digest for layer in manifest.layers} - lacking.keys()
+
+
+def _take(lacking: dict[types.Digest, int], held: Collection[types.Digest]) -> None:
+    for digest in held:
+        lacking.pop(digest, None)
 
 
 def _images(recorded: Layout) -> Iterator[tuple[types.Digest, set[types.Digest]]]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 from concurrent.futures import as_completed
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 PARALLEL = 4
 _DEPTH = 2
 """Maximum depth of nested indexes that are followed."""
-_T_co = TypeVar("_T_co", covariant=True)
+_T = TypeVar("_T")
 _WRITES = 3
 _NO_LISTS = (400, 404, 405, 501)
 
@@ -80,10 +81,6 @@ class Pushed(Struct, frozen=True, kw_only=True):
     """Blobs that the registry mounted from another repository."""
     present: int
     """Blobs that were already there."""
-
-
-class _Transfer(Protocol[_T_co]):
-    def __call__(self, advance: Callable[[int], None], /) -> _T_co: ...
 
 
 def connect(reference: Reference, settings: Settings) -> Connection:
@@ -119,7 +116,7 @@ def pull(
     _require_room(layout, sum(remaining(layout, b) for b in missing))
     brought = _side_by_side(
         connection,
-        [lambda advance, b=b: receive(connection, b, layout, advance) for b in missing],
+        [partial(receive, connection, b, layout) for b in missing],
         f"pull {connection.name}",
         sum(b.size for b in missing),
         progress,
@@ -164,7 +161,7 @@ def push(
     )
     sent = _side_by_side(
         connection,
-        [lambda a, b=b: send(connection, b, layout, notes, a, mount_from) for b in blobs],
+        [partial(send, connection, b, layout, notes, mount_from=mount_from) for b in blobs],
         f"push {connection.name}",
         sum(b.size for b in blobs),
         progress,
@@ -278,11 +275,11 @@ def _require_platform(
 
 def _side_by_side(
     connection: Connection,
-    transfers: Sequence[_Transfer[_T_co]],
+    transfers: Sequence[Callable[[Callable[[int], None]], _T]],
     name: str,
     total: int,
     progress: Progress,
-) -> list[_T_co]:
+) -> list[_T]:
     """Run transfers in parallel; the first failure stops the others and is raised."""
     if not transfers:
         return []
