@@ -168,7 +168,7 @@ def attach(
             if name == "provenance":
                 content = attestations.also_about(content, about)
             kind = attestations.MEDIA_TYPES[name]
-            made = transfer.make_referrer(layout, image, kind, kind, content)
+            made = transfer.make_referrer(layout, image, kind, content)
             transfer.attach(connection, layout, made, settings.uploads_dir, silent)
     progress.note(f"attached to {connection.name}@{image.digest}: {', '.join(documents)}")
 

@@ -127,14 +127,12 @@ def send(
     layout: Layout,
     notes: Path,
     advance: Callable[[int], None],
-    mount_from: str,
 ) -> Sent:
     """Push a blob of a layout, unless the registry has it.
 
-    `notes` is a folder that records which repository has which blob. `mount_from` is a repository
-    of the same registry that may have the blob; if empty, the one recorded by an earlier push is
-    used. Only one process sends a blob at a time; the others wait. Raise `BuildError` if the push
-    fails.
+    `notes` is a folder that records which repository of the registry received a blob last, which
+    may mount it. Only one process sends a blob at a time; the others wait. Raise `BuildError` if
+    the push fails.
     """
     from filelock import FileLock
 
@@ -149,7 +147,7 @@ def send(
             source = layout.checked(blob)
             outgoing = _Outgoing(connection, blob, source, advance)
             try:
-                result = outgoing.run(mount_from or _repository(path, connection))
+                result = outgoing.run(_repository(path, connection))
             except OSError as error:
                 raise full_or_broken(error, source) from error
         with contextlib.suppress(OSError):

@@ -44,7 +44,7 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from envbuilder.containers.oci.layout import Layout
@@ -138,14 +138,12 @@ def push(
     image: Descriptor,
     notes: Path,
     progress: Progress,
-    mount_from: str = "",
 ) -> Pushed:
     """Push an image of a layout, or an index with all of its images, to a registry.
 
     `reference` is the tag or the digest to push to. `notes` is a folder that records which
-    repository has which blob (`Settings.uploads_dir`). `mount_from` is a repository of the same
-    registry that may have some of the blobs. Raise `BuildError` if the push fails; the next one
-    does not transfer again the blobs that have arrived.
+    repository has which blob (`Settings.uploads_dir`). Raise `BuildError` if the push
+    fails; the next one does not transfer again the blobs that have arrived.
     """
     if reference.startswith("sha256:") and reference != image.digest:
         raise InvalidError(
@@ -161,7 +159,7 @@ def push(
     )
     sent = _side_by_side(
         connection,
-        [partial(send, connection, b, layout, notes, mount_from=mount_from) for b in blobs],
+        [partial(send, connection, b, layout, notes) for b in blobs],
         f"push {connection.name}",
         sum(b.size for b in blobs),
         progress,
@@ -184,24 +182,19 @@ def push(
 def make_referrer(
     layout: Layout,
     subject: Descriptor,
-    artifact_type: str,
     media_type: str,
     content: bytes,
-    annotations: Mapping[str, str] | None = None,
 ) -> Descriptor:
     """Add a referrer of `subject` to a layout; the same content gives the same digest."""
     manifest = Manifest(
         schema_version=2,
         media_type=MANIFEST,
-        artifact_type=artifact_type,
+        artifact_type=media_type,
         config=layout.add(b"{}", EMPTY),
         layers=(layout.add(content, media_type),),
         subject=Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size),
-        annotations=dict(annotations or {}),
     )
-    return layout.add(
-        encode(manifest), MANIFEST, artifact_type=artifact_type, annotations=manifest.annotations
-    )
+    return layout.add(encode(manifest), MANIFEST, artifact_type=media_type)
 
 
 def attach(

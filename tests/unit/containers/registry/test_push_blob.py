@@ -49,8 +49,6 @@ def test_blobs_are_mounted_from_another_repository(
     assert (done.mounted, done.sent, done.bytes) == (3, 0, there.size)
     forgetful = replace(found, cache_dir=tmp_path / "elsewhere")
     assert push(server, source, there, forgetful, name="c").sent == 3
-    forgetful = replace(found, cache_dir=tmp_path / "nowhere")
-    assert push(server, source, there, forgetful, name="d", mount_from="a").mounted == 3
 
 
 def test_a_note_of_a_repository_that_is_none(

@@ -49,9 +49,10 @@ class Bench:
         self.blob = self.layout.add(CONTENT, LAYER_ZSTD)
 
     def send(self, mount_from: str = "") -> Sent:
-        return blobs.send(
-            *(self.connection, self.blob, self.layout, self.notes, self.shown.append, mount_from)
-        )
+        if mount_from:
+            note = blobs._file(self.notes, f"far.example {self.blob.digest}", "repository")
+            files.write(note, mount_from.encode())
+        return blobs.send(*(self.connection, self.blob, self.layout, self.notes, self.shown.append))
 
     @property
     def requests(self) -> list[tuple[str, str]]:
