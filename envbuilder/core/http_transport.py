@@ -42,34 +42,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     least_seconds: float = 30.0
 
 
-class Traffic:
-    """The open sockets of a session."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-    def watch(self, sock: socket.socket) -> None:
-        """Register a socket; raise `LimitError` if the session was stopped meanwhile."""
-        with self._lock:
-            self._sockets.add(sock)
-        if self.stopped.is_set():
-            sock.close()
-            raise LimitError("stopped")
-
-    def stop(self) -> None:
-        """Shut down the open sockets, which wakes the threads that read from them."""
-        self.stopped.set()
-        with self._lock:
-            sockets = list(self._sockets)
-        for sock in sockets:
-            with contextlib.suppress(OSError):
-                # An SSLSocket's own method would drop its state under the reading thread.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-
 class Meter(io.RawIOBase):
     """What arrives on a socket for one response, within limits."""
 
@@ -134,18 +106,18 @@ class Meter(io.RawIOBase):
         super().close()
 
 
-def _pool_classes(traffic: Traffic) -> dict[str, type[HTTPConnectionPool]]:
-    """Return urllib3's pools by scheme, with connections that belong to `traffic`."""
+def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
+    """Return urllib3's pools by scheme, with connections that belong to a session."""
 
     class Response(HTTPResponse):
         def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
             super().__init__(sock, *args, **options)
-            self.meter = Meter(self.fp.detach(), sock, traffic.limits)
+            self.meter = Meter(self.fp.detach(), sock, session.limits)
             self.fp = io.BufferedReader(self.meter)
 
         def begin(self) -> None:
             super().begin()
-            self.meter.allow(_UNREAD_BYTES, traffic.limits.head_seconds)
+            self.meter.allow(_UNREAD_BYTES, session.limits.head_seconds)
 
     class Plain(HTTPConnection):
         response_class = Response
@@ -153,12 +125,12 @@ def _pool_classes(traffic: Traffic) -> dict[str, type[HTTPConnectionPool]]:
         def _new_conn(self) -> socket.socket:
             # Before any handshake, with a proxy or with the server.
             sock = super()._new_conn()
-            traffic.watch(sock)
+            session.watch(sock)
             return sock
 
         def connect(self) -> None:
             super().connect()
-            traffic.watch(self.sock)
+            session.watch(self.sock)
 
         def send(self, data: Any) -> None:
             # The time-out is for one call: so it limits the time between two writes.
@@ -184,8 +156,8 @@ def _pool_classes(traffic: Traffic) -> dict[str, type[HTTPConnectionPool]]:
 class _Adapter(HTTPAdapter):
     """requests' adapter, whose connections are metered and whose time-outs are never missing."""
 
-    def __init__(self, traffic: Traffic) -> None:
-        self._limits, self._pools = traffic.limits, _pool_classes(traffic)
+    def __init__(self, session: Session) -> None:
+        self._limits, self._pools = session.limits, _pool_classes(session)
         super().__init__()
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
@@ -210,10 +182,21 @@ class Session(requests.Session):
 
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__()
-        self.traffic = Traffic(limits or Limits())
-        adapter = _Adapter(self.traffic)
+        self.limits = limits or Limits()
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        adapter = _Adapter(self)
         for prefix in ("http://", "https://"):
             self.mount(prefix, adapter)
+
+    def watch(self, sock: socket.socket) -> None:
+        """Register an open socket; raise `LimitError` if the session was stopped meanwhile."""
+        with self._lock:
+            self._sockets.add(sock)
+        if self._stopped.is_set():
+            sock.close()
+            raise LimitError("stopped")
 
     def get_redirect_target(self, resp: requests.Response) -> None:
         """Return None: requests would read a redirect's whole body, and may keep the login."""
@@ -221,9 +204,15 @@ class Session(requests.Session):
 
     def stop(self) -> None:
         """End what other threads are requesting; later requests fail."""
-        self.traffic.stop()
+        self._stopped.set()
+        with self._lock:
+            sockets = list(self._sockets)
+        for sock in sockets:
+            with contextlib.suppress(OSError):
+                # An SSLSocket's own method would drop its state under the reading thread.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def pause(self, seconds: float) -> None:
         """Wait; raise `LimitError` as soon as the session is stopped."""
-        if self.traffic.stopped.wait(seconds):
+        if self._stopped.wait(seconds):
             raise LimitError("stopped")

@@ -42,11 +42,13 @@ def deb(
 ) -> bytes:
     stated = {"Package": name, "Version": version, "Architecture": "amd64", **fields}
     control = "".join(f"{k}: {v}\n" for k, v in stated.items())
-    parts = {
-        "debian-binary": b"2.0\n",
-        "control.tar": tar({"control": control.encode(), **(control_files or {})}),
-        "data.tar": tar(data or {f"usr/share/{name}": b"x"}),
-    }
+    inside = tar({"control": control.encode(), **(control_files or {})})
+    return packed(inside, tar(data or {f"usr/share/{name}": b"x"}))
+
+
+def packed(control: bytes, data: bytes) -> bytes:
+    """Return a .deb of two tars."""
+    parts = {"debian-binary": b"2.0\n", "control.tar": control, "data.tar": data}
     out = b"!<arch>\n"
     for part, content in parts.items():
         out += f"{part:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import requests
 import urllib3
 from requests.structures import CaseInsensitiveDict
+
+from envbuilder.containers.oci import reference
+from envbuilder.containers.registry import auth, connection
+from envbuilder.containers.registry.auth import Credential
+from envbuilder.containers.registry.connection import Connection
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def answer(status: int, body: bytes = b"", reason: str = "", **headers: str) -> requests.Response:
@@ -44,3 +52,19 @@ class Scripted:
 
     def authorizations(self) -> list[str]:
         return self.authorized
+
+
+class Far:
+    """A connection to far.example/a over a scripted session, with a login; it waits for nothing."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *answers: requests.Response | Exception
+    ) -> None:
+        self.session = Scripted(*answers)
+        self.pauses: list[float] = []
+        self.shown: list[int] = []
+        credential = Credential(user="me", secret="very-secret")
+        monkeypatch.setattr(auth, "stored_credential", lambda host, **_: credential)
+        monkeypatch.setattr(connection, "open_session", lambda *, direct: self.session)
+        far = reference.parse("far.example/a")
+        self.connection = Connection(far, pause=self.pauses.append)

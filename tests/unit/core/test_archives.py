@@ -272,10 +272,8 @@ def test_a_wheel_brings_no_script_called_python() -> None:
 # --- Debian packages
 
 
-def package(path: Path, *entries: tuple[str, dict[str, Any]], name: str = "libx") -> Path:
+def package(path: Path, *entries: tuple[str, dict[str, Any]]) -> Path:
     """A .deb with members of any kind."""
-    import io
-
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for member, changes in entries:
@@ -283,18 +281,8 @@ def package(path: Path, *entries: tuple[str, dict[str, Any]], name: str = "libx"
             for key, value in changes.items():
                 setattr(info, key, value)
             archive.addfile(info, io.BytesIO(bytes(info.size)))
-    whole = debs.deb(name)
-    control = debs.tar({"control": f"Package: {name}\nVersion: 1\nArchitecture: amd64\n".encode()})
-    assert control
-    # The same archive with other data.
-    data = b"!<arch>\n"
-    for part, content in (
-        ("debian-binary", b"2.0\n"), ("control.tar", control), ("data.tar", out.getvalue()),
-    ):  # fmt: skip
-        data += f"{part:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
-        data += content + b"\n" * (len(content) % 2)
-    assert whole[:8] == data[:8]
-    path.write_bytes(data)
+    control = debs.tar({"control": b"Package: libx\nVersion: 1\nArchitecture: amd64\n"})
+    path.write_bytes(debs.packed(control, out.getvalue()))
     return path
 
 

@@ -84,17 +84,6 @@ def test_tables_keep_their_columns_and_show_markup_as_text() -> None:
     assert len({len(line) for line in lines if line.startswith(("│", "┃"))}) == 1
 
 
-def test_a_task_may_have_any_name(terminal: io.StringIO) -> None:
-    progress = console.RichProgress()
-    progress.note(f"[/red]{HOSTILE}")
-    with progress.task(f"[/red]{HOSTILE}") as task:
-        task.update(1, 4, HOSTILE)
-    shown = terminal.getvalue()
-    assert "\x1b[2J" not in shown
-    assert not {"\x9b", "\u202e", "\u2028", "\ud800"} & set(shown)
-    assert "c4nary" not in shown
-
-
 def test_lines_that_an_error_repeats_are_indented(capsys: pytest.CaptureFixture[str]) -> None:
     console.error(f"failed:\n{HOSTILE}", f"Look at {HOSTILE}")
     lines = capsys.readouterr().err.splitlines()

@@ -7,7 +7,6 @@ import errno
 import os
 import shutil
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +17,7 @@ from envbuilder.core.files import cached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 def names_in(folder: Path) -> set[str]:
@@ -233,25 +233,6 @@ def test_what_looks_like_a_marker_is_none(
     assert not files.is_marked(theirs)
 
 
-def test_a_link_to_a_folder_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "folder")
-    (tmp_path / "file").touch()
-    assert [n for n in ("folder", "link", "file", "none") if files.is_folder(tmp_path / n)] == [
-        "folder"
-    ]
-
-
-def test_folders_that_another_process_creates_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Path, "exists", lambda self: False)
-    files.ensure_folder(tmp_path / "a" / "b")
-    files.ensure_folder(tmp_path / "a" / "b")
-    files.ensure_folder(tmp_path / "a" / "c")
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["b", "c"]
-
-
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -368,18 +349,6 @@ def test_a_folder_in_which_something_is_mounted_stays(
     assert [path.name for path in work.parent.iterdir()] == [work.name]
 
 
-def test_mounts_elsewhere_do_not_matter(tmp_path: Path) -> None:
-    table = "".join(
-        f"41 36 98:0 / {point} rw - ext4 a rw\n" for point in ("/", tmp_path, f"{tmp_path}/ab/c")
-    )
-    assert files.mounts_below(tmp_path / "a", f"{table}short line\n") == []
-
-
-@pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="Linux only")
-def test_the_mount_table_has_the_root() -> None:
-    assert "/" in [line.split(" ")[4] for line in files.mount_table().splitlines()]
-
-
 class Source:
     """Counts how often its value is made."""
 
@@ -438,11 +407,3 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="not a regular file"):
         files.read(tmp_path / "pipe", 5)
-
-
-def test_an_endless_device_is_read_up_to_the_limit(tmp_path: Path) -> None:
-    (tmp_path / "zero").symlink_to("/dev/zero")
-    with pytest.raises(OSError, match="not a regular file"):
-        files.read(tmp_path / "zero", 1 << 20)
-    with pytest.raises(OSError, match="larger than 1 MiB"):
-        files.read(tmp_path / "zero", 1 << 20, pipes=True)

@@ -192,29 +192,6 @@ def test_a_body_that_is_compressed_all_the_same(
         body(server, session, len(text), Content_Encoding=encoding)
 
 
-def test_unpacked_data_comes_in_pieces_of_a_limited_size(
-    server: FaultyServer, session: Session
-) -> None:
-    def send(exchange: Exchange) -> None:
-        exchange.answer(body=exchange.content, Content_Encoding="gzip")
-
-    FAULTS["body"], server.fault = send, "body"
-    server.content = gzip.compress(bytes(1 << 20))
-    with http.request(session, "GET", server.url) as response:
-        sizes = [len(piece) for piece in http.pieces(response, 1 << 20, 60)]
-    del FAULTS["body"]
-    assert sum(sizes) == 1 << 20
-    assert max(sizes) <= 1 << 16
-
-
-def test_a_long_body_is_limited_as_a_whole(server: FaultyServer, session: Session) -> None:
-    server.content = bytes(300_000)
-    assert body(server, session, 300_000) == server.content
-    assert body(server, session, 300_000, Content_Length="300000") == server.content
-    with pytest.raises(TooLongError, match="sends more than 299999 bytes"):
-        body(server, session, 299_999)
-
-
 def test_a_truncated_body_is_not_complete(server: FaultyServer, session: Session) -> None:
     with pytest.raises(requests.ConnectionError, match=r"^broke off after 7 of 9 bytes$"):
         body(server, session, 100, Content_Length="9")
@@ -264,12 +241,6 @@ def test_a_body_may_not_take_longer_than_its_size_warrants(server: FaultyServer)
         pytest.raises(requests.ConnectionError, match=r"not complete after 0\.2 s"),
     ):
         list(http.pieces(response, 1000, 0.2))
-
-
-def test_larger_files_may_take_longer() -> None:
-    assert http.file_seconds(0) == 60
-    assert http.file_seconds(1 << 14) == 61
-    assert 24 * 3600 < http.file_seconds(3 << 30) < 72 * 3600
 
 
 # --- sessions and errors

@@ -123,46 +123,6 @@ def test_a_partial_file_that_is_too_long_is_not_continued(source: Source) -> Non
     assert source.ranges == [""]
 
 
-def test_a_range_beyond_the_end_starts_again(source: Source) -> None:
-    def refuse(exchange: Exchange) -> None:
-        if exchange.start:
-            exchange.answer("416 Range Not Satisfiable", Content_Length="0")
-        else:
-            exchange.right()
-
-    source.answer(refuse)
-    source.part.write_bytes(CONTENT[:30_000])
-    assert source.fetch() == CONTENT
-    assert source.ranges == ["bytes=30000-", ""]
-
-
-@pytest.mark.parametrize(
-    ("stated", "ranges"),
-    [
-        (" bytes 30000-99999/100000 ", ["bytes=30000-"]),
-        ("bytes 30000-99999/*", ["bytes=30000-"]),
-        ("bytes 0-99999/100000", ["bytes=30000-", ""]),
-        ("bytes 30001-99999/100000", ["bytes=30000-", ""]),
-        ("30000-", ["bytes=30000-", ""]),
-        ("", ["bytes=30000-", ""]),
-    ],
-)
-def test_a_part_that_begins_elsewhere_is_not_appended(
-    source: Source, stated: str, ranges: list[str]
-) -> None:
-    def send(exchange: Exchange) -> None:
-        if exchange.start:
-            body = exchange.content[exchange.start :]
-            exchange.answer("206 Partial Content", body, Content_Range=stated)
-        else:
-            exchange.right()
-
-    source.answer(send)
-    source.part.write_bytes(CONTENT[:30_000])
-    assert source.fetch() == CONTENT
-    assert source.ranges == ranges
-
-
 # --- how much
 
 
@@ -170,17 +130,6 @@ def test_a_body_without_a_length_is_complete_if_it_has_the_locked_size(source: S
     source.answer(lambda e: e.answer(body=e.content))
     assert source.fetch() == CONTENT
     assert source.pauses == []
-
-
-def test_a_body_without_a_length_that_is_shorter_than_locked_broke_off(source: Source) -> None:
-    def send(exchange: Exchange) -> None:
-        exchange.start = 0  # this server has no ranges
-        exchange.answer(body=exchange.content[:-1])
-
-    source.answer(send)
-    with pytest.raises(UnavailableError, match=r"^broke off after 99999 of 100000 bytes$"):
-        source.fetch()
-    assert source.pauses == [1.0, 2.0, 4.0]
 
 
 def test_nobody_knows_how_long_a_body_of_no_size_and_no_length_is(source: Source) -> None:

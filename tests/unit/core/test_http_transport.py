@@ -170,26 +170,6 @@ def test_a_pause_ends() -> None:
         session.pause(0.01)
 
 
-def test_a_connection_is_used_again() -> None:
-    """The limits of one response are not those of the next."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            with server.accept()[0] as sock:
-                for _ in range(3):
-                    sock.recv(65536)
-                    sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-
-        serving = threading.Thread(target=serve)
-        serving.start()
-        with Session() as session:
-            session.trust_env = False
-            for _ in range(3):
-                url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-                assert session.get(url, timeout=(5, 5)).content == b"ok"
-        serving.join()
-
-
 def test_a_slow_upload_is_not_cut_off_while_it_moves() -> None:
     """The time-out is between two writes; for a whole piece of 8 MiB it would be a least rate."""
     size = 1 << 22

@@ -282,18 +282,3 @@ def test_who_can_put_files_into_a_folder_of_ours(
     for trusted in (OURS, OURS.parent):
         trust = Trust(uids=frozenset({0, ME}), folders=frozenset({trusted}))
         assert ownership.exposure(OURS, trust, look) == ""
-
-
-def test_a_link_to_a_folder_of_ours_must_be_ours_too() -> None:
-    trust = Trust(uids=frozenset({0, ME}))
-    tree = {"/": folder(0), "/x": folder(), "/x/cache": folder(), "/disk/store": folder()}
-    links = {str(OURS): "/disk/store"}
-    for owner, why in ((ME, ""), (MALLORY, "belongs to")):
-        tree[str(OURS)] = Facts(uid=owner, mode=LINK | 0o777)
-        assert why in ownership.exposure(OURS, trust, looking(tree, links))
-
-
-def test_where_modes_are_not_stored_nothing_is_known() -> None:
-    tree = {"/": folder(0), "/x": folder(MALLORY, 0o777, device=2)}
-    tree |= {str(p): folder(MALLORY, 0o777, device=2) for p in (OURS, OURS.parent)}
-    assert ownership.exposure(OURS, Trust(uids=frozenset({0, ME})), looking(tree)) == ""

@@ -85,14 +85,6 @@ def test_environment_is_added_and_nothing_is_a_shell(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_environment_replaces_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OURS", "x")
-    script = python("import os; print(*(os.environ.get(n) for n in ('OURS', 'BASE', 'ADDED')))")
-    assert process.run(script, env={"ADDED": "1"}).stdout == "x None 1\n"
-    done = process.run(script, base={"BASE": "2", "ADDED": "3"}, env={"ADDED": "1"})
-    assert done.stdout == "None 2 1\n"
-
-
 def test_a_program_is_interrupted_then_terminated_then_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -82,20 +82,6 @@ def test_a_cache_that_others_can_write_is_refused(found: Settings, name: str) ->
     settings.require_own(found)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
-@pytest.mark.parametrize("name", ["envs", "records"])
-def test_environments_of_another_user_are_refused(
-    found: Settings, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    folder = found.data_dir / name
-    folder.mkdir(parents=True)
-    os.chown(folder, 54321, 54321)
-    with pytest.raises(InvalidError, match=f"{name} belongs to uid 54321"):
-        settings.require_own(found)
-    monkeypatch.setenv(ownership.VARIABLE, str(folder))
-    settings.require_own(found)
-
-
 def test_a_link_to_a_larger_disk_is_followed(found: Settings, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -14,30 +14,12 @@ from hypothesis import strategies as st
 from envbuilder.core.errors import InvalidError
 from envbuilder.signatures import envelope as envelopes
 from envbuilder.signatures.envelope import ChangedPayloadError, UnknownKeyError
-from tests.support import signing
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from envbuilder.signatures.envelope import Envelope
     from envbuilder.signatures.keys import PrivateKey
 
 KIND = "application/vnd.in-toto+json"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("keys")
-
-
-@pytest.fixture(scope="module")
-def key(folder: Path) -> PrivateKey:
-    return signing.read_key(signing.lay_key(folder / "key.pem"))
-
-
-@pytest.fixture(scope="module")
-def other(folder: Path) -> PrivateKey:
-    return signing.read_key(signing.lay_key(folder / "other.pem", "ed25519"))
 
 
 def text(data: bytes) -> str:

@@ -174,19 +174,6 @@ def test_what_is_no_key_is_an_error_with_a_hint(content: bytes, tmp_path: Path) 
         keys.public(str(path))
 
 
-def test_a_file_holds_one_key(tmp_path: Path) -> None:
-    """Of several, it would be unclear which one is trusted."""
-    path = signing.lay_key(tmp_path / "a.pem")
-    signing.lay_key(tmp_path / "b.pem")
-    both = (tmp_path / "a.pub").read_bytes() + (tmp_path / "b.pub").read_bytes()
-    (tmp_path / "both.pub").write_bytes(both)
-    with pytest.raises(InvalidError, match="several PEM blocks"):
-        keys.public(str(tmp_path / "both.pub"))
-    path.write_bytes(path.read_bytes() * 2)
-    with pytest.raises(InvalidError, match="several PEM blocks"):
-        read(path)
-
-
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(InvalidError, match="cannot be read"):

@@ -33,16 +33,6 @@ DIGEST = {"sha256": "a" * 64}
 SUBJECT = Subject(name="it", digest=DIGEST)
 
 
-@pytest.fixture(scope="module")
-def key(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
-    return signing.read_key(signing.lay_key(tmp_path_factory.mktemp("k") / "key.pem"))
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
-    return signing.read_key(signing.lay_key(tmp_path_factory.mktemp("k") / "key.pem"))
-
-
 def judged(
     content: bytes, signer: PrivateKey, trusted: PrivateKey, **changes: Any
 ) -> statements.Signed:
@@ -189,19 +179,6 @@ def test_one_line_that_several_keys_sign(key: PrivateKey, tmp_path: Path) -> Non
     assert len(json.loads(path.read_bytes())["signatures"]) == 2
     assert require([path], key).keyid == key.public.id
     assert require([path], other).keyid == other.public.id
-
-
-def test_another_content_replaces_the_signature(key: PrivateKey, tmp_path: Path) -> None:
-    path = tmp_path / "it.intoto.jsonl"
-    changed = statements.make([Subject(digest={"sha256": "b" * 64})], KIND, {})
-    statement.write_file(path, changed, key)
-    with pytest.raises(OtherSubjectError):
-        require([path], key)
-    statement.write_file(path, STATEMENT, key)
-    assert require([path], key).keyid == key.public.id
-    path.write_bytes(b"")
-    statement.write_file(path, STATEMENT, key)
-    assert require([path], key).keyid == key.public.id
 
 
 @pytest.mark.parametrize("content", ["{}", "-----BEGIN PRIVATE KEY-----\n", "notes", "\x00"])

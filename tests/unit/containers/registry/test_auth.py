@@ -186,12 +186,6 @@ def test_a_token_server_is_asked_again_only_where_that_may_help(
     assert len(asked.requests) == len(pauses) + 1
 
 
-def test_a_login_that_gets_no_token_is_told_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    logged_in(monkeypatch, SOMEBODY)
-    with pytest.raises(DeniedError, match=r"no token for this login \(HTTP 401\)"):
-        Asked((401, b"")).login().answer(BEARER)
-
-
 @pytest.mark.parametrize(
     ("challenge", "url"),
     [

@@ -78,15 +78,6 @@ def test_a_base_of_the_shared_store_is_used_where_it_is(
     assert not shared.blob(layer.digest).exists(), "it is somebody else's"
 
 
-def test_each_platform_is_a_base_of_its_own(
-    server: FakeRegistry, index: Descriptor, found: Settings
-) -> None:
-    arm = obtain(server, index, found, [], platform="linux/arm64")
-    amd = obtain(server, index, found, [])
-    assert arm.folder != amd.folder
-    assert arm.find("linux/arm64").digest != amd.find("linux/amd64").digest
-
-
 def test_the_digest_of_an_image_works_as_that_of_an_index(
     server: FakeRegistry, index: Descriptor, found: Settings
 ) -> None:
@@ -119,21 +110,6 @@ def test_damage_is_named_and_mended(
     server.log.clear()
     obtain(server, index, found, notes)
     assert (notes, server.log) == ([], [])
-
-
-@pytest.mark.parametrize("name", ["index.json", "oci-layout"])
-@pytest.mark.parametrize("content", [b"", b"{}", b"no json"])
-def test_a_damaged_index_is_named_and_mended(
-    server: FakeRegistry, index: Descriptor, found: Settings, name: str, content: bytes
-) -> None:
-    folder = obtain(server, index, found, []).folder
-    (folder / name).write_bytes(content)
-    server.log.clear()
-    notes: list[str] = []
-    obtain(server, index, found, notes)
-    assert "fetched again" in notes[0]
-    assert not [line for line in server.log if "/blobs/" in line]
-    Layout.open(folder).find("linux/amd64")
 
 
 def test_a_base_of_another_index_is_not_taken(
@@ -189,12 +165,6 @@ def test_two_at_once_fetch_it_once(
         jobs = [pool.submit(obtain, server, index, found, []) for _ in range(3)]
         assert len({job.result().folder for job in jobs}) == 1
     assert len([line for line in server.requests("GET") if "/blobs/" in line]) == 2
-
-
-def test_offline_and_not_there(server: FakeRegistry, index: Descriptor, found: Settings) -> None:
-    server.faults = [("manifests", "drop")] * 4
-    with pytest.raises(BuildError, match=r"does not answer \(connection reset\)"):
-        obtain(server, index, found, [])
 
 
 def test_a_fetch_that_broke_off_is_no_base(

@@ -13,7 +13,7 @@ from envbuilder.containers.registry import auth, connection
 from envbuilder.containers.registry.auth import Credential
 from envbuilder.containers.registry.connection import BrokenOffError, Connection
 from envbuilder.core.errors import BuildError
-from tests.support.scripted_session import Scripted, answer
+from tests.support.scripted_session import Far, answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,16 +24,7 @@ ROOT = "https://far.example/v2/a/"
 BLOB = f"{ROOT}blobs/x"
 
 
-class Bench:
-    """A connection to far.example/a over a scripted session."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: requests.Response | Exception):
-        self.session = Scripted(*answers)
-        self.pauses: list[float] = []
-        monkeypatch.setattr(connection, "open_session", lambda *, direct: self.session)
-        far = reference.parse("far.example/a")
-        self.connection = Connection(far, pause=self.pauses.append)
-
+class Bench(Far):
     def ask(self, method: str = "GET", **options: Any) -> connection.Answer:
         return self.connection.ask(method, BLOB, "a thing", **{"accept": (200,), **options})
 
@@ -41,8 +32,6 @@ class Bench:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Make:
     """`bench(*answers)`: a connection whose requests get these answers."""
-    credential = Credential(user="me", secret="very-secret")
-    monkeypatch.setattr(auth, "stored_credential", lambda host, **_: credential)
     return lambda *answers: Bench(monkeypatch, *answers)
 
 
@@ -99,13 +88,6 @@ def test_a_pause_that_a_registry_requests(bench: Make, header: str, pauses: list
         with pytest.raises(BuildError, match="HTTP 503"):
             made.ask()
     assert made.pauses == pauses
-
-
-def test_after_the_last_attempt_nothing_is_waited_for(bench: Make) -> None:
-    made = bench(answer(429, Retry_After="5"))
-    with pytest.raises(BuildError):
-        made.ask()
-    assert made.pauses == [5.0, 5.0, 5.0], "one pause: the longer of the two"
 
 
 # --- what a failure says

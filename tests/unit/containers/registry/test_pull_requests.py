@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import LAYER_ZSTD, Descriptor, Layout
-from envbuilder.containers.registry import blobs, connection
-from envbuilder.containers.registry.connection import Connection
+from envbuilder.containers.registry import blobs
 from envbuilder.core.errors import BuildError, WrongHashError
-from tests.support.scripted_session import Scripted, answer
+from tests.support.scripted_session import Far, answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,16 +26,13 @@ def rest() -> requests.Response:
     return answer(206, CONTENT[4:], Content_Range="bytes 4-9/10")
 
 
-class Bench:
+class Bench(Far):
     """A blob of ten bytes, a layout that may have some of them, and a registry's answers."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, folder: Path, left: bytes, answers: tuple[Any, ...]
     ) -> None:
-        self.session = Scripted(*answers)
-        self.shown: list[int] = []
-        monkeypatch.setattr(connection, "open_session", lambda *, direct: self.session)
-        self._connection = Connection(reference.parse("far.example/a"), pause=lambda seconds: None)
+        super().__init__(monkeypatch, *answers)
         self.blob = Descriptor(media_type=LAYER_ZSTD, digest=DIGEST, size=10)
         self.layout = Layout(folder)
         self.part = folder / "partial" / DIGEST.removeprefix("sha256:")
@@ -48,7 +43,7 @@ class Bench:
 
     def receive(self) -> int:
         """Pull the blob, which must be there then, and shown to be; return what was transferred."""
-        transferred = blobs.receive(self._connection, self.blob, self.layout, self.shown.append)
+        transferred = blobs.receive(self.connection, self.blob, self.layout, self.shown.append)
         assert self.layout.checked(self.blob).read_bytes() == CONTENT
         assert not self.part.exists()
         assert sum(self.shown) == 10

@@ -156,16 +156,6 @@ def test_only_what_is_right_is_sent(server: FakeRegistry, source: Layout, found:
     assert server.manifests == {}
 
 
-def test_a_registry_that_keeps_refusing(
-    server: FakeRegistry, source: Layout, found: Settings
-) -> None:
-    image = images.image(source, SMALL)
-    server.faults = [("POST", "507")] * 8
-    with pytest.raises(BuildError, match=r"HTTP 507") as caught:
-        push(server, source, image, found)
-    assert "Try again later" in caught.value.hint
-
-
 def test_a_registry_that_changes_manifests_is_found_out(
     server: FakeRegistry, source: Layout, found: Settings
 ) -> None:

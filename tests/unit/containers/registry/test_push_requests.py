@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import LAYER_ZSTD, Layout
-from envbuilder.containers.registry import auth, blobs, connection
-from envbuilder.containers.registry.auth import Credential
+from envbuilder.containers.registry import blobs
 from envbuilder.containers.registry.blobs import Sent
-from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError
-from tests.support.scripted_session import Scripted, answer
+from tests.support.scripted_session import Far, answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,18 +30,14 @@ BEGUN = ("POST", ROOT + "uploads/")
 GONE = requests.ConnectionError("gone")
 
 
-class Bench:
+class Bench(Far):
     """A blob of ten bytes, and a registry that gives these answers."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, folder: Path, answers: tuple[Any, ...]
     ) -> None:
-        self.session = Scripted(*answers)
-        self.pauses: list[float] = []
-        self.shown: list[int] = []
+        super().__init__(monkeypatch, *answers)
         self.notes = folder / "notes"
-        monkeypatch.setattr(connection, "open_session", lambda *, direct: self.session)
-        self.connection = Connection(reference.parse("far.example/a"), pause=self.pauses.append)
         self.layout = Layout.create(folder / "layout")
         self.blob = self.layout.add(CONTENT, LAYER_ZSTD)
 
@@ -72,9 +65,6 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     """`bench(*answers)`: pieces are of four bytes, and at most of eight."""
     monkeypatch.setattr(blobs, "PIECE", 4)
     monkeypatch.setattr(blobs, "_PIECE_LIMIT", 8)
-    monkeypatch.setattr(
-        auth, "stored_credential", lambda host, **_: Credential(user="me", secret="very-secret")
-    )
     return lambda *answers: Bench(monkeypatch, tmp_path, answers)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,11 +23,9 @@ from envbuilder.containers.registry import blobs, transfer
 from envbuilder.containers.registry import transfer as registry
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import http
-from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.settings import Configuration
 from tests.support import image_layouts as images
-from tests.support.registry_fixture import digest_of
 from tests.support.registry_requests import (
     BIG,
     SILENT,
@@ -42,7 +38,6 @@ from tests.support.registry_requests import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
@@ -234,20 +229,6 @@ def test_a_full_disk_is_an_error_with_advice(
     assert "ENVBUILDER_CACHE_DIR" in caught.value.hint
 
 
-def test_what_an_earlier_pull_left_needs_no_room(
-    server: FakeRegistry, there: Descriptor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del there
-    layout = Layout.create(tmp_path / "b")
-    part = layout.folder / "partial" / digest_of(BIG).removeprefix("sha256:")
-    part.parent.mkdir()
-    part.write_bytes(BIG[:-10])
-    monkeypatch.setattr(
-        registry.shutil, "disk_usage", lambda _: SimpleNamespace(free=len(SMALL) + 2000)
-    )
-    assert pull(server, "t", layout.folder).bytes < len(SMALL) + 2000
-
-
 def test_an_image_that_the_disk_has_no_room_for(
     server: FakeRegistry, there: Descriptor, tmp_path: Path
 ) -> None:
@@ -261,41 +242,6 @@ def test_an_image_that_the_disk_has_no_room_for(
 
 
 # --- what is listed, shown and stopped
-
-
-class Shown(PlainProgress):
-    """Progress that records each task: its total, and what it was advanced by."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda line: None)
-        self.tasks: list[tuple[str, float | None, str, list[float]]] = []
-
-    @contextlib.contextmanager
-    def task(self, name: str, total: float | None = None, unit: str = "") -> Iterator[Any]:
-        amounts: list[float] = []
-        self.tasks.append((name, total, unit, amounts))
-        yield SimpleNamespace(advance=amounts.append)
-
-
-def test_a_push_and_a_pull_show_how_far_they_are(
-    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
-) -> None:
-    made = images.image(source, BIG, SMALL)
-    size = len(BIG) + len(SMALL) + source.read_manifest(made).config.size
-    shown = Shown()
-    for name in ("a", "a", "b"):  # sent, present and mounted
-        to = connect(server, name)
-        registry.push(to, "t", source, made, found.uploads_dir, shown)
-    layout = Layout.create(tmp_path / "b")
-    for _ in range(2):
-        registry.pull(connect(server), "t", layout, "linux/amd64", shown)
-    asked = f"ask {server.host} for a"
-    assert [name for name, *_ in shown.tasks] == [
-        *[f"push {server.host}/{name}" for name in ("a", "a", "b")],
-        *[asked, f"pull {server.host}/a", asked],
-    ]  # fmt: skip
-    transfers = [task for task in shown.tasks if task[0] != asked]
-    assert all(task[1:3] == (size, "bytes") and sum(task[3]) == size for task in transfers)
 
 
 def test_a_layout_lists_each_image_that_was_pulled_once(

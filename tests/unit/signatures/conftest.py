@@ -1,0 +1,22 @@
+"""Two keys for tests of signatures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import signing
+
+if TYPE_CHECKING:
+    from envbuilder.signatures.keys import PrivateKey
+
+
+@pytest.fixture(scope="session")
+def key(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
+    return signing.read_key(signing.lay_key(tmp_path_factory.mktemp("k") / "key.pem"))
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
+    return signing.read_key(signing.lay_key(tmp_path_factory.mktemp("k") / "key.pem", "ed25519"))
