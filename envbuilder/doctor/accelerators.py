@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder.doctor.problem import Problem, Severity
-from envbuilder.doctor.surroundings import CDI_FILE, GFX_OVERRIDE
+from envbuilder.doctor.surroundings import CDI_FILE, GFX_OVERRIDE, Around
 from envbuilder.host import drivers, tables
-from envbuilder.host.model import is_wsl1
+from envbuilder.host.model import Gpu, Host, Obstacle, Vendor, is_wsl1
 from envbuilder.host.text import clean
 from envbuilder.profiles import fit
 from envbuilder.profiles.accelerators import needs, of_vendor
-from envbuilder.profiles.needs import LEVELS, worst
+from envbuilder.profiles.needs import LEVELS, Finding, Level, Needs, worst
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envbuilder.doctor.surroundings import Around
-    from envbuilder.host.model import Gpu, Host, Obstacle, Vendor
     from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.needs import Finding, Level, Needs
     from envbuilder.profiles.profile import Profile
 
 _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")

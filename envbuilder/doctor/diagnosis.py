@@ -13,17 +13,15 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import counted, gigabytes
 from envbuilder.doctor import accelerators, surroundings
 from envbuilder.doctor.problem import SEVERITIES, Problem
-from envbuilder.doctor.surroundings import CDI_FILE
+from envbuilder.doctor.surroundings import CDI_FILE, Around
 from envbuilder.host.describe import gib
 from envbuilder.profiles.backends import makes_image
-from envbuilder.profiles.lock import require_usable
+from envbuilder.profiles.lock import Lock, require_usable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Engine, Gpu, Host, Memory
-    from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 _COMPILERS = {"g++", "c++", "clang++"}
 _FULL = 2 << 30

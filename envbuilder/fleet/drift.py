@@ -14,13 +14,12 @@ from msgspec import Struct
 from envbuilder.core import text
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import amount, counted
-from envbuilder.fleet.model import PROVEN, NodeName, RunId
+from envbuilder.fleet.model import PROVEN, Entry, NodeName, Outcome, RunId, Summary
 from envbuilder.verify.report.regression import MAX_SLOWDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.fleet.model import Entry, Outcome, Summary
 
 Kind = Literal["worse", "device", "slower", "gone", "changed", "new", "better", "faster"]
 """How a node changed, what matters most first. `worse` and `better`: its outcome, in the order

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from envbuilder.core import decoding
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import counted, printable
-from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Group
+from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Group, Outcome, Promise
 from envbuilder.payload.parallel.shares import MOST_RANKS
 from envbuilder.verify import parallel
 from envbuilder.verify.report import model
@@ -22,8 +22,6 @@ from envbuilder.verify.report import model
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from envbuilder.fleet.model import Entry, Outcome, Promise
-    from envbuilder.verify.parallel import Result
 
 LEAST_NODES = 2
 
@@ -147,7 +145,7 @@ def of_result(members: Members, attempt: str, job: str, sent: Any) -> Group:
     )
 
 
-def _require_identity(result: Result, members: Members, attempt: str) -> None:
+def _require_identity(result: parallel.Result, members: Members, attempt: str) -> None:
     """Raise `VerifyError` for a result of another job, or of other nodes."""
     for key, value, expected in (
         ("attempt", result.attempt, attempt),
@@ -158,7 +156,7 @@ def _require_identity(result: Result, members: Members, attempt: str) -> None:
             raise VerifyError(f"its {key} is {value}, expected {expected}")
 
 
-def _require_proof(result: Result, members: Members) -> model.Scaling:
+def _require_proof(result: parallel.Result, members: Members) -> model.Scaling:
     """Return the report of a result that passed; raise `VerifyError` if it proves nothing."""
     scaling = model.check_scaling(result.scaling)
     if scaling.status != "passed":

@@ -23,6 +23,7 @@ from envbuilder.fleet.model import (
     JobId,
     NodeName,
     Outcome,
+    Promise,
     RunId,
 )
 from envbuilder.verify.report import model
@@ -32,8 +33,6 @@ from envbuilder.verify.report.regression import MAX_SLOWDOWN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from envbuilder.fleet.model import Promise
-    from envbuilder.verify.report.model import Report
 
 LARGEST = 4 << 20
 """Maximum size of a result in bytes; a report has 20,000 to 60,000."""
@@ -124,7 +123,7 @@ def _parsed(content: bytes, **expected: str) -> Result:
     return result
 
 
-def _require_agreement(result: Result, report: Report | None) -> None:
+def _require_agreement(result: Result, report: model.Report | None) -> None:
     """Raise `VerifyError` if the exit code contradicts the report."""
     if report is None and result.exit_code == 0:
         raise VerifyError("it passed, and has no report")
@@ -203,7 +202,7 @@ def _seen(detected: Detected) -> str:
     return printable(f"{names or 'nothing known'}{fits}", _LONGEST_NAME)
 
 
-def of_report(promise: Promise, job: str, report: Report, given: int | None = None) -> Judged:
+def of_report(promise: Promise, job: str, report: model.Report, given: int | None = None) -> Judged:
     """Return the entry of a node from its checked report.
 
     `given` is how many GPUs the scheduler says, in the job, that it gave; None if it says nothing.
@@ -240,7 +239,7 @@ def of_report(promise: Promise, job: str, report: Report, given: int | None = No
     return Judged(entry=entry, kind=kind, first=first, warm=warm)
 
 
-def _gpus(report: Report) -> int:
+def _gpus(report: model.Report) -> int:
     """Return how many GPUs a report covers: several only if all of them trained together."""
     if report.device.used == "cpu":
         return 0
@@ -259,7 +258,7 @@ def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outc
     return None
 
 
-def _of_report(report: Report) -> tuple[Outcome, str]:
+def _of_report(report: model.Report) -> tuple[Outcome, str]:
     if report.status == "passed":
         if report.speed == "judged":
             accuracy = report.epochs[-1].accuracy if report.epochs else None

@@ -21,7 +21,19 @@ from envbuilder.core.text import amount, counted, duration, percent, times
 from envbuilder.fleet import drift as drifts
 from envbuilder.fleet import table
 from envbuilder.fleet.judge import LEAST_EQUALS
-from envbuilder.fleet.model import LEFT_OUT, MARKS, MOST_NAMED, OUTCOMES, PROVEN, TONES, named
+from envbuilder.fleet.model import (
+    LEFT_OUT,
+    MARKS,
+    MOST_NAMED,
+    OUTCOMES,
+    PROVEN,
+    TONES,
+    Entry,
+    Group,
+    Outcome,
+    Summary,
+    named,
+)
 from envbuilder.verify.charts import position
 from envbuilder.verify.page import templates
 from envbuilder.verify.report.regression import MAX_SLOWDOWN
@@ -29,8 +41,6 @@ from envbuilder.verify.report.regression import MAX_SLOWDOWN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from envbuilder.fleet.drift import Drift
-    from envbuilder.fleet.model import Entry, Group, Outcome, Summary
 
 LOWEST, HIGHEST = 0.25, 3.0
 """Points beyond these shares are drawn at their places."""
@@ -44,7 +54,7 @@ _TICKS = (0.25, 0.5, 0.75, 1.0, MAX_SLOWDOWN, 2.0, 3.0)
 _GOLDEN = 0.618
 
 
-def render(summary: Summary, drift: Drift | None = None) -> str:
+def render(summary: Summary, drift: drifts.Drift | None = None) -> str:
     """Return the page of a run, compared with an earlier one if there is a comparison."""
     script = (resources.templates_dir() / "fleet" / "page.js").read_text(encoding="utf-8")
     entries = summary.entries

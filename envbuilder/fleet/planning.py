@@ -16,23 +16,14 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import counted, printable
 from envbuilder.fleet import groups, slurm
-from envbuilder.fleet.model import (
-    LONGEST_TOGETHER_SECONDS,
-    Entry,
-    Promise,
-    RunId,
-    started,
-)
-from envbuilder.fleet.settings import Argument, SchedulerOption, ShellLine, promised
+from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS, Entry, Node, Promise, RunId, started
+from envbuilder.fleet.settings import Argument, FleetSettings, SchedulerOption, ShellLine, promised
 from envbuilder.verify import parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.fleet.groups import Members
-    from envbuilder.fleet.model import Node
-    from envbuilder.fleet.settings import FleetSettings
     from envbuilder.profiles.library import Library
 
 SAFE_FOLDER = r"^/[A-Za-z0-9._/@+=,~-]*\Z"
@@ -232,7 +223,7 @@ def _node_script(promise: Promise, common: Common) -> str:
     return _filled("verify", facts, common)
 
 
-def group_script(members: Members, common: Common) -> str:
+def group_script(members: groups.Members, common: Common) -> str:
     """Return the script for nodes that train together."""
     profile = ("--profile", members.profile) if members.profile else ()
     facts = {

@@ -18,17 +18,14 @@ from envbuilder.fleet import folder as folders
 from envbuilder.fleet import groups, judge, planning
 from envbuilder.fleet.groups import Members
 from envbuilder.fleet.judge import Judged
-from envbuilder.fleet.model import Group, Promise, Summary, natural
-from envbuilder.fleet.slurm import RefusedError
+from envbuilder.fleet.model import Entry, Group, Outcome, Promise, Summary, natural
+from envbuilder.fleet.slurm import JobState, RefusedError, Slurm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from envbuilder.core.console import Progress
-    from envbuilder.fleet.model import Entry, Outcome
-    from envbuilder.fleet.planning import Common, Plan
-    from envbuilder.fleet.slurm import JobState, Slurm
 
 SILENT_SECONDS = 600.0
 """How long the scheduler may not answer before its jobs are given up."""
@@ -286,7 +283,7 @@ class Run:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: planning.Plan,
         folder: Path,
         scheduler: Slurm,
         progress: Progress,
@@ -317,7 +314,7 @@ class Run:
             raise
         return self._save()
 
-    def _train_together(self, common: Common, *, resumed: bool) -> None:
+    def _train_together(self, common: planning.Common, *, resumed: bool) -> None:
         members = {each.name: each for each in groups.proven(self._entries(), self.plan.promises)}
         scripts = {name: planning.group_script(each, common) for name, each in members.items()}
         folders.add_scripts(self.folder, scripts)

@@ -10,13 +10,12 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, ownership, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet.model import Entry, NodeName, Promise
+from envbuilder.fleet.model import Entry, Node, NodeName, Promise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from envbuilder.fleet.model import Node
 
 FILE = "fleet.yaml"
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.core.process import Completed
 
 SUFFIX = ".sbatch"
 """Of a script's name."""
@@ -181,7 +180,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _run(*argv: str) -> Completed:
+def _run(*argv: str) -> process.Completed:
     try:
         return process.run(argv, base=environment(os.environ), timeout=CALL_SECONDS)
     except ToolError as error:
@@ -198,7 +197,7 @@ def _checked(*argv: str) -> str:
     return done.stdout
 
 
-def _why(done: Completed) -> str:
+def _why(done: process.Completed) -> str:
     if done.timed_out:
         return f"no answer within {CALL_SECONDS:g} s"
     return " ".join(done.last_words.split()) or f"exit code {done.returncode}"

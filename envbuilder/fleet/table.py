@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder.core import console
 from envbuilder.core.text import amount, counted, percent, times
-from envbuilder.fleet.model import LEFT_OUT, MARKS, OUTCOMES, PROVEN, named
+from envbuilder.fleet.model import (
+    LEFT_OUT,
+    MARKS,
+    OUTCOMES,
+    PROVEN,
+    Entry,
+    Group,
+    Summary,
+    Tone,
+    named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from envbuilder.fleet.model import Entry, Group, Summary, Tone
 
 _COLOURS: dict[Tone, str] = {"good": "green", "caution": "yellow", "bad": "red", "left": "dim"}
 NOT_ATTESTED = "Not attested: node, pod and run are those that the saved logs name."

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 from envbuilder.host import cpu, engines, memory
 from envbuilder.host import system as system_facts
 from envbuilder.host.gpus import amd, apple, intel, nvidia, pci
-from envbuilder.host.snapshot import Reader
+from envbuilder.host.snapshot import Reader, Snapshot, System
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envbuilder.host.model import Host
-    from envbuilder.host.snapshot import Snapshot, System
 
 _SYSTEMS: dict[str, System] = {"linux": "linux", "darwin": "macos"}
 _LINUX = (system_facts, cpu, memory, pci, nvidia, intel, amd)

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from envbuilder.core import types
 from envbuilder.host import cpu, engines, memory
 from envbuilder.host.gpus import amd, apple, intel, nvidia, pci
-from envbuilder.host.gpus.pci import PCI
+from envbuilder.host.gpus.pci import PCI, Device
 from envbuilder.host.model import Gpu, Host, Obstacle, is_wsl1
 from envbuilder.host.text import clean, lines, version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envbuilder.host.gpus.pci import Device
     from envbuilder.host.snapshot import Reader, Snapshot
 
 # Cgroups of containers, not those of the engines' own services ("/system.slice/docker.service").

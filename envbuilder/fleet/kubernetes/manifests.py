@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.build import conventions, isolation
-from envbuilder.fleet.settings import KubernetesSettings
+from envbuilder.fleet.settings import Claim, KubernetesSettings, Toleration
 from envbuilder.packages.mnist import Dataset
 from envbuilder.profiles.profile import Profile
 from envbuilder.verify.run import Job, payload_arguments
@@ -27,7 +27,6 @@ from envbuilder.verify.run import Job, payload_arguments
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from envbuilder.fleet.settings import Claim, Toleration
 
 Manifest = dict[str, Any]
 DATA, SHARED = "/data", "/shared"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 
 from envbuilder.build.render import RenderedFile
-from envbuilder.core import decoding
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import printable
@@ -16,14 +16,12 @@ from envbuilder.fleet.kubernetes import manifests
 from envbuilder.fleet.kubernetes.manifests import NodeJob, Objects, together_name
 from envbuilder.fleet.kubernetes.results import RESULTS
 from envbuilder.fleet.model import LONGEST_REASON, Entry, Node, NodeName, Promise, Resource
-from envbuilder.fleet.settings import promised
+from envbuilder.fleet.settings import FleetSettings, KubernetesSettings, promised
 from envbuilder.payload.parallel.shares import MOST_RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from envbuilder.core import types
-    from envbuilder.fleet.settings import FleetSettings, KubernetesSettings
     from envbuilder.profiles.profile import Profile
 
 LARGEST = 64 << 20

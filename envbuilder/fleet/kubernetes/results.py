@@ -27,6 +27,7 @@ from envbuilder.fleet.model import (
     Group,
     JobId,
     NodeName,
+    Outcome,
     Promise,
     RunId,
     Summary,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from envbuilder.fleet.model import Outcome
     from envbuilder.payload.training.dataset import Dataset
     from envbuilder.profiles.profile import Profile
 

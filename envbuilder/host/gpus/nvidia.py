@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Literal
 
 from envbuilder.host import memory, tables
 from envbuilder.host.gpus import nvidia_access, nvml, pci
-from envbuilder.host.gpus.pci import USABLE, Access, Size
+from envbuilder.host.gpus.pci import USABLE, Access, Device, Size
 from envbuilder.host.model import Gpu, Link, Obstacle, Peer, State
 from envbuilder.host.text import clean, fields, integer, version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envbuilder.host.gpus.pci import Device
     from envbuilder.host.snapshot import Reader, Snapshot
 
 VENDOR = 0x10DE

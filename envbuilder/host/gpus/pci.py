@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 
-from envbuilder.host.model import Link
+from envbuilder.host.model import Link, Obstacle, State
 from envbuilder.host.text import clean, integer, lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.host.model import Obstacle, State
     from envbuilder.host.snapshot import Reader, Snapshot
 
 PCI = "sys/bus/pci/devices"
