@@ -57,9 +57,8 @@ class Spec(Struct, frozen=True):
         if not self.versions:
             return ""
         clauses = [_CLAUSE.match(clause) for clause in self.versions.split(",")]
-        if not all(clauses):
-            return None
-        return ",".join(_python_clause(*match.groups()) for match in clauses if match)
+        python = [_python_clause(*match.groups()) for match in clauses if match]
+        return ",".join(python) if all(clauses) else None
 
 
 def _python_clause(operator: str | None, version: str, star: str | None) -> str:
@@ -93,14 +92,12 @@ def parse(text: str, where: str) -> Spec:
 
 def _versions_and_build(rest: str, stated: str) -> tuple[str, str]:
     """Return versions and build of what follows a name, such as `=1.26`, ` >=1.26, <2`."""
-    rest = re.sub(r"\s*([,|=<>!~])\s*", r"\1", rest.strip())
+    rest, build = re.sub(r"\s*([,|=<>!~])\s*", r"\1", rest.strip()), ""
     # A single = matches all versions that begin so, unless a build follows: numpy=1.26.4=py312_0.
-    parts = re.match(r"(?:=(?!=))?([A-Za-z0-9.*]+)(?:=(?!=)|\s+)([A-Za-z0-9_.*]+)\Z", rest)
-    if parts:
-        versions, build = parts[1], parts[2]
-        exact = "" if versions.strip("*.") == "" else f"{'' if '*' in versions else '=='}{versions}"
-        return exact, "" if build.strip("*") == "" else build
-    if re.match(r"=(?!=)[^=<>!~,|]+\Z", rest):
+    if parts := re.match(r"(?:=(?!=))?([A-Za-z0-9.*]+)(?:=(?!=)|\s+)([A-Za-z0-9_.*]+)\Z", rest):
+        versions, build = parts[1], parts[2] if parts[2].strip("*") else ""
+        versions = f"{'' if '*' in versions else '=='}{versions}" if versions.strip("*.") else ""
+    elif re.match(r"=(?!=)[^=<>!~,|]+\Z", rest):
         version = rest[1:].removesuffix("*").removesuffix(".")
         versions = f"{version}.*" if version else ""
     else:
@@ -110,7 +107,7 @@ def _versions_and_build(rest: str, stated: str) -> tuple[str, str]:
             f"{stated}: not a range of versions",
             "Write it like this: numpy=1.26, numpy==1.26.4, numpy>=1.26,<2.",
         )
-    return versions, ""
+    return versions, build
 
 
 _IGNORED = frozenset({"name", "prefix"})
@@ -240,7 +237,7 @@ class _Reader:
                     " single package is not supported, unless it is the first one of channels",
                     f"Write {spec.name} only, or put the channel first under channels.",
                 )
-            self._conda.append(_line(spec, where))
+            self._conda.append(Line(spec.text(), where))
             self._built += [spec.name] if spec.build else []
 
     def _notes(self, every: list[str], channels: tuple[str, ...]) -> Iterator[str]:
@@ -276,16 +273,6 @@ def _of_pypi(spec: Spec, name: str, where: str) -> Line:
             f"Write one range, such as {spec.name}>=2.0,<3.",
         )
     return lines.line(lines.parse(f"{name}{specifier}", where), where)
-
-
-def _line(spec: Spec, where: str) -> Line:
-    try:
-        return Line(decoding.convert(spec.text(), types.CondaSpec), where)
-    except msgspec.ValidationError as error:
-        raise InvalidError(
-            f"{where}: {escaped(spec.text(), 100)}: this form of versions is not supported",
-            "Write it like this: numpy=1.26, numpy==1.26.4, numpy>=1.26,<2.",
-        ) from error
 
 
 def _joined(names: Iterable[str]) -> str:

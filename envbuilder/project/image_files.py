@@ -79,13 +79,10 @@ def collect(project: Path, entries: Iterable[tuple[str, str]]) -> Contents:
         try:
             for path in _below(project, Path(os.path.normpath(text)), root, omitted):
                 name = path.as_posix()
-                if name in files:
-                    continue
-                file = _read(project, name, MOST_BYTES - total, omitted)
-                if file is None:
-                    continue
-                files[name] = file
-                total += file.size
+                limit = MOST_BYTES - total
+                if name not in files and (file := _read(project, name, limit, omitted)):
+                    files[name] = file
+                    total += file.size
                 _require_few(files)
         except InvalidError as error:
             raise InvalidError(f"{where}: files: {error.message}", error.hint) from error
