@@ -379,13 +379,11 @@ def _check_tools(lock: Lock, path: Path) -> None:
         )
 
 
-def dump(lock: Lock) -> str:
-    """Return a lock as text, one file per line, so that a diff shows what changed."""
-    return text(lock, "files")
+def dump(lock: Struct, entries: str = "files") -> str:
+    """Return a lock of any kind as text, with one of its targets' `entries` per line.
 
-
-def text(lock: Struct, entries: str) -> str:
-    """Return a lock of any kind as text, with one of its targets' `entries` per line."""
+    So a diff shows what changed.
+    """
     import json
 
     data: dict[str, Any] = msgspec.to_builtins(lock)

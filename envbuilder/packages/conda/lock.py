@@ -19,8 +19,9 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import require_signature
-from envbuilder.profiles.lock import File, content, decoded, text
+from envbuilder.profiles.lock import File, content, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -184,7 +185,7 @@ def _check(lock: Lock, path: Path) -> None:
 
 def dump(lock: Lock) -> str:
     """Return a lock as text, one package per line, so that a diff shows what changed."""
-    return text(lock, "packages")
+    return profile_lock.dump(lock, "packages")
 
 
 def select(lock: Lock, platform: str, python: str) -> Target:

@@ -145,27 +145,12 @@ def test_each_wheel_may_have_several_tags_and_the_newest_wheel_decides() -> None
     assert found.macos == "14.0"
 
 
-@pytest.mark.parametrize(
-    ("libc", "verdict", "reason"),
-    [
-        ("glibc 2.36", "fits", ""),
-        ("glibc 2.28", "fits", ""),
-        ("glibc 2.17", "no", "glibc 2.17 is older than 2.28, which the wheels need"),
-        ("musl 1.2.4", "no", "the C library is musl, and the wheels need glibc"),
-        ("musl", "no", "the C library is musl"),
-        (None, "warnings", "the version of glibc could not be read"),
-    ],
-)
-def test_a_native_environment_needs_the_c_library_of_its_wheels(
-    libc: str | None, verdict: str, reason: str
-) -> None:
+def test_a_native_environment_needs_the_c_library_of_its_wheels() -> None:
     cpu, lock = LIBRARY.profile("cpu"), LIBRARY.lock("cpu")
-    here = Host(
-        os="linux", machine="x86_64", platform="linux/amd64", libc=libc, cpu=Cpu(flags=("avx2",))
-    )
-    found = judge(cpu, here, lock=lock, backend="venv")
-    assert (found.verdict, found.impossible) == (verdict, verdict == "no")
-    assert reason in "; ".join(found.reasons)
+    here = Host(os="linux", machine="x86_64", platform="linux/amd64", cpu=Cpu(flags=("avx2",)))
+    for libc, verdict in (("glibc 2.28", "fits"), ("glibc 2.17", "no"), (None, "warnings")):
+        native = judge(cpu, msgspec.structs.replace(here, libc=libc), lock=lock, backend="venv")
+        assert (native.verdict, native.impossible) == (verdict, verdict == "no")
     # An image brings its own.
     assert judge(cpu, here, lock=lock, backend="docker").verdict == "fits"
 
