@@ -113,9 +113,9 @@ def _readable(folder: Path, sources: Sequence[Source]) -> tuple[Source | None, l
 
     errors: list[InvalidError] = []
     for source in sources:
-        stated = source.stated
+        main = source.main
         try:
-            environments.read(folder, stated.file, stated.extras, stated.groups)
+            environments.read(folder, main.file, main.extras, main.groups)
         except InvalidError as error:
             errors.append(error)
         else:

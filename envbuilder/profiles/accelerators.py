@@ -392,27 +392,19 @@ def needs(
 
     `wsl`: under WSL, where the driver is that of Windows.
     """
-    requires = profile.requires
-    stated = Needs(
-        sm=sm_of(requires, platform),
-        sm_ptx=requires.sm_ptx,
-        gfx=requires.gfx,
-        gfx_partly=requires.gfx_partly,
-        nvidia_driver=requires.nvidia_driver,
-        macos=requires.macos,
-    )
-    target = profile_lock.first(lock, platform)
-    if target is None:
-        return stated
-    wheels = tuple(f.basename for f in target.of_kind("wheel"))
-    locked = ACCELERATORS[profile.accelerator].locked(target, of_wheels(wheels), wsl)
+    requires, target = profile.requires, profile_lock.first(lock, platform)
+    locked = Needs()
+    if target is not None:
+        wheels = of_wheels(tuple(f.basename for f in target.of_kind("wheel")))
+        locked = ACCELERATORS[profile.accelerator].locked(target, wheels, wsl)
+    sm = sm_of(requires, platform)
     return Needs(
-        sm=stated.sm or locked.sm,
-        sm_ptx=stated.sm_ptx if stated.sm else locked.sm_ptx,
-        gfx=stated.gfx or locked.gfx,
-        gfx_partly=stated.gfx_partly if stated.gfx else locked.gfx_partly,
-        nvidia_driver=stated.nvidia_driver or locked.nvidia_driver,
-        macos=stated.macos or locked.macos,
+        sm=sm or locked.sm,
+        sm_ptx=requires.sm_ptx if sm or target is None else locked.sm_ptx,
+        gfx=requires.gfx or locked.gfx,
+        gfx_partly=requires.gfx_partly if requires.gfx or target is None else locked.gfx_partly,
+        nvidia_driver=requires.nvidia_driver or locked.nvidia_driver,
+        macos=requires.macos or locked.macos,
         glibc=locked.glibc,
     )
 

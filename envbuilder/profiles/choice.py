@@ -58,16 +58,16 @@ def choose(
         return Chosen(profile=library.profile(configured), reason="set in the configuration")
     candidates = library.candidates()
     choice = choose_best(candidates, host, locks=library.locks(candidates), backend=backend)
-    framework, says_so = library.framework
+    framework, because = library.framework
     title = FRAMEWORKS[framework].title
     if choice.profile is None:
-        of_framework = f" with {title} ({says_so})" if says_so else ""
+        of_framework = f" with {title} ({because})" if because else ""
         raise HostError(
             f"no profile{of_framework} fits this machine: {choice.reason}", "See: envbuilder detect"
         )
     # Of the framework that nobody need ask for, nothing is said.
-    unusual = says_so and framework != DEFAULT
-    reason = f"{title}, because {says_so}; {choice.reason}" if unusual else choice.reason
+    unusual = because and framework != DEFAULT
+    reason = f"{title}, because {because}; {choice.reason}" if unusual else choice.reason
     judged = choice.judged[choice.profile]
     return Chosen(profile=library.profile(choice.profile), reason=reason, judged=judged)
 

@@ -33,7 +33,7 @@ class Variants(Protocol):
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The framework that the project is for, and what says so; "" if nothing does."""
+        """The framework that the project is for, and why; no reason for the default."""
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the names of the profiles to choose from."""
@@ -96,7 +96,7 @@ class Library:
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The framework to choose a profile of, and what says so; "" if nothing does."""
+        """The framework to choose a profile of, and why; no reason for the default."""
         return self._variants.framework if self._variants else (DEFAULT, "")
 
     def candidates(self, framework: types.Framework | None = None) -> tuple[Profile, ...]:

@@ -127,13 +127,13 @@ def _deb(file: File) -> str:
     return ""
 
 
-def _same_version(stated: str, locked: str) -> bool:
-    if stated.replace("_", "-") == locked.replace("_", "-"):
+def _same_version(in_file: str, locked: str) -> bool:
+    if in_file.replace("_", "-") == locked.replace("_", "-"):
         return True
     from packaging.version import InvalidVersion, Version
 
     try:
-        return Version(stated.replace("_", "-")) == Version(locked)
+        return Version(in_file.replace("_", "-")) == Version(locked)
     except InvalidVersion:
         return False
 
@@ -317,10 +317,10 @@ def decoded(read: bytes, path: Path, kind: type[_T], schema: int, name: str, com
         data = decoding.strict_json(read)
     except ValueError as error:
         raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
-    stated = data.get("schema") if isinstance(data, dict) else None
-    if stated != schema:
+    number = data.get("schema") if isinstance(data, dict) else None
+    if number != schema:
         raise InvalidError(
-            f"{path}: {name} schema {str(stated)[:20]} is unknown to this envbuilder (it reads"
+            f"{path}: {name} schema {str(number)[:20]} is unknown to this envbuilder (it reads"
             f" {schema})",
             f"Use a newer envbuilder, or make the lock again: {command}",
         )

@@ -278,9 +278,8 @@ class Profile(_Strict, frozen=True):
 
     def expected(self, python: types.PythonVersion | None) -> Expected:
         """Return what verification must observe with one Python; None: of any version."""
-        stated = self.expects
-        version = stated.versions.get(python, stated.version) if python else ""
-        values = msgspec.structs.asdict(stated) | {"version": version, "versions": {}}
+        version = self.expects.versions.get(python, self.expects.version) if python else ""
+        values = msgspec.structs.asdict(self.expects) | {"version": version, "versions": {}}
         return Expected(**values, framework=self.framework)
 
     def takes_lock(self, backend: str) -> bool:
@@ -328,10 +327,10 @@ def _merged(
     path = _find(name, folders)
     text = read_text(path)
     data = parse_yaml(text, str(path))
-    stated = data.get("name", name)
-    if stated != name:
-        is_text = isinstance(stated, str)
-        kind = shown(stated) if is_text else f"not text but {type(stated).__name__}"
+    inside = data.get("name", name)
+    if inside != name:
+        is_text = isinstance(inside, str)
+        kind = shown(inside) if is_text else f"not text but {type(inside).__name__}"
         raise InvalidError(f"{path}: name: is {kind}, but the file is named '{name}'")
     data["name"] = name
     parent = data.get("extends")
@@ -394,8 +393,8 @@ def _check(profile: Profile, where: str) -> None:
         raise InvalidError(f"{where}: python.default: must be one of python.supported")
     if profile.makes_images and not profile.image_pythons:
         raise InvalidError(f"{where}: base: the backend docker needs a base image")
-    for key, stated in (("base", profile.base), ("debian_base", profile.debian_base)):
-        stray = sorted(set(stated) - set(profile.python.supported))
+    for key, bases in (("base", profile.base), ("debian_base", profile.debian_base)):
+        stray = sorted(set(bases) - set(profile.python.supported))
         if stray:
             raise InvalidError(f"{where}: {key}.{stray[0]}: is not in python.supported")
     for key in ("system_packages", "debian_base"):

@@ -46,7 +46,7 @@ class ProjectProfiles:
     """One environment of a project, on each of the profiles that the project supports."""
 
     def __init__(self, definition: Definition, environment: str, project: Path) -> None:
-        environments.stated(definition, environment)  # raises, before anything is done, if missing
+        environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
         self._definition, self._project = definition, project
 
@@ -67,9 +67,9 @@ class ProjectProfiles:
                 f"the project does not support profile '{profile.name}'",
                 f"Add it to profiles: in {PROJECT_FILE}, which has {', '.join(listed)}.",
             )
-        name, says_so = self.framework
+        name, reason = self.framework
         if profile.framework != name:
-            because = f" ({says_so})" if says_so else ""
+            because = f" ({reason})" if reason else ""
             raise OtherFrameworkError(
                 f"profile '{profile.name}' has {FRAMEWORKS[profile.framework].title}, and the"
                 f" project is for {FRAMEWORKS[name].title}{because}",
@@ -80,7 +80,7 @@ class ProjectProfiles:
 
     @cached_property
     def framework(self) -> tuple[types.Framework, str]:
-        """The framework that the project is for, and what says so; "" if nothing does."""
+        """The framework that the project is for, and why; no reason for the default."""
         return framework_of(self._definition, self.contents.requirements)
 
     def lock_path(self, name: str) -> Path:
@@ -140,10 +140,10 @@ _TARGETS = tuple(product(types.PLATFORMS, (f"3.{minor}" for minor in range(10, 1
 
 
 def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.Framework, str]:
-    """Return the framework, and what says so; the default and "" if nothing does.
+    """Return the framework of a project, and why; the default has no reason.
 
     A framework that is required counts before packages that are made for one. Raise `InvalidError`
-    if several are required and none is stated: with one stated, the others are ordinary packages.
+    if several are required and the file names none: else the others are ordinary packages.
     """
     if definition.framework:
         return definition.framework, f"{PROJECT_FILE} says so"
@@ -180,8 +180,8 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
 
     Raise `InvalidError` if a line cannot be combined with the profile.
     """
-    stated, python = contents.stated, _python(profile, contents)
-    packages = [p for p in stated.system_packages if p not in profile.system_packages]
+    environment, python = contents.environment, _python(profile, contents)
+    packages = [p for p in environment.system_packages if p not in profile.system_packages]
     if packages and profile.base and not profile.debian_suite:
         raise InvalidError(
             f"system_packages: profile '{profile.name}' does not say which Debian suite its base"
@@ -210,7 +210,7 @@ def adapt(profile: Profile, contents: Contents) -> Profile:
         system_packages=(*profile.system_packages, *packages),
         # Those of the profile are known to be nothing but files.
         unpack_packages=profile.unpack_packages and not packages,
-        environment={**profile.environment, **stated.environment},
+        environment={**profile.environment, **environment.environment},
         conda=from_conda if contents.conda else profile.conda,
         warnings=(*profile.warnings, *(note.removesuffix(".") for note in contents.notes)),
     )
@@ -300,7 +300,7 @@ def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -
 
 
 def _conda_versions(profile: Profile, lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the versions that are stated for conda packages, as constraints on wheels.
+    """Yield the versions of conda packages as constraints on wheels.
 
     Wheels are found first, so another version of the same library would hide conda's.
     """
@@ -335,7 +335,7 @@ def _python(profile: Profile, contents: Contents) -> Python:
         raise InvalidError(
             f"the project needs Python {limits}; profile '{profile.name}' has"
             f" {', '.join(profile.python.supported)}",
-            "Change what is stated there so that one of these fits all of it, or leave the profile"
+            "Change these limits so that one of its versions fits all, or leave the profile"
             " out of profiles:.",
         )
     default = profile.python.default if profile.python.default in allowed else allowed[-1]

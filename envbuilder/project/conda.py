@@ -46,7 +46,7 @@ class Spec(Struct, frozen=True):
     """As in a `CondaSpec`, without blanks: `1.26.*`, `==1.26.4`, `>=1.26,<2`; empty for any."""
     channel: str = ""
     build: str = ""
-    """The build, if it is stated exactly."""
+    """The build, if it is an exact one."""
 
     def text(self) -> str:
         """Return the spec as profiles have it."""
@@ -73,24 +73,24 @@ def parse(text: str, where: str) -> Spec:
 
     Raises `InvalidError` for forms that are not supported.
     """
-    stated = f"{where}: {escaped(text, 100)}"
+    subject = f"{where}: {escaped(text, 100)}"
     match = _SPEC.match(text.strip())
     if match is None or len(text) > LONGEST:
         raise InvalidError(
-            f"{stated}: not a conda package",
+            f"{subject}: not a conda package",
             "Write a name and perhaps versions, such as numpy=1.26 or numpy>=1.26,<2.",
         )
-    versions, build = _versions_and_build(match["rest"], stated)
+    versions, build = _versions_and_build(match["rest"], subject)
     if "*" in build:
         raise InvalidError(
-            f"{stated}: a build by a pattern is not supported",
+            f"{subject}: a build by a pattern is not supported",
             "Delete the part after the version; what depends on the hardware is for the profile to"
             " choose.",
         )
     return Spec(match["name"].lower(), versions, match["channel"] or "", build)
 
 
-def _versions_and_build(rest: str, stated: str) -> tuple[str, str]:
+def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
     """Return versions and build of what follows a name, such as `=1.26`, ` >=1.26, <2`."""
     rest, build = re.sub(r"\s*([,|=<>!~])\s*", r"\1", rest.strip()), ""
     # A single = matches all versions that begin so, unless a build follows: numpy=1.26.4=py312_0.
@@ -104,7 +104,7 @@ def _versions_and_build(rest: str, stated: str) -> tuple[str, str]:
         versions = "" if rest == "*" else re.sub(r"==(?=[^,|]*\*)", "", rest)
     if versions and not _VERSIONS.match(versions):
         raise InvalidError(
-            f"{stated}: not a range of versions",
+            f"{subject}: not a range of versions",
             "Write it like this: numpy=1.26, numpy==1.26.4, numpy>=1.26,<2.",
         )
     return versions, build
@@ -269,7 +269,7 @@ def _of_pypi(spec: Spec, name: str, where: str) -> Line:
     specifier = spec.specifier()
     if specifier is None:
         raise InvalidError(
-            f"{where}: {escaped(spec.text(), 100)}: these versions cannot be stated for PyPI",
+            f"{where}: {escaped(spec.text(), 100)}: PyPI's packages cannot have these versions",
             f"Write one range, such as {spec.name}>=2.0,<3.",
         )
     return lines.line(lines.parse(f"{name}{specifier}", where), where)

@@ -54,7 +54,7 @@ class _File:
         self._before, self._text, self.environment = text, text, environment
         self._path = path
         self._changes: list[str] = []
-        environments.stated(self.definition, environment)  # raises if there is none
+        environments.merged(self.definition, environment)  # raises if there is none
 
     @property
     def definition(self) -> Definition:
@@ -161,8 +161,8 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
                 f"{file.where} does not list {name}, but environment '{other}' does",
                 f"Run: envbuilder remove {name}{option}",
             )
-    stated = environments.stated(file.definition, file.environment)
-    for source in map(environments.named_file, stated.requirements_from):
+    environment = environments.merged(file.definition, file.environment)
+    for source in map(environments.named_file, environment.requirements_from):
         read = environments.read(project, source.file, source.extras, source.groups)
         for line in read.requirements:
             if line.name == name:
@@ -223,7 +223,7 @@ _TAIL = """\
 class Source(Struct, frozen=True, kw_only=True):
     """A file that lists what a project requires."""
 
-    stated: RequirementFile
+    main: RequirementFile
     """The file as it is written down, without what is optional."""
     optional: RequirementFile | None = None
     """The same with all its extras and groups; None if it has none."""
@@ -253,27 +253,27 @@ def _lists_something(tables: Pyproject) -> bool:
 
 
 def _source(name: str, tables: Pyproject | None) -> Source:
-    stated = RequirementFile(file=name)
+    main = RequirementFile(file=name)
     if tables is None:
-        return Source(stated=stated)
+        return Source(main=main)
     extras = _names(tables.project.optional_dependencies if tables.project else ())
     groups = _names(tables.dependency_groups)
     optional = RequirementFile(file=name, extras=extras, groups=groups)
     if name == _PYPROJECT and groups and not tables.project:
         # Without a table [project] there is nothing but groups.
-        return Source(stated=optional)
-    return Source(stated=stated, optional=optional if extras or groups else None)
+        return Source(main=optional)
+    return Source(main=main, optional=optional if extras or groups else None)
 
 
 def others(folder: Path, chosen: Source | None) -> tuple[str, ...]:
     """Return more files that could be listed, for comments."""
-    is_lock = chosen is not None and chosen.stated.file in _LOCKS
-    listed = [source.stated.file for source in sources(folder)]
+    is_lock = chosen is not None and chosen.main.file in _LOCKS
+    listed = [source.main.file for source in sources(folder)]
     listed = [name for name in listed if not (is_lock and name == _PYPROJECT)]
     for pattern in _MORE:
         paths = sorted(islice(folder.glob(pattern), _MOST_ENTRIES))
         listed += [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
-    unused = dict.fromkeys(n for n in listed if chosen is None or n != chosen.stated.file)
+    unused = dict.fromkeys(n for n in listed if chosen is None or n != chosen.main.file)
     return tuple(_valid(unused, ProjectPath))
 
 
@@ -283,7 +283,7 @@ def first_text(chosen: Source | None, others: Sequence[str]) -> str:
     if chosen is None:
         files = f"# requirements_from: [{', '.join(more or ['requirements.txt'])}]\n"
         return _HEAD + _NO_LIST + files + _TAIL
-    lines = [f"  - {_entry(chosen.stated)}"]
+    lines = [f"  - {_entry(chosen.main)}"]
     if chosen.optional:
         lines.append(f"  # - {_entry(chosen.optional)}")
     lines += [f"  # - {name}" for name in more]

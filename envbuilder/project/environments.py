@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 class Contents(Listed, frozen=True, kw_only=True):
     """All that an environment holds in addition to the profile of the hardware.
 
-    Its `pythons` are what `python:` allows, if it is stated, and what each file does.
+    Its `pythons` are what `python:` allows, if it is there, and what each file does.
     """
 
-    stated: Environment
+    environment: Environment
     read_from: tuple[str, ...] = ()
     """The files that all of this was read from, by their paths in the project."""
 
@@ -49,7 +49,7 @@ def names(definition: Definition) -> tuple[str, ...]:
     return (DEFAULT, *definition.environments)
 
 
-def stated(definition: Definition, name: str) -> Environment:
+def merged(definition: Definition, name: str) -> Environment:
     """Return an environment: the top-level keys, and of another one its own in addition.
 
     Raise `InvalidError` if there is none of this name.
@@ -80,7 +80,7 @@ def of(settings: Settings) -> Environment:
     """Return the environment in the settings; an empty one outside of a project."""
     if settings.definition is None:
         return Environment()
-    return stated(settings.definition, settings.environment)
+    return merged(settings.definition, settings.environment)
 
 
 def contents(definition: Definition, name: str, project: Path) -> Contents:
@@ -93,7 +93,7 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
     stated_pythons = (Line(f"=={version}.*", where) for version, where in python)
     read_from = (*(f.file for f in files), *chain.from_iterable(e.included for e in every))
     return Contents(
-        stated=stated(definition, name),
+        environment=merged(definition, name),
         requirements=(
             *_lines(definition, name, project),
             *chain.from_iterable(each.requirements for each in every),
@@ -119,14 +119,14 @@ def entries(
 ) -> Iterator[tuple[Any, str]]:
     """Yield what a key holds at the top level and in an environment, with places.
 
-    Of a list or mapping each item; of another value, if it is stated, that alone.
+    Of a list or mapping each item; of another value that alone.
     """
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
         parts.append((["environments", name], definition.environments[name]))
     path = project / PROJECT_FILE  # which `init` has not written yet
-    stated = path.is_file() and any(getattr(part, key) for _, part in parts)
-    text = read_text(path) if stated else ""
+    is_used = path.is_file() and any(getattr(part, key) for _, part in parts)
+    text = read_text(path) if is_used else ""
     for above, part in parts:
         value = getattr(part, key)
         value = value if isinstance(value, tuple | dict) else tuple(filter(None, [value]))

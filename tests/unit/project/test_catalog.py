@@ -142,7 +142,7 @@ def contents(*requirements: str, **changes: Any) -> Contents:
         key: changes.pop(key) for key in list(changes) if key in Environment.__struct_fields__
     }
     fields: dict[str, Any] = {
-        "stated": Environment(**environment), "requirements": lines(*requirements),
+        "environment": Environment(**environment), "requirements": lines(*requirements),
         "constraints": (), "pythons": (), "conda": (), "channels": (), "notes": (),
     }  # fmt: skip
     return Contents(**{**fields, **changes})

@@ -275,7 +275,7 @@ def test_the_text_for_a_shape_of_project(tmp_path: Path, shape: str) -> None:
 def test_the_best_file_comes_first_and_the_others_follow(tmp_path: Path) -> None:
     names = ["environment.yaml", "pylock.toml", "requirements.txt", "uv.lock"]
     lay(tmp_path, {"pyproject.toml": PYPROJECT, **dict.fromkeys(names, "")})
-    files = [source.stated.file for source in edit.sources(tmp_path)]
+    files = [source.main.file for source in edit.sources(tmp_path)]
     assert files == [
         *("uv.lock", "pylock.toml", "pyproject.toml", "requirements.txt", "environment.yaml")
     ]
@@ -284,7 +284,7 @@ def test_the_best_file_comes_first_and_the_others_follow(tmp_path: Path) -> None
 def test_a_file_that_cannot_be_read_is_a_source(tmp_path: Path) -> None:
     """Its reader says what is wrong with it."""
     (tmp_path / "pyproject.toml").write_text("[project\n")
-    assert edit.sources(tmp_path) == (edit.Source(stated=RequirementFile(file="pyproject.toml")),)
+    assert edit.sources(tmp_path) == (edit.Source(main=RequirementFile(file="pyproject.toml")),)
 
 
 def test_few_names_are_mentioned_and_none_can_add_a_line(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_few_names_are_mentioned_and_none_can_add_a_line(tmp_path: Path) -> None
     st.lists(st.from_regex(r"\A[a-z0-9._ ,#{}\[\]&-]{1,20}\.txt\Z"), max_size=9),
 )
 def test_whatever_is_mentioned_changes_nothing(name: str | None, mentioned: list[str]) -> None:
-    chosen = edit.Source(stated=RequirementFile(file=name)) if name else None
+    chosen = edit.Source(main=RequirementFile(file=name)) if name else None
     text = edit.first_text(chosen, mentioned)
     assert definition(text).requirements_from == ((name,) if name else ())
     assert len(text.splitlines()) <= 15

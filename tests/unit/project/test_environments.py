@@ -59,7 +59,7 @@ DEFINITION = Definition(
 
 
 def test_another_environment_has_what_the_top_level_has_and_its_own() -> None:
-    test = environments.stated(DEFINITION, "test")
+    test = environments.merged(DEFINITION, "test")
     assert test == Environment(
         python="3.12",
         requirements=("einops", "rich>=13", "pytest"),
@@ -72,15 +72,15 @@ def test_another_environment_has_what_the_top_level_has_and_its_own() -> None:
         ports=(8000, 1),
         volumes={"models": "/m", "./data": "/data"},
     )
-    assert environments.stated(DEFINITION, "old").python == "3.11"
-    assert environments.stated(DEFINITION, "old").command == DEFINITION.command
-    assert environments.stated(DEFINITION, "default") is DEFINITION
+    assert environments.merged(DEFINITION, "old").python == "3.11"
+    assert environments.merged(DEFINITION, "old").command == DEFINITION.command
+    assert environments.merged(DEFINITION, "default") is DEFINITION
     assert environments.names(DEFINITION) == ("default", "test", "old")
 
 
 def test_an_environment_that_there_is_not() -> None:
     with pytest.raises(InvalidError, match=r"envbuilder.yaml has no environment 'prod'") as raised:
-        environments.stated(DEFINITION, "prod")
+        environments.merged(DEFINITION, "prod")
     assert raised.value.hint == "It has: default, test, old."
 
 
