@@ -164,11 +164,11 @@ def _stock(profile: Profile | None, locked: Sequence[File], source: str, setting
     files = [f for f in locked if f.source == source]
     if profile is None or not files:
         return ""
-    here, folders = store.Store.of(settings), fetch.find_links()
+    local, folders = store.Store.of(settings), fetch.find_links()
     missing = [
         f
         for f in files
-        if not here.has(f.sha256) and not any((d / f.basename).is_file() for d in folders)
+        if not local.has(f.sha256) and not any((d / f.basename).is_file() for d in folders)
     ]
     if missing:
         count = f"{len(missing)} of the {len(files)} files"

@@ -106,20 +106,22 @@ def _sentence(summary: Summary) -> str:
     left_out = sum(entry.outcome in LEFT_OUT for entry in summary.entries)
     examined = len(summary.entries) - left_out
     proven = sum(entry.outcome in PROVEN for entry in summary.entries)
-    said = []
+    sentences = []
     if examined:
         nodes = f"{proven:,} of {counted(examined, 'node')}"
         them = "it" if examined == 1 else "them"
-        said.append(f"{nodes} proved by training what was promised of {them}.")
+        sentences.append(f"{nodes} proved by training what was promised of {them}.")
     elif summary.entries or not summary.groups:
-        said.append("No node was examined.")
+        sentences.append("No node was examined.")
     if left_out:
-        said.append(f"{counted(left_out, 'node')} {'was' if left_out == 1 else 'were'} left out.")
+        sentences.append(
+            f"{counted(left_out, 'node')} {'was' if left_out == 1 else 'were'} left out."
+        )
     if summary.across:
-        said.append(table.together(summary))
+        sentences.append(table.together(summary))
     if not summary.attested:
-        said.append(table.NOT_ATTESTED)
-    return " ".join(said)
+        sentences.append(table.NOT_ATTESTED)
+    return " ".join(sentences)
 
 
 def _reasons(entries: Sequence[Entry]) -> list[tuple[int, Outcome, str]]:

@@ -198,7 +198,7 @@ def test_the_rule_on_decoding_sees(source: str) -> None:
 def test_pure_modules_do_not_reach_out(repository: Path) -> None:
     pure = {
         *("build/plan.py", "build/render.py", "core/types.py", "profiles/lock.py"),
-        *(f"profiles/{name}.py" for name in ("fit", "choice", "needs", "accelerators", "gpus")),
+        *(f"profiles/{name}.py" for name in ("fit", "choice", "needs", "accelerators")),
         *(f"host/{name}.py" for name in ("model_fit", "describe", "model")),
         *(f"doctor/{name}.py" for name in ("accelerators", "diagnosis")),
     }

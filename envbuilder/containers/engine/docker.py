@@ -262,7 +262,7 @@ class DockerEngine(Engine):
                 return
             api.create_volume(name, labels=dict(labels))
             undo.callback(_discard, api.remove_volume, name)
-            made = api.create_container(
+            helper = api.create_container(
                 container.image,
                 command=["none"],
                 host_config=api.create_host_config(
@@ -272,9 +272,9 @@ class DockerEngine(Engine):
                 network_disabled=True,
             )
             try:
-                api.put_archive(made["Id"], "/", _folder(options["--user"]))
+                api.put_archive(helper["Id"], "/", _folder(options["--user"]))
             finally:
-                api.remove_container(made["Id"], force=True)
+                api.remove_container(helper["Id"], force=True)
             undo.pop_all()
 
     def knows_gpus(self) -> bool:

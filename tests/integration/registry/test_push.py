@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.build.attestations import PROVENANCE_TYPE as PROVENANCE
-from envbuilder.build.sbom import MEDIA_TYPE as SBOM
+from envbuilder.build.attestations import MEDIA_TYPES
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry.connection import Connection
@@ -71,7 +70,7 @@ def test_a_profile_is_pushed_with_its_documents(
     assert (built["artifact"]["kind"], built["artifact"]["ref"]) == ("registry", ref)
     image, _ = connect(ref).read_manifest("1")
     listed = attached(connect(ref), image.digest)
-    assert sorted(d.artifact_type or "" for d in listed) == sorted([SBOM, PROVENANCE])
+    assert sorted(d.artifact_type or "" for d in listed) == sorted(MEDIA_TYPES.values())
     try:
         docker_client.images.pull(ref)
         program = "import setuptools; print(setuptools.__version__)"
