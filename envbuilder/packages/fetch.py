@@ -45,10 +45,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File, Lock, Target
 
 
-_BY_PATH = frozenset({"deb", "conda"})
-"""Kinds of files that are located by path, without querying an index."""
-
-
 def find_links() -> tuple[Path, ...]:
     """Return the existing local folders of wheels that uv or pip is configured with."""
     places = pip.links(pip.sources(), os.environ)
@@ -101,15 +97,6 @@ def places() -> tuple[Place, ...]:
     return tuple(
         dict.fromkeys((*([] if no_index else listed), *(Place(url=u, flat=True) for u in flat)))
     )
-
-
-def _path_urls(file: File, settings: Settings) -> tuple[str, ...]:
-    """Return the URLs of a .deb or conda package, whose path the lock states; best first."""
-    if file.kind == "conda":
-        return (f"{indexes.url(file.source, settings)}/{file.file}",)
-    from envbuilder.packages.debian import suite
-
-    return suite.urls(file, settings)
 
 
 def uv_variables(source: str, settings: Settings) -> dict[str, str]:
@@ -190,8 +177,12 @@ def _locate(
     urls: dict[str, tuple[str, ...]] = {}
     by_source: dict[tuple[str, bool], list[File]] = {}
     for file in files:
-        if file.kind in _BY_PATH:
-            urls[file.sha256] = _path_urls(file, settings)
+        if file.kind == "conda":
+            urls[file.sha256] = (f"{indexes.url(file.source, settings)}/{file.file}",)
+        elif file.kind == "deb":
+            from envbuilder.packages.debian import suite
+
+            urls[file.sha256] = suite.urls(file, settings)
         else:
             by_source.setdefault((file.source, file.kind == "tool"), []).append(file)
     for (source, tools), group in by_source.items():

@@ -24,8 +24,6 @@ from envbuilder.profiles.library import require_signature
 from envbuilder.profiles.lock import File, content, decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.profile import Profile
     from envbuilder.signatures.statement import Signed
@@ -173,9 +171,12 @@ def _check(lock: Lock, path: Path) -> None:
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
             raise InvalidError(f"{where}: {twice[0]} appears twice")
-        if wrong := _problem(target.packages):
-            raise InvalidError(f"{where}: {wrong}")
         for package in target.packages:
+            stem = package.file.removesuffix(".conda").removesuffix(".tar.bz2")
+            if stem != f"{package.name}-{package.version}-{package.build}":
+                raise InvalidError(
+                    f"{where}: {package.file}: the file name does not match name, version and build"
+                )
             if package.subdir not in {target.subdir, "noarch"}:
                 raise InvalidError(f"{where}: {package.file} is a package for {package.subdir}")
         python = next((p.version for p in target.packages if p.name == "python"), "")
@@ -221,12 +222,3 @@ def require_usable(profile: Profile, lock: Lock | None) -> Lock:
             f"Run: {again(profile.name)}",
         )
     return lock
-
-
-def _problem(packages: Iterable[Package]) -> str:
-    """Return what is wrong with the packages of one target of a conda lock; empty if nothing is."""
-    for package in packages:
-        stem = package.file.removesuffix(".conda").removesuffix(".tar.bz2")
-        if stem != f"{package.name}-{package.version}-{package.build}":
-            return f"{package.file}: the file name does not match name, version and build"
-    return ""

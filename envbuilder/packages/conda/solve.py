@@ -87,14 +87,14 @@ def lock(
     records.require_rattler()
     urls = {name: indexes.url(name, settings) for name in profile.conda.channels}
     solver = _Solver(profile, urls, channels.gateway, origin)
-    solution = asyncio.run(_targets(solver, previous, on_progress))
+    found, missing = asyncio.run(_targets(solver, previous, on_progress))
     return Lock(
         schema=SCHEMA,
         profile=profile.name,
         inputs=inputs_digest(profile),
         channels=profile.conda.channels,
-        targets=solution.targets,
-        missing=solution.missing,
+        targets=found,
+        missing=missing,
     )
 
 
@@ -103,23 +103,12 @@ def specs(profile: Profile, python: str) -> tuple[str, ...]:
     return (f"python {python}.*", *profile.conda.packages)
 
 
-def _of(previous: Lock | None, platform: str, python: str) -> tuple[Package, ...]:
-    found = previous.targets if previous else ()
-    pair = (platform, python)
-    return next((t.packages for t in found if (t.platform, t.python) == pair), ())
-
-
-class _Solution(NamedTuple):
-    """The targets of a profile."""
-
-    targets: tuple[Target, ...]
-    missing: dict[str, str]
-
-
 async def _targets(
     solver: _Solver, previous: Lock | None, on_progress: Callable[[str], None]
-) -> _Solution:
+) -> tuple[tuple[Target, ...], dict[str, str]]:
+    """Solve each target; return those that can be, and why others cannot."""
     profile = solver.profile
+    before = {(t.platform, t.python): t.packages for t in (previous.targets if previous else ())}
     targets: list[Target] = []
     failures: list[InvalidError] = []
     missing: dict[str, str] = {}
@@ -127,7 +116,7 @@ async def _targets(
         for python in profile.python.supported:
             on_progress(f"{profile.name}: solving {platform} with Python {python}")
             where = f"{profile.name}: {platform} with Python {python}"
-            locked = _of(previous, platform, python)
+            locked = before.get((platform, python), ())
             try:
                 packages = await solver.packages(platform, python, locked)
             except UnsolvableError as problem:
@@ -149,7 +138,7 @@ async def _targets(
             )
     if not targets:
         raise failures[0]
-    return _Solution(tuple(targets), missing)
+    return tuple(targets), missing
 
 
 class _Solver(NamedTuple):
@@ -162,7 +151,7 @@ class _Solver(NamedTuple):
     origin: Profile | None
 
     async def packages(
-        self, platform: types.Platform, python: str, locked: Iterable[Package]
+        self, platform: types.Platform, python: str, locked: Sequence[Package]
     ) -> list[Package]:
         """Return the packages of a target. Raises `UnsolvableError`, and what py-rattler raises."""
         import rattler
@@ -213,24 +202,24 @@ def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
 
 
 async def _still_offered(
-    locked: Iterable[Package], gateway: Any, sources: list[Any], subdirs: list[Any]
+    locked: Sequence[Package], gateway: Any, sources: list[Any], subdirs: list[Any]
 ) -> list[Any]:
     """Return the channels' current records of packages that an earlier lock names.
 
     The solver would trust the lock even if a channel no longer has a package, or has other bytes.
     """
-    by_file = {p.as_file.file: p for p in locked}
-    if not by_file:
+    hashes = {p.as_file.file: p.sha256 for p in locked}
+    names = sorted({p.name for p in locked})
+    if not names:
         return []
-    answers = await gateway.query(
-        sources, subdirs, sorted({p.name for p in by_file.values()}), recursive=False
-    )
-    return [r for repodata in answers for r in repodata if _is(r, by_file)]
-
-
-def _is(record: Any, known: Mapping[str, Package]) -> bool:
-    same = known.get(f"{record.subdir}/{record.file_name}")
-    return same is not None and (not record.sha256 or record.sha256.hex() == same.sha256)
+    answers = await gateway.query(sources, subdirs, names, recursive=False)
+    return [
+        record
+        for repodata in answers
+        for record in repodata
+        if (sha256 := hashes.get(f"{record.subdir}/{record.file_name}"))
+        and (not record.sha256 or record.sha256.hex() == sha256)
+    ]
 
 
 def _virtual(name: str, text: str) -> Any:

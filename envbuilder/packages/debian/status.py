@@ -66,7 +66,10 @@ def of_contents(contents: dict[str, bytes], platform: types.Platform, where: str
     Raise `InvalidError` if it has no dpkg status.
     """
     files = {p: d for p, d in contents.items() if p.startswith(PATHS)}
-    return _parsed(files, platform, where)
+    packages = parse(files, ARCHITECTURES[platform])
+    if packages is None:
+        raise InvalidError(f"{where}: not a Debian system: it has no {FILE}")
+    return packages
 
 
 def of_engine(engine: Engine, ref: str, platform: types.Platform) -> dict[str, str] | None:
@@ -76,11 +79,4 @@ def of_engine(engine: Engine, ref: str, platform: types.Platform) -> dict[str, s
     `InvalidError` for an image without a dpkg status.
     """
     files = engine.files(ref, platform, PATHS, READ_LIMIT)
-    return None if files is None else _parsed(files, platform, ref)
-
-
-def _parsed(files: dict[str, bytes], platform: types.Platform, where: str) -> dict[str, str]:
-    packages = parse(files, ARCHITECTURES[platform])
-    if packages is None:
-        raise InvalidError(f"{where}: not a Debian system: it has no {FILE}")
-    return packages
+    return None if files is None else of_contents(files, platform, ref)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import time
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -105,15 +105,9 @@ def roots(source: str, settings: Settings, when: str = "") -> tuple[str, ...]:
     if override:
         return (override,)
     machine = machine_roots(_machine_entries()).get(source)
-    stamp = re.sub(r"[^0-9TZ]", "", when) or _today()
+    stamp = re.sub(r"[^0-9TZ]", "", when) or time.strftime("%Y%m%dT000000Z", time.gmtime())
     archive = indexes.url("debian-snapshot", settings).removesuffix("/debian")
     return (*([machine] if machine else []), f"{archive}/{source}/{stamp}")
-
-
-def _today() -> str:
-    import time
-
-    return time.strftime("%Y%m%dT000000Z", time.gmtime())
 
 
 def urls(file: File, settings: Settings) -> tuple[str, ...]:
@@ -233,7 +227,12 @@ def load(
             rolling = "Version" not in stated
         by = f"{name} Release of {_date(stated.get('Date', ''))}"
         path = f"main/binary-{architecture}/Packages.xz"
-        raw = _answer(read, f"{root}/dists/{name}/{path}")
+        try:
+            raw = read(f"{root}/dists/{name}/{path}")
+        except OSError as error:
+            raise BuildError(
+                f"the Debian mirror does not serve dists/{name}/{path}: {reason(error)}"
+            ) from error
         _verify(raw, text, path, name)
         pieces = archives.pieces(archives.unpacked(io.BytesIO(raw)), _LARGEST)
         try:
@@ -261,14 +260,6 @@ def _release(
             f"Set {indexes.variable(source)} to the URL of a mirror.",
         )
     return None
-
-
-def _answer(read: Callable[[str], bytes], url: str) -> bytes:
-    try:
-        return read(url)
-    except OSError as error:
-        path = urlsplit(url).path
-        raise BuildError(f"the Debian mirror does not serve {path}: {reason(error)}") from error
 
 
 def _read(url: str) -> bytes:

@@ -104,10 +104,21 @@ def uv_environment(
 
     URLs go into variables, not arguments: they may hold credentials, and arguments are public.
     """
-    result: dict[str, str] = {}
     own_index = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL")
-    if configuration.index_url and not own_index:
-        result["UV_DEFAULT_INDEX"] = configuration.index_url
+    translated = {
+        "UV_DEFAULT_INDEX": "" if own_index else configuration.index_url,
+        "UV_NO_INDEX": "1" if configuration.no_index and not own_index else "",
+        "UV_INSECURE_HOST": " ".join(configuration.trusted_hosts),
+        "SSL_CERT_FILE": configuration.cert,
+        "ALL_PROXY": "" if environ.get("all_proxy") else configuration.proxy,
+        "UV_HTTP_TIMEOUT": configuration.timeout if configuration.timeout.isdigit() else "",
+    }
+    # uv's own variables win; whether an index is used is decided by the index.
+    result = {
+        name: value
+        for name, value in translated.items()
+        if value and (name == "UV_NO_INDEX" or not environ.get(name))
+    }
     extra = environ.get("UV_INDEX", "").split()
     if not extra and not environ.get("UV_EXTRA_INDEX_URL"):
         # pip skips an extra index that does not exist; uv would stop.
@@ -122,16 +133,6 @@ def uv_environment(
             result["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if first or extra:
         result["UV_INDEX"] = " ".join((*first, *extra))
-    if configuration.no_index and not own_index:
-        result["UV_NO_INDEX"] = "1"
-    if configuration.trusted_hosts and not environ.get("UV_INSECURE_HOST"):
-        result["UV_INSECURE_HOST"] = " ".join(configuration.trusted_hosts)
-    if configuration.cert and not environ.get("SSL_CERT_FILE"):
-        result["SSL_CERT_FILE"] = configuration.cert
-    if configuration.proxy and not any(environ.get(v) for v in ("ALL_PROXY", "all_proxy")):
-        result["ALL_PROXY"] = configuration.proxy
-    if configuration.timeout.isdigit() and not environ.get("UV_HTTP_TIMEOUT"):
-        result["UV_HTTP_TIMEOUT"] = configuration.timeout
     return result
 
 
