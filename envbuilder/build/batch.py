@@ -26,7 +26,7 @@ from envbuilder.core.errors import (
     BuildError,
     EnvbuilderError,
 )
-from envbuilder.packages import space
+from envbuilder.packages.store import require_space
 from envbuilder.profiles.backends import makes_image
 from envbuilder.project import catalog
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from envbuilder.build.request import Build, Request
     from envbuilder.core.console import Progress, Task
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.space import Room
+    from envbuilder.packages.store import Room
     from envbuilder.profiles.lock import File
 
 _ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)
@@ -150,7 +150,7 @@ def _with_space(planned: Sequence[Outcome], settings: Settings) -> tuple[Outcome
         rooms += (replace(room, bytes=int(room.bytes * share)) for room in plan.room)
         files |= {f.sha256: f for f in plan.files}
     try:
-        space.require(files.values(), rooms, settings)
+        require_space(files.values(), rooms, settings)
     except BuildError as error:
         return tuple(o._replace(error=error) if o.profile in missing else o for o in planned)
     return tuple(planned)

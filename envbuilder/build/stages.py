@@ -198,18 +198,17 @@ def reuse(build: Build) -> Build:
 def fetch(build: Build, sharing: Sharing) -> Build:
     """Fetch the files that the store lacks, once there is room for them and for the result."""
     from envbuilder.build.image import base
-    from envbuilder.packages import space
     from envbuilder.packages.debian.deb import require_clean
     from envbuilder.packages.fetch import fetch as fetch_files
     from envbuilder.packages.python import wheel_conflicts
-    from envbuilder.packages.store import Store, objection
+    from envbuilder.packages.store import Store, objection, require_space
 
     plan, settings, progress = build.plan, build.settings, build.progress
     if changed := build.product.changed():
         progress.note(f"note: {changed}; it is built again")
     if settings.shared_store and (why := objection(settings.shared_store)):
         progress.note(f"warning: {why}; what it lacks is downloaded")
-    space.require(plan.files, plan.room, settings)
+    require_space(plan.files, plan.room, settings)
     try:
         base.require_python(plan, settings, progress)
     except BuildError as error:

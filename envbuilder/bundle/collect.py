@@ -33,10 +33,10 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, To
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, require_writable
 from envbuilder.core.text import is_public
-from envbuilder.packages import mnist, space
+from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.fetch import fetch
-from envbuilder.packages.store import Store
+from envbuilder.packages.store import Store, download_room, require_rooms
 from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import library as profile_library
 from envbuilder.profiles import lock as profile_lock
@@ -211,7 +211,7 @@ def files(
     groups = [(target, target.files) for target in targets]
     groups += [(targets[0], tools), (targets[0], conda)]
     locked = {f.sha256: f for _, group in groups for f in group}
-    space.require_rooms([space.downloads(locked.values(), settings)])
+    require_rooms([download_room(locked.values(), settings)])
     for target, group in groups:
         fetch(tuple({f.sha256: f for f in group}.values()), target, settings, progress)
     return tuple(locked.values())

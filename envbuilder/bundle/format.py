@@ -24,8 +24,7 @@ from envbuilder.core.decoding import explain
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import full_or_broken
 from envbuilder.core.text import shown
-from envbuilder.packages import space
-from envbuilder.packages.space import Room
+from envbuilder.packages.store import Room, require_rooms
 from envbuilder.payload.training.dataset import MNIST_SHA256
 
 if TYPE_CHECKING:
@@ -200,7 +199,7 @@ def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progr
     sha256 = hashlib.sha256(text).hexdigest()
     contents = {p.member.path: p.content for p in parts}
     total = sum(m.size for m in manifest.members)
-    space.require_rooms([Room(folder=str(path.absolute().parent), bytes=total)])
+    require_rooms([Room(folder=str(path.absolute().parent), bytes=total)])
     try:
         with (
             files.appearing(path) as out,

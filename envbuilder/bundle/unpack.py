@@ -23,9 +23,9 @@ from envbuilder.core import settings as core_settings
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, require_writable
-from envbuilder.packages import mnist, space
+from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.packages.store import Store
+from envbuilder.packages.store import Room, Store, require_rooms
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
 from envbuilder.project.catalog import ProjectProfiles
@@ -109,8 +109,8 @@ def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -
             texts, indexes = _checked(reader)
             changes = drafts(texts, settings, progress.note, force=force)
             missing = (m.size for m in reader.manifest.members if not _is_stored(m, settings))
-            room = space.Room(folder=str(settings.cache_dir), bytes=sum(missing))
-            space.require_rooms([room])
+            room = Room(folder=str(settings.cache_dir), bytes=sum(missing))
+            require_rooms([room])
             new, present = _store(reader, settings, progress)
             images = _laid_out(indexes, reader.manifest, settings)
             write(changes)

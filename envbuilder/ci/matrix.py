@@ -9,9 +9,9 @@ from msgspec import Struct
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks.entries import entries
-from envbuilder.packages import space
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda import lock as conda_locks
+from envbuilder.packages.store import unpacked
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.backends import makes_image
 from envbuilder.profiles.library import Library
@@ -266,7 +266,7 @@ def _row(
         lock=locked.path,
         conda_lock=locked.conda_path if backend == "conda" else "",
         cache_key="-".join((name, *digests)),
-        disk_bytes=sum(file.room for file in files) + space.unpacked(files),
+        disk_bytes=sum(file.room for file in files) + unpacked(files),
     )
 
 

@@ -19,9 +19,9 @@ from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.http import host_of, open_session, reason, request
 from envbuilder.doctor.problem import Problem
-from envbuilder.packages import fetch, space, store
+from envbuilder.packages import fetch, store
 from envbuilder.packages.python import indexes
-from envbuilder.packages.space import Disk, disks, downloads, existing
+from envbuilder.packages.store import Disk, Room, disks, download_room, existing, unpacked
 from envbuilder.profiles import lock as profile_lock
 
 if TYPE_CHECKING:
@@ -378,8 +378,8 @@ def _engine(host: Host) -> tuple[str, str]:
 def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...]:
     """Return the disks of the store and of environments, with the space the lock's files need."""
     files = _files(lock, host)
-    environment = space.Room(folder=str(settings.envs_dir), bytes=space.unpacked(files))
-    return disks((downloads(files, settings), environment))
+    environment = Room(folder=str(settings.envs_dir), bytes=unpacked(files))
+    return disks((download_room(files, settings), environment))
 
 
 def _shared_store(settings: Settings) -> str:

@@ -31,9 +31,8 @@ from envbuilder.core.http import (
     open_session,
 )
 from envbuilder.core.settings import require_writable
-from envbuilder.packages import space
 from envbuilder.packages.python import indexes
-from envbuilder.packages.store import Store
+from envbuilder.packages.store import Store, download_room, require_rooms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -145,7 +144,7 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
         with progress.task(f"look for {len(remaining)} files"):
             urls = _locate(target, remaining, settings)
         session = open_session()
-        space.require_rooms([space.downloads(remaining, settings)])
+        require_rooms([download_room(remaining, settings)])
         _download_all(remaining, urls, store, session, progress)
     return len(missing)
 

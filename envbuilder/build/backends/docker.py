@@ -46,7 +46,7 @@ from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout, oci_platform, place
 from envbuilder.core import types
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
-from envbuilder.packages.space import Room, unpacked
+from envbuilder.packages.store import Room, unpacked
 from envbuilder.profiles import backends
 from envbuilder.profiles.lock import Target, lock_digest
 

@@ -36,7 +36,7 @@ from envbuilder.containers.engine import connection
 from envbuilder.containers.oci import reference
 from envbuilder.core import types
 from envbuilder.core.errors import ToolError
-from envbuilder.packages.space import Room, unpacked
+from envbuilder.packages.store import Room, unpacked
 from envbuilder.profiles.lock import File, Target, lock_digest
 
 if TYPE_CHECKING:

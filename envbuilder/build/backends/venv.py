@@ -45,7 +45,7 @@ from envbuilder.core import files, process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.resources import OWN
-from envbuilder.packages.space import Room, unpacked
+from envbuilder.packages.store import Room, unpacked
 from envbuilder.payload.machine import threads
 from envbuilder.payload.start import Start
 from envbuilder.profiles.lock import Lock, Target, lock_digest, pythons, select

@@ -33,7 +33,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import fetch as origins
-from envbuilder.packages import space
+from envbuilder.packages import store
 from tests.conftest import missing
 from tests.integration.conftest import lay_tiny, start
 from tests.support import examples
@@ -293,7 +293,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_bundle(
         assert done.returncode == 1
         assert "not enough space" in done.stderr
         # It may fill up while we write.
-        monkeypatch.setattr(space, "require_rooms", lambda *args: None)
+        monkeypatch.setattr(store, "require_rooms", lambda *args: None)
         quiet = PlainProgress(lambda line: None)
         with form.opened(bundle) as reader:
             parts = [

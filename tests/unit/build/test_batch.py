@@ -22,8 +22,8 @@ from envbuilder.core.errors import (
     ToolError,
     VerifyError,
 )
-from envbuilder.packages import space
-from envbuilder.packages.space import Room
+from envbuilder.packages import store
+from envbuilder.packages.store import Room
 from tests.support.pipeline import Said, a_build
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def test_the_disks_must_have_room_for_all_builds_together(
     existing: str,
     built: list[str],
 ) -> None:
-    monkeypatch.setattr(space.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
     common, one, other = (SimpleNamespace(sha256=digit * 64, room=5) for digit in "abc")
     products.files = {"cpu": (common, one), "zendnn": (common, other)}
     products.existing = {"xpu", existing}

@@ -22,7 +22,7 @@ from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Configuration, Signatures
-from envbuilder.packages import mnist, space
+from envbuilder.packages import mnist, store
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
@@ -196,8 +196,8 @@ def test_two_at_once_are_refused(parts: tuple[Part, ...], manifest: Manifest, bu
 def test_a_full_disk_is_foreseen(
     parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = (space.Disk(folder=str(tmp_path), free=10, needed=10**9),)
-    monkeypatch.setattr(space, "disks", lambda rooms: full if [*rooms] else ())
+    full = (store.Disk(folder=str(tmp_path), free=10, needed=10**9),)
+    monkeypatch.setattr(store, "disks", lambda rooms: full if [*rooms] else ())
     with pytest.raises(BuildError, match="not enough space"):
         form.write(tmp_path / "x.tar", manifest, parts, QUIET)
     assert not (tmp_path / "x.tar").exists()

@@ -21,7 +21,7 @@ from envbuilder.bundle.format import Part
 from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
-from envbuilder.packages import space
+from envbuilder.packages import store
 from tests.support.bundles import QUIET, WHEEL, made_of, part, read, sha
 
 if TYPE_CHECKING:
@@ -405,12 +405,12 @@ def test_it_reports_bytes_and_returns_the_manifests_digest(
 def test_the_disk_that_is_written_to_needs_room_for_all_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[space.Room] = []
-    monkeypatch.setattr(space, "require_rooms", asked.extend)
+    asked: list[store.Room] = []
+    monkeypatch.setattr(form, "require_rooms", asked.extend)
     monkeypatch.chdir(tmp_path)
     parts = (SMALL, on_disk(tmp_path / "content"))
     form.write(Path("x.tar"), made_of(parts), parts, QUIET)
-    assert asked == [space.Room(folder=str(tmp_path), bytes=707)]
+    assert asked == [store.Room(folder=str(tmp_path), bytes=707)]
 
 
 @pytest.mark.parametrize("content", [CONTENT[1:], CONTENT + b"x", b"y" + CONTENT[1:], b""])

@@ -25,7 +25,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Signatures
 from envbuilder.core.settings import load as load_settings
-from envbuilder.packages import space
+from envbuilder.packages import store
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
@@ -92,19 +92,19 @@ def test_texts_larger_than_a_piece_arrive_whole(
 def test_room_is_needed_for_what_the_store_lacks(
     bundle: Path, manifest: Manifest, there: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[space.Room] = []
-    monkeypatch.setattr(space, "require_rooms", asked.extend)
+    asked: list[store.Room] = []
+    monkeypatch.setattr(unpacking, "require_rooms", asked.extend)
     Store(there.store_dir).take(sha(WHEEL), [WHEEL])
     unpack(bundle, there)
     lacking = sum(m.size for m in manifest.members) - len(WHEEL)
-    assert asked == [space.Room(folder=str(there.cache_dir), bytes=lacking)]
+    assert asked == [store.Room(folder=str(there.cache_dir), bytes=lacking)]
 
 
 def test_nothing_is_read_into_the_store_without_room(
     bundle: Path, there: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = (space.Disk(folder="/", free=10, needed=10**9),)
-    monkeypatch.setattr(space, "disks", lambda rooms: full if [*rooms] else ())
+    full = (store.Disk(folder="/", free=10, needed=10**9),)
+    monkeypatch.setattr(store, "disks", lambda rooms: full if [*rooms] else ())
     with pytest.raises(BuildError, match="not enough space"):
         unpack(bundle, there)
     assert not there.config_dir.parent.exists()
@@ -236,11 +236,11 @@ def test_a_base_image_is_found_by_its_digest_afterwards(
     layout = bases.obtain("python:3.11", digest, "linux/amd64", there, QUIET)
     assert str(layout.folder) == base.folder
     assert layout.manifest("linux/amd64").layers
-    asked: list[space.Room] = []
-    monkeypatch.setattr(space, "require_rooms", asked.extend)
+    asked: list[store.Room] = []
+    monkeypatch.setattr(unpacking, "require_rooms", asked.extend)
     assert unpack(path, there).new == 0
     texts = sum(p.member.size for p in parts if not Store.of(there).has(p.member.sha256))
-    assert asked == [space.Room(folder=str(there.cache_dir), bytes=texts)]
+    assert asked == [store.Room(folder=str(there.cache_dir), bytes=texts)]
     assert texts < 5000, "what is there needs no room"
 
 

@@ -27,7 +27,7 @@ from envbuilder.containers.oci import archive
 from envbuilder.core import process
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import interpreters, probe
-from envbuilder.packages import fetch, space
+from envbuilder.packages import fetch, store
 from envbuilder.packages.debian import deb
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles import lock as profile_lock
@@ -195,7 +195,7 @@ def world(
     monkeypatch.setattr(collect, "dataset", lambda *args: [])
     monkeypatch.setattr(collect, "bases", lambda bases, *args: ([], [str(b) for b in bases]))
     for module, name in (
-        (fetch, "fetch"), (space, "require"), (base, "require"),
+        (fetch, "fetch"), (store, "require_space"), (base, "require_python"),
         (deb, "require_clean"), (wheel_conflicts, "require_compatible"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, lambda *args: None)

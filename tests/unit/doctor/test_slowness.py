@@ -9,7 +9,7 @@ import pytest
 from envbuilder.doctor import diagnosis, surroundings
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host.model import Containers, Cpu, Engine, Host, Link, Memory
-from envbuilder.packages.space import Disk
+from envbuilder.packages.store import Disk
 from tests.support.broken_hosts import (
     ADA,
     ARC,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.packages import space, store
+from envbuilder.packages import store
 from envbuilder.packages.store import OWNED, Store
 from envbuilder.profiles.lock import File
 
@@ -204,12 +206,12 @@ def test_a_file_is_used_from_there_and_nothing_is_written_there(
 ) -> None:
     fill(tmp_path / "shared")
     before = snapshot(tmp_path / "shared")
-    store = Store.of(settings)
-    assert store.has(file(WHEEL).sha256)
-    assert store.checked(file(WHEEL)).is_relative_to(tmp_path / "shared")
+    ours = Store.of(settings)
+    assert ours.has(file(WHEEL).sha256)
+    assert ours.checked(file(WHEEL)).is_relative_to(tmp_path / "shared")
     (tmp_path / "work").mkdir()
-    assert store.link(file(WHEEL), tmp_path / "work").read_bytes() == WHEEL
-    assert space.downloads([file(WHEEL)], settings).bytes == 0
+    assert ours.link(file(WHEEL), tmp_path / "work").read_bytes() == WHEEL
+    assert store.download_room([file(WHEEL)], settings).bytes == 0
     assert snapshot(tmp_path / "shared") == before, "linked, or written to"
     assert not (tmp_path / "cache").exists()
 
@@ -334,3 +336,63 @@ def test_a_closed_folder_is_named(tmp_path: Path, below: str) -> None:
         assert "Permission denied" in store.objection(root)
     finally:
         (root / below).chmod(0o700)
+
+
+# --- room on the disks
+
+TORCH_ROCM = 6_227_849_000
+
+
+def sized(size: int | None, about: int | None = None, sha256: str = "0" * 64) -> File:
+    return replace(file(b""), size=size, size_about=about, sha256=sha256)
+
+
+def require_space(wheels: list[File], own: Settings) -> None:
+    room = store.Room(folder=str(own.envs_dir), bytes=store.unpacked(wheels))
+    store.require_space(wheels, [room], own)
+
+
+@pytest.mark.parametrize(
+    ("wheels", "free", "message"),
+    [
+        ([sized(1000)], 2800, ""),
+        ([sized(1000)], 2799, "not enough space"),
+        ([sized(TORCH_ROCM)], 10**10, r"17\.4 GB are needed, 10\.0 GB are free"),
+        ([sized(None, TORCH_ROCM)], 17 * 10**9, r"17\.4 GB are needed, 17"),
+        ([sized(None), sized(5, sha256="1" * 64)], 0, "and 1 files of unknown size"),
+        ([sized(None)], 0, ""),
+    ],
+)
+def test_downloads_and_what_is_unpacked_need_room_on_one_disk(
+    found: Settings, monkeypatch: pytest.MonkeyPatch, wheels: list[File], free: int, message: str
+) -> None:
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    if not message:
+        require_space(wheels, found)
+        return
+    with pytest.raises(BuildError, match=message) as error:
+        require_space(wheels, found)
+    assert "envbuilder clean" in error.value.hint
+    assert "ENVBUILDER_CACHE_DIR" in error.value.hint
+
+
+def test_two_disks_need_room_apart(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = {str(found.envs_dir): 1, str(found.store_dir): 2}
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: SimpleNamespace(free=1900))
+    monkeypatch.setattr(store, "existing", lambda folder: folder)
+    stat = lambda self: SimpleNamespace(st_dev=devices.get(str(self), 3))  # noqa: E731
+    monkeypatch.setattr("pathlib.Path.stat", stat)
+    rooms = [store.Room(folder=folder, bytes=1900) for folder in devices]
+    store.require_rooms(rooms)
+    devices[str(found.envs_dir)] = 2
+    with pytest.raises(BuildError, match="not enough space"):
+        store.require_rooms(rooms)
+
+
+def test_what_the_store_has_needs_no_room(found: Settings) -> None:
+    mine = Store.of(found)
+    with mine.receiving(file(WHEEL)) as part:
+        part.write_bytes(WHEEL[:100])
+    assert store.download_room([file(WHEEL)], found).bytes == len(WHEEL) - 100
+    mine.take(file(WHEEL).sha256, [WHEEL])
+    assert store.download_room([file(WHEEL)], found).bytes == 0

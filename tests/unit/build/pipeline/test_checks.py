@@ -259,9 +259,9 @@ def test_wheels_are_compared_between_the_fetch_and_the_build(
 def test_a_full_disk_stops_a_build_before_the_fetch(
     found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from envbuilder.packages import space
+    from envbuilder.packages import store
 
-    monkeypatch.setattr(space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 5))
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 5))
     told = fails(found, BuildError, profile="cpu", backend="venv")
     assert "not enough space" in told
     assert doings == []
