@@ -99,12 +99,6 @@ def test_what_is_refused(devices: str, accelerator: str, said: str) -> None:
     assert "\x1b" not in caught.value.message
 
 
-def test_what_is_accepted() -> None:
-    for devices, accelerator in (("all", "cuda"), ("0,3", "xpu"), ("2", "cpu"), ("all", "cpu")):
-        parallel.require(devices, accelerator)
-    parallel.require(None, "mps")
-
-
 def test_the_first_device_asked_for_is_the_one_to_verify() -> None:
     assert parallel.selection("2,0", "cuda") == ("--index", "2")
     assert parallel.selection("all", "cuda") == ()
@@ -124,51 +118,38 @@ def test_a_good_report_is_believed() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "said"),
     [
-        {"efficiency": -1.0},
-        {"efficiency": 0.0},
-        {"efficiency": float("nan")},
-        {"efficiency": None},
-        {"samples_per_second": "fast"},
-        {"gradients_equal": False},
-        {"gradients_equal": None},
-        {"ranks": 0},
-        {"ranks": 3},
-        {"ranks": -1},
-        {"devices": []},
-        {"devices": [device(0), device(1, None)]},
-        {"devices": [device(0), device(1, 0.0)]},
-        {"devices": [device(0), device(-1)]},
-        {"devices": [device(1), device(1)]},
-        {"devices": [device(0), device(1, checks=[check("failed")])]},
-        {"checks": [check("failed")]},
-        {"status": "fine"},
-        {"reasons": None},
-    ],
-)
-def test_anything_odd_is_not_believed(changes: dict[str, Any]) -> None:
-    with pytest.raises(VerifyError):
-        model.check_scaling(scaled(**changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
+        *(({"efficiency": value}, "malformed") for value in (-1.0, 0.0, float("nan"))),
+        ({"samples_per_second": "fast"}, "malformed"),
+        ({"devices": [device(0), device(1, 0.0)]}, "malformed"),
+        ({"devices": [device(0), device(-1)]}, "malformed"),
+        ({"ranks": -1}, "malformed"),
+        ({"status": "fine"}, "malformed"),
+        ({"reasons": None}, "malformed"),
+        ({"anything": [1.0, float("inf")]}, "a number at .*anything.1. is not finite"),
         ({"checks": [check("failed")]}, "passed, although a check failed"),
+        ({"devices": [device(0), device(1, checks=[check("failed")])]}, "a check failed"),
         ({"ranks": 0, "devices": []}, "passed with 0 ranks on 0 devices"),
+        ({"ranks": 3}, "passed with 3 ranks on 2 devices"),
         ({"devices": [device(1), device(1)]}, "passed with 2 ranks on 1 devices"),
         ({"devices": [device(0), device(1, None)]}, "passed, although not every device trained"),
         ({"efficiency": None}, "passed, although the ranks did not train together"),
+        *(({"gradients_equal": value}, "did not train together") for value in (False, None)),
     ],
 )
-def test_why_devices_are_not_believed(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(VerifyError) as caught:
+def test_what_contradicts_itself_is_not_believed(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(VerifyError, match=said):
         model.check_scaling(scaled(**changes))
-    assert caught.value.message == f"the scaling report contradicts itself: {reason}"
-    with pytest.raises(VerifyError) as caught:
+    with pytest.raises(VerifyError, match=said):
         model.check({**measured(), "scaling": scaled(**changes)})
-    assert caught.value.message.endswith(f": passed, although several devices did not: {reason}")
+
+
+def test_only_a_report_that_failed_can_hold_devices_that_failed() -> None:
+    with pytest.raises(VerifyError, match=r"several devices did not: failed$"):
+        model.check({**measured(), "scaling": FAILED})
+    failed = measured(status="failed", reasons=["no"])
+    assert model.check({**failed, "scaling": FAILED}).scaling is not None
 
 
 @pytest.mark.parametrize(
@@ -194,25 +175,6 @@ def test_a_report_without_a_check_is_not_believed(changes: dict[str, Any], absen
 def test_one_device_alone_needs_no_joint_checks() -> None:
     alone = {"devices": [device(3)], "ranks": 1, "checks": checks("devices")}
     assert parallel.check_report(scaled(**alone), (3,)).status == "passed"
-
-
-def test_no_number_of_a_scaling_report_is_infinite() -> None:
-    with pytest.raises(VerifyError) as caught:
-        model.check_scaling(scaled(anything=[1.0, float("inf")]))
-    assert caught.value.message == (
-        "the scaling report is malformed: a number at $.anything[1] is not finite"
-    )
-
-
-def test_a_report_that_passed_cannot_hold_devices_that_failed() -> None:
-    assert model.check({**measured(), "scaling": scaled()}).scaling is not None
-    for spoilt in (FAILED, scaled(gradients_equal=False), {"devices": []}):
-        with pytest.raises(VerifyError):
-            model.check({**measured(), "scaling": spoilt})
-    with pytest.raises(VerifyError, match=r"several devices did not: failed$"):
-        model.check({**measured(), "scaling": FAILED})
-    failed = measured(status="failed", reasons=["no"])
-    assert model.check({**failed, "scaling": FAILED}).scaling is not None
 
 
 # ---- what becomes of the verdict

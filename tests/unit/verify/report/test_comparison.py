@@ -18,7 +18,7 @@ from envbuilder import cli
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.verify import page
-from envbuilder.verify.report import comparison, history, model, regression
+from envbuilder.verify.report import comparison, history, regression
 from tests.support.reports import CUDA, epoch, loaded, whole, written
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def test_a_row_says_what_the_report_says() -> None:
     assert (row.speedup, row.accuracy, row.status) == (10.0, 0.984, "passed")
     (row,) = comparison.rows([loaded()])
     assert (row.cpu_seconds, row.accelerator_seconds, row.speedup) == (20.0, None, None)
+    (row,) = comparison.rows([gpu("x", 1e300, status="failed")])
+    assert (row.accelerator_seconds, row.speedup) == (None, None), "a time that cannot be"
 
 
 def test_the_fastest_accelerator_is_first_and_what_does_not_compare_last() -> None:
@@ -80,12 +82,6 @@ def test_time_on_another_device_is_not_the_accelerators() -> None:
     device = {**CUDA["device"], "used": "cpu"}  # type: ignore[dict-item]
     (row,) = comparison.rows([loaded(status="failed", **{**CUDA, "device": device})])
     assert (row.accelerator_seconds, row.cpu_seconds, row.speedup) == (None, None, None)
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e300])
-def test_a_time_that_cannot_be_is_none(seconds: float) -> None:
-    (row,) = comparison.rows([gpu("x", seconds, status="failed")])
-    assert (row.accelerator_seconds, row.speedup) == (None, None)
 
 
 json_values = st.recursive(
@@ -137,6 +133,9 @@ def test_markdown_is_not_markup() -> None:
     line = comparison.markdown(comparison.rows([loaded(device__name=name)])).splitlines()[2]
     cell = line.removeprefix("| ").partition(" | ")[0]
     assert cell == r"a\|b\`c\`\*d\*\_e\_\<i\>\[f\](g)\\\|"
+    assert "a|b`c`*d*_e_&lt;i&gt;[f](g)" in page.render_comparison(
+        comparison.rows([loaded(device__name=name)])
+    )
 
 
 # ---- compare
@@ -203,10 +202,12 @@ def test_damaged_reports_are_all_named(tmp_path: Path, capsys: Shown) -> None:
     written(tmp_path / "r" / "good.json")
     (tmp_path / "r" / "empty.json").write_text("")
     (tmp_path / "r" / "other.json").write_text('{"schema": 2}')
-    assert run("r", "-o", "out") == 2
+    (tmp_path / "no").mkdir()
+    assert run("r", "no", "-o", "out") == 2
     said = capsys.readouterr().err
     assert "empty.json: damaged" in said
     assert "other.json: damaged" in said
+    assert "no: no report" in said
     assert "good.json" not in said
     assert not (tmp_path / "out").exists()
 
@@ -263,6 +264,7 @@ def seconds(*values: float) -> list[dict[str, Any]]:
         (seconds(20), seconds(26), "first", "passed"),
         (seconds(20), seconds(26.1), "first", "failed"),
         (seconds(20), seconds(1), "first", "passed"),
+        (seconds(20), seconds(1e300), "first", "failed"),
         # Warm epochs where both have one: the first, cold one may take what it likes.
         (seconds(20, 10), seconds(90, 12), "warm", "passed"),
         (seconds(20, 10), seconds(20, 14), "warm", "failed"),
@@ -300,18 +302,8 @@ def test_a_busy_machine_is_no_regression_and_it_is_said(
     assert f"in {which} verification: machine busy: epoch 1: it waited" in check["detail"]
     assert result["against"]["speed"] == "not_judged"
     assert judged(whole(), loaded())["against"]["speed"] == "judged"
-
-
-def test_accuracy_counts_on_a_busy_machine_too() -> None:
-    result = judged(whole(training__epochs=[epoch(20.0, 0.97)], **NOT_JUDGED), loaded())
-    assert result["status"] == "failed"
-    assert "less accurate" in result["reasons"][0]
-
-
-def test_another_quota_is_another_kind() -> None:
-    new, old = whole(threads={"quota": 0.5}), loaded("old.json", threads={"quota": None})
-    with pytest.raises(InvalidError, match=r"CPU quota: 0\.5, then unknown"):
-        regression.compare(model.check(new), old, 1.3, named=False)
+    worse = judged(whole(training__epochs=[epoch(20.0, 0.97)], **now), loaded(**before))
+    assert "less accurate" in worse["reasons"][0], "whatever the machine did"
 
 
 def test_times_of_a_busy_machine_are_marked_and_come_later(tmp_path: Path, capsys: Shown) -> None:
@@ -357,11 +349,6 @@ def test_accuracy(before: list[Any], now: list[Any], status: str) -> None:
     assert result["status"] == status
 
 
-def test_what_is_no_time_is_not_fast() -> None:
-    new = whole(training__epochs=[epoch(1e300)])
-    assert judged(new, loaded())["status"] == "failed"
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -372,6 +359,7 @@ def test_what_is_no_time_is_not_fast() -> None:
         ({"framework": {}}, "framework: torch 2.13.0+cpu, then unknown unknown"),
         ({"precision__matmul": "medium"}, "precision: float32, then bfloat16"),
         ({"precision": None}, "precision: float32, then unknown"),
+        ({"threads": {"quota": 0.5}}, "CPU quota: unknown, then 0.5"),
         ({"known__backend": "docker"}, "backend: venv, then docker"),
     ],
 )
@@ -428,25 +416,3 @@ def test_the_name_of_the_output_says_its_form(name: str, begins: str, tmp_path: 
     written(tmp_path / "a.json")
     assert run("a.json", "-o", name) == 0
     assert (tmp_path / name).read_text().startswith(begins)
-
-
-def test_nothing_in_a_report_is_markup_on_the_page() -> None:
-    name = "<script>alert(1)</script>"
-    text = page.render_comparison(comparison.rows([loaded(device__name=name)]))
-    assert "<script" not in text
-    assert "&lt;script&gt;" in text
-    assert "http:" not in text
-
-
-def test_a_folder_without_reports_hides_no_damaged_one(tmp_path: Path, capsys: Shown) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "bad.json").write_text("{")
-    assert run("bad.json", "empty") == 2
-    said = capsys.readouterr().err
-    assert "bad.json: damaged" in said
-    assert "empty: no report" in said
-
-
-def test_nothing_learned_is_an_accuracy() -> None:
-    (row,) = comparison.rows([loaded(status="failed", training__epochs=[epoch(accuracy=0.0)])])
-    assert row.accuracy == 0.0
