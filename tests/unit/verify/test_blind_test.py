@@ -57,7 +57,11 @@ def test_right_answers_are_scored(tmp_path: Path) -> None:
     assert score.loss == pytest.approx(0.0943)
 
 
-def test_wrong_answers_count(tmp_path: Path) -> None:
+def test_a_part_of_the_data_is_asked_and_a_wrong_answer_counts(tmp_path: Path) -> None:
+    test = BlindTest(Split(SPLIT.images, SPLIT.labels, 7), tmp_path)
+    test.ask()
+    assert (tmp_path / IMAGES).stat().st_mode & 0o777 == 0o644, "a container reads them"
+    assert len((tmp_path / IMAGES).read_bytes()) == 7 * PIXELS
     test, classes = asked(tmp_path)
     test.answer(answers([(classes[0] + 1) % 10, *classes[1:]]))
     assert test.score().accuracy == 1 - 1 / COUNT
@@ -82,17 +86,6 @@ def test_the_order_is_secret_and_no_image_is_one_of_the_file(tmp_path: Path) -> 
     known = {SPLIT.images[n * PIXELS : (n + 1) * PIXELS] for n in range(COUNT)}
     sent = {content[0][n * PIXELS : (n + 1) * PIXELS] for n in range(COUNT)}
     assert not known & sent
-
-
-def test_only_a_part_of_the_data_is_asked_where_only_that_is_used(tmp_path: Path) -> None:
-    test = BlindTest(Split(SPLIT.images, SPLIT.labels, 7), tmp_path)
-    test.ask()
-    assert len((tmp_path / IMAGES).read_bytes()) == 7 * PIXELS
-
-
-def test_a_container_can_read_the_questions(tmp_path: Path) -> None:
-    asked(tmp_path)
-    assert (tmp_path / IMAGES).stat().st_mode & 0o777 == 0o644
 
 
 NUMBER = "the number of answers is not the number of images"

@@ -243,12 +243,6 @@ def test_nothing_of_a_report_is_markup(poison: str) -> None:
     assert len(text) < 400_000
 
 
-def test_a_long_text_is_cut_and_says_so() -> None:
-    text = page.render(failing("import", "x" * 10_000))
-    assert "x" * 601 not in text
-    assert "(9,400 more characters)" in text
-
-
 odd = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 odd_values = st.recursive(
     odd, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
@@ -291,19 +285,6 @@ def test_depth_and_length_without_end() -> None:
         deep = {"x": [deep]}
     text = page.render(changed(anything=deep, more=["x" * 9000] * 9000, **{"k" * 9000: 1}))
     assert len(text) < 400_000
-
-
-def test_null_is_left_out_or_a_dash() -> None:
-    missing = changed(
-        **dict.fromkeys(("training", "precision", "baseline", "speedup", "measurements")),
-        status="failed",
-        reasons=["x"],
-    )
-    for key in ("profile", "envbuilder", "time", "fingerprint", "determinism", "traceback"):
-        missing[key] = None
-    text = page.render(missing)
-    assert "None" not in text
-    assert "null" not in text
 
 
 # The style
@@ -392,17 +373,11 @@ def test_nothing_that_cannot_be_shown_stays(value: Any) -> None:
     [
         ("<b>&", "&lt;b&gt;&amp;"),
         ("took 3.1 s", "took 3.1~s"),
-        ("23.5 GiB of 24 GB", "23.5~GiB of 24~GB"),
-        ("220 GFLOP/s, 1.2 TB/s, 60 %", "220~GFLOP/s, 1.2~TB/s, 60~%"),
-        ("3 min 12 s", "3~min 12~s"),
-        ("3 samples, 4 steps, 5 minutes, 6 Bytes", "3 samples, 4 steps, 5 minutes, 6 Bytes"),
+        ("220 GFLOP/s, 23.5 GiB, 60 %", "220~GFLOP/s, 23.5~GiB, 60~%"),
+        ("3 samples, 5 minutes, 6 Bytes", "3 samples, 5 minutes, 6 Bytes"),
     ],
 )
-def test_a_text(text: str, shown: str) -> None:
-    rendered = templates().from_string("{{ text }}").render(text=text)
-    assert rendered == shown.replace("~", "\N{NO-BREAK SPACE}")
-
-
-def test_code_is_marked_up_and_escaped_once() -> None:
-    rendered = templates().from_string("{{ text | code }}").render(text="Run `a <b>` & wait")
-    assert rendered == "Run <code>a &lt;b&gt;</code> &amp; wait"
+def test_texts_are_escaped_and_units_kept(text: str, shown: str) -> None:
+    rendered = templates().from_string("{{ text }}{{ '`<i>` &' | code }}").render(text=text)
+    code = "<code>&lt;i&gt;</code> &amp;"
+    assert rendered == shown.replace("~", "\N{NO-BREAK SPACE}") + code

@@ -89,12 +89,6 @@ def test_a_setting_that_did_not_take_effect_fails(monkeypatch: pytest.MonkeyPatc
     assert found["bfloat16 autocast"].verdict == "failed"
 
 
-def test_less_accuracy_is_seen() -> None:
-    machine = Machine(**{"--layout": 2.0})
-    machine.accuracies = {"--layout": 0.5}
-    assert verdicts(run(machine))["contiguous layout"] == "less accurate"
-
-
 def test_bfloat16_is_told_and_not_combined() -> None:
     machine = Machine(**{"--bfloat16": 2.0, "ACTIVE": 1.0, "--order": 1.5, "--batch 256": 2.0})
     outcome = run(machine)
@@ -121,10 +115,6 @@ def test_a_compiler_with_wrong_gradients_is_not_tried() -> None:
     assert machine.times("--compile") == 0
     assert [c.detail for c in outcome.compilers] == ["wrong gradients"]
     assert "torch.compile, inductor" not in verdicts(outcome)
-
-
-def test_a_compiler_that_is_right_is_tried() -> None:
-    machine = Machine(**{"--compile": 5.0})
     machine.compiler = {"backend": "inductor", "passed": True, "detail": "agree"}
     assert verdicts(run(machine, quick=False))["torch.compile, inductor"] == "helps"
 

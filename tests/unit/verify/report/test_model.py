@@ -52,13 +52,6 @@ def passing() -> dict[str, Any]:
     }
 
 
-def test_a_good_report_is_believed() -> None:
-    measured = model.check(passing())
-    assert measured.status == "passed"
-    assert measured.training is not None
-    assert measured.training.epochs[0].accuracy == 0.98
-
-
 EVIDENCE = ("cpu", "cpu-ipex", "cuda-forced-on-cpu", "zendnn")
 
 
@@ -100,7 +93,11 @@ def two_epochs(**earlier: Any) -> dict[str, Any]:
         (spoil("status", "great"), "malformed"),
         (spoil("device.used", "cuda"), "passed on cuda, although cpu"),
         (spoil("device.used", None), "although cpu was requested"),
-        (spoil("checks.0.status", "failed"), "checks failed: isolation"),
+        (
+            spoil("checks.1.status", "failed", spoil("checks.0.status", "failed")),
+            "report contradicts itself: passed, although these checks failed: "
+            + ", ".join(REQUIRED[:2]),
+        ),
         (spoil("training.epochs", []), "without a trained epoch"),
         (spoil("training.epochs.0.accuracy", None), "without a trained epoch"),
         (spoil("training.epochs.0.seconds", "20"), "malformed"),
@@ -130,31 +127,13 @@ def test_a_report_that_lies_or_is_damaged_is_refused(data: Any, said: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        (spoil("training", None), "contradicts itself: passed without a trained epoch"),
-        (
-            spoil("checks.1.status", "failed", spoil("checks.0.status", "failed")),
-            f"contradicts itself: passed, although these checks failed: {', '.join(REQUIRED[:2])}",
-        ),
-        (
-            spoil("training.epochs.0.loss", float("nan")),
-            "is malformed: a number at $.training.epochs[0].loss is not finite",
-        ),
-    ],
-)
-def test_why_a_report_is_refused(data: Any, problem: str) -> None:
-    with pytest.raises(VerifyError) as caught:
-        model.check(data)
-    assert caught.value.message == f"the payload's report {problem}"
-
-
-@pytest.mark.parametrize(
     ("key", "value"),
     [("seconds", 0.5), ("samples_per_second", 0.5), ("accuracy", 0.0), ("accuracy", 1.0)],
 )
 def test_a_slow_fast_or_bad_epoch_is_still_one(key: str, value: float) -> None:
-    assert model.check(spoil(f"training.epochs.0.{key}", value)).status == "passed"
+    found = model.check(spoil(f"training.epochs.0.{key}", value))
+    assert (found.status, getattr(found.epochs[0], key)) == ("passed", value)
+    assert found.measurements is found.determinism is None, "as in reports of older payloads"
 
 
 @pytest.mark.parametrize(("baseline", "seconds"), [(None, None), ({}, None), ({"seconds": 9}, 9)])
@@ -203,13 +182,6 @@ def test_a_report_with_measurements_is_believed() -> None:
     assert measured.determinism == Determinism(steps=20, equal=True, largest_difference=0.0)
     assert measured.training is not None
     assert measured.training.losses == ((1, 2.3), (6, None))
-
-
-def test_a_report_of_an_older_payload_has_none() -> None:
-    measured = model.check(passing())
-    assert measured.measurements is measured.determinism is None
-    assert measured.training is not None
-    assert measured.training.losses == ()
 
 
 @pytest.mark.parametrize("path", ["measurements", "determinism", *(
