@@ -34,8 +34,7 @@ from envbuilder.fleet.model import (
     Summary,
     named,
 )
-from envbuilder.verify.charts import position
-from envbuilder.verify.page import templates
+from envbuilder.verify.page import position, templates
 from envbuilder.verify.report.regression import MAX_SLOWDOWN
 
 if TYPE_CHECKING:

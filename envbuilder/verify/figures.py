@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from envbuilder.core.text import amount, duration, memory, percent, printable, rate, times
 from envbuilder.payload.frameworks import title
-from envbuilder.verify import charts
 from envbuilder.verify.report import comparison
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from envbuilder.verify.report.model import Report, Scaling, Speed
 
 STATUSES = ("passed", "failed", "warning", "skipped")
-MOST_DEVICES = 64
+MOST_DEVICES, MOST_RATES = 64, 12
 
 
 class Fact(Struct, frozen=True):
@@ -201,6 +200,36 @@ def training(report: Report) -> Iterator[str]:
         )
 
 
+def rates(measurements: Measurements | None) -> Iterator[Fact]:
+    """Yield the rates of matrix products, and what the last epoch reached of float32's."""
+    products = ((measurements.matmul if measurements else None) or ())[:MOST_RATES]
+    for each in products:
+        size = f"{each.size:,} × {each.size:,}"
+        yield Fact(f"{each.dtype} matrix product", rate(each.flops_per_second, "FLOP/s"), size)
+    single = max((m.flops_per_second for m in products if m.dtype == "float32"), default=None)
+    share = measurements.matmul_share if measurements else None
+    if single and share is not None:
+        note = f"{percent(share, 0)} of float32's"
+        yield Fact("The last epoch's computing", rate(share * single, "FLOP/s"), note)
+
+
+_PATHS = {
+    "device": "Inside the device's memory",
+    "host_to_device": "Host to device",
+    "host_to_device_pinned": "Host to device, pinned",
+    "device_to_host": "Device to host",
+    "device_to_host_pinned": "Device to host, pinned",
+    "device_to_device": "Device to device",
+}
+
+
+def bandwidths(measurements: Measurements | None) -> Iterator[Fact]:
+    """Yield the bandwidths of memory and copies; those of paths that do not exist are left out."""
+    for key, label in _PATHS.items():
+        if value := getattr(measurements.bandwidth if measurements else None, key, None):
+            yield Fact(label, rate(value, "B/s"))
+
+
 def measured(measurements: Measurements | None) -> Iterator[Fact]:
     """Yield the measurements that are single numbers."""
     if measurements is None:
@@ -225,15 +254,19 @@ def measured(measurements: Measurements | None) -> Iterator[Fact]:
 
 
 def memories(report: Report) -> list[Fact]:
-    """Return the sizes of the memories involved."""
+    """Return what training took of the device's memory, and the sizes of the memories involved."""
     device, host = report.device, report.host
+    peak = report.measurements.peak_memory_bytes if report.measurements else None
+    size = device.memory_bytes
+    of_all = f"of {memory(size)}, {percent(peak / size, 1)}" if peak and size else ""
     sizes = {
-        "Device memory": device.memory_bytes if device.requested != "cpu" else None,
+        "Device memory": size if device.requested != "cpu" else None,
         "Host memory": host.memory.total_bytes or host.memory_bytes,
         "Limit of the container or group": host.memory.limit_bytes,
         "Shared memory (/dev/shm)": host.memory.shm_bytes,
     }
-    return [Fact(label, memory(size)) for label, size in sizes.items() if size]
+    highest = [Fact("Highest use while training", memory(peak), of_all)] if peak else []
+    return [*highest, *(Fact(label, memory(size)) for label, size in sizes.items() if size)]
 
 
 def compiled(report: Report) -> list[dict[str, str]]:
@@ -313,7 +346,6 @@ def print_verdict(report: Report, console: Any) -> None:
     several = devices(report.scaling) or {"rows": [], "sentences": []}
     compilers = [tuple(row.values()) for row in compiled(report)]
     measurements = report.measurements
-    bars = (*charts.matmuls(measurements), *charts.bandwidths(measurements))
     parts = (
         _grid([Fact("Profile", report.profile or "-", report.backend or ""), *facts(report)]),
         _table((), [(Text(*_MARKS[c.status]), c.name, c.detail) for c in report.checks], columns=3),
@@ -324,7 +356,9 @@ def print_verdict(report: Report, console: Any) -> None:
             [
                 *figures(report),
                 *(Fact("Together", sentence) for sentence in several["sentences"]),
-                *(Fact(b.label, b.value, b.note) for b in (*bars, *charts.peak_memory(report))),
+                *rates(measurements),
+                *bandwidths(measurements),
+                *memories(report),
                 *measured(measurements),
             ]
         ),

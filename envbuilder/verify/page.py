@@ -7,16 +7,20 @@ that did not finish has its page, too.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import cache
 from itertools import islice
+from statistics import median
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from envbuilder.core import files, resources, text
 from envbuilder.core.errors import VerifyError
-from envbuilder.core.text import printable
-from envbuilder.verify import charts, figures
+from envbuilder.core.text import amount, duration, printable, times
+from envbuilder.verify import figures
 from envbuilder.verify.advice import advise
 from envbuilder.verify.figures import as_found
 from envbuilder.verify.report import comparison, model
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.verify.report.comparison import Row
-    from envbuilder.verify.report.model import Report
+    from envbuilder.verify.report.model import Baseline, Epoch, Report
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -55,15 +59,13 @@ def render(data: Mapping[str, Any]) -> str:
         figures=figures.figures(report),
         facts=figures.facts(report),
         checks=figures.checks(report),
-        epochs=charts.epochs(report),
+        epochs=epochs(report),
         passes=figures.passes(report),
         training=tuple(figures.training(report)),
-        loss=charts.losses(report),
-        accuracy=charts.accuracies(report),
-        matmuls=charts.matmuls(report.measurements),
-        bandwidths=charts.bandwidths(report.measurements),
+        loss=losses(report),
+        rates=tuple(figures.rates(report.measurements)),
+        bandwidths=tuple(figures.bandwidths(report.measurements)),
         measured=tuple(figures.measured(report.measurements)),
-        memory=charts.peak_memory(report),
         memories=figures.memories(report),
         compiled=figures.compiled(report),
         devices=figures.devices(report.scaling),
@@ -129,6 +131,148 @@ def _failed(report: Report) -> str:
         f"The work ran on {requested}, but something is wrong with it: do not rely on this"
         " environment on this machine."
     )
+
+
+# Charts: bars in percent of their frame, so that they fit a phone and a sheet of paper, and the
+# loss curve in a frame of 100 × 100. Text is never part of a drawing, and every drawing has a
+# description for screen readers.
+
+MOST_BARS = 8
+"""More warm epochs than this share one bar, their median; the table below lists them all."""
+FARTHEST = 1e30
+"""A loss or step beyond this is not drawn."""
+
+
+class Segment(Struct, frozen=True):
+    """A segment of a bar: `kind` is a CSS class; start and width are in percent."""
+
+    kind: str
+    start: float
+    width: float
+
+
+class Bar(Struct, frozen=True, kw_only=True):
+    """One row of a chart: label, value as text, bar, and a description for screen readers."""
+
+    label: str
+    value: str
+    note: str = ""
+    ratio: str = ""
+    segments: tuple[Segment, ...]
+    spoken: str
+
+
+def position(value: float, total: float) -> float:
+    """Return `value` in percent of `total`, clamped to 0 to 100."""
+    return round(min(max(100 * value / total, 0.0), 100.0), 2) if total > 0 else 0.0
+
+
+def epochs(report: Report) -> dict[str, list[Bar]]:
+    """Return bars of data and compute time: CPU baseline, first epoch, warm epochs.
+
+    Empty without an epoch that has a duration.
+    """
+    passes = [p for e in report.epochs if (p := _pass(e))]
+    baseline = _pass(report.baseline) if report.baseline else None
+    if not passes:
+        return {}
+    warm = [(f"Epoch {n}", p) for n, p in enumerate(passes[1:], 2)]
+    if len(warm) > MOST_BARS:
+        total, data, compute = (median(p[i] for _, p in warm) for i in range(3))
+        warm = [(f"Median of epochs 2 to {len(passes)}", (total, data, compute))]
+    longest = max(p[0] for p in [*passes, *([baseline] if baseline else [])])
+
+    def bar(label: str, parts: tuple[float, float, float], kind: str = "compute") -> Bar:
+        total, data, compute = parts
+        note = f"compute {duration(compute)}, data {duration(data)}"
+        ratio = f"{times(baseline[0] / total)} the CPU" if baseline and kind != "cpu" else ""
+        # A measured segment stays visible.
+        widths = [max(position(s, longest), 0.4) if s > 0 else 0.0 for s in (compute, data)]
+        first = min(widths[0], 100 - widths[1])
+        shown = (Segment(kind, 0, round(first, 2)), Segment("data", round(first, 2), widths[1]))
+        return Bar(
+            label=label,
+            value=duration(total),
+            note=note,
+            ratio=ratio,
+            segments=tuple(segment for segment in shown if segment.width > 0),
+            spoken=", ".join(filter(None, (f"{label}: {duration(total)}", note, ratio))),
+        )
+
+    return {
+        "baseline": [bar("The CPU, one epoch", baseline, "cpu")] if baseline else [],
+        "first": [bar("Epoch 1", passes[0])],
+        "warm": [bar(label, parts) for label, parts in warm],
+    }
+
+
+def _pass(epoch: Epoch | Baseline) -> tuple[float, float, float] | None:
+    """Return the seconds of a training pass: total, data, compute; None if it has no duration."""
+    total = epoch.seconds
+    if total is None or total <= 0:
+        return None
+    data = min(max(epoch.data_seconds or 0.0, 0.0), total)
+    return total, data, total - data
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """A curve in a frame of 100 × 100, ticks as (percent, text), and a description."""
+
+    path: str
+    ticks_y: tuple[tuple[float, str], ...]
+    ticks_x: tuple[str, ...]
+    logarithmic: bool
+    missing: int
+    spoken: str
+
+
+def losses(report: Report) -> Line | None:
+    """Return the loss over the steps; None if fewer than two points are recorded.
+
+    The scale is logarithmic if losses differ by more than a factor of ten.
+    """
+    points = [
+        (step, loss if loss is not None and abs(loss) < FARTHEST else None)
+        for step, loss in (report.training.losses if report.training else ())
+        if step < FARTHEST
+    ]
+    finite = [(step, loss) for step, loss in points if loss is not None]
+    if len(finite) < 2:
+        return None
+    values = [loss for _, loss in finite]
+    low, high = min(values), max(values)
+    logarithmic = 0 < low < high / 10
+    scale, back = (math.log, math.exp) if logarithmic else (float, float)
+    bottom, top = scale(low), scale(high)
+    first, last = min(s for s, _ in points), max(s for s, _ in points)
+
+    def place(step: float, loss: float | None) -> tuple[float, float | None]:
+        across = position(step - first, last - first)
+        return across, None if loss is None else 100 - position(scale(loss) - bottom, top - bottom)
+
+    return Line(
+        path=_path([place(*point) for point in points]),
+        ticks_y=tuple(
+            (100 - at, f"{back(bottom + (top - bottom) * at / 100):.3g}") for at in (0, 50, 100)
+        ),
+        ticks_x=tuple(f"{step:,.0f}" for step in (first, (first + last) // 2, last)),
+        logarithmic=logarithmic,
+        missing=len(points) - len(finite),
+        spoken=(
+            f"Training loss, from {amount(values[0])} at step {finite[0][0]:,.0f} to"
+            f" {amount(values[-1])} at step {finite[-1][0]:,.0f}; lowest {amount(low)}"
+        ),
+    )
+
+
+def _path(points: Sequence[tuple[float, float | None]]) -> str:
+    """Return an SVG path; a point without a value interrupts the line."""
+    parts, drawing = [], False
+    for x, y in points:
+        if y is not None:
+            parts.append(f"{'L' if drawing else 'M'}{x:.1f} {y:.1f}")
+        drawing = y is not None
+    return "".join(parts)
 
 
 # The rest of a report, as tables
