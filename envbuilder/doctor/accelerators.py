@@ -1,4 +1,4 @@
-"""Find what keeps the accelerators, or the requested profile, from working on this host.
+"""Find the problems of the accelerators, or of the requested profile, on this host.
 
 A fix is one sentence for each finding code and each GPU obstacle. A test checks that every obstacle
 in `host.Obstacle` and every code of a finding has a sentence.
@@ -51,7 +51,7 @@ def problems(
     around: Around,
     requested: Profile | None,
 ) -> list[Problem]:
-    """Return what blocks the requested profile or, without one, each vendor's best profile."""
+    """Return the problems of the requested profile, or else of each vendor's best profile."""
     look = _Look(host, candidates, locks, around)
     if requested is not None:
         result = look.of_profile(requested, requested=True)
@@ -149,7 +149,7 @@ class _Look:
         return self.level(profile), len(lasting)
 
     def of_nothing(self) -> list[Problem]:
-        """Return what blocks the simplest profile, for hosts that no profile fits."""
+        """Return the problems of the simplest profile, for hosts that no profile fits."""
         plainest = [p for p in self.profiles if p.accelerator == "cpu"] or self.profiles
         if not plainest:
             return []

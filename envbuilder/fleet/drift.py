@@ -135,7 +135,7 @@ def compare(earlier: Summary, now: Summary) -> Drift:
 
 
 def sentences(drift: Drift) -> list[str]:
-    """Return what a comparison showed of the nodes, of their speed, and what it left out."""
+    """Sum up a comparison: changes, speed, and nodes whose GPUs were not compared."""
     number = Counter(change.kind for change in drift.changes)
     nodes = counted(drift.common, "node")
     shown = [f"Nothing changed on {nodes}."]

@@ -165,8 +165,8 @@ def last_words(folder: Path, node: str, job: str) -> str:
         return ""
     printed = [line.strip() for line in lines if line.strip()]
     others = [line for line in printed if not line.startswith("srun: ")] or printed
-    stated = [line for line in others if "error: " in line] or others
-    return printable(stated[-1], LONGEST_REASON) if stated else ""
+    errors = [line for line in others if "error: " in line] or others
+    return printable(errors[-1], LONGEST_REASON) if errors else ""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Decide which nodes train together, and what became of them. Pure."""
+"""Decide which nodes train together, and judge their results. Pure."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _parts(nodes: Sequence[str], gpus: int) -> Iterator[tuple[str, ...]]:
 
 
 def unexamined(members: Members, outcome: Outcome, detail: str, job: str | None = None) -> Group:
-    """Return what became of a group that sent no result."""
+    """Return a group that sent no result, with its outcome."""
     return Group(
         name=members.name,
         nodes=members.nodes,
@@ -110,7 +110,7 @@ def unexamined(members: Members, outcome: Outcome, detail: str, job: str | None 
 
 
 def examined(members: Members, run: str, job: str, content: bytes) -> Group:
-    """Return what became of a group from what its first node sent, which may be anything."""
+    """Judge a group by the bytes that its first node sent, which may be anything."""
     try:
         sent = decoding.strict_json(content)
     except ValueError as error:
@@ -119,7 +119,7 @@ def examined(members: Members, run: str, job: str, content: bytes) -> Group:
 
 
 def of_result(members: Members, attempt: str, job: str, sent: Any) -> Group:
-    """Return what became of a group from its result as data, which may be anything."""
+    """Judge a group by its result as data, which may be anything."""
     try:
         result = decoding.convert(sent, parallel.Result)
         _require_identity(result, members, attempt)

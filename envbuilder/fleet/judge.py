@@ -87,7 +87,7 @@ def unexamined(promise: Promise, outcome: Outcome, detail: str, job: str | None 
 
 
 def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
-    """Return the entry of a node from what it sent, which may be anything."""
+    """Judge a node by the bytes that it sent, which may be anything."""
     try:
         result = _parsed(content, run=run, job=job, node=promise.node)
         report = None if result.report is None else model.check(result.report)
@@ -184,7 +184,7 @@ def _entry(promise: Promise, outcome: Outcome, detail: str, job: str | None) -> 
 
 
 def _without_report(result: Result) -> tuple[Outcome, str]:
-    """Return what became of a node that sent no report, and its error."""
+    """Return the outcome of a node that sent no report, and its error."""
     if result.exit_code is None:
         return "timed-out", f"stopped after {amount(result.seconds)} s"
     # The first line of an error message, or the last line of anything else.

@@ -248,9 +248,9 @@ class Summary(Struct, frozen=True, kw_only=True):
         return proven and (bool(together) or not self.across)
 
 
-def epochs(stated: int | None, *, quick: bool) -> int:
-    """Return how many training passes nodes make: those that are stated, or the usual number."""
-    return stated or (SUBSET_EPOCHS if quick else 1)
+def epochs(requested: int | None, *, quick: bool) -> int:
+    """Return the number of training passes of a node: as requested, or the usual one."""
+    return requested or (SUBSET_EPOCHS if quick else 1)
 
 
 def new_run(stamp: str) -> str:

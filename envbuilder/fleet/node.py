@@ -1,4 +1,4 @@
-"""What a job does on its node: see what is there, verify, and write the result."""
+"""The part of a job on its node: detect the hardware, verify, and write the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST_MESSAGE = 4000
 
 
 def detected(settings: Settings) -> Detected:
-    """Return what this node is, and which profile fits it."""
+    """Detect this node, and the profile that fits it."""
     host = probe.host()
     try:
         profile = choice.choose(catalog.library(settings), settings, host).profile.name

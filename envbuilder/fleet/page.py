@@ -101,7 +101,7 @@ def _legend(entries: Iterable[Entry]) -> dict[Outcome, int]:
 
 
 def _sentence(summary: Summary) -> str:
-    """Return what the verdict of a run means."""
+    """Explain the verdict of a run."""
     left_out = sum(entry.outcome in LEFT_OUT for entry in summary.entries)
     examined = len(summary.entries) - left_out
     proven = sum(entry.outcome in PROVEN for entry in summary.entries)
@@ -175,7 +175,7 @@ def _detail(row: Entry | Group, *, job: bool = False) -> str:
 
 
 def _group(group: Group) -> dict[str, object]:
-    """Return what the page says about nodes that were to train together."""
+    """Return the texts about nodes that were to train together."""
     speed = group.images_per_second
     notes = (group.profile, group.device, f"{speed:,.0f} images/s" if speed else "")
     return {

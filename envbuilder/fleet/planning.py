@@ -40,7 +40,7 @@ _PASSED_ON = re.compile(
 
 
 class Common(Struct, frozen=True, kw_only=True):
-    """What all jobs of a run, or all of its groups' jobs, have in common.
+    """Settings that all jobs of a run, or all of its groups' jobs, share.
 
     It is read again with the plan of a run, and nothing of it may end a line of a script.
     """
@@ -176,7 +176,7 @@ def common(
     environ: Mapping[str, str],
     project: Path | None = None,
 ) -> Common:
-    """Return what the jobs of all nodes have in common; `command` starts envbuilder there."""
+    """Return the settings that all nodes' jobs share; `command` starts envbuilder there."""
     return Common(
         run=run,
         folder=str(folder),
@@ -284,7 +284,7 @@ def arguments(
     data: Path | None = None,
     python: Path | None = None,
 ) -> tuple[str, ...]:
-    """Return options that all nodes get, without those that are not stated."""
+    """Return the options that all nodes get."""
     options = {"--backend": backend, "--epochs": epochs, "--python": python, "--data": data}
     words = (word for name, value in options.items() if value for word in (name, str(value)))
     return (*(("--quick",) if quick else ()), *words)

@@ -368,7 +368,7 @@ class Run:
 
 
 def _line(verdict: Judged | Group) -> str:
-    """Return what became of a node or a group in one line."""
+    """Sum up a node or a group in one line."""
     if isinstance(verdict, Group):
         nodes = f"{len(verdict.nodes)} nodes together ({', '.join(verdict.nodes)})"
         return f"{nodes}: {verdict.outcome}: {verdict.detail}"

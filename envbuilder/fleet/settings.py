@@ -122,7 +122,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def conditions(self) -> str:
-        """Return what a node must be, for messages."""
+        """Return the conditions in words."""
         named = (("feature", self.feature), ("gres", self.gres), ("node", self.node))
         return ", ".join(f"{name} {value}" for name, value in named if value is not None)
 
@@ -246,7 +246,7 @@ def _is_own(option: str) -> bool:
 def promised(
     nodes: Iterable[Node], settings: FleetSettings, profile: str | None
 ) -> tuple[tuple[Promise, ...], tuple[Entry, ...]]:
-    """Return what nodes must prove, and the rows of those that get no job.
+    """Return the promises of nodes, and the rows of those that get no job.
 
     `profile` is promised of every node, whatever the settings say.
     """
@@ -272,7 +272,7 @@ def promised(
 
 
 def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
-    """Return what a node must prove; None if the settings have rules, and none is for it."""
+    """Return a node's promise; None if the settings have rules, and none is for it."""
     gpus = sum(r.count for r in node.resources if r.name == "gpu")
     if profile is not None:
         return Promise(node=node.name, profile=profile, why="--profile", gpus=gpus)

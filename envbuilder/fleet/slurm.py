@@ -154,7 +154,7 @@ class Slurm:
         )
 
     def exit_code(self, job: str) -> str:
-        """Return what a job ended with; empty if Slurm does not know it any more."""
+        """Return the exit code of a job; empty if Slurm does not know it any more."""
         done = _run("scontrol", "--oneliner", "show", "job", job)
         match = re.search(r"\bExitCode=([0-9]+):([0-9]+)", done.stdout)
         if done.returncode or match is None:
@@ -229,9 +229,9 @@ def _node(line: str) -> Node:
     fields = line.split("|", 4)
     if len(fields) < 5:
         raise _unexpected("sinfo", line)
-    name, stated, features, resources, reason = fields
-    state = stated.rstrip(_MARKS).lower()
-    silent = "*" in stated[len(state) :]
+    name, marked, features, resources, reason = fields
+    state = marked.rstrip(_MARKS).lower()
+    silent = "*" in marked[len(state) :]
     data = {
         "name": name,
         "state": printable(state, 40) + (", not responding" if silent else ""),

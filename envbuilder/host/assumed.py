@@ -127,4 +127,4 @@ _ASSUMABLE: dict[str, tuple[tuple[str, ...], _Assume]] = {
     "amd": (("gfx",), _amd),
     "intel": (("id",), _intel),
 }
-"""Vendor → the keys that may be stated, and what they change of a host; None if one is missing."""
+"""Vendor → its keys, and a function from their values to a host's changes; None: one is missing."""

@@ -283,16 +283,16 @@ def _cores(
     shared = {cpu: siblings for siblings in _siblings(snapshot, cpus) for cpu in siblings}
     if shared:
         return Counter(shared[cpu] for cpu in cpus) if cpus <= shared.keys() else None
-    stated = {
+    described = {
         # A machine with one socket may omit its number.
         processor.number: (processor.socket or 0, processor.core)
         for processor in processors
         if processor.core is not None
     }
-    counted = Counter(socket for socket, _ in set(stated.values()))
+    counted = Counter(socket for socket, _ in set(described.values()))
     if any(p.cores and p.cores != counted[p.socket or 0] for p in processors):
         return None
-    return Counter(stated[cpu] for cpu in cpus) if cpus and cpus <= stated.keys() else None
+    return Counter(described[cpu] for cpu in cpus) if cpus and cpus <= described.keys() else None
 
 
 def _siblings(snapshot: Snapshot, cpus: Iterable[int]) -> Iterator[frozenset[int]]:
@@ -308,8 +308,8 @@ def _siblings(snapshot: Snapshot, cpus: Iterable[int]) -> Iterator[frozenset[int
 def _sockets(
     snapshot: Snapshot, processors: Iterable[_Processor], everything: frozenset[int]
 ) -> int | None:
-    stated = {processor.number: processor.socket for processor in processors}
-    ids = {stated.get(cpu) for cpu in everything}
+    sockets = {processor.number: processor.socket for processor in processors}
+    ids = {sockets.get(cpu) for cpu in everything}
     if None not in ids:
         return len(ids) or None
     # "-1", which is not parsed as a number, on boards whose firmware does not report it.

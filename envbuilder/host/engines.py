@@ -244,7 +244,7 @@ def read(reader: Reader, *, full: bool) -> None:
 
 
 def decide(snapshot: Snapshot) -> Containers:
-    """Return what is available to run containers."""
+    """Return the engines, plugins, runtimes and devices for containers."""
     answers = _recorded(snapshot.files)
     version = _buildx_version(snapshot)
     devices, _ = specified_devices(snapshot, _spec_folders(answers))
@@ -263,7 +263,7 @@ def decide(snapshot: Snapshot) -> Containers:
 
 
 def notes(snapshot: Snapshot) -> list[str]:
-    """Return what could not be read, as notes."""
+    """Return notes on engines and specifications that could not be read."""
     answers = _recorded(snapshot.files)
     problems = [
         f"Whether an engine listens at {_shown(path)} is not known: {answer.error}."

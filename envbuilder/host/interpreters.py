@@ -93,7 +93,7 @@ class Answers:
         """Whether an answer of an earlier command was returned."""
 
     def get(self, path: Path) -> Answer | None:
-        """Return what the interpreter answered, if its file is still the same."""
+        """Return an interpreter's answer, if its file is still the same."""
         entry = self._entries.get(str(path))
         if entry is None or entry.identity != _identity(path):
             return None
@@ -264,7 +264,7 @@ class _Search:
         return Path(line) if done.returncode == 0 and line else None
 
     def rejections(self) -> str:
-        """Return what was found and why it was rejected, for an error message."""
+        """Return the candidates with the reasons for their rejection, for an error message."""
         texts = [
             f"{path} ({answer if isinstance(answer, str) else 'Python ' + answer.version})"
             for path, answer in self._judged.items()
@@ -324,8 +324,8 @@ class _Search:
     def _base(self, inside: Answer) -> Answer:
         minor = ".".join(inside.version.split(".")[:2])
         folder = Path(inside.base_prefix) / "bin"
-        stated = [Path(inside.base_executable)] if inside.base_executable else []
-        for path in (*stated, folder / f"python{minor}", folder / "python3"):
+        known = [Path(inside.base_executable)] if inside.base_executable else []
+        for path in (*known, folder / f"python{minor}", folder / "python3"):
             if path.is_relative_to(inside.prefix) or not path.is_file():
                 continue
             try:

@@ -85,13 +85,13 @@ class Scrubber:
         return stand_in
 
     def home_plugin(self, path: str) -> str:
-        """Return a plugin in the user's home where every replay looks for one."""
+        """Map a plugin below the user's home to the folder where every replay looks for one."""
         inside = f"{self._home}/.docker/cli-plugins/"
         return f"{_PLUGINS}/{path.removeprefix(inside)}" if path.startswith(inside) else path
 
 
 def this_machine() -> Scrubber:
-    """Return what must not show of this machine: its name, its user's name and home."""
+    """Return the scrubber of this machine's name, and of its user's name and home."""
     node = os.uname().nodename
     try:
         user = getpass.getuser()

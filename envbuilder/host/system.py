@@ -140,7 +140,7 @@ def _gpus(
 def _unknown(
     snapshot: Snapshot, devices: tuple[Device, ...], gpus: tuple[Gpu, ...], *, wsl: bool
 ) -> tuple[Gpu, ...]:
-    """Return what may be a GPU: its absence must not be concluded."""
+    """Return possible GPUs: their absence must not be concluded."""
     addresses = {gpu.bus for gpu in gpus}
     missing: list[tuple[str, Obstacle]] = [
         (f"The PCI device at {device.bus} could not be read.", "unread")

@@ -253,7 +253,7 @@ class Objects(Struct, frozen=True, kw_only=True):
 
 
 def pod_job(profile: Profile, *, subset: bool) -> Job:
-    """Return what a pod is to verify."""
+    """Return the verification of a pod."""
     data = Dataset(folder=Path(DATA), name=SUBSET if subset else ALL, subset=subset)
     # Any version will do if it depends on the image's Python.
     expects = profile.expected(None if profile.expects.versions else profile.image_python)

@@ -119,7 +119,7 @@ def _node(listed: _NodeObject) -> Node:
 def selected(
     settings: FleetSettings, listed: Sequence[Node] | None, profile: str | None
 ) -> Selection:
-    """Return what nodes must prove: those that the cluster lists, or else those of the settings.
+    """Select the nodes that the cluster lists, or else those of the settings.
 
     Raises `InvalidError` if no node is left, or if nothing says which profile a node is for.
     """

@@ -181,7 +181,7 @@ def _read_log(folder: Path, job: RenderedJob) -> Log | str:
 
 
 def parse_log(text: str) -> Log:
-    """Return what is in a log, where stdout and stderr are mixed; the last report counts."""
+    """Parse a log, where stdout and stderr are mixed; the last report counts."""
     report, run_name, error, last = None, "", "", ""
     for line in text.splitlines():
         if not line.startswith(_EVENT):

@@ -71,7 +71,7 @@ def read(reader: Reader) -> None:
 
 
 def shared(snapshot: Snapshot, *, wsl: bool, container: bool) -> Access | None:
-    """Return what is wrong with the nodes that every CUDA program opens; None if nothing is."""
+    """Return the problem of the nodes that every CUDA program opens; None without one."""
     if wsl:
         return _node(snapshot, _WINDOWS, container=container)
     problem = _node(snapshot, _CONTROL, container=container)
@@ -159,7 +159,7 @@ def _missing(snapshot: Snapshot, path: str, *, container: bool) -> Access:
 
 
 def of_modes(snapshot: Snapshot, device: Device, minor: int | None) -> Access | None:
-    """Return what keeps CUDA programs from a card, or limits them; None if nothing does."""
+    """Return what keeps CUDA programs from a card, or limits them; None for an ordinary card."""
     return _of_instances(snapshot, device, minor) if device.mig else _of_fabric(snapshot, device)
 
 

@@ -275,7 +275,7 @@ USABLE = Access("usable")
 
 
 def driver(device: Device, names: Sequence[str], framework: str) -> Access | None:
-    """Return what is wrong with the kernel driver of a GPU, which must be one of `names`."""
+    """Return the problem of a GPU's kernel driver, which must be one of `names`."""
     needs = f"{framework} needs {' or '.join(names)}"
     if device.bound is False:
         detail = f"No kernel driver is bound to it: {needs}."
@@ -289,7 +289,7 @@ def driver(device: Device, names: Sequence[str], framework: str) -> Access | Non
 
 
 def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
-    """Return what is wrong with the render node of a GPU, such as /dev/dri/renderD128."""
+    """Return the problem of a GPU's render node, such as /dev/dri/renderD128."""
     if node is None:
         detail = "Which node in /dev/dri is its render node could not be read."
         return Access("unknown", detail, "node-unread")
