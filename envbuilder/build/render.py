@@ -20,7 +20,7 @@ from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import Profile, require_backend
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.packages.conda.lock import Lock as CondaLock
@@ -45,7 +45,8 @@ IMAGE_TARGETS: Mapping[RenderTarget, str] = MappingProxyType(
 CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit", "pixi")
 """Targets for conda, mamba, micromamba and pixi; all but the first require a conda lock."""
 
-
+BAKE: Final = "bake"
+_BAKE_FILE = "docker-bake.hcl"
 _NOTHING = Environment()
 
 
@@ -99,35 +100,24 @@ def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
         for file in target.of_kind("wheel"):
             by_pin.setdefault((file.name.lower(), file.version), []).append((target, file))
     lines = []
-    for (name, version), entries in sorted(by_pin.items()):
+    for _, entries in sorted(by_pin.items()):
         platforms = list(dict.fromkeys(t.platform for t, _ in entries))
-        everywhere = len(platforms) == len(targets)
-        files = {f.sha256: f for _, f in entries}
-        lines.append(
-            Requirement(
-                name=name,
-                version=version,
-                marker="" if everywhere else _marker(platforms),
-                hashes=tuple(sorted(files)),
-                files=tuple(files[h] for h in sorted(files)),
-            )
-        )
+        marker = "" if len(platforms) == len(targets) else _marker(platforms)
+        lines.append(_line((file for _, file in entries), marker))
     return tuple(lines)
 
 
-def _tools(lock: Lock, targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
-    """Return the locked uv as a line: a Dockerfile runs it on the platforms of its targets."""
-    files = {f.sha256: f for f in (lock.tool(t.platform) for t in targets)}
-    hashes = tuple(sorted(files))
-    uv = files[hashes[0]]
-    line = Requirement(
-        name=uv.name,
-        version=uv.version,
-        marker="",
-        hashes=hashes,
-        files=tuple(files[h] for h in hashes),
+def _line(files: Iterable[File], marker: str = "") -> Requirement:
+    """Return the line of files of one version, of which any may be installed."""
+    by_hash = dict(sorted((file.sha256, file) for file in files))
+    ordered = tuple(by_hash.values())
+    return Requirement(
+        name=ordered[0].name.lower(),
+        version=ordered[0].version,
+        marker=marker,
+        hashes=tuple(by_hash),
+        files=ordered,
     )
-    return (line,)
 
 
 def _marker(platforms: list[types.Platform]) -> str:
@@ -141,9 +131,8 @@ def requirements_text(
     profile: Profile, lock: Lock, targets: tuple[Target, ...], python: str
 ) -> str:
     """Return the requirements file that builds install from: with hashes, without an index."""
-    return _file(
-        "requirements.txt", "requirements.txt.j2", _context(profile, lock, targets, python)
-    )
+    context = _context(profile, lock, targets, python)
+    return _rendered("requirements.txt", "requirements.txt.j2", context).content.decode()
 
 
 def placeholder_urls(lock: Lock) -> dict[str, str]:
@@ -184,8 +173,9 @@ def render(
             image |= {"project": project, "variables": project.variables(image["variables"])}
         yield from _dockerfile(context, image, IMAGE_TARGETS[target])
         return
-    context["indexes"] = _index_urls(profile, public_urls)
-    context["private"] = sorted(private.intersection(profile.indexes.values()))
+    indexes = sorted(set(profile.indexes.values()))
+    context["indexes"] = tuple(public_urls[name] for name in indexes if name in public_urls)
+    context["private"] = [name for name in indexes if name in private]
     if target == "script":
         if _needs_conda(profile):
             require_backend(profile, "venv")
@@ -273,7 +263,8 @@ def _image(
         "volumes": (),
         "project": None,
         "variables": conventions.variables(profile),
-        "tools": _tools(context["lock"], targets),
+        # A Dockerfile runs the locked uv on the platforms of its targets.
+        "tools": (_line(context["lock"].tool(t.platform) for t in targets),),
         "private": sorted(set(private).intersection(profile.indexes.values())),
         "private_archives": sorted({f.source for fs in debs.values() for f in fs} & set(private)),
         "debs": debs if any(debs.values()) else {},
@@ -334,23 +325,14 @@ def _context(
     }
 
 
-def _index_urls(profile: Profile, urls: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the URLs of the indexes from which the profile takes some of its packages."""
-    return tuple(urls[name] for name in sorted(set(profile.indexes.values())) if name in urls)
-
-
 def _rendered(
     name: str, template: str, context: Mapping[str, Any], folder: str = ""
 ) -> RenderedFile:
-    return RenderedFile(name=folder + name, content=_file(name, template, context).encode())
+    text = filled(template, {**context, "file_name": name})
+    return RenderedFile(name=folder + name, content=text.encode())
 
 
-def _file(name: str, template: str, context: Mapping[str, Any]) -> str:
-    return filled(template, {**context, "file_name": name})
-
-
-BAKE: Final = "bake"
-_BAKE_FILE = "docker-bake.hcl"
+# --- a bake file: one target for each profile and platform, built from rendered Dockerfiles
 
 
 class BakeSource(Struct, frozen=True, kw_only=True):
@@ -381,64 +363,54 @@ def bake_files(
     `assignments`: `builders:` of the configuration. Raises `InvalidError` if a profile has no
     Dockerfile, or two targets or groups would have one name.
     """
-    folders = [
-        (source, [*render(
-            *(source.profile, source.lock, "dockerfile", source.python, source.urls),
-            project=project,
-        )])
-        for source in sources
-    ]  # fmt: skip
-    targets = [target for source in sources for target in _bake_targets(source)]
-    groups = _groups(targets)
-    context = {
-        "mark": MARK,
-        "targets": targets,
-        "groups": groups,
-        "amd": "linux-amd64" in groups,
-        "arm": "linux-arm64" in groups,
-        "assigned": _assigned(targets, assignments) if assignments else {},
-    }
-    text = filled("bake/docker-bake.hcl.j2", context)
-    yield RenderedFile(name=_BAKE_FILE, content=text.encode())
-    for source, rendered in folders:
-        for file in rendered:
-            yield replace(file, name=f"{source.profile.name}/{file.name}")
-
-
-def _bake_targets(source: BakeSource) -> Iterator[BakeTarget]:
-    for target in targets_for(source.lock, source.python):
-        if target.platform in backends.PLATFORMS:
-            suffix = target.platform.replace("/", "-")
-            name = source.profile.name
-            yield BakeTarget(
-                name=f"{name}-{suffix}",
-                profile=name,
-                platform=target.platform,
-                tag=f"envbuilder/{name}:py{source.python}-{suffix}",
-            )
-
-
-def _groups(targets: Sequence[BakeTarget]) -> dict[str, list[str]]:
-    """Return the targets of each profile and each platform, by the group's name."""
-    profiles, platforms = dict[str, list[str]](), dict[str, list[str]]()
-    for target in targets:
-        profiles.setdefault(target.profile, []).append(target.name)
-        platforms.setdefault(target.platform.replace("/", "-"), []).append(target.name)
+    rendered, targets = list[RenderedFile](), list[BakeTarget]()
+    for source in sources:
+        name = source.profile.name
+        contents = (source.python, source.urls)
+        for file in render(source.profile, source.lock, "dockerfile", *contents, project=project):
+            rendered.append(replace(file, name=f"{name}/{file.name}"))
+        for target in targets_for(source.lock, source.python):
+            if target.platform in backends.PLATFORMS:
+                suffix = target.platform.replace("/", "-")
+                targets.append(
+                    BakeTarget(
+                        name=f"{name}-{suffix}",
+                        profile=name,
+                        platform=target.platform,
+                        tag=f"envbuilder/{name}:py{source.python}-{suffix}",
+                    )
+                )
+    profiles = _grouped(targets, lambda target: target.profile)
+    platforms = _grouped(targets, lambda target: target.platform.replace("/", "-"))
     taken = {"default", *platforms, *(target.name for target in targets)}
     for name in taken.intersection(profiles):
         raise InvalidError(
             f"'{name}' would name a group and something else in the bake file",
             "Leave this profile out, or rename it.",
         )
-    return profiles | platforms
+
+    def instance(target: BakeTarget) -> str:
+        return backends.assigned(assignments, target.profile, target.platform)
+
+    context = {
+        "mark": MARK,
+        "targets": targets,
+        "groups": profiles | platforms,
+        "amd": "linux-amd64" in platforms,
+        "arm": "linux-arm64" in platforms,
+        # Targets by their buildx instance; those of the empty name have none.
+        "assigned": _grouped(targets, instance) if assignments else {},
+    }
+    text = filled("bake/docker-bake.hcl.j2", context)
+    yield RenderedFile(name=_BAKE_FILE, content=text.encode())
+    yield from rendered
 
 
-def _assigned(
-    targets: Iterable[BakeTarget], assignments: Mapping[str, types.Instance]
+def _grouped(
+    targets: Iterable[BakeTarget], key: Callable[[BakeTarget], str]
 ) -> dict[str, list[str]]:
-    """Return the names of targets by their instance; that of those without one is empty."""
-    names: dict[str, list[str]] = {}
+    """Return the names of the targets by a key, in their order."""
+    groups: dict[str, list[str]] = {}
     for target in targets:
-        instance = backends.assigned(assignments, target.profile, target.platform)
-        names.setdefault(instance, []).append(target.name)
-    return names
+        groups.setdefault(key(target), []).append(target.name)
+    return groups

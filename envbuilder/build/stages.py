@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder.build.backends import devices
-from envbuilder.build.plan import BuildResult, MakeBase, Plan
+from envbuilder.build.plan import BuildResult, MakeBase
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.core.settings import Settings, require_own
 from envbuilder.host import probe
@@ -252,7 +252,12 @@ def attest(build: Build) -> Build:
     assert build.artifact is not None, "what was reused or executed"
     if not build.built:
         product.restore_names()
-    made_by = product.made_by() | _base_made_by(plan)
+    made_by = product.made_by()
+    for step in plan.steps:
+        if isinstance(step, MakeBase):
+            from envbuilder.build.image import debian_base
+
+            made_by |= debian_base.made_by(step)
     paths = attestations.ensure(
         *(plan, build.artifact, build.settings, build.progress),
         anew=build.built,
@@ -293,13 +298,3 @@ def deliver(build: Build) -> Build:
         made_by=build.made_by,
     )
     return replace(build, result=result)
-
-
-def _base_made_by(plan: Plan) -> dict[str, str]:
-    """Return the programs that make the plan's base → their versions; empty if it makes none."""
-    base = next((step for step in plan.steps if isinstance(step, MakeBase)), None)
-    if base is None:
-        return {}
-    from envbuilder.build.image import debian_base
-
-    return debian_base.made_by(base)

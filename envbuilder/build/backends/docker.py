@@ -67,35 +67,26 @@ _FASTER = "builder layers: it makes the same image as the Dockerfile, but faster
 
 def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     """Return why docker is not the default; empty if engine and base image are available."""
+    from envbuilder.build.image import debian_base
+
     python = request.python or profile.image_python
     if not connection.configured():
         return "no container engine was found"
-    if python in profile.debian_base and not request.base_image:
-        return _base_unavailable()
     base = profile.base.get(python)
-    if base is None:
+    is_made = python in profile.debian_base and not request.base_image
+    if base is None and not is_made:
         return f"the profile has no base image for Python {python}"
-    ref = image_base.base_ref(base, request, settings)
-    named = request.base_image or base.ref in settings.configuration.base_images
     try:
         with connection.connect() as engine:
-            if named or engine.image(ref):
+            if base is None or is_made:
+                debian_base.require_tool()
+                return ""
+            named = request.base_image or base.ref in settings.configuration.base_images
+            if named or engine.image(image_base.base_ref(base, request, settings)):
                 return ""
     except ToolError as error:
         return error.message
     return f"the base image {base.ref} is not in the engine"
-
-
-def _base_unavailable() -> str:
-    """Return why a base of Debian packages cannot be made for an engine; empty if it can."""
-    from envbuilder.build.image import debian_base
-
-    try:
-        connection.connect().close()
-        debian_base.require_tool()
-    except ToolError as error:
-        return error.message
-    return ""
 
 
 def prepare(build: Build) -> Product:
@@ -349,20 +340,6 @@ def prepare_dockerfile(build: Build, target: Target, engine: Engine) -> DockerEn
 # --- on a buildx instance
 
 
-def instance_command(instance: str) -> BuildCommand:
-    """Return how the instance builds an image."""
-    return BuildCommand(
-        builder=BUILDER,
-        argv=(
-            *("docker", "buildx", "build", "--progress", "plain", "--builder", instance),
-            *("--provenance=false", "--sbom=false"),
-        ),
-        digests_option="--metadata-file",
-        version_argv=("docker", "buildx", "inspect", instance),
-        takes_epoch=True,
-    )
-
-
 def prepare_on_instance(name: str, build: Build, target: Target) -> Product:
     """Find the base and plan; `ToolError` (exit 4) if there is no such instance, or no buildx.
 
@@ -382,10 +359,21 @@ def prepare_on_instance(name: str, build: Build, target: Target) -> Product:
     digest = Layout(Path(base.folder)).find(target.platform).digest if base.folder else ""
     instance = Instance(name=name, base=base.folder, base_digest=digest, made_by={})
 
+    command = BuildCommand(
+        builder=BUILDER,
+        argv=(
+            *("docker", "buildx", "build", "--progress", "plain", "--builder", name),
+            *("--provenance=false", "--sbom=false"),
+        ),
+        digests_option="--metadata-file",
+        version_argv=("docker", "buildx", "inspect", name),
+        takes_epoch=True,
+    )
+
     def planned() -> Plan:
         project = project_layer.planned(settings) if request.with_project else None
         return plan(
-            *(build, target, (base.ref, base.identity), instance_command(name)),
+            *(build, target, (base.ref, base.identity), command),
             project=project,
             instance=instance,
         )
