@@ -17,7 +17,7 @@ from requests import Request, Response
 from urllib3.response import HTTPResponse
 
 from envbuilder.build import execute, plan, reproduce, sbom
-from envbuilder.build.image import debian_base, debs, wheels
+from envbuilder.build.image import debian_base, system, wheels
 from envbuilder.bundle import format as bundle_format
 from envbuilder.bundle import unpack
 from envbuilder.containers.oci import archive, layer, reference, rootfs
@@ -172,7 +172,7 @@ def read_clean(path: Path, work: Path) -> None:
 
 
 def read_deb_files(path: Path, work: Path) -> None:
-    debs.members([(_file(path, "deb"), path)], _base())
+    system.unpacked_members([(_file(path, "deb"), path)], _base())
 
 
 def read_control(path: Path, work: Path) -> None:

@@ -28,25 +28,19 @@ from envbuilder.build.image.contents import (
 )
 from envbuilder.build.image.layer_cache import LayerCache, MadeLayers
 from envbuilder.build.image.parts import CUT, PAYLOAD, SPREAD, Part, cut, environment, parts
-from envbuilder.build.image.staging import Python, Stage
-from envbuilder.build.image.wheels import Packed, Wheel
+from envbuilder.build.image.wheels import Packed, Python, Stage, Wheel
 from envbuilder.build.payload import payload_pyz, payload_sha256
 from envbuilder.build.plan import Assemble, Step, UnpackTool
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layer import Layer, Member
-from envbuilder.containers.oci.layout import (
-    Layout,
-    digest_of,
-    place,
-)
+from envbuilder.containers.oci.layout import Bytes, Layout, digest_of, place
 from envbuilder.core import parallel, types
 from envbuilder.core.errors import EnvbuilderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from envbuilder.containers.oci.layout import Bytes
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
 

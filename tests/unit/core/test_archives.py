@@ -27,7 +27,7 @@ from envbuilder.packages.debian import deb
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles.lock import File
 from tests.support import debs
-from tests.unit.build.image.test_debs import found
+from tests.unit.build.image.test_system import found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

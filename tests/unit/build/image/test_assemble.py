@@ -18,7 +18,7 @@ from envbuilder.build import conventions
 from envbuilder.build.image import assemble, parts, system
 from envbuilder.build.image.assemble import WORTH, Assembly, Preloader
 from envbuilder.build.image.contents import Added, BaseContents
-from envbuilder.build.image.staging import Python, Stage
+from envbuilder.build.image.wheels import Python, Stage
 from envbuilder.build.plan import Assemble, Run, Step, System, UnpackTool
 from envbuilder.containers.engine import images
 from envbuilder.containers.oci import layer, rootfs

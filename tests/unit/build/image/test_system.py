@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.build.image import debs as packages
+from envbuilder.build.image import system
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
@@ -31,7 +31,7 @@ def found(folder: Path, *more: Member, **options: Any) -> dict[str, Member]:
         kind="deb", name=name, version=options.get("version", "1"), sha256="0" * 64, size=1,
         file=f"pool/{name}_1_amd64.deb", source="debian", provenance="read", by="test",
     )  # fmt: skip
-    return {m.path: m for m in packages.members([(file, path)], root)}
+    return {m.path: m for m in system.unpacked_members([(file, path)], root)}
 
 
 def test_files_lie_where_the_bases_links_lead_and_documentation_is_left_out(tmp_path: Path) -> None:
