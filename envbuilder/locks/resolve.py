@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from envbuilder.core import pip, process, types
 from envbuilder.core.settings import require_writable
@@ -29,18 +29,19 @@ from envbuilder.packages.python.uv import (
     write_index,
 )
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.lock import SCHEMA, Lock, Target, inputs_digest
+from envbuilder.profiles.lock import Target, inputs_digest, nothing
 from envbuilder.profiles.requirements import applies, distribution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
     from envbuilder.packages.python.uv import Found, Runner
-    from envbuilder.profiles.lock import File
+    from envbuilder.profiles.lock import File, Lock
     from envbuilder.profiles.profile import Profile
 
     Contents = Callable[[Sequence[Found], str], Mapping[str, Mapping[str, str]]]
+    Preferred = Callable[[str, str], dict[str, str]]
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
 
 _KIND_ORDER = {"wheel": 0, "deb": 1, "conda": 2, "oci": 3}
@@ -95,29 +96,25 @@ def resolve(
                 options=("--excludes", str(left_out)),
             )
             first = basis or (origin[1] if origin and not upgrade else None)
-            first = _without(first, upgrade_packages)
+            before = partial(_preferred, first, set(map(canonical, upgrade_packages)))
             debs = Debs(profile, settings, basis, on_progress, origin)
             read_contents = contents or partial(
                 wheel_conflicts.remote_contents, settings=settings, variables=variables
             )
             solution = _targets(
-                *(profile, debs, first, uv, read_contents, on_progress), partly=origin is not None
+                *(profile, debs, before, uv, read_contents, on_progress), partly=origin is not None
             )
             tools, tool_urls = _tools(profile, uv, [previous, origin and origin[1]], on_progress)
             urls = solution.urls | tool_urls
-            listed = Lock(
-                schema=SCHEMA,
-                profile=profile.name,
-                inputs=inputs_digest(profile),
-                state="locked",
-                reason="",
+            listed = replace(
+                nothing(profile),
                 tools=tools,
                 targets=solution.targets,
                 missing=solution.missing,
             )
             lock = _sized(listed, urls, previous, measure, on_progress)
     except UnresolvableError as reason:
-        return _unlocked(profile, str(reason))
+        return replace(nothing(profile), state="unlocked", reason=str(reason))
     return _judged(lock)
 
 
@@ -172,7 +169,7 @@ class _Solution(NamedTuple):
 def _targets(
     profile: Profile,
     debs: Debs,
-    basis: Lock | None,
+    before: Preferred,
     uv: Uv,
     contents: Contents,
     on_progress: Callable[[str], None],
@@ -188,9 +185,10 @@ def _targets(
     for platform in profile.platforms:
         for python in profile.python.supported:
             on_progress(f"{profile.name}: resolving {platform} with Python {python}")
-            before = _preferred(basis, platform, python)
             try:
-                wheels = target_wheels.of_target(profile, platform, python, before, uv)
+                wheels = target_wheels.of_target(
+                    profile, platform, python, before(platform, python), uv
+                )
                 wheels = target_wheels.compared(wheels, platform, python, contents(wheels, python))
             except UnresolvableError as reason:
                 if not partly:
@@ -231,7 +229,7 @@ def _tools(
     on_progress(f"{profile.name}: resolving uv {profile.tools.uv}")
     pin, python = f"uv=={profile.tools.uv}", profile.python.default
     resolved = {p: uv.compile([pin], p, python, {})[0] for p in types.PLATFORMS}
-    tools = {p: msgspec.structs.replace(w.file, kind="tool") for p, w in resolved.items()}
+    tools = {p: replace(w.file, kind="tool") for p, w in resolved.items()}
     return tools, {w.file.sha256: w.url for w in resolved.values()}
 
 
@@ -259,14 +257,12 @@ def _sized(
     def sized(file: File) -> File:
         size = sizes.get(file.sha256) if file.size is None else file.size
         about = file.size_about if size is None else None
-        return msgspec.structs.replace(file, size=size, size_about=about)
+        return replace(file, size=size, size_about=about)
 
-    return msgspec.structs.replace(
+    return replace(
         lock,
         tools={p: sized(f) for p, f in lock.tools.items()},
-        targets=tuple(
-            msgspec.structs.replace(t, files=tuple(sized(f) for f in t.files)) for t in lock.targets
-        ),
+        targets=tuple(replace(t, files=tuple(sized(f) for f in t.files)) for t in lock.targets),
     )
 
 
@@ -274,25 +270,15 @@ def _order(file: File) -> tuple[int, str, str]:
     return _KIND_ORDER[file.kind], file.name, file.file
 
 
-def _preferred(basis: Lock | None, platform: str, python: str) -> dict[str, str]:
+def _preferred(
+    basis: Lock | None, free: Collection[str], platform: str, python: str
+) -> dict[str, str]:
+    """Return the versions of a target's wheels in an earlier lock, without those that may move."""
     for target in basis.targets if basis else ():
         if (target.platform, target.python) == (platform, python):
-            return {f.name: f.version for f in target.of_kind("wheel")}
+            wheels = target.of_kind("wheel")
+            return {f.name: f.version for f in wheels if canonical(f.name) not in free}
     return {}
-
-
-def _without(lock: Lock | None, names: Iterable[str]) -> Lock | None:
-    """Return a lock without some packages, so that these may move and the others are fixed."""
-    free = {canonical(name) for name in names}
-    if lock is None or not free:
-        return lock
-    targets = tuple(
-        msgspec.structs.replace(
-            target, files=tuple(f for f in target.files if canonical(f.name) not in free)
-        )
-        for target in lock.targets
-    )
-    return msgspec.structs.replace(lock, targets=targets)
 
 
 def _judged(lock: Lock) -> Lock:
@@ -302,20 +288,8 @@ def _judged(lock: Lock) -> Lock:
     weak = sorted({f"{f.name} {f.version} ({w})" for f, w in named if f.provenance != "read"})
     if not weak:
         return lock
-    return msgspec.structs.replace(
+    return replace(
         lock,
         state="claimed",
         reason=f"hashes from public lock files, to be confirmed by the download: {'; '.join(weak)}",
-    )
-
-
-def _unlocked(profile: Profile, reason: str) -> Lock:
-    return Lock(
-        schema=SCHEMA,
-        profile=profile.name,
-        inputs=inputs_digest(profile),
-        state="unlocked",
-        reason=reason,
-        tools={},
-        targets=(),
     )

@@ -167,14 +167,6 @@ class _Locked(Struct, frozen=True, rename="kebab", kw_only=True):
     metadata: _Metadata = _Metadata()
 
 
-class _Conflict(Struct, frozen=True):
-    """An extra or a group that excludes others."""
-
-    package: str
-    extra: str = ""
-    group: str = ""
-
-
 class _Manifest(Struct, frozen=True):
     """Inputs of the resolution that pyproject.toml states for uv."""
 
@@ -184,7 +176,6 @@ class _Manifest(Struct, frozen=True):
 class _UvLock(Struct, frozen=True, rename="kebab", kw_only=True):
     version: int
     requires_python: str = ""
-    conflicts: tuple[tuple[_Conflict, ...], ...] = ()
     manifest: _Manifest = _Manifest()
     package: tuple[_Locked, ...] = ()
 
@@ -233,7 +224,6 @@ class _UvLockReader:
         while more := self._named_extras() - self._chosen.extras:
             self._chosen = Chosen(self._chosen.extras | more)
         self._extras = self._chosen.extras
-        self._require_no_conflict()
         # By these extras, uv tells conflicting versions apart.
         project = f"{len(root.name)}-{root.name}"
         marks = {f"extra-{project}-{extra}" for extra in self._extras}
@@ -267,20 +257,6 @@ class _UvLockReader:
             and is_itself(parsed, self._root.name, self._where(entry.name))
             for extra in entry.extras
         }
-
-    def _require_no_conflict(self) -> None:
-        for conflict in self._lock.conflicts:
-            both = [
-                escaped(item.extra or item.group, 60)
-                for item in conflict
-                if item.package == self._root.name
-                and (item.extra in self._extras or item.group in self._groups)
-            ]
-            if len(both) > 1:
-                raise InvalidError(
-                    f"{self._file}: {' and '.join(both)} exclude each other (tool.uv.conflicts)",
-                    "Choose one of them in an environment.",
-                )
 
     def _parsed(self, entry: _Entry) -> Requirement | None:
         """Return a requirement; None if it does not apply."""
