@@ -132,15 +132,6 @@ def test_a_conflict_with_the_profile_names_both(
     assert "tiny-lib 1.0 → 2.0" in done.stdout
 
 
-def test_a_channel_that_cannot_be_read_is_1(run: Run, tmp_path: Path) -> None:
-    lay(tmp_path, "tiny-lib")
-    done = run("lock", channel="http://127.0.0.1:1/gone")
-    assert done.returncode == 1
-    assert "a channel cannot be read" in done.stderr
-    assert f"A mirror can be set with {CHANNEL}." in done.stderr
-    assert not (tmp_path / LOCK).exists()
-
-
 def test_a_channel_of_the_projects_own_needs_a_url(
     cli: Cli, run: Run, conda_matrix: Path, tmp_path: Path
 ) -> None:

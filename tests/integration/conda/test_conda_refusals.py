@@ -211,17 +211,6 @@ def test_what_opens_a_channel_is_nowhere_told(
 
 
 @pytest.mark.slow
-def test_a_channel_gone_altogether_is_told(
-    project: Project, conda_channel: Path, tmp_path: Path
-) -> None:
-    project.lock(conda_channel.as_uri())
-    done = project.build("http://127.0.0.1:1/gone", ENVBUILDER_CACHE_DIR=str(tmp_path / "cache"))
-    assert done.returncode == 1
-    assert "cannot be fetched" in done.stderr
-    assert project.left() == []
-
-
-@pytest.mark.slow
 def test_an_edited_file_is_named_and_reaches_no_other_environment(
     project: Project, conda_channel: Path, tmp_path: Path
 ) -> None:

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.payload.training.dataset import MNIST_SHA256
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -49,34 +47,6 @@ def test_a_tiny_profile_builds_and_runs(cli: Cli, tiny: Path) -> None:
     script = "import setuptools; print(setuptools.__version__)"
     done = cli("run", "--profile", "tiny", "--backend", "venv", "--", "python", "-c", script)
     assert done.stdout == "80.9.0\n"
-
-
-def test_a_stale_lock_is_2(cli: Cli, tiny: Path) -> None:
-    profile = tiny.parent.parent / "tiny.yaml"
-    profile.write_text(profile.read_text().replace("80.9.0", "80.8.0"))
-    done = cli(*BUILD)
-    assert done.returncode == 2
-    assert "stale" in done.stderr
-    assert "envbuilder lock --profile tiny" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda d: d.update(schema=99), "schema 99"),
-        (lambda d: d.update(extra=1), "unknown key"),
-        (lambda d: d["targets"][0]["files"][0].update(sha256="xyz"), "sha256"),
-        (lambda d: d["targets"][0]["files"][0].update(file="../../x.whl"), "file"),
-        (lambda d: d["targets"][0]["files"][0].update(file="x;touch y.whl"), "file"),
-        (lambda d: d.update(targets=[]), "targets"),
-    ],
-)
-def test_a_damaged_lock_is_2(cli: Cli, tiny: Path, change: Any, said: str) -> None:
-    edit(tiny, change)
-    done = cli(*BUILD)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_wrong_hash_is_1_and_nothing_is_kept(cli: Cli, tiny: Path, tmp_path: Path) -> None:
@@ -227,24 +197,6 @@ def test_killed_in_the_middle_of_a_download(
         Slow.pause = 0.05
     assert done.returncode == 0, done.stderr
     assert Slow.ranges[-1].startswith("bytes="), "the second try continues the first"
-
-
-@pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
-def test_damaged_mnist_is_2(cli: Cli, mnist_dir: Path, tmp_path: Path, damage: str) -> None:
-    folder = tmp_path / "mnist"
-    folder.mkdir()
-    for name in MNIST_SHA256:
-        (folder / name).symlink_to(mnist_dir / name)
-    victim = folder / "t10k-labels-idx1-ubyte"
-    content = victim.read_bytes()
-    victim.unlink()
-    if damage == "truncated":
-        victim.write_bytes(content[:-1])
-    elif damage == "changed":
-        victim.write_bytes(content[:-1] + b"\x00")
-    done = cli(*("verify", "--python", sys.executable, "--profile", "cpu", "--data", str(folder)))
-    assert done.returncode == 2
-    assert "t10k-labels-idx1-ubyte" in done.stderr
 
 
 def test_no_fitting_python_is_4(cli: Cli, tiny: Path, tmp_path: Path) -> None:

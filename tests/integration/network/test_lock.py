@@ -15,7 +15,6 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.python import upstream
 from envbuilder.packages.python.uv import Offer
-from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from tests.support import index_server
@@ -128,22 +127,6 @@ def test_twice_gives_the_same_text(default: Default, own: Settings) -> None:
     one = default.lock(profile(), own)
     assert lockfile.dump(default.lock(profile(), own)) == lockfile.dump(one)
     assert lockfile.dump(default.lock(profile(), own, one)) == lockfile.dump(one)
-
-
-def test_wheels_that_clash_are_refused_whatever_the_store_has(
-    default: Default, wheels: Path, own: Settings
-) -> None:
-    paths = [small_wheels.write(wheels, n, {"cv2.py": n.encode()}) for n in ("left", "right")]
-    first = default.lock(profile("left", "right"), own)
-    assert first.state == "unlocked"
-    assert "both install lib/python3.11/site-packages/cv2.py" in first.reason
-    store = Store.of(own)
-    for path in paths:
-        store.take(hashlib.sha256(path.read_bytes()).hexdigest(), [path.read_bytes()])
-    assert default.lock(profile("left", "right"), own) == first
-    lock = default.lock(profile("left", "top"), own)
-    assert lock.state == "locked"
-    assert not any(file.unread for file in lock.files)
 
 
 def test_only_an_upgrade_moves_pins(default: Default, wheels: Path, own: Settings) -> None:
@@ -315,23 +298,6 @@ def test_an_upstream_wheel_is_read(default: Default, own: Settings, tmp_path: Pa
     assert lock.state == "locked"
 
 
-def test_an_upstream_wheel_has_its_size_although_its_index_states_none(
-    default: Default, own: Settings, tmp_path: Path
-) -> None:
-    folder = tmp_path / "upstream"
-    folder.mkdir()
-    path = wheel(folder, "torch", "7.0+up", "leaf")
-    silent = msgspec.structs.replace(upstream.read_wheel(path), size=None)
-    with index_server.serve([silent]) as url:
-        there = Configuration(indexes={"pytorch-cpu": url})
-        lock = default.lock(
-            profile("torch==7.0+up", indexes={"torch": "pytorch-cpu"}),
-            msgspec.structs.replace(own, configuration=there),
-        )
-    sizes = {f.name: f.size for f in lock.targets[0].files}
-    assert sizes["torch"] == path.stat().st_size
-
-
 def test_each_python_has_what_its_marker_says(
     default: Default, wheels: Path, own: Settings
 ) -> None:
@@ -373,39 +339,3 @@ def test_a_framework_is_locked_under_one_name(
     refused = default.lock(newer_only, own)
     assert refused.state == "unlocked"
     assert "tensorflow" in refused.reason
-
-
-def test_a_projects_lock_states_what_requires_what(
-    default: Default, wheels: Path, own: Settings
-) -> None:
-    for name in ("tensorflow", "tensorflow_cpu"):
-        wheel(wheels, name, "2.0", "leaf")
-    wheel(wheels, "tf_keras", "2.0", "tensorflow>=2,<3")
-    wheel(wheels, "Odd_Name.one", "1.0", "leaf; python_version < '3.12'", "gone; extra == 'x'")
-    plain = profile("tensorflow-cpu==2.0", framework="tensorflow")
-    shipped = default.lock(plain, own)
-    assert not any(file.requires for file in shipped.files)
-    requirements = (*plain.requirements, "tf-keras", "top", "odd-name-one")
-    asked = msgspec.structs.replace(plain, requirements=requirements)
-    lock = default.lock(asked, own, origin=(plain, shipped))
-    assert {file.name: file.requires for file in lock.targets[0].files} == {
-        "leaf": (),
-        "odd-name-one": ("leaf",),
-        "tensorflow-cpu": ("leaf",),
-        "tf-keras": ("tensorflow-cpu",),
-        "top": ("leaf",),
-    }
-    assert resolve.check(asked, lock) == ()
-
-
-@pytest.mark.parametrize("accelerator", ["cpu", "rocm", "cuda"])
-def test_triton_is_never_that_of_other_hardware(
-    default: Default, wheels: Path, own: Settings, accelerator: Any
-) -> None:
-    wheel(wheels, "triton", "9.0")
-    wheel(wheels, "triton_rocm", "3.0")
-    wheel(wheels, "kernels", "1.0", "triton>=2")
-    wheel(wheels, "torch", "2.0", *(["triton-rocm==3.0"] if accelerator == "rocm" else []))
-    lock = default.lock(profile("torch==2.0", "kernels", accelerator=accelerator), own)
-    of_hardware = {"cpu": [], "rocm": ["triton-rocm"], "cuda": ["triton"]}[accelerator]
-    assert [name for name in versions(lock) if name.startswith("triton")] == of_hardware

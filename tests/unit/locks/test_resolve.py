@@ -14,7 +14,7 @@ from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.locks import resolve, target_wheels
+from envbuilder.locks import resolve
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python import upstream, uv
@@ -232,11 +232,6 @@ def test_all_seen_is_locked(own: Settings, offered: list[Offer]) -> None:
     assert (lock.state, lock.reason) == ("locked", "")
 
 
-def test_it_is_the_same_every_time(own: Settings, offered: list[Offer]) -> None:
-    one = made(own, FakeUv())
-    assert profile_lock.dump(one) == profile_lock.dump(made(own, FakeUv(), previous=one))
-
-
 def test_how_uv_is_called(own: Settings, offered: list[Offer]) -> None:
     uv = FakeUv()
     mac = profile(platforms=("macos/arm64",), indexes={}, requirements=("jinja2",))
@@ -445,27 +440,6 @@ def test_sizes_that_no_index_states_are_asked_for(own: Settings, offered: list[O
     assert profile_lock.dump(lock).replace("134899", "null").replace("17389450", "null") == without
 
 
-def test_a_file_of_several_targets_is_asked_for_once(own: Settings, offered: list[Offer]) -> None:
-    asked: list[str] = []
-
-    def measure(urls: Iterable[str]) -> dict[str, int]:
-        asked.extend(urls)
-        return dict.fromkeys(asked, 5)
-
-    twice = profile(python=Python(default="3.11", supported=("3.11", "3.12")))
-    offered.append(offer(file=TORCH.replace("cp311", "cp312"), sha256="e" * 64))
-
-    def both(requirements: str, url: str) -> str:
-        found = answer(requirements, url)
-        return found if len(uv.calls) <= 1 else found.replace("cp311", "cp312")
-
-    uv = FakeUv(both)
-    lock = made(own, uv, twice, measure=measure)
-    assert sorted(asked) == [JINJA, UV]
-    assert [[f.size for f in t.files] for t in lock.targets] == [[5, None], [5, None]]
-    assert [f.size for f in lock.tools.values()] == [5, 5, 5]
-
-
 def test_a_size_that_is_only_about_right_stays_apart_from_the_exact_one(
     own: Settings, offered: list[Offer]
 ) -> None:
@@ -475,15 +449,6 @@ def test_a_size_that_is_only_about_right_stays_apart_from_the_exact_one(
     offered[0] = offer(size=200, size_about=6_200_000_000)
     (torch,) = [f for f in made(own, FakeUv(answer)).files if f.name == "torch"]
     assert (torch.size, torch.size_about, torch.room) == (200, None, 200)
-
-
-def test_a_size_that_the_index_states_is_taken(own: Settings, offered: list[Offer]) -> None:
-    offered[0] = offer(size=200)
-    measure = Measure({JINJA: 1})
-    stating = FakeUv(lambda r, url: answer(r, url).replace("hashes =", "size = 9, hashes ="))
-    lock = made(own, stating, measure=measure)
-    assert sizes_of(lock) == {"jinja2": 9, "torch": 200, "uv": 9}
-    assert measure.asked == []
 
 
 def test_an_upstream_wheel_is_asked_for_at_its_own_index(
@@ -650,27 +615,6 @@ def test_a_projects_lock_states_what_requires_what(own: Settings, offered: list[
     assert resolve.check(plain, msgspec.structs.replace(lock, targets=(altered,))) == (
         "linux/amd64 Python 3.11: nothing requires evil",
     )
-
-
-@pytest.mark.parametrize("how", ["path", "url", "relative"])
-def test_a_wheel_in_a_folder_has_its_size(own: Settings, tmp_path: Path, how: str) -> None:
-    def folder(requirements: str, url: str) -> str:
-        if requirements.startswith("uv=="):
-            return answer(requirements, url)
-        # uv names find-links relative to its result, and that folder is gone after the run.
-        place = Path(uv.calls[0]["argv"][3]).parent if how == "relative" else tmp_path
-        wheel = place / "a folder" / "Jinja2-3.1-py3-none-any.whl"
-        wheel.parent.mkdir()
-        wheel.write_bytes(b"12345")
-        shown = {"path": wheel, "url": wheel.as_uri(), "relative": wheel.relative_to(place)}
-        return package("jinja2", "3.1", str(shown[how])).replace("url =", "path =")
-
-    uv = FakeUv(folder)
-    lock = made(
-        own, uv, profile(indexes={}, requirements=("jinja2",)),
-        measure=lambda urls: target_wheels.sizes(u for u in urls if u.startswith("file:")),
-    )  # fmt: skip
-    assert sizes_of(lock) == {"jinja2": 5, "uv": None}
 
 
 def stale(lock: Lock, asked: Profile) -> str:

@@ -171,11 +171,6 @@ def test_redirects_are_followed(server: Server) -> None:
     assert server.measure("/a", "/round") == {"/a": 42}
 
 
-def test_one_that_fails_does_not_hide_the_others(server: Server) -> None:
-    server.answers = {f"/{n}": (200, {"Content-Length": str(n)}) for n in range(1, 30, 2)}
-    assert server.measure(*(f"/{n}" for n in range(30))) == {f"/{n}": n for n in range(1, 30, 2)}
-
-
 @pytest.mark.parametrize(
     ("status", "headers"),
     [
@@ -224,13 +219,6 @@ def test_files_on_this_machine(tmp_path: Path) -> None:
     assert target_wheels.sizes(urls) == {urls[0]: 5, urls[1]: 5}
 
 
-@pytest.mark.parametrize("url", ["", "x.whl", "ftp://h/x.whl", "http://[", "file:///\x00", "http:"])
-def test_what_is_no_url_has_no_size(url: str, tmp_path: Path) -> None:
-    real = tmp_path / "a.whl"
-    real.write_bytes(b"1")
-    assert target_wheels.sizes([url, real.as_uri()]) == {real.as_uri(): 1}
-
-
 @pytest.mark.parametrize(
     ("error", "most"),
     [
@@ -250,15 +238,3 @@ def test_a_silent_host_is_soon_left_alone(error: type[Exception], most: int) -> 
     assert "https://zoo.invalid/1" in session.asked
     if most == 100:  # a fault of one file says nothing about the host
         assert len(session.asked) == 111
-
-
-def test_the_session_is_the_one_of_downloads(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.answers = {"/a": (200, {"Content-Length": "3"})}
-    seen: list[str] = []
-    made = http.open_session(direct=True)
-    made.hooks["response"].append(lambda answer, **_: seen.append(answer.url))
-    monkeypatch.setattr(http, "open_session", lambda: made)
-    assert target_wheels.sizes([f"{server.root}/a"]) == {f"{server.root}/a": 3}
-    assert seen == [f"{server.root}/a"]

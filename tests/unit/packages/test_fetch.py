@@ -139,18 +139,6 @@ def test_a_cut_connection_is_resumed(found: Settings, server: Server) -> None:
     assert server.ranges == ["", f"bytes={half}-", f"bytes={half + half // 2}-"]
 
 
-def test_a_server_without_ranges_starts_over(found: Settings, server: Server) -> None:
-    server.script = ["cut", "no ranges"]
-    run(found, wheel())
-    assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
-
-
-def test_busy_servers_are_asked_again(found: Settings, server: Server) -> None:
-    server.script = ["503", "500"]
-    run(found, wheel())
-    assert Store(found.store_dir).has(wheel().sha256)
-
-
 def test_a_refusal_is_final_and_named(found: Settings, server: Server) -> None:
     server.script = ["404"]
     with pytest.raises(BuildError, match=r"tiny-1\.0.*127\.0\.0\.1: HTTP 404"):
@@ -175,14 +163,6 @@ def test_a_rotten_partial_file_is_not_trusted(found: Settings, server: Server) -
     run(found, wheel())
     assert server.ranges == ["bytes=1000-", ""]
     assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
-
-
-def test_a_partial_file_is_continued(found: Settings, server: Server) -> None:
-    part = found.store_dir / "partial" / wheel().sha256
-    part.parent.mkdir(parents=True)
-    part.write_bytes(CONTENT[:1000])
-    run(found, wheel())
-    assert server.ranges == ["bytes=1000-"]
 
 
 def test_find_links_goes_first(found: Settings, server: Server, tmp_path: Path) -> None:
@@ -404,19 +384,6 @@ def test_a_tool_is_looked_for_whatever_the_targets_platform(
     urls = fetch._locate(target(wheel()), [uv, wheel()], found)
     assert asked == {None: ["uv"], "linux/amd64": ["tiny"]}
     assert urls.keys() == {uv.sha256, wheel().sha256}
-
-
-def test_download_gives_up_when_nothing_answers(tmp_path: Path) -> None:
-    pauses: list[float] = []
-    with pytest.raises(http.UnavailableError, match="connection refused"):
-        http.download(
-            http.open_session(direct=True),
-            "http://127.0.0.1:1/x",
-            tmp_path / "part",
-            lambda n: None,
-            pause=pauses.append,
-        )
-    assert pauses == [1.0, 2.0, 4.0]
 
 
 # --- servers that misbehave: each is given up soon, and the next run succeeds

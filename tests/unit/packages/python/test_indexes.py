@@ -80,14 +80,6 @@ def test_percent_signs_are_no_interpolation() -> None:
     assert found.index_url == "https://u:p%40ss@x/s"
 
 
-def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
-    named = tmp_path / "my.conf"
-    named.write_text("[global]\nextra-index-url = https://a https://b\nno-index = yes\n")
-    found = pip.sources({"PIP_CONFIG_FILE": str(named)})
-    assert found.extra_index_urls == ("https://a", "https://b")
-    assert found.no_index
-
-
 def test_uv_merges_extra_indexes_as_pip_does(tmp_path: Path) -> None:
     gone, there = (tmp_path / "gone").as_uri(), tmp_path.as_uri()
     found = Sources(index_url="https://i", extra_index_urls=(gone, there, "https://e"))
