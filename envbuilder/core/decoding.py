@@ -232,8 +232,10 @@ def explain(
 
 
 def place(where: str, text: str, path: Sequence[str]) -> str:
-    """Return the location for an error: the file, and the line of a key path if it is known."""
-    line = _line_of(text, path)
+    """Return the location for an error: the file and, if known, the line of a key path."""
+    known = yaml_files.lines(text) if text else {}
+    deepest = (known.get(tuple(path[:depth])) for depth in range(len(path), 0, -1))
+    line = next(filter(None, deepest), None)
     return f"{where}:{line}" if line else where
 
 
@@ -249,13 +251,6 @@ def _source(text: str, path: Iterable[str]) -> str | None:
     for part in path:
         data = item(data, part)
     return data if isinstance(data, str) else None
-
-
-def _line_of(text: str, path: Sequence[str]) -> int | None:
-    """Return the 1-based line of a key path in YAML text, or of its deepest part that is found."""
-    known = yaml_files.lines(text) if text else {}
-    deepest = (known.get(tuple(path[:depth])) for depth in range(len(path), 0, -1))
-    return next(filter(None, deepest), None)
 
 
 def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
@@ -319,8 +314,9 @@ def worded(message: str, spot: Spot) -> str:
     expected = " or ".join(_KINDS.get(name, name) for name in names)
     if match[2]:
         return f"expected {expected}, found {_KINDS.get(match[2], match[2])}"
-    if match[3]:
-        expected = _descriptions(spot.kind).get(match[3], "text in another format")
+    if match[3]:  # a pattern, as msgspec prints it
+        described = (m.description for m in metas(spot.kind) if repr(m.pattern) == match[3])
+        expected = next(described, None) or "text in another format"
         is_scalar = isinstance(value, str | int | float)
         return f"expected {expected}{f', found {_shown_value(value)}' if is_scalar else ''}"
     limit = "that is not empty" if match[4] == _NOT_EMPTY else match[4] or ""
@@ -374,15 +370,6 @@ def _is_short(text: Any) -> bool:
 
 def _shown_value(value: Any) -> str:
     return shown(str(value)) if value is not None else "the value"
-
-
-def _descriptions(kind: Any) -> dict[str, str]:
-    """Return what each pattern of a type describes, by the pattern as msgspec prints it."""
-    return {
-        repr(meta.pattern): meta.description
-        for meta in metas(kind)
-        if meta.pattern and meta.description
-    }
 
 
 def _values(kind: Any) -> tuple[Any, ...]:

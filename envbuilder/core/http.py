@@ -441,7 +441,8 @@ def _growing(
         have = have if continued else 0
         left = (limit if size is None else size) - have
         announced = length(response)
-        if _is_page(response) and announced != size:
+        kind = response.headers.get("Content-Type", "").lower()
+        if kind.startswith("text/html") and announced != size:
             raise requests.exceptions.InvalidHeader(
                 "sends a page instead of the file, as a proxy or portal with a login does"
             )
@@ -461,7 +462,3 @@ def _is_elsewhere(response: requests.Response, have: int) -> bool:
         return False
     stated = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
     return stated is None or int(stated[1]) != have
-
-
-def _is_page(response: requests.Response) -> bool:
-    return response.headers.get("Content-Type", "").lower().startswith("text/html")

@@ -77,7 +77,8 @@ class Meter(io.RawIOBase):
         try:
             count: int = self._raw.readinto(buffer) or 0
         except TimeoutError:
-            raise (self._late() if time.monotonic() >= self._end else self._silent()) from None
+            silent = LimitError(f"timed out after {self._timeout or self._seconds:g} s")
+            raise (self._late() if time.monotonic() >= self._end else silent) from None
         self._left -= count
         if self._in_body and count:
             self._require_rate(count, time.monotonic() - started)
@@ -96,9 +97,6 @@ class Meter(io.RawIOBase):
     def _late(self) -> LimitError:
         what = "the response" if self._in_body else "the head of the response"
         return LimitError(f"{what} was not complete after {self._seconds:g} s")
-
-    def _silent(self) -> LimitError:
-        return LimitError(f"timed out after {self._timeout or self._seconds:g} s")
 
     def close(self) -> None:
         """Close the underlying stream, too."""

@@ -25,19 +25,10 @@ VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
 _MOST_ENTRIES = 50_000
 
 
-class Facts(Struct, frozen=True, kw_only=True):
-    """Owner, mode and identity of a path."""
-
-    uid: int
-    mode: int
-    device: int = 0
-    inode: int = 0
-
-
 class Look(Protocol):
-    """Lookup of a path's facts, on this machine or in a test."""
+    """Lookup of a path's owner, mode and identity, on this machine or in a test."""
 
-    def __call__(self, path: Path, *, follow: bool) -> Facts | None:
+    def __call__(self, path: Path, *, follow: bool) -> os.stat_result | None:
         """Return the facts of a path, or of a link's target; None if it does not exist."""
 
 
@@ -49,13 +40,12 @@ class Trust(Struct, frozen=True, kw_only=True):
     """Trusted regardless of the owner."""
 
 
-def look(path: Path, *, follow: bool) -> Facts | None:
+def look(path: Path, *, follow: bool) -> os.stat_result | None:
     """Return the facts of a path on this machine; None if it cannot be read."""
     try:
-        status = path.stat(follow_symlinks=follow)
+        return path.stat(follow_symlinks=follow)
     except (OSError, ValueError):
         return None
-    return Facts(uid=status.st_uid, mode=status.st_mode, device=status.st_dev, inode=status.st_ino)
 
 
 def trust(environ: Mapping[str, str], uid: int) -> Trust:
@@ -79,11 +69,11 @@ def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator
     device = None
     for folder in (start, *start.parents):
         facts = look(folder, follow=True)
-        if facts is None or device not in {None, facts.device}:
+        if facts is None or device not in {None, facts.st_dev}:
             return
-        device = facts.device
+        device = facts.st_dev
         yield folder
-        if at_home and (facts.device, facts.inode) == (at_home.device, at_home.inode):
+        if at_home and (facts.st_dev, facts.st_ino) == (at_home.st_dev, at_home.st_ino):
             return
 
 
@@ -146,18 +136,18 @@ def _keeps_modes(path: Path, look: Look) -> bool:
     """
     device, root = None, None
     itself = look(path, follow=False)
-    is_folder = itself is not None and stat.S_ISDIR(itself.mode)
+    is_folder = itself is not None and stat.S_ISDIR(itself.st_mode)
     for above in (path, *path.parents) if is_folder else path.parents:
         facts = look(above, follow=True)
-        if facts is None or device not in {None, facts.device}:
+        if facts is None or device not in {None, facts.st_dev}:
             break
-        device, root = facts.device, facts
+        device, root = facts.st_dev, facts
     return root is None or not _open_to_all(root)
 
 
-def _open_to_all(facts: Facts, *, sticky: bool = True) -> bool:
-    sticky_folder = sticky and stat.S_ISDIR(facts.mode) and facts.mode & stat.S_ISVTX
-    return bool(facts.mode & stat.S_IWOTH and not sticky_folder)
+def _open_to_all(facts: os.stat_result, *, sticky: bool = True) -> bool:
+    sticky_folder = sticky and stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
+    return bool(facts.st_mode & stat.S_IWOTH and not sticky_folder)
 
 
 def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool, sticky: bool = False) -> str:
@@ -168,10 +158,10 @@ def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool, sticky: b
     itself = look(path, follow=False)
     if itself is None:
         return ""
-    linked = look(path, follow=True) if stat.S_ISLNK(itself.mode) else itself
+    linked = look(path, follow=True) if stat.S_ISLNK(itself.st_mode) else itself
     for facts in filter(None, (itself, linked)):
-        if facts.uid not in trusted.uids:
-            return f"{path} belongs to {_user(facts.uid)}, who is neither you nor root"
+        if facts.st_uid not in trusted.uids:
+            return f"{path} belongs to {_user(facts.st_uid)}, who is neither you nor root"
     if modes and linked is not None and _open_to_all(linked, sticky=sticky):
         return f"{path} can be written by every user"
     return ""

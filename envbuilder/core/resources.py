@@ -66,6 +66,8 @@ def filled(template: str, context: Mapping[str, Any]) -> str:
 def _environment() -> Any:
     global _cached  # noqa: PLW0603 (built once per process; templates do not change)
     if _cached is None:
+        import shlex
+
         import jinja2
 
         _cached = jinja2.Environment(
@@ -77,12 +79,5 @@ def _environment() -> Any:
             # Dockerfiles, TOML and shell are not HTML; every value is checked when it is read.
             autoescape=False,  # noqa: S701
         )
-        _cached.filters["shell"] = _shell
+        _cached.filters["shell"] = shlex.quote
     return _cached
-
-
-def _shell(value: str) -> str:
-    """Quote for a POSIX shell."""
-    import shlex
-
-    return shlex.quote(value)

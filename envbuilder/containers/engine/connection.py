@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envbuilder.containers.engine import docker_client
 from envbuilder.containers.engine.docker_client import configured, version_numbers
@@ -53,7 +53,7 @@ def connect() -> Engine:
             version = client.version()
         except (DockerException, RequestException, OSError, ValueError) as error:
             raise _no_answer(short(error)) from error
-        if _is_podman(version):
+        if any("podman" in str(c.get("Name")).lower() for c in version.get("Components") or ()):
             from envbuilder.containers.engine import podman
 
             return podman.connect(location.url)
@@ -73,8 +73,3 @@ def _no_answer(reason: str) -> ToolError:
         "Start Docker (or install podman), check DOCKER_HOST and your permissions for the socket,"
         " or use --backend venv, which needs none.",
     )
-
-
-def _is_podman(version: dict[str, Any]) -> bool:
-    components = [str(c.get("Name", "")) for c in version.get("Components") or ()]
-    return any("podman" in name.lower() for name in components)

@@ -174,7 +174,8 @@ def run_flags(
     memory that belongs to the user. `keep_groups`: the host's groups do not exist inside, and this
     user's are kept instead.
     """
-    devices = container.devices
+    devices, limits = container.devices, container.limits
+    given = (*devices.cdi, *devices.nodes) if devices else ()  # with one flag
     groups: list[str] = [str(g) for g in (*container.groups, *(devices.groups if devices else ()))]
     if groups and keep_groups:
         groups = ["keep-groups"]
@@ -183,7 +184,8 @@ def run_flags(
         *(() if container.network else ("--network", "none")),
         *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *("--ipc", "private", "--ulimit", "core=0:0"),
-        *_limit_flags(container.limits),
+        *(("--memory", str(limits.memory), "--memory-swap", "-1") if limits.memory else ()),
+        *(("--pids-limit", str(limits.processes)) if limits.processes else ()),
         *(NO_LABELS if container.shares_files else ()),
         *user,
         *_folder_flags(container, home_options),
@@ -193,20 +195,8 @@ def run_flags(
         *(("--entrypoint", container.entrypoint[0]) if container.entrypoint else ()),
         *(("--shm-size", devices.shm_size) if devices else ()),
         *gpus,
-        *(word for name in _given(devices) for word in ("--device", name)),
+        *(word for name in given for word in ("--device", name)),
         *(word for group in dict.fromkeys(groups) for word in ("--group-add", group)),
-    )
-
-
-def _given(devices: Devices | None) -> tuple[str, ...]:
-    """Return the device files and CDI devices; both clients take them with one flag."""
-    return (*devices.cdi, *devices.nodes) if devices else ()
-
-
-def _limit_flags(limits: Limits) -> tuple[str, ...]:
-    return (
-        *(("--memory", str(limits.memory), "--memory-swap", "-1") if limits.memory else ()),
-        *(("--pids-limit", str(limits.processes)) if limits.processes else ()),
     )
 
 

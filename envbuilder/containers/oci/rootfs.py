@@ -106,22 +106,19 @@ class RootFs(Struct, frozen=True, kw_only=True):
         `search` is the image's PATH. Raise `OtherPythonError` if there is none.
         """
         other = "none on its PATH"
+        shared = f"libpython{minor}.so."
+        library = next((v for p, v in self.versions.items() if shared in p), None)
         for name in (f"python{minor}", "python3"):
             for folder in search.split(":"):
                 path = f"{folder}/{name}"
                 resolved = self.resolve(path)
                 if resolved is None or self.entries[resolved].kind != "file":
                     continue
-                version = self.versions.get(resolved) or self._library_version(minor)
+                version = self.versions.get(resolved) or library
                 if version and version.startswith(f"{minor}."):
                     return path, version
                 other = version or other
         raise OtherPythonError(minor, other)
-
-    def _library_version(self, minor: str) -> str | None:
-        library = f"libpython{minor}.so."
-        found = (v for p, v in self.versions.items() if library in p)
-        return next(found, None)
 
 
 def read(layout: Layout, manifest: Manifest) -> RootFs:

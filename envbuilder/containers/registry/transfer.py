@@ -209,7 +209,8 @@ def attach(
     subject = layout.read_manifest(attachment).subject
     if subject is None:
         raise BuildError(f"{attachment.digest}: names no subject")
-    if _listed(connection, subject.digest) is None:
+    # None: the registry keeps no list of its own.
+    if _index(connection, f"referrers/{subject.digest}", (OK, *_NO_LISTS)) is None:
         _list_by_tag(connection, attachment, subject.digest)
     return pushed
 
@@ -286,16 +287,6 @@ def _side_by_side(
         return [job.result() for job in jobs]
 
 
-def _listed(connection: Connection, digest: types.Digest) -> Index | None:
-    """Return the registry's own list of referrers; None if it keeps none."""
-    return _index(connection, f"referrers/{digest}", (OK, *_NO_LISTS))
-
-
-def _tagged(connection: Connection, digest: types.Digest) -> Index | None:
-    path = f"manifests/{digest.replace(':', '-')}"
-    return _index(connection, path, (OK, NOT_FOUND))
-
-
 def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index | None:
     subject = f"the list of referrers ({path.rpartition('/')[2]})"
     response = connection.request(
@@ -318,7 +309,7 @@ def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.D
     """Add a referrer to the tagged list, and read it again: other processes may write to it."""
     tag = digest.replace(":", "-")
     for _ in range(_WRITES):
-        current = _tagged(connection, digest) or Index(
+        current = _index(connection, f"manifests/{tag}", (OK, NOT_FOUND)) or Index(
             schema_version=2, media_type=INDEX, manifests=()
         )
         if any(d.digest == attachment.digest for d in current.manifests):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import ownership
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.ownership import Facts, Trust
+from envbuilder.core.ownership import Trust
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import entries
 
@@ -25,20 +26,26 @@ FOLDER, FILE, LINK = stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK
 PROJECT = Path("/x/project")
 
 
-def looking(tree: Mapping[str, Facts], links: Mapping[str, str] | None = None) -> ownership.Look:
-    def look(path: Path, *, follow: bool) -> Facts | None:
+def facts(uid: int, mode: int, device: int = 0, inode: int = 0) -> os.stat_result:
+    return os.stat_result((mode, inode, device, 1, uid, 0, 0, 0, 0, 0))
+
+
+def looking(
+    tree: Mapping[str, os.stat_result], links: Mapping[str, str] | None = None
+) -> ownership.Look:
+    def look(path: Path, *, follow: bool) -> os.stat_result | None:
         name = str(path)
         return tree.get((links or {}).get(name, name) if follow else name)
 
     return look
 
 
-def folder(uid: int = ME, mode: int = 0o755, device: int = 1, inode: int = 0) -> Facts:
-    return Facts(uid=uid, mode=FOLDER | mode, device=device, inode=inode)
+def folder(uid: int = ME, mode: int = 0o755, device: int = 1, inode: int = 0) -> os.stat_result:
+    return facts(uid, FOLDER | mode, device, inode)
 
 
-def file(uid: int = ME, mode: int = 0o644) -> Facts:
-    return Facts(uid=uid, mode=FILE | mode)
+def file(uid: int = ME, mode: int = 0o644) -> os.stat_result:
+    return facts(uid, FILE | mode)
 
 
 DECIDES = PROJECT / "envbuilder.yaml"
@@ -63,7 +70,7 @@ DECIDES = PROJECT / "envbuilder.yaml"
     ],
 )
 def test_what_other_users_can_write_does_not_count(
-    project: Facts, decides: Facts, why: str
+    project: os.stat_result, decides: os.stat_result, why: str
 ) -> None:
     look = looking({"/": folder(0), "/x": folder(0), str(PROJECT): project, str(DECIDES): decides})
     objection = ownership.objection(DECIDES, Trust(uids=frozenset({0, ME})), look)
@@ -92,7 +99,7 @@ def test_modes_say_nothing_where_a_file_system_keeps_none() -> None:
 def test_a_link_counts_with_what_it_names(link: int, target: int, counts: bool) -> None:
     tree = {
         str(PROJECT): folder(0, 0o1777),
-        str(DECIDES): Facts(uid=link, mode=LINK | 0o777),
+        str(DECIDES): facts(link, LINK | 0o777),
         "/elsewhere": file(target),
     }
     look = looking(tree, {str(DECIDES): "/elsewhere"})
@@ -140,16 +147,16 @@ def test_the_search_ends_at_home_and_at_mount_points() -> None:
 
 
 _FACTS = st.builds(
-    Facts,
+    facts,
     uid=st.sampled_from([0, ME, MALLORY, 65534]),
     mode=st.builds(int.__or__, st.sampled_from([FOLDER, FILE]), st.integers(0, 0o1777)),
 )
 
 
 @given(st.dictionaries(st.sampled_from([str(PROJECT), str(DECIDES)]), _FACTS))
-def test_nothing_of_another_user_ever_counts(tree: dict[str, Facts]) -> None:
+def test_nothing_of_another_user_ever_counts(tree: dict[str, os.stat_result]) -> None:
     objection = ownership.objection(DECIDES, Trust(uids=frozenset({0, ME})), looking(tree))
-    if any(facts.uid not in {0, ME} for facts in tree.values()):
+    if any(found.st_uid not in {0, ME} for found in tree.values()):
         assert objection
 
 
@@ -233,9 +240,9 @@ def test_a_file_of_another_user_is_refused_with_the_way_to_use_it(
     ownership.require_own(tmp_path / "nothing")
     itself = ownership.look
 
-    def foreign(looked_at: Path, *, follow: bool) -> Facts | None:
+    def foreign(looked_at: Path, *, follow: bool) -> os.stat_result | None:
         if looked_at == path:
-            return Facts(uid=MALLORY, mode=FILE | 0o644)
+            return facts(MALLORY, FILE | 0o644)
         return itself(looked_at, follow=follow)
 
     monkeypatch.setattr(ownership, "look", foreign)
@@ -272,7 +279,7 @@ OURS = Path("/x/cache/store")
     ],
 )
 def test_who_can_put_files_into_a_folder_of_ours(
-    above: Facts, ours: Facts | None, why: str
+    above: os.stat_result, ours: os.stat_result | None, why: str
 ) -> None:
     tree = {"/": folder(0), "/x": folder(), str(OURS.parent): above}
     look = looking(tree | ({str(OURS): ours} if ours else {}))

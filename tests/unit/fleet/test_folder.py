@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from envbuilder.core import decoding, ownership
@@ -69,9 +69,10 @@ def owned_by_a_stranger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a path belong to a user who is neither this one nor root."""
     real = ownership.look
 
-    def look(looked: Path, *, follow: bool) -> ownership.Facts | None:
+    def look(looked: Path, *, follow: bool) -> os.stat_result | None:
         facts = real(looked, follow=follow)
-        return msgspec.structs.replace(facts, uid=4711) if facts and looked == path else facts
+        stranger = os.stat_result((*facts[:4], 4711, *facts[5:10])) if facts else None
+        return stranger if looked == path else facts
 
     monkeypatch.setattr(ownership, "look", look)
 
