@@ -428,60 +428,61 @@ def helper(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return state
 
 
-@pytest.mark.parametrize(
-    ("key", "host"),
-    [
-        ("ghcr.io", "ghcr.io"),
-        ("https://ghcr.io", "ghcr.io"),
-        ("https://ghcr.io/v1/", "ghcr.io"),
-        ("https://ghcr.io/v2/", "ghcr.io"),
-        ("127.0.0.1:5000", "127.0.0.1:5000"),
-        ("https://index.docker.io/v1/", "docker.io"),
-        ("docker.io", "docker.io"),
-    ],
-)
-def test_what_docker_login_left(tmp_path: Path, key: str, host: str) -> None:
-    environ = docker(tmp_path, {"auths": {key: {"auth": AUTH}, "other.example": {}}})
-    assert auth.stored_credential(host, environ) == ME
-    assert auth.stored_credential("elsewhere.example", environ) is None
-    assert auth.stored_credential("other.example", environ) is None
+def login(name: str) -> dict[str, str]:
+    return {"auth": base64.b64encode(f"{name}:{SECRET}".encode()).decode()}
 
 
-def test_one_host_s_password_is_not_another_s(tmp_path: Path) -> None:
-    environ = docker(tmp_path, {"auths": {"ghcr.io": {"auth": AUTH}}})
-    for other in ("ghcr.io.evil.example", "evil.example", "ghcr.io:444", "x.ghcr.io"):
-        assert auth.stored_credential(other, environ) is None
+NAMESPACES = {k: login(k) for k in ("quay.io", "quay.io/org", "quay.io/org/image")}
+STORE = {"credsStore": "all"}
 
 
 @pytest.mark.parametrize(
-    ("repository", "user"),
+    ("content", "image", "user"),
     [
-        ("org/image", "image"),
-        ("org/image/part", "image"),
-        ("org/other", "org"),
-        ("organisation/image", "host"),
-        ("", "host"),
+        ({"auths": {"ghcr.io": login("me")}}, "ghcr.io", "me"),
+        ({"auths": {"https://ghcr.io": login("me")}}, "ghcr.io", "me"),
+        ({"auths": {"https://ghcr.io/v1/": login("me")}}, "ghcr.io", "me"),
+        ({"auths": {"https://ghcr.io/v2/": login("me")}}, "ghcr.io", "me"),
+        ({"auths": {"127.0.0.1:5000": login("me")}}, "127.0.0.1:5000", "me"),
+        ({"auths": {"https://index.docker.io/v1/": login("me")}}, "docker.io", "me"),
+        ({"auths": {"docker.io": login("me")}}, "docker.io", "me"),
+        # One host's password is not another's.
+        ({"auths": {"ghcr.io": login("me"), "x.example": {}}}, "x.example", None),
+        ({"auths": {"ghcr.io": login("me")}}, "ghcr.io.evil.example", None),
+        ({"auths": {"ghcr.io": login("me")}}, "evil.example", None),
+        ({"auths": {"ghcr.io": login("me")}}, "ghcr.io:444", None),
+        ({"auths": {"ghcr.io": login("me")}}, "x.ghcr.io", None),
+        # The login of the longest namespace comes first, before a helper's.
+        ({"auths": NAMESPACES, **STORE}, "quay.io/org/image", "quay.io/org/image"),
+        ({"auths": NAMESPACES, **STORE}, "quay.io/org/image/part", "quay.io/org/image"),
+        ({"auths": NAMESPACES, **STORE}, "quay.io/org/other", "quay.io/org"),
+        ({"auths": NAMESPACES, **STORE}, "quay.io/organisation/image", "quay.io"),
+        ({"auths": NAMESPACES, **STORE}, "quay.io", "quay.io"),
+        ({"auths": NAMESPACES, **STORE}, "evil.example/quay.io/org", None),
+        ({"auths": {"x.example": login("me")}, **STORE}, "x.example", "me"),
+        # Docker's own nulls are no fault.
+        ({"auths": {"x.example": {"auth": None}}, "credHelpers": None}, "x.example", None),
+        ({"auths": None, "credsStore": None, "x": [1]}, "x.example", None),
+        ("", "x.example", None),
     ],
 )
-def test_a_login_of_a_namespace_goes_before_the_hosts(
-    repository: str, user: str, tmp_path: Path, helper: list[Any]
+def test_stored_logins(
+    content: Any, image: str, user: str | None, tmp_path: Path, helper: list[Any]
 ) -> None:
-    keys = {"quay.io": "host", "quay.io/org": "org", "quay.io/org/image": "image"}
-    auths = {
-        key: {"auth": base64.b64encode(f"{name}:secret".encode()).decode()}
-        for key, name in keys.items()
-    }
-    helper[:2] = ["credentials not found", 1]
-    environ = docker(tmp_path, {"auths": auths, "credsStore": "store"})
-    credential = auth.stored_credential("quay.io", environ, repository)
-    assert credential == Credential(user=user, secret="secret")
-    assert auth.stored_credential("evil.example", environ, "quay.io/org") is None
+    helper[:2] = ["credentials not found in native keychain\n", 1]
+    host, _, repository = image.partition("/")
+    found = auth.stored_credential(host, docker(tmp_path, content), repository)
+    assert found == (None if user is None else Credential(user=user, secret=SECRET))
 
 
-def test_an_identity_token_goes_first(tmp_path: Path) -> None:
+def test_an_identity_token_goes_first(tmp_path: Path, helper: list[Any]) -> None:
     auths = {"x.example": {"auth": AUTH, "identitytoken": "tok"}}
     found = auth.stored_credential("x.example", docker(tmp_path, {"auths": auths}))
     assert found == Credential(user="me", secret="tok", is_token=True)
+    helper[0] = json.dumps({"Username": "<token>", "Secret": "tok"})
+    found = auth.stored_credential("x.example", docker(tmp_path, STORE))
+    assert found is not None
+    assert found.is_token
 
 
 def test_podman_s_file_is_read_too(tmp_path: Path) -> None:
@@ -493,13 +494,6 @@ def test_podman_s_file_is_read_too(tmp_path: Path) -> None:
     assert auth.stored_credential("x.example", {**home, "XDG_CONFIG_HOME": str(tmp_path)}) == ME
     assert auth.stored_credential("x.example", {**home, "REGISTRY_AUTH_FILE": str(path)}) == ME
     assert auth.stored_credential("x.example", home) is None
-
-
-def test_docker_s_own_nulls_are_no_fault(tmp_path: Path) -> None:
-    content = {"auths": {"x.example": {"auth": None}}, "credHelpers": None, "credsStore": None}
-    assert auth.stored_credential("x.example", docker(tmp_path, content)) is None
-    assert auth.stored_credential("x.example", docker(tmp_path, {"auths": None, "x": [1]})) is None
-    assert auth.stored_credential("x.example", docker(tmp_path, "")) is None
 
 
 @pytest.mark.parametrize(
@@ -534,19 +528,6 @@ def test_a_helper_is_asked_for_its_registry(tmp_path: Path, helper: list[Any]) -
         (["docker-credential-one", "get"], "x.example\n"),
         (["docker-credential-all", "get"], "https://index.docker.io/v1/\n"),
     ]
-
-
-def test_a_helper_s_identity_token(tmp_path: Path, helper: list[Any]) -> None:
-    helper[0] = json.dumps({"Username": "<token>", "Secret": "tok"})
-    found = auth.stored_credential("x.example", docker(tmp_path, {"credsStore": "all"}))
-    assert found is not None
-    assert found.is_token
-
-
-def test_a_helper_that_knows_nobody(tmp_path: Path, helper: list[Any]) -> None:
-    helper[:2] = ["credentials not found in native keychain\n", 1]
-    content = {"credsStore": "all", "auths": {"x.example": {"auth": AUTH}}}
-    assert auth.stored_credential("x.example", docker(tmp_path, content)) == ME
 
 
 @pytest.mark.parametrize(
