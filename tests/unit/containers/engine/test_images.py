@@ -218,7 +218,6 @@ class ByCommand:
         self.asked: list[tuple[str, ...]] = []
         self.given: list[Index] = []
         self.images: dict[str, str] = {}
-        self.fails = ""
         monkeypatch.setattr(process, "run", self.run)
 
     def run(self, argv: list[str], *, cwd: Path | None = None, **options: Any) -> process.Completed:
@@ -226,8 +225,6 @@ class ByCommand:
         self.asked.append(command)
         code, out = 0, ""
         match command:
-            case (self.fails, *_):
-                code = 125
             case ("pull", "--quiet", source):
                 assert cwd is not None
                 found = Layout.open(cwd / source.removeprefix("oci:"))
@@ -241,7 +238,7 @@ class ByCommand:
             case ("image", "inspect", name):
                 code = 0 if name in self.images else 125
                 out = msgspec.json.encode([{"Id": self.images.get(name)}]).decode()
-        err = f"Error: {'disk is full' if self.fails in command else 'image not known'}"
+        err = "Error: image not known"
         return process.Completed(
             argv=tuple(argv), returncode=code, stdout=out, stderr=err, seconds=0.0
         )
