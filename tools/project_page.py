@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core import project_file, settings
+from envbuilder.core import project_file
 from tools.project_schema import EXAMPLE
 from tools.struct_tables import kind, structures, table_of
 
@@ -24,17 +24,17 @@ be in quotes, and a key without a value is an error.
 ```yaml
 {EXAMPLE}```
 
-The keys of [Project](#project) and [Environment](#environment) say what the project needs. Those of
-[Configuration](#configuration) say how envbuilder works here, and may also stand in your own
-[`config.yaml`](configuration.md).
+The keys of [Project](#project) and [Environment](#environment) say what the project needs. The
+others say how envbuilder works here, and may also stand in your own `config.yaml`: they are in
+[Configuration](configuration.md).
 
 ## In an editor
 
 `share/envbuilder.schema.json` of the Python environment or prefix that envbuilder is installed into
-is a JSON schema of this file: editors with
+is a JSON schema of this file, for editors with
 [yaml-language-server](https://github.com/redhat-developer/yaml-language-server), such as VS Code
-with its YAML extension, then check the file, complete its keys and explain them. This prints its
-path, if `PYTHON` is the interpreter that envbuilder is installed for:
+with its YAML extension. This prints its path, if `PYTHON` is the interpreter that envbuilder is
+installed for:
 
 ```sh
 PYTHON -c 'import sysconfig; print(sysconfig.get_path("data") + "/share/envbuilder.schema.json")'
@@ -56,14 +56,14 @@ envbuilder.yaml, and put a copy of the schema into the project.
 What depends on more than the file, such as whether a profile or a file exists, is checked by
 `envbuilder check` alone.
 """
-_TITLES = {"Definition": "Project", "ProjectConfiguration": "Configuration"}
-_EMPTY = {"()": "`[]`", "{}": "`{}`", "Signatures()": "`{}`", "None": "none", "": "must be stated"}
+_TITLES = {"Definition": "Project"}
+_EMPTY = {"()": "`[]`", "{}": "`{}`", "None": "none", "": "must be stated"}
 
 
 def page() -> str:
     """Return the page."""
-    found = {s.name: s for module in (project_file, settings) for s in structures(module)}
-    names = ("Definition", "Environment", "RequirementFile", "ProjectConfiguration", "Signatures")
+    found = {structure.name: structure for structure in structures(project_file)}
+    names = ("Definition", "Environment", "RequirementFile")
     return HEAD + "".join(_section(found[name]) for name in names)
 
 
