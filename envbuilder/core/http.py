@@ -10,10 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-import socket
 import zlib
 from functools import partial
-from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
@@ -320,6 +318,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _why(causes: Sequence[BaseException]) -> str:
     """Return why there is no connection, or why it ended."""
+    from http.client import HTTPException
+
     first, last = str(causes[0]), str(causes[-1])
     if isinstance(causes[-1], LimitError):
         return last
@@ -336,6 +336,8 @@ def _why(causes: Sequence[BaseException]) -> str:
 
 def _of_system(cause: BaseException) -> str:
     """Return the reason that an operating system's error states; empty for other errors."""
+    import socket
+
     if isinstance(cause, socket.gaierror):
         unsure = cause.errno == socket.EAI_AGAIN
         return "the name server does not answer" if unsure else "name not found"

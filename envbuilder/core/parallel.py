@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from envbuilder.core import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 _T = TypeVar("_T")
 
@@ -31,6 +29,8 @@ def pool(
     What has started may clean up for `patience` seconds. A job that does not stop, such as one that
     resolves a name, is left behind.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     executor = ThreadPoolExecutor(workers)
     try:
         yield executor
@@ -82,6 +82,8 @@ def interrupt(threads: Iterable[int]) -> None:
 
     A thread that waits for something outside of Python gets it when that wait ends.
     """
+    import ctypes
+
     for ident in threads:
         error = ctypes.py_object(KeyboardInterrupt)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), error)

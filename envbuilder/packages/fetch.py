@@ -8,13 +8,8 @@ against the lock, whichever server it came from.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
-import tomllib
-from concurrent.futures import as_completed
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -65,9 +60,11 @@ def places() -> tuple[Place, ...]:
     uv itself is run, since only it knows all of its settings, including its default index. Raise
     `ToolError` if it fails.
     """
+    from tempfile import TemporaryDirectory
+
     configuration = pip.sources()
     variables = indexes.uv_environment(configuration, os.environ)
-    with tempfile.TemporaryDirectory(prefix="envbuilder-places-") as name:
+    with TemporaryDirectory(prefix="envbuilder-places-") as name:
         folder = Path(name)
         (folder / "requirements.in").touch()
         result = folder / "places.txt"
@@ -151,6 +148,8 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
 
 def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
     """Copy a file from a find-links folder; return whether one has it with the right bytes."""
+    import shutil
+
     for folder in folders:
         path = folder / file.basename
         try:
@@ -204,6 +203,9 @@ def _ask_uv(
 
     `platform` is None for files of any platform.
     """
+    import tomllib
+    from tempfile import TemporaryDirectory
+
     hashes: dict[str, list[str]] = {}
     for file in files:
         hashes.setdefault(f"{file.name}=={file.version}", []).append(f"--hash=sha256:{file.sha256}")
@@ -253,6 +255,8 @@ def _download_all(
     session: Session,
     progress: Progress,
 ) -> None:
+    from concurrent.futures import as_completed
+
     total = sum(f.room for f in files) or None
     with (
         progress.task(f"fetch {len(files)} files", total, unit="bytes") as task,
@@ -326,6 +330,8 @@ def _bring(
     if urlsplit(url).scheme != "file":
         download(session, url, part, advance, size=file.size)
         return
+    import shutil
+
     source = Path(unquote(urlsplit(url).path))
     if not source.is_file():
         raise UnavailableError("the file is gone")

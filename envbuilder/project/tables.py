@@ -6,7 +6,6 @@ uv never gets the file: it would run the build backend of one with dynamic metad
 from __future__ import annotations
 
 import re
-import tomllib
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,6 +33,8 @@ _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)\Z"
 
 def parse_toml(text: str, file: str) -> dict[str, Any]:
     """Return the data of a TOML document; raise `InvalidError` with the line of a mistake."""
+    import tomllib
+
     if key := _LONG_KEY.search(text):
         number = text.count("\n", 0, key.end()) + 1
         raise InvalidError(f"{escaped(file)}:{number}: a key of more than {_MOST_PARTS} parts")

@@ -11,14 +11,13 @@ import hashlib
 import io
 import re
 import time
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import archives, decoding
+from envbuilder.core import decoding
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import open_session, read, reason, request
 from envbuilder.core.text import clipped
@@ -209,6 +208,8 @@ def load(
     """
     if platform not in ARCHITECTURES:
         raise InvalidError(f"{platform}: Debian packages exist only for Linux")
+    from envbuilder.core import archives
+
     architecture, read = ARCHITECTURES[platform], read or _read
     on_progress(f"reading Debian {suite}'s package lists for {platform}")
     universe: dict[str, Package] = {}
@@ -282,6 +283,8 @@ def _verify(raw: bytes, release: str, path: str, suite: str) -> None:
 
 
 def _date(text: str) -> str:
+    from email.utils import parsedate_to_datetime
+
     try:
         return parsedate_to_datetime(text).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError):
