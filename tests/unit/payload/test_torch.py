@@ -13,9 +13,8 @@ from envbuilder.payload import checks, torch_checks
 from envbuilder.payload.events import Events
 from envbuilder.payload.frameworks import torch_
 from envbuilder.payload.frameworks.torch_ import Torch
-from envbuilder.payload.numerics.compilers import Outcome
 from envbuilder.payload.options import Options
-from envbuilder.payload.report import PASSED, WARNING, CheckError
+from envbuilder.payload.report import PASSED, CheckError
 from envbuilder.payload.run import Run
 from envbuilder.payload.training import model
 from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
@@ -78,21 +77,6 @@ def test_dropout_is_tried_in_both_forms(monkeypatch: pytest.MonkeyPatch) -> None
     assert ones.options == [{"device": "cuda"}]
 
 
-def test_the_build_and_the_device_are_asked_about_the_accelerator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    build = replaced(monkeypatch, torch_.device, "require_build", "CUDA 13.0")
-    usable = replaced(monkeypatch, torch_.device, "require_usable", "an H100")
-    arrays = replaced(monkeypatch, torch_.device, "require_arrays", None)
-    runtime = SimpleNamespace(runtime=lambda torch: f"runtime of {torch.__version__}")
-    monkeypatch.setattr(torch_, "ACCELERATORS", {"cuda": runtime})
-    ready = Torch(TORCH, "cuda")
-    assert ready.require_build() == "CUDA 13.0"
-    assert ready.require_usable() == "an H100; runtime of 2.13.0+cpu"
-    assert build.calls == usable.calls == [(TORCH, "cuda")]
-    assert arrays.calls == [(TORCH,)]
-
-
 def test_an_autoencoder_must_learn_from_the_training_images(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -105,16 +89,6 @@ def test_an_autoencoder_must_learn_from_the_training_images(
     trained.value = [550.0] * 20
     with pytest.raises(CheckError, match="went from 550 to 550"):
         torch_checks.check_vae(run, ready)
-
-
-def test_a_new_network_is_optimised_as_the_trained_one_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    prepared = replaced(monkeypatch, torch_.eager, "prepare", "a network")
-    optimised = replaced(monkeypatch, torch_.extensions, "optimize", None)
-    assert Torch(TORCH, "cpu", ipex="the extension").job(5) == "a network"  # type: ignore[comparison-overlap]
-    assert prepared.calls == [(TORCH, "cpu", FORM, 5)]
-    assert optimised.calls == [("the extension", "a network")]
 
 
 @pytest.mark.parametrize("ipex", [None, "the extension"])
@@ -136,39 +110,6 @@ def test_gradients(monkeypatch: pytest.MonkeyPatch, ipex: str | None) -> None:
         net = "on the device"
         assert (network.calls, moved.calls) == ([(TORCH, FORM)], [("cpu",)])
         assert checked.calls == [(TORCH, FORM, net, net, ["one", "two"])]
-
-
-def test_a_compile_backend_is_measured_with_the_same_trials(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stream = io.StringIO()
-    asked: list[Any] = []
-
-    def measure(bench: Any, backend: str, progress: Any) -> Outcome:
-        asked.append(bench)
-        progress(1, 2)
-        return Outcome(backend)
-
-    monkeypatch.setattr(torch_checks.compilers, "measure", measure)
-    judged = replaced(monkeypatch, torch_checks.compilers, "verdict", (WARNING, "slower"))
-    run, ready = Run(Options("cpu"), DATA, Events(stream)), Torch(TORCH, "cpu")
-    run.tensors = ("training", "test")  # type: ignore[assignment]
-    ready.trials = ["one"]  # type: ignore[list-item]
-    assert torch_checks.check_compile(run, ready, "inductor") == (WARNING, "slower")
-    assert asked == [
-        torch_checks.compilers.Bench(
-            TORCH,
-            "cpu",
-            FORM,
-            "training",  # type: ignore[arg-type]
-            "test",  # type: ignore[arg-type]
-            ["one"],  # type: ignore[list-item]
-            run.tolerance,
-        )
-    ]
-    assert [outcome.backend for outcome in run.outcomes] == ["inductor"]
-    assert judged.calls == [(run.outcomes[0], run.tolerance)]
-    assert '"phase": "compile inductor"' in stream.getvalue()
 
 
 # ---- the autoencoder
