@@ -19,10 +19,6 @@ def test_errors_outside_the_tolerance_are_named() -> None:
     ]
 
 
-def test_an_error_that_is_no_number_is_wrong() -> None:
-    assert Errors("float32", 5e-5, {"matmul": math.nan}).wrong() != []
-
-
 def test_what_a_device_lacks_is_named() -> None:
     errors = Errors("float16", 1e-2, {"matmul": 3e-4}, ["conv2d", "conv3d"])
     assert errors.phrase() == (

@@ -63,17 +63,6 @@ def test_every_option_arrives(asked: list[tuple[Options, Dataset]]) -> None:
     assert data.name == "mine"
 
 
-def test_defaults(asked: list[tuple[Options, Dataset]]) -> None:
-    cli.main(["verify", "--device", "cpu", "--data", str(SHIPPED)])
-    assert asked[0][0] == Options(device="cpu")
-
-
-def test_repeated_values_count_once(asked: list[tuple[Options, Dataset]]) -> None:
-    backend = ["--compile-backend", "inductor"]
-    cli.main(["verify", "--device", "cpu", "--data", str(SHIPPED), *backend, *backend])
-    assert asked[0][0].compile_backends == ("inductor",)
-
-
 def test_quick_limits_the_data(
     asked: list[tuple[Options, Dataset]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

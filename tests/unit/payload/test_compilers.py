@@ -31,8 +31,18 @@ def outcome(backend: str = "inductor", **changes: object) -> Outcome:
     return Outcome(backend, **{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_a_right_backend_passes() -> None:
-    assert verdict(outcome(), TOLERANCE)[0] == PASSED
+@pytest.mark.parametrize(
+    ("found", "status", "words"),
+    [
+        (outcome(), PASSED, "gradients and outputs of inductor agree with float64"),
+        (outcome(output_error=0.03), WARNING, "wrong outputs on this machine (relative error 0.03"),
+        (outcome(updated_output_error=0.05), WARNING, "keeps using old weights"),
+        (Outcome("x", error="install g++"), WARNING, "x could not be measured: install g++"),
+    ],
+)
+def test_verdicts(found: Outcome, status: str, words: str) -> None:
+    judged, detail = verdict(found, TOLERANCE)
+    assert (judged, words in detail) == (status, True)
 
 
 def test_wrong_gradients_in_one_form_are_a_warning_in_plain_words() -> None:
@@ -64,18 +74,6 @@ def test_inference_numbers_count_only_with_right_outputs(error: float | None) ->
     assert entry["training"]["counts"] is True
 
 
-def test_wrong_outputs_are_a_warning() -> None:
-    status, detail = verdict(outcome(output_error=0.03), TOLERANCE)
-    assert status == WARNING
-    assert "wrong outputs on this machine (relative error 0.03)" in detail
-
-
-def test_stale_weights_are_a_warning() -> None:
-    status, detail = verdict(outcome(updated_output_error=0.05), TOLERANCE)
-    assert status == WARNING
-    assert "keeps using old weights" in detail
-
-
 def test_zentorch_is_told_what_helps_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = outcome("zentorch", updated_output_error=0.05)
     assert "set ZENDNNL_MATMUL_WEIGHT_CACHE=0" in verdict(wrong, TOLERANCE)[1]
@@ -84,17 +82,11 @@ def test_zentorch_is_told_what_helps_unless_it_is_set(monkeypatch: pytest.Monkey
     assert WEIGHT_CACHE not in verdict(outcome(updated_output_error=0.05), TOLERANCE)[1]
 
 
-def test_a_backend_that_could_not_run_says_why() -> None:
-    status, detail = verdict(Outcome("inductor", error="install g++"), TOLERANCE)
-    assert (status, detail) == (WARNING, "inductor could not be measured: install g++")
-
-
 def test_ratios_above_one_are_faster() -> None:
-    entries = summary([outcome(), outcome("zentorch", inference_ms=50.0)], TOLERANCE)
-    assert entries[0]["inference"]["speedup_over_eager"] == 2.0
-    assert entries[0]["inference"]["speedup_over_inductor"] == 1.0
-    assert entries[1]["inference"]["speedup_over_inductor"] == 2.0
-    assert entries[1]["training"]["speedup_over_eager"] == 1.5
+    first, second = summary([outcome(), outcome("zentorch", inference_ms=50.0)], TOLERANCE)
+    ratios = [e["inference"]["speedup_over_inductor"] for e in (first, second)]
+    assert (first["inference"]["speedup_over_eager"], ratios) == (2.0, [1.0, 2.0])
+    assert second["training"]["speedup_over_eager"] == 1.5
 
 
 def test_a_slower_moment_of_the_machine_is_not_held_against_a_backend() -> None:
@@ -150,8 +142,3 @@ def test_errors_in_plain_words(error: Exception, words: str) -> None:
 )
 def test_the_worst_of_a_comparison(comparison: Comparison, worst: tuple[str, float]) -> None:
     assert comparison.worst() == worst
-
-
-def test_a_wrong_loss_fails_the_gradient_check() -> None:
-    assert not Comparison(0.5, {"a": 0.0}).passed(TOLERANCE)
-    assert not Comparison(0.0, {"a": math.inf}).passed(TOLERANCE)

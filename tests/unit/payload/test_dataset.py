@@ -37,10 +37,6 @@ def test_a_folder_of_raw_files(tmp_path: Path) -> None:
     assert not data.genuine
 
 
-def test_the_given_name_is_kept(tmp_path: Path) -> None:
-    assert dataset.load(write(tmp_path), "mine").name == "mine"
-
-
 def test_hashes_in_the_summary_are_those_of_the_raw_files(tmp_path: Path) -> None:
     write(tmp_path)
     stem = "train-images-idx3-ubyte"
@@ -97,13 +93,6 @@ def test_the_first_images_to_train_on(tmp_path: Path) -> None:
     assert (data.first(2).train.count, data.first(2).test.count) == (2, 3)
     assert (data.first(9).train.count, data.first(2, 1).test.count) == (3, 1)
     assert data.first(2).sha256 == data.sha256
-
-
-def test_quick_uses_the_first_images_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "QUICK_TRAIN", 2)
-    monkeypatch.setattr(dataset, "QUICK_TEST", 5)
-    quick = dataset.load(write(tmp_path)).quick()
-    assert (quick.train.count, quick.test.count) == (2, 3)
 
 
 # ---- IDX

@@ -6,7 +6,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.payload.events import Events, finite, take_stdout
+from envbuilder.payload.events import Events, take_stdout
 
 if TYPE_CHECKING:
     import pytest
@@ -91,11 +91,6 @@ def test_numbers_that_json_does_not_know_become_null() -> None:
     Events(stream).report({"loss": math.nan, "list": [math.inf, (1.5, -math.inf)]})
     assert lines(stream)[0]["report"] == {"loss": None, "list": [None, [1.5, None]]}
     assert "NaN" not in stream.getvalue()
-
-
-def test_finite_keeps_what_is_not_a_float() -> None:
-    value = {"a": True, "b": None, "c": "NaN", "d": 3}
-    assert finite(value) == value
 
 
 def test_what_libraries_print_does_not_reach_stdout(capfd: pytest.CaptureFixture[str]) -> None:

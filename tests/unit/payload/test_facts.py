@@ -36,10 +36,6 @@ def test_the_preloaded_allocator(tmp_path: Path, maps: str, expected: str) -> No
     assert facts.allocator(tmp_path / "maps") == expected
 
 
-def test_a_system_without_proc_has_its_libc(tmp_path: Path) -> None:
-    assert facts.allocator(tmp_path / "absent") == "libc"
-
-
 def test_the_age_of_a_process_whose_name_holds_spaces_and_parentheses() -> None:
     if not hasattr(time, "CLOCK_BOOTTIME"):
         pytest.skip("no boot clock: not Linux")

@@ -12,7 +12,6 @@ import pytest
 
 from envbuilder.payload import frameworks
 from envbuilder.payload.frameworks import jax_
-from envbuilder.payload.frameworks.jax_ import Jax
 from envbuilder.payload.report import CheckError
 
 if TYPE_CHECKING:
@@ -94,10 +93,6 @@ def test_jax_may_use_the_accelerator_and_the_cpu_only(
     assert os.environ["JAX_PLATFORMS"] == platforms
 
 
-def test_nothing_compiled_before_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load(monkeypatch, "cpu").jax.config.jax_enable_compilation_cache is False
-
-
 @pytest.mark.parametrize(
     ("environment", "decided", "threads"),
     [
@@ -129,13 +124,6 @@ def test_the_plugin_names_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, jax_cuda13_plugin="0.12.0.1", nvidia_cuda_runtime="13.0.96")
     assert framework.facts() == {"version": "0.12.0.1", "build": "cu13", "runtime": "13.0.96"}
     assert framework.require_build() == "jax 0.12.0.1 is a cu13 build, which can drive cuda"
-
-
-def test_another_accelerators_plugin_does_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = load(monkeypatch, "xpu")
-    installed(monkeypatch, jax_cuda13_plugin="0.12.0.1")
-    with pytest.raises(CheckError, match="without a plugin for xpu"):
-        framework.require_build()
 
 
 def test_an_accelerator_that_is_not_judged_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,18 +176,6 @@ def test_a_cpu_in_place_of_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_a_device_jaxs_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CheckError, match=r"no cuda device can be used: Unknown backend$"):
         load(monkeypatch, "cuda").require_usable()
-
-
-def test_an_error_without_a_message_is_named_by_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    """JAX's, where a platform that is listed alone has no plugin."""
-    framework = load(monkeypatch, "cuda")
-
-    def devices(name: str) -> list[Any]:
-        raise AssertionError
-
-    framework.jax.devices = devices
-    with pytest.raises(CheckError, match="no cuda device can be used: AssertionError"):
-        framework.require_usable()
 
 
 def test_wrong_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,13 +234,6 @@ def test_memory_is_counted_where_jax_counts_it(monkeypatch: pytest.MonkeyPatch) 
     framework = load(monkeypatch, "cpu", None, device(memory_stats=lambda: None))
     assert framework.allocated() is None
     assert framework.peak() > 1 << 20
-
-
-def test_the_baseline_is_of_the_same_jax(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = load(monkeypatch, "cuda")
-    assert isinstance(framework, Jax)
-    baseline = framework.on_cpu()
-    assert (baseline.jax, baseline.accelerator) == (framework.jax, "cpu")
 
 
 # ---- what ran
@@ -345,7 +314,3 @@ def test_every_kernel_of_a_devices_streams_counts() -> None:
         plane("/device:GPU:0", "Stream #13(Compute)", *kernels),
         plane("/device:GPU:0", "XLA Modules", ("jit__step", 9999.0)),
     ) == [("sm90_xmma_fprop", 2.0, True), ("loop_fusion", 1.0, True)]
-
-
-def test_a_profiler_that_writes_nothing_has_seen_nothing() -> None:
-    assert seen() == []

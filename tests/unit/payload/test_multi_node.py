@@ -177,34 +177,11 @@ def test_a_device_that_fails_on_another_node_is_named(other: Other, tmp_path: Pa
     assert "returncode" not in end_of(tmp_path, 0)
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "reason"),
-    [
-        ("weights", b"\0\0\0\0", "weights equal: the weights of rank 1 on n1 differ from rank 0's"),
-        ("gradients", b"", "gradients equal: the gradients of rank 1 on n1 differ from rank 0's"),
-    ],
-)
-def test_results_of_another_node_are_judged(
-    other: Other, tmp_path: Path, file: str, content: bytes, reason: str
-) -> None:
-    other.do_all()
-    (other.path / f"rank-1.{file}").write_bytes(content)
-    assert measured(tmp_path)["reasons"][0].startswith(f"together: {reason}")
-
-
 def test_a_node_that_is_gone_comes_first(other: Other, tmp_path: Path, time: Time) -> None:
     other.come()
     (reason,) = measured(tmp_path)["reasons"]
     assert reason.startswith("together: ranks: node 1 (n1) is gone: it did not report its end")
     assert 90.0 <= time.now < 92.0
-
-
-def test_a_node_that_did_all_but_report_its_end_is_a_warning(other: Other, tmp_path: Path) -> None:
-    other.come()
-    other.train()
-    report = measured(tmp_path)
-    assert report["status"] == "passed"
-    assert report["warnings"] == ["together: ranks: all work was done, but the exit failed (hung)"]
 
 
 def test_a_failed_rank_of_another_node_is_named(other: Other, tmp_path: Path) -> None:

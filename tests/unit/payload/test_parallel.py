@@ -48,15 +48,6 @@ def test_anything_else_is_no_choice(text: str) -> None:
         parser().parse_args(["parallel", "--device", "cpu", "--data", "x", f"--devices={text}"])
 
 
-@given(st.text(max_size=12))
-def test_no_text_makes_it_stumble(text: str) -> None:
-    try:
-        numbers = shares.parse(text)
-    except shares.ChoiceError:
-        return
-    assert numbers is None or numbers == tuple(int(part) for part in text.split(","))
-
-
 @pytest.mark.parametrize(
     ("accelerator", "asked", "count", "chosen"),
     [
@@ -392,14 +383,6 @@ def test_a_start_that_is_impossible_is_a_failure_and_no_crash(
     assert report["reasons"] == ["device 9: run: FileNotFoundError: no interpreter"]
 
 
-def test_mps_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    report, started, _ = measured(monkeypatch, "--device", "mps")
-    assert (report["status"], started, report["devices"]) == ("failed", [], [])
-    assert report["reasons"] == [
-        "together: devices: mps has one device: there is nothing to choose from"
-    ]
-
-
 def test_ranks_are_started_as_the_payload_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/opt/payload.pyz", "parallel"])
     assert launch._program() == [sys.executable, "/opt/payload.pyz"]
@@ -413,15 +396,6 @@ def test_files_of_a_rank_that_left_none_are_empty(tmp_path: Path) -> None:
     for content in (b"", b"{", b"[1]", b"\xff", b"null", too_long):
         (tmp_path / "state.json").write_bytes(content)
         assert launch.read(tmp_path / "state.json") == {}
-
-
-def test_equal_weights_are_in_memory_once(tmp_path: Path) -> None:
-    for number, content in enumerate((b"same", b"same", b"other")):
-        (tmp_path / f"rank-{number + 4}.weights").write_bytes(content)
-    ended = launch.collect(tmp_path, range(4, 7), 0, "", 9.0)
-    assert ended.weights == [b"same", b"same", b"other"]
-    assert ended.weights[0] is ended.weights[1]
-    assert (ended.results, ended.first, ended.label(2)) == ([{}, {}, {}], 4, "rank 6")
 
 
 class Child:

@@ -69,13 +69,6 @@ def test_a_warning_is_told_but_does_not_fail() -> None:
     assert verdict.warnings == ("compile inductor: wrong",)
 
 
-def test_a_check_that_is_not_required_fails_the_verification_too() -> None:
-    assert (
-        judge([*ALL, check("kernels", FAILED)], REQUIRED, "cpu", "cpu", proven=True).status
-        == FAILED
-    )
-
-
 def test_what_a_failure_kept_from_running_is_listed_without_reasons_of_its_own() -> None:
     done = [check("import"), check("build", FAILED, "a cpu build")]
     skipped = not_run(done, REQUIRED)
@@ -103,16 +96,3 @@ def test_a_check_fails_by_a_sentence() -> None:
     checks = Checks()
     assert not checks.run("device", failing)
     assert (checks.done[0].status, checks.done[0].detail) == (FAILED, "no GPU")
-
-
-def test_an_unexpected_exception_in_a_check_is_its_failure() -> None:
-    def failing() -> tuple[str, str]:
-        raise RuntimeError("CUDA error: out of memory")
-
-    checks = Checks()
-    assert not checks.run("device", failing)
-    assert checks.done[0].detail == "RuntimeError: CUDA error: out of memory"
-
-
-def test_a_warning_lets_the_work_go_on() -> None:
-    assert Checks().run("dataset", lambda: (WARNING, "unknown files"))

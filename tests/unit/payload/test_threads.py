@@ -141,18 +141,6 @@ def test_quota_of_version_1(tmp_path: Path, mount: str) -> None:
     assert threads.read_quota(tmp_path) == 2.5
 
 
-def test_no_quota(tmp_path: Path) -> None:
-    tree(
-        tmp_path,
-        {
-            "proc/self/cgroup": "4:cpu:/\n0::/\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        },
-    )
-    assert threads.read_quota(tmp_path) is None
-
-
 def test_smt_siblings_are_one_core(tmp_path: Path) -> None:
     tree(tmp_path, siblings("0,4", "1,5", "2,6", "3,7"))
     assert threads.read_physical(tmp_path, frozenset(range(8))) == 4

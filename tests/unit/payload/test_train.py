@@ -73,14 +73,6 @@ def test_the_first_step_of_all_has_finished_before_it_counts() -> None:
     assert job.on_first_step is None
 
 
-def test_progress_can_fetch_the_loss_of_the_last_step() -> None:
-    job: Any = Job()
-    shown: list[Any] = []
-    data = Tensors(None, [0] * 128)
-    train.epoch(job, data, lambda done, total, loss: shown.append((done, total, loss())))
-    assert shown == [(1, 2, 0.0), (2, 2, 64.0)]
-
-
 @pytest.mark.parametrize(("right", "expected"), [(b"\x01\x00\x02", 1.0), (b"\x01\x01\x01", 1 / 3)])
 def test_accuracy(right: bytes, expected: float) -> None:
     scores = [[[0.1, 0.9, 0.0], [0.9, 0.1, 0.0]], [[0.0, 0.1, 0.9]]]

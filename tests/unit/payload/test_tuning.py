@@ -63,11 +63,6 @@ def test_other_batches_see_as_many_images() -> None:
     assert [settings[size].untimed for size in (64, 256, 100)] == [30, 7, 19]
 
 
-def test_the_smallest_trial_still_has_a_step_to_time() -> None:
-    setting = trial.Setting(device="cpu", form=model.PUBLISHED, steps=1, warm_up=1, batch=1024)
-    assert setting.samples // setting.batch > setting.untimed >= 1
-
-
 def test_the_form_is_the_accelerators_own_unless_it_is_named() -> None:
     assert tuning.setting(options()).form == model.fastest("cpu")
     published = ("--layout", "contiguous", "--order", "published", "--dropout", "torch")
@@ -132,10 +127,6 @@ def test_the_process_starts_again_as_it_was_started(
     original: list[str], shown: list[str], expected: list[str]
 ) -> None:
     assert tuning.started(original, shown) == [sys.executable, *expected]
-
-
-def test_a_value_may_hold_an_equals_sign() -> None:
-    assert tuning.variables(["A=b=c", "B="]) == {"A": "b=c", "B": ""}
 
 
 def test_a_failure_is_an_event_and_a_code(
@@ -208,21 +199,9 @@ def test_allocators_are_found_by_name_the_nearest_first(tmp_path: Path) -> None:
     }
 
 
-def test_a_link_is_followed_since_the_kernel_names_the_file(tmp_path: Path) -> None:
-    (tmp_path / "libjemalloc.so.2.1").touch()
-    (tmp_path / "libjemalloc.so.2").symlink_to("libjemalloc.so.2.1")
-    assert tuning.find_allocators([tmp_path])["jemalloc"].endswith("libjemalloc.so.2.1")
-
-
 def test_the_survey_tells_allocators_from_other_preloads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD", "/a/libtcmalloc.so.4:/b/libfaketime.so.1 libjemalloc.so.2")
     assert tuning.survey()["preload"] == ["/b/libfaketime.so.1"]
-
-
-def test_where_the_payload_looks_for_allocators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/prefix/lib/envbuilder/payload.pyz"])
-    names = [str(path) for path in tuning.folders("/own/libx.so:plain.so")]
-    assert names[:2] == ["/own", "/prefix/lib/envbuilder"]
 
 
 def test_workers_have_one_thread_and_a_loader_without_workers_none(
