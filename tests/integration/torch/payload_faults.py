@@ -10,6 +10,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from payload.numerics import arithmetic
 
 functional = torch.nn.functional
 Operator = Callable[..., Any]
-Fault = Callable[[Operator], Operator]
 
 
 def without_offset(tensor: Any) -> Any:
@@ -29,129 +29,98 @@ def as_if_contiguous(tensor: Any) -> Any:
     return tensor.as_strided(tensor.shape, torch.empty(tensor.shape).stride())
 
 
-def weight_strides_ignored(real: Operator) -> Operator:
-    def conv2d(images: Any, weight: Any, *rest: Any, **options: Any) -> Any:
-        usual = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
-        return real(images, weight if usual else as_if_contiguous(weight), *rest, **options)
-
-    return conv2d
+# Each is called in place of the operator, which it is given first.
 
 
-def offset_ignored(*, channels_last: bool) -> Fault:
-    def fault(real: Operator) -> Operator:
-        def conv2d(images: Any, *rest: Any, **options: Any) -> Any:
-            hit = images.storage_offset() and (images.stride(1) == 1) is channels_last
-            return real(without_offset(images) if hit else images, *rest, **options)
-
-        return conv2d
-
-    return fault
+def weight_strides_ignored(
+    real: Operator, images: Any, weight: Any, *rest: Any, **named: Any
+) -> Any:
+    usual = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
+    return real(images, weight if usual else as_if_contiguous(weight), *rest, **named)
 
 
-def offset_ignored_by_operator(real: Operator) -> Operator:
-    def operator(first: Any, *rest: Any, **options: Any) -> Any:
-        return real(without_offset(first) if first.storage_offset() else first, *rest, **options)
-
-    return operator
-
-
-def groups_only_in_the_first_image(real: Operator) -> Operator:
-    def conv2d(images: Any, weight: Any, *rest: Any, groups: int = 1, **options: Any) -> Any:
-        result = real(images, weight, *rest, groups=groups, **options)
-        if groups > 1 and len(images) > 1:
-            return torch.cat([result[:1], result[1:].roll(1, dims=1)])
-        return result
-
-    return conv2d
+def offset_ignored(
+    real: Operator, images: Any, *rest: Any, channels_last: bool, **named: Any
+) -> Any:
+    hit = images.storage_offset() and (images.stride(1) == 1) is channels_last
+    return real(without_offset(images) if hit else images, *rest, **named)
 
 
-def channels_above_65536_left_out(real: Operator) -> Operator:
-    def conv2d(images: Any, weight: Any, *rest: Any, **options: Any) -> Any:
-        most = 1 << 16
-        if images.shape[1] > most:
-            images, weight = images[:, :most], weight[:, :most]
-        return real(images, weight, *rest, **options)
-
-    return conv2d
+def offset_ignored_by_operator(real: Operator, first: Any, *rest: Any, **named: Any) -> Any:
+    return real(without_offset(first) if first.storage_offset() else first, *rest, **named)
 
 
-def weight_without_gradient(real: Operator) -> Operator:
-    def convolution(images: Any, weight: Any, *rest: Any, **options: Any) -> Any:
-        return real(images, weight.detach() + 0 * weight, *rest, **options)
-
-    return convolution
-
-
-def one_value_is_nan(real: Operator) -> Operator:
-    def operator(*arguments: Any, **options: Any) -> Any:
-        result = real(*arguments, **options).clone()
-        result[tuple(0 for _ in result.shape)] = float("nan")
-        return result
-
-    return operator
+def groups_only_in_the_first_image(
+    real: Operator, images: Any, *rest: Any, groups: int = 1, **named: Any
+) -> Any:
+    result = real(images, *rest, groups=groups, **named)
+    several = groups > 1 and len(images) > 1
+    return torch.cat([result[:1], result[1:].roll(1, dims=1)]) if several else result
 
 
-def only_the_first_of_an_expanded_batch(real: Operator) -> Operator:
-    def operator(first: Any, *rest: Any, **options: Any) -> Any:
-        if first.dim() > 1 and 0 in first.stride():
-            keep = torch.zeros_like(first)
-            keep[tuple(slice(0, 1) if s == 0 else slice(None) for s in first.stride())] = 1
-            first = first * keep
-        return real(first, *rest, **options)
-
-    return operator
+def channels_above_65536_left_out(
+    real: Operator, images: Any, weight: Any, *rest: Any, **named: Any
+) -> Any:
+    most = min(1 << 16, weight.shape[1])
+    few = images[:, :most] if images.shape[1] > 1 << 16 else images
+    return real(few, weight[:, :most], *rest, **named)
 
 
-def lost_in_a_strided_view(real: Operator) -> Operator:
-    def in_place(target: Any, *rest: Any, **options: Any) -> Any:
-        return real(target, *rest, **options) if target.is_contiguous() else target
-
-    return in_place
-
-
-def added_up_in_its_own_precision(real: Operator) -> Operator:
-    def mean(values: Any, *rest: Any, **options: Any) -> Any:
-        if values.dtype != torch.bfloat16 or rest or options:
-            return real(values, *rest, **options)
-        lanes = values[:100_000].reshape(1000, 100)
-        total = torch.zeros(100, dtype=values.dtype)
-        for row in lanes:
-            total = total + row
-        return (total.float().sum() / len(values)).to(values.dtype)
-
-    return mean
+def weight_without_gradient(
+    real: Operator, images: Any, weight: Any, *rest: Any, **named: Any
+) -> Any:
+    return real(images, weight.detach() + 0 * weight, *rest, **named)
 
 
-def a_tenth_too_large(dtype: Any) -> Fault:
-    def fault(real: Operator) -> Operator:
-        def operator(first: Any, *rest: Any, **options: Any) -> Any:
-            result = real(first, *rest, **options)
-            return result * 1.1 if first.dtype == dtype else result
-
-        return operator
-
-    return fault
+def one_value_is_nan(real: Operator, *arguments: Any, **named: Any) -> Any:
+    result = real(*arguments, **named).clone()
+    result[tuple(0 for _ in result.shape)] = float("nan")
+    return result
 
 
-def a_thousandth_too_large(real: Operator) -> Operator:
-    def operator(first: Any, *rest: Any, **options: Any) -> Any:
-        result = real(first, *rest, **options)
-        return result * 1.001 if first.dtype == torch.float32 else result
-
-    return operator
-
-
-def kernels_without_two_rows(real: Operator) -> Operator:
-    def conv3d(images: Any, weight: Any, *rest: Any, **options: Any) -> Any:
-        return real(images, weight.flip(2), *rest, **options)
-
-    return conv3d
+def only_the_first_of_an_expanded_batch(
+    real: Operator, first: Any, *rest: Any, **named: Any
+) -> Any:
+    if first.dim() > 1 and 0 in first.stride():
+        keep = torch.zeros_like(first)
+        keep[tuple(slice(0, 1) if s == 0 else slice(None) for s in first.stride())] = 1
+        first = first * keep
+    return real(first, *rest, **named)
 
 
-FAULTS: dict[str, tuple[Any, str, Fault]] = {
+def lost_in_a_strided_view(real: Operator, target: Any, *rest: Any, **named: Any) -> Any:
+    return real(target, *rest, **named) if target.is_contiguous() else target
+
+
+def added_up_in_its_own_precision(real: Operator, values: Any, *rest: Any, **named: Any) -> Any:
+    if values.dtype != torch.bfloat16 or rest or named:
+        return real(values, *rest, **named)
+    total = torch.zeros(100, dtype=values.dtype)
+    for row in values[:100_000].reshape(1000, 100):
+        total = total + row
+    return (total.float().sum() / len(values)).to(values.dtype)
+
+
+def too_large(
+    real: Operator, first: Any, *rest: Any, factor: float, dtype: Any, **named: Any
+) -> Any:
+    result = real(first, *rest, **named)
+    return result * factor if first.dtype == dtype else result
+
+
+def kernels_without_two_rows(
+    real: Operator, images: Any, weight: Any, *rest: Any, **named: Any
+) -> Any:
+    return real(images, weight.flip(2), *rest, **named)
+
+
+a_tenth = partial(too_large, factor=1.1)
+a_thousandth_too_large = partial(too_large, factor=1.001, dtype=torch.float32)
+
+FAULTS: dict[str, tuple[Any, str, Operator]] = {
     "weight strides ignored": (functional, "conv2d", weight_strides_ignored),
-    "channel slice": (functional, "conv2d", offset_ignored(channels_last=True)),
-    "chunk in conv2d": (functional, "conv2d", offset_ignored(channels_last=False)),
+    "channel slice": (functional, "conv2d", partial(offset_ignored, channels_last=True)),
+    "chunk in conv2d": (functional, "conv2d", partial(offset_ignored, channels_last=False)),
     "chunk in matmul": (torch.Tensor, "__matmul__", offset_ignored_by_operator),
     "chunk in tanh": (torch, "tanh", offset_ignored_by_operator),
     "slice in linear": (functional, "linear", offset_ignored_by_operator),
@@ -165,8 +134,12 @@ FAULTS: dict[str, tuple[Any, str, Fault]] = {
     "sum": (torch.Tensor, "sum", a_thousandth_too_large),
     "in place": (torch.Tensor, "addcdiv_", lost_in_a_strided_view),
     "bfloat16 mean": (torch.Tensor, "mean", added_up_in_its_own_precision),
-    "bfloat16 matmul": (torch.Tensor, "__matmul__", a_tenth_too_large(torch.bfloat16)),
-    "float16 conv2d": (functional, "conv2d", a_tenth_too_large(torch.float16)),
+    "bfloat16 matmul": (
+        torch.Tensor,
+        "__matmul__",
+        partial(a_tenth, dtype=torch.bfloat16),
+    ),
+    "float16 conv2d": (functional, "conv2d", partial(a_tenth, dtype=torch.float16)),
     "flipped conv3d": (functional, "conv3d", kernels_without_two_rows),
     "max_pool2d": (functional, "max_pool2d", a_thousandth_too_large),
     "variance": (torch.Tensor, "var", a_thousandth_too_large),
@@ -177,12 +150,11 @@ FAULTS: dict[str, tuple[Any, str, Fault]] = {
 
 
 @contextlib.contextmanager
-def injected(place: Any, name: str, fault: Fault) -> Iterator[None]:
+def injected(place: Any, name: str, fault: Operator) -> Iterator[None]:
     real = getattr(place, name)
-    broken = fault(real)
 
     def either(first: Any, *rest: Any, **options: Any) -> Any:
-        chosen = real if first.dtype == torch.float64 else broken
+        chosen = real if first.dtype == torch.float64 else partial(fault, real)
         return chosen(first, *rest, **options)
 
     setattr(place, name, either)

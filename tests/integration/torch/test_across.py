@@ -207,52 +207,17 @@ OTHER_STEP = """
 from envbuilder.payload.training import eager
 eager.LEARNING_RATE = 1.01 if os.environ.get("RANK") == "1" else 1.0
 """
-WRONG_BEFORE_THE_AVERAGE = """
-if os.environ.get("RANK") == "1":
-    import torch
-    real = torch.nn.functional.nll_loss
-    torch.nn.functional.nll_loss = lambda *arguments: 1.1 * real(*arguments)
-"""
 
 
-@pytest.mark.parametrize(
-    ("code", "failing"),
-    [
-        pytest.param(OTHER_STEP, "weights equal", marks=pytest.mark.slow),
-        pytest.param(WRONG_BEFORE_THE_AVERAGE, "gradients", marks=pytest.mark.soak),
-    ],
-)
-def test_a_node_that_computes_something_else_fails(nodes: Nodes, code: str, failing: str) -> None:
-    nodes.start(code)
+@pytest.mark.slow
+def test_a_node_that_computes_something_else_fails(nodes: Nodes) -> None:
+    nodes.start(OTHER_STEP)
     content = nodes.report(0)
-    assert failed(content) == {failing}
+    assert failed(content) == {"weights equal"}
     assert nodes.started[0].returncode == 5
-    if failing == "weights equal":
-        assert "the weights of rank 1 on n1 differ from rank 0's" in content["reasons"][0]
+    assert "the weights of rank 1 on n1 differ from rank 0's" in content["reasons"][0]
     # It did its part, as far as it can see.
     assert nodes.report(1)["status"] == "passed"
-
-
-@needs_proc
-@pytest.mark.soak
-def test_a_node_that_hangs_is_ended_at_the_limit(nodes: Nodes) -> None:
-    nodes.start(
-        """
-if os.environ.get("RANK") == "1":
-    from envbuilder.payload.training import eager
-    def step(*arguments):
-        import signal, time
-        signal.signal(15, signal.SIG_IGN)
-        time.sleep(3600)
-    eager.step = step
-""",
-        limit=100,
-    )
-    (reason,) = nodes.report(0)["reasons"]
-    assert "hung: not finished after" in reason
-    assert "rank 1 on n1: warm up" in reason
-    assert nodes.report(1)["status"] == "failed"
-    assert left_over(nodes.mark) == []
 
 
 # ---- a network between them

@@ -193,6 +193,22 @@ def packages(prefix: Path) -> Path:
     return next(prefix.glob("lib/python3.*/site-packages"))
 
 
+def copied(prefix: Path, folder: Path) -> Path:
+    """A copy of an environment, by links."""
+    shutil.copytree(prefix, folder, copy_function=os.link, symlinks=True)
+    return folder
+
+
+def wrapper(outside: Outside, text: str) -> Path:
+    """A program `python` that sets a variable of its own and then does something else."""
+    folder = outside.folder / "wrapped" / "bin"
+    folder.mkdir(parents=True)
+    modules = outside.forger(outside.folder / "modules", "sitecustomize")
+    (folder / "python").write_text(f"#!/bin/bash\nexport PYTHONPATH={modules}\n{text}\n")
+    (folder / "python").chmod(0o755)
+    return folder.parent
+
+
 def mine(folder: Path) -> tuple[str | Path, ...]:
     return ("--python", folder / "bin" / "python", "--profile", "cpu", *QUICK)
 
@@ -201,27 +217,17 @@ def mine(folder: Path) -> tuple[str | Path, ...]:
 def test_a_wrapper_named_python_is_not_the_interpreter(
     verify: Any, outside: Outside, torch_python: Path, name: str
 ) -> None:
-    folder = outside.folder / "wrapped" / "bin"
-    folder.mkdir(parents=True)
-    modules = outside.forger(outside.folder / "modules", "sitecustomize")
     start = f"{name or 'exec '}{shlex.quote(str(torch_python))}"
-    (folder / "python").write_text(f'#!/bin/bash\nexport PYTHONPATH={modules}\n{start} "$@"\n')
-    (folder / "python").chmod(0o755)
-    detail = verify(*mine(folder.parent)).failed("isolation")
-    assert f"{folder}/python is not the interpreter that ran" in detail
+    folder = wrapper(outside, f'{start} "$@"')
+    detail = verify(*mine(folder)).failed("isolation")
+    assert f"{folder}/bin/python is not the interpreter that ran" in detail
     assert outside.touched == []
 
 
 def test_a_wrapper_that_drops_the_options_is_found_out(
     verify: Any, outside: Outside, torch_python: Path
 ) -> None:
-    folder = outside.folder / "wrapped" / "bin"
-    folder.mkdir(parents=True)
-    modules = outside.forger(outside.folder / "modules", "sitecustomize")
-    body = f'#!/bin/bash\nexport PYTHONPATH={modules}\nshift 3\nexec {torch_python} "$@"\n'
-    (folder / "python").write_text(body)
-    (folder / "python").chmod(0o755)
-    ended = verify(*mine(folder.parent))
+    ended = verify(*mine(wrapper(outside, f'shift 3\nexec {torch_python} "$@"')))
     assert "not to be trusted" in ended.failed("run")
     assert outside.touched == ["sitecustomize-of-modules"]
 
@@ -239,7 +245,7 @@ def test_packages_of_another_environment_are_foreign(
 def test_a_startup_line_that_imports_from_outside_is_foreign(
     verify: Any, tmp_path: Path, torch_prefix: Path
 ) -> None:
-    shutil.copytree(torch_prefix, tmp_path / "mine", copy_function=os.link, symlinks=True)
+    copied(torch_prefix, tmp_path / "mine")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "harmless.py").write_text("")
@@ -252,8 +258,7 @@ def test_a_startup_line_that_imports_from_outside_is_foreign(
 def test_a_library_in_place_of_the_environments_own_is_named(
     verify: Any, outside: Outside, torch_prefix: Path
 ) -> None:
-    folder = outside.folder / "mine"
-    shutil.copytree(torch_prefix, folder, copy_function=os.link, symlinks=True)
+    folder = copied(torch_prefix, outside.folder / "mine")
     library = outside.library(outside.folder / "libraries", "libgomp.so.1")
     (packages(folder) / "early.py").write_text(f"import ctypes; ctypes.CDLL({str(library)!r})\n")
     (packages(folder) / "early.pth").write_text("import early\n")
@@ -309,8 +314,7 @@ RANKS = ("parallel", "--device", "cpu", "--devices", "2", "--steps", "5", "--qui
 def test_children_are_isolated_too(
     outside: Outside, torch_prefix: Path, command: tuple[str, ...]
 ) -> None:
-    prefix = outside.folder / "mine"
-    shutil.copytree(torch_prefix, prefix, copy_function=os.link, symlinks=True)
+    prefix = copied(torch_prefix, outside.folder / "mine")
     doctored(prefix, outside)
     pyz, work = outside.folder / "payload.pyz", outside.folder / "work"
     pyz.write_bytes(pack.payload_pyz())
@@ -336,8 +340,7 @@ def test_children_are_isolated_too(
 
 def test_the_bytecode_would_have_been_used(outside: Outside, torch_prefix: Path) -> None:
     """What the test above shows the absence of."""
-    prefix = outside.folder / "mine"
-    shutil.copytree(torch_prefix, prefix, copy_function=os.link, symlinks=True)
+    prefix = copied(torch_prefix, outside.folder / "mine")
     doctored(prefix, outside)
     subprocess.run([prefix / "bin" / "python", "-I", "-c", "import torch.version"], check=True)
     assert outside.touched == ["bytecode"]
