@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 from . import start
 from .machine import clock, contention, device, facts, threads
 from .machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES, device_of
-from .numerics import compilers, extensions, numerics, precision
+from .numerics import compilers, numerics, precision
 from .training import eager, model, train
 
 if TYPE_CHECKING:
@@ -198,12 +198,12 @@ def _from_device(torch: Any, setting: Setting, data: Dataset, order: Any) -> Fee
 def _job(torch: Any, setting: Setting) -> eager.Job:
     job = eager.prepare(torch, setting.device, setting.form, setting.seed)
     if setting.ipex:
-        extensions.optimize(extensions.load("ipex"), job)
+        eager.optimize_by_ipex(facts.load_extension("ipex"), job)
     if setting.bfloat16:
         autocast = torch.autocast(device_of(setting.device), dtype=torch.bfloat16)
         job.model.forward = autocast(job.model.forward)
     if setting.compile_backend == "zentorch":
-        extensions.load("zentorch")
+        facts.load_extension("zentorch")
     if setting.compile_backend is not None:
         job.model = torch.compile(job.model, backend=setting.compile_backend, dynamic=False)
     job.model.train()

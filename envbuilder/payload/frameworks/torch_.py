@@ -9,7 +9,7 @@ from .. import captured, interface
 from ..machine import device, facts, hardware
 from ..machine.accelerators import ACCELERATORS, Accelerator, device_of
 from ..measure import COPY, array_bytes
-from ..numerics import arithmetic, extensions, numerics, precision, reference
+from ..numerics import arithmetic, numerics, precision, reference
 from ..training import eager, model
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Torch(interface.Framework):
     def extend(self, names: Sequence[str]) -> None:
         """Load IPEX; others take effect in compiled code only."""
         if "ipex" in names:
-            self.ipex = extensions.load("ipex")
+            self.ipex = facts.load_extension("ipex")
 
     def on_cpu(self) -> Torch:
         """Return torch for the CPU."""
@@ -136,7 +136,7 @@ class Torch(interface.Framework):
         """Prepare a new network in its fastest form, with IPEX if that is loaded."""
         job = eager.prepare(self.torch, self.accelerator, self.form, seed)
         if self.ipex is not None:
-            extensions.optimize(self.ipex, job)
+            eager.optimize_by_ipex(self.ipex, job)
         return job
 
     def observe(self, job: Any, batch: Any) -> Step:
@@ -164,7 +164,7 @@ class Torch(interface.Framework):
         self.trials = numerics.trials(torch, data, count)
         if self.ipex is not None:
             steps = [
-                extensions.ipex_step(torch, self.ipex, accelerator, trial) for trial in self.trials
+                numerics.ipex_step(torch, self.ipex, accelerator, trial) for trial in self.trials
             ]
             return reference.compare(steps, self.trials, arithmetic.relative_error)
         net = numerics.network(torch, self.form).to(device_of(accelerator))

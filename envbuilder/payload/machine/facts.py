@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -46,6 +47,11 @@ def platform_facts() -> Dict[str, str]:
 def extension_versions() -> Dict[str, Optional[str]]:
     """Return the installed version of each known extension, or None. Nothing is imported."""
     return {name: installed(distribution) for name, distribution in EXTENSIONS.items()}
+
+
+def load_extension(name: str) -> Any:
+    """Import an extension into this process, after ``torch_checks.check_extension`` accepted it."""
+    return importlib.import_module(EXTENSIONS[name])
 
 
 def installed(distribution: str) -> Optional[str]:

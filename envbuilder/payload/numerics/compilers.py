@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from ..machine import clock, device
+from ..machine import clock, device, facts
 from ..machine.accelerators import device_of
 from ..report import PASSED, WARNING
 from ..training import eager, model, train
-from . import arithmetic, extensions, numerics, reference
+from . import arithmetic, numerics, reference
 
 if TYPE_CHECKING:
     from ..interface import Comparison, Observation, Tensors
@@ -108,7 +108,7 @@ def measure(bench: Bench, backend: str, progress: Progress) -> Outcome:
     outcome = Outcome(backend)
     try:
         if backend == "zentorch":
-            extensions.load("zentorch")
+            facts.load_extension("zentorch")
         _check_gradients(bench, outcome)
         progress(1, 3)
         _measure_inference(bench, outcome)

@@ -197,6 +197,15 @@ def scheduled(job: Job, optimizer: Any) -> Job:
     return job
 
 
+def optimize_by_ipex(ipex: Any, job: Job) -> None:
+    """Let IPEX replace the job's network and optimizer with its own, in float32, for training."""
+    job.model.train()
+    job.model, optimizer = ipex.optimize(job.model, optimizer=job.optimizer)
+    job.extension = "ipex.optimize"
+    # The existing schedule would still change the learning rate of the old optimizer.
+    scheduled(job, optimizer)
+
+
 def step(job: Job, images: Any, labels: Any) -> Any:
     """Run one optimizer step on one batch; return the loss, still on the device."""
     job.optimizer.zero_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -29,18 +30,12 @@ def a_run(device: str = "cpu", data: Dataset = DATA, **options: Any) -> Run:
     return Run(Options(device, **options), data, Events(io.StringIO()))
 
 
-def test_an_extension_is_tried_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = replaced(monkeypatch, torch_checks.extensions, "require_importable", "it imports")
-    assert torch_checks.check_extension("zentorch") == (PASSED, "it imports")
-    assert tried.calls == [("zentorch",)]
-
-
 @pytest.mark.parametrize(("names", "loaded"), [(("ipex",), True), (("zentorch",), False)])
 def test_only_ipex_is_loaded_with_torch(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], loaded: bool
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", TORCH)
-    ipex = replaced(monkeypatch, torch_.extensions, "load", "the extension")
+    ipex = replaced(monkeypatch, torch_.facts, "load_extension", "the extension")
     run = a_run(extensions=names)
     run.threads = {"OMP_NUM_THREADS": "2"}
     assert checks.check_import(run) == (PASSED, "torch 2.13.0+cpu")
@@ -94,7 +89,7 @@ def test_an_autoencoder_must_learn_from_the_training_images(
 @pytest.mark.parametrize("ipex", [None, "the extension"])
 def test_gradients(monkeypatch: pytest.MonkeyPatch, ipex: str | None) -> None:
     trials = replaced(monkeypatch, torch_.numerics, "trials", ["one", "two"])
-    step = replaced(monkeypatch, torch_.extensions, "ipex_step", "a step")
+    step = replaced(monkeypatch, torch_.numerics, "ipex_step", "a step")
     compared = replaced(monkeypatch, torch_.reference, "compare", "the comparison")
     moved = Recorded("on the device")
     network = replaced(monkeypatch, torch_.numerics, "network", SimpleNamespace(to=moved))
@@ -143,3 +138,49 @@ def test_one_loss_that_is_not_finite(value: float, step: int) -> None:
 def test_a_loss_that_does_not_fall(losses: list[float]) -> None:
     (sentence,) = torch_checks.vae_problems(losses)
     assert "is expected" in sentence
+
+
+# ---- extensions: the integration tests try the subprocess; here, what is made of its end
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, code: int, stdout: str = "", stderr: str = "") -> None:
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, code, stdout, stderr)
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
+def test_an_extension_that_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending(monkeypatch, 0, f"banner\n{torch_checks.MARK} 2.8.0\nfarewell\n")
+    found = torch_checks.check_extension("ipex")
+    assert found == (PASSED, "intel_extension_for_pytorch 2.8.0 imports with this torch")
+
+
+@pytest.mark.parametrize(
+    ("code", "stdout", "stderr", "words"),
+    [
+        (127, "ERROR! needs torch 2.7\n", "", r"\(exit 127\): ERROR! needs torch 2.7"),
+        (1, "", "Traceback\nImportError: another minor\n", "ImportError: another minor"),
+        (-11, "", "", r"\(exit -11\): no output"),
+        (0, "", "", "no output"),
+        (0, "banner\n", "", "banner"),
+        (1, "needs torch 2.7\n", "a warning\n", "needs torch 2.7; a warning"),
+        (0, "", f"{torch_checks.MARK} 2.8.0\n", "exit 0"),
+        (3, f"{torch_checks.MARK} 2.8.0\n", "", "exit 3"),
+    ],
+)
+def test_an_import_that_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, code: int, stdout: str, stderr: str, words: str
+) -> None:
+    ending(monkeypatch, code, stdout, stderr)
+    with pytest.raises(CheckError, match=words):
+        torch_checks.check_extension("ipex")
+
+
+def test_an_import_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **options: Any) -> None:
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(CheckError, match="did not finish importing in 3 s"):
+        torch_checks.check_extension("zentorch", 3)
