@@ -12,8 +12,7 @@ Written for CUDA; HIP has the same interface. Neither has run it yet.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List
+from typing import TYPE_CHECKING, Any, Dict, List
 
 from .machine import clock
 from .machine.accelerators import device_of
@@ -42,13 +41,20 @@ def measure(torch: Any, accelerator: str, data: Tensors, seed: int) -> Dict[str,
     ``largest_difference`` is that of the losses of eager and captured steps in deterministic mode;
     ``counts`` says whether it is small enough.
     """
-    with _deterministic(torch):
-        eagerly = _eager_losses(torch, accelerator, data, seed)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        job = eager.prepare(torch, accelerator, model.fastest(accelerator), seed)
+        job.shuffle(data)
+        count = min(COMPARED, len(data.labels) // BATCH)
+        eagerly = job.fetch([job.step(number * BATCH, BATCH) for number in range(count)])
         captured = Captured(torch, accelerator, data, seed)
         captured.begin(data)
         for _ in eagerly:
             captured.replay()
-        replayed = captured.losses[: len(eagerly)].tolist()
+        replayed = captured.losses[:count].tolist()
+    finally:
+        torch.use_deterministic_algorithms(before)
     difference = max(abs(ours - theirs) for ours, theirs in zip(replayed, eagerly))  # noqa: B905
     seconds = []
     for number in range(2):
@@ -71,17 +77,18 @@ class Captured:
 
     def __init__(self, torch: Any, accelerator: str, data: Tensors, seed: int) -> None:
         self.torch, self.place, self.seed = torch, device_of(accelerator), seed
-        self.job = _job(torch, accelerator, seed)
+        job = eager.prepare(torch, accelerator, model.fastest(accelerator), seed)
+        # An optimizer that keeps everything on the device, the learning rate too.
+        rate = torch.tensor(LEARNING_RATE, device=self.place)
+        adadelta = torch.optim.Adadelta(job.model.parameters(), lr=rate, capturable=True)
+        self.job = eager.scheduled(job, adadelta)
         count = len(data.labels)
         self.full = count // BATCH
-        self.images = torch.empty(data.images.shape, dtype=torch.float32, device=self.place)
-        self.labels = torch.empty_like(data.labels)
+        self.images = torch.zeros(data.images.shape, dtype=torch.float32, device=self.place)
+        self.labels = torch.zeros_like(data.labels)
         self.losses = torch.zeros(steps_of(count), device=self.place)
         self.first = torch.zeros(1, dtype=torch.int64, device=self.place)
-        self.number = torch.zeros(1, dtype=torch.int64, device=self.place)
         self.offsets = torch.arange(BATCH, device=self.place)
-        self.images.zero_()
-        self.labels.zero_()
         self.job.model.train()
         before = [parameter.detach().clone() for parameter in self.job.model.parameters()]
         self.replay = self._capture()
@@ -92,11 +99,10 @@ class Captured:
         batch = self.first + self.offsets
         images, labels = self.images.index_select(0, batch), self.labels.index_select(0, batch)
         loss = eager.step(self.job, images, labels)
-        self.losses.index_copy_(0, self.number, loss.reshape(1))
+        self.losses.index_copy_(0, self.first // BATCH, loss.reshape(1))
         self.first += BATCH
-        self.number += 1
 
-    def _capture(self) -> Callable[[], None]:
+    def _capture(self) -> Any:
         """Return a function that does one step."""
         torch = self.torch
         stream = torch.cuda.Stream()
@@ -108,8 +114,7 @@ class Captured:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self.step()
-        replay: Callable[[], None] = graph.replay
-        return replay
+        return graph.replay
 
     def _put_back(self, before: List[Any]) -> None:
         """Undo the warm-up in place: the graph holds the addresses."""
@@ -129,7 +134,6 @@ class Captured:
         self.images.copy_(images)
         self.labels.copy_(labels)
         self.first.zero_()
-        self.number.zero_()
 
     def epoch(self, data: Tensors) -> List[float]:
         """Train on every image once and return the losses; the last, smaller batch runs eagerly."""
@@ -140,30 +144,4 @@ class Captured:
             rest = slice(self.full * BATCH, None)
             self.losses[self.full] = eager.step(self.job, self.images[rest], self.labels[rest])
         self.job.decay()
-        losses: List[float] = self.losses.tolist()
-        return losses
-
-
-def _job(torch: Any, accelerator: str, seed: int) -> eager.Job:
-    """Prepare a job whose optimizer keeps everything on the device, the learning rate too."""
-    job = eager.prepare(torch, accelerator, model.fastest(accelerator), seed)
-    rate = torch.tensor(LEARNING_RATE, device=device_of(accelerator))
-    parameters = job.model.parameters()
-    return eager.scheduled(job, torch.optim.Adadelta(parameters, lr=rate, capturable=True))
-
-
-def _eager_losses(torch: Any, accelerator: str, data: Tensors, seed: int) -> List[float]:
-    job = eager.prepare(torch, accelerator, model.fastest(accelerator), seed)
-    job.shuffle(data)
-    count = min(COMPARED, len(data.labels) // BATCH)
-    return job.fetch([job.step(number * BATCH, BATCH) for number in range(count)])
-
-
-@contextmanager
-def _deterministic(torch: Any) -> Iterator[None]:
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
+        return list(self.losses.tolist())

@@ -130,8 +130,19 @@ def check(start: Start, run: Dict[str, Any], framework: str, cache: str = "") ->
     """
     loaded = look(cache)
     judged = judge(loaded, _own_libraries)
-    run.update(summary(start, loaded, judged, framework))
+    run.update(
+        as_found=start.as_found,
+        isolated=bool(sys.flags.isolated),
+        prefix=sys.prefix,
+        base_prefix=sys.base_prefix,
+        executable=sys.executable,
+        framework=loaded.modules.get(framework),
+        drivers=list(judged.drivers[:LISTED]),
+        outside=list(judged.outside[:LISTED]),
+    )
     if start.as_found:
+        foreign = list(judged.problems[:LISTED])
+        run.update(variables=guarded(environment()), foreign=foreign)
         named = "; ".join(judged.problems[:3]) or "everything lies below the interpreter's prefix"
         return WARNING, f"as found, not judged: {named}"
     if judged.problems:
@@ -157,24 +168,6 @@ def require(start: Start, cache: str = "") -> None:
 def failing(start: Start) -> bool:
     """Return whether the code loaded so far already fails, which makes training pointless."""
     return not start.as_found and bool(judge(look(), _own_libraries).problems)
-
-
-def summary(start: Start, loaded: Loaded, judged: Judgement, framework: str) -> Dict[str, Any]:
-    """Return the report's ``origins``."""
-    result: Dict[str, Any] = {
-        "as_found": start.as_found,
-        "isolated": bool(sys.flags.isolated),
-        "prefix": sys.prefix,
-        "base_prefix": sys.base_prefix,
-        "executable": sys.executable,
-        "framework": loaded.modules.get(framework),
-        "drivers": list(judged.drivers[:LISTED]),
-        "outside": list(judged.outside[:LISTED]),
-    }
-    if start.as_found:
-        result["variables"] = guarded(environment())
-        result["foreign"] = list(judged.problems[:LISTED])
-    return result
 
 
 def judge(loaded: Loaded, names: Callable[[], Iterable[str]]) -> Judgement:

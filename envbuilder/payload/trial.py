@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
@@ -66,14 +66,6 @@ class Feed:
     start_method: Optional[str] = None
 
 
-@dataclass
-class Timed:
-    """The measurements: images per second of each chunk, and the mean loss over them."""
-
-    rates: List[float] = field(default_factory=list)
-    loss: float = 0.0
-
-
 def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
     """Train under the setting and return what was measured and what was really in effect.
 
@@ -89,19 +81,19 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
     feed = _feed(torch, setting, data, order)
     job = _job(torch, setting)
     counted = contention.read()
-    timed = _train(job, setting, feed)
+    rates, loss = _train(job, setting, feed)
     limits = contention.limits(torch.get_num_threads() if setting.device == "cpu" else None)
     meanwhile = contention.between(counted, contention.read(), limits)
     accuracy = train.accuracy(job, eager.tensors(torch, data.test.first(TESTED), setting.device))
     dtypes = [] if setting.compile_backend else _dtypes(job, setting, data)
     # Preparation before the loop counts as part of an image's time, as it does in an epoch.
-    seconds = 1 / statistics.median(timed.rates) + feed.seconds / setting.samples
+    seconds = 1 / statistics.median(rates) + feed.seconds / setting.samples
     return {
         "samples_per_second": 1 / seconds,
         "samples": setting.samples,
-        "chunks": timed.rates,
+        "chunks": rates,
         "accuracy": accuracy,
-        "loss": timed.loss,
+        "loss": loss,
         # Its own worker processes also wait for CPUs, which looks like the work of others.
         "contention": None if setting.workers else meanwhile,
         "settings": {
@@ -210,8 +202,9 @@ def _job(torch: Any, setting: Setting) -> eager.Job:
     return job
 
 
-def _train(job: eager.Job, setting: Setting, feed: Feed) -> Timed:
-    torch, timed = job.torch, Timed()
+def _train(job: eager.Job, setting: Setting, feed: Feed) -> Tuple[List[float], float]:
+    """Return the images per second of each timed chunk of steps, and the mean loss over them."""
+    torch, rates = job.torch, []
     for _ in range(setting.untimed):
         eager.step(job, *next(feed.batches))
     timed_steps = setting.samples // setting.batch - setting.untimed
@@ -224,9 +217,8 @@ def _train(job: eager.Job, setting: Setting, feed: Feed) -> Timed:
         for _ in range(steps):
             total += eager.step(job, *next(feed.batches))
         device.synchronize(torch, setting.device)
-        timed.rates.append(steps * setting.batch / clock.since(began))
-    timed.loss = float(total) / timed_steps
-    return timed
+        rates.append(steps * setting.batch / clock.since(began))
+    return rates, float(total) / timed_steps
 
 
 def _dtypes(job: eager.Job, setting: Setting, data: Dataset) -> List[str]:

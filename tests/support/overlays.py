@@ -86,13 +86,14 @@ class Verdict:
     def check(self, name: str) -> dict[str, Any]:
         return next(check for check in self.report["checks"] if check["name"] == name)
 
-    def require_failed(self, check: str, words: str) -> None:
-        """The verdict is "failed" with exit code 5, and this check names this cause."""
+    def require_failed(self, check: str, words: str = "") -> str:
+        """The verdict is "failed" with exit code 5, and this check names this cause: its detail."""
         assert (self.code, self.report["status"]) == (5, "failed"), self.report
         found = self.check(check)
         assert found["status"] == "failed", self.report["reasons"]
         assert words in found["detail"]
         assert any(words in reason for reason in self.report["reasons"])
+        return str(found["detail"])
 
 
 class Bench:

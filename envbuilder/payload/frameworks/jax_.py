@@ -19,12 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
-from ..interface import Kernel, Observation, Step, Traffic
+from ..interface import Kernel, Observation, Step
 from ..machine import hardware
 from ..machine import threads as thread_counts
 from ..machine.device import limited
 from ..machine.facts import installed
-from ..measure import COPY, array_bytes
 from ..numerics import arithmetic
 from ..numerics.precision import LOWERING_VARIABLES
 from ..numerics.reference import Step as Gradients
@@ -92,7 +91,13 @@ _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float
 
 def load(accelerator: str, threads: Optional[int]) -> Jax:
     """Import JAX, restricted to the accelerator and the CPU."""
-    hidden = _restrict(accelerator)
+    hidden, stated = "", os.environ.get("JAX_PLATFORMS", "")
+    row = PLATFORMS.get(accelerator)
+    if row is not None:
+        # The CPU is there for comparison. The device is asked for by name: where no GPU is visible,
+        # JAX leaves "cuda" out of a list without a word.
+        os.environ["JAX_PLATFORMS"] = ",".join(dict.fromkeys((row.name, "cpu")))
+        hidden = "" if {row.name, row.device_type} & {*stated.split(",")} else stated
     count = threads or thread_counts.chosen_by_user(os.environ.get("OMP_NUM_THREADS"))
     if count and not any(name in os.environ for name in THREADS):
         os.environ[THREADS[0]] = str(count)
@@ -102,18 +107,6 @@ def load(accelerator: str, threads: Optional[int]) -> Jax:
     # What runs is compiled by this process, and the time that takes counts.
     jax.config.update("jax_enable_compilation_cache", False)
     return Jax(jax, accelerator, hidden)
-
-
-def _restrict(accelerator: str) -> str:
-    """Set the platforms that JAX may use; return the user's setting if that excludes the device."""
-    stated = os.environ.get("JAX_PLATFORMS", "")
-    row = PLATFORMS.get(accelerator)
-    if row is None:
-        return ""
-    # The CPU is there for comparison. The device is asked for by name: where no GPU is visible, JAX
-    # leaves "cuda" out of a list without a word.
-    os.environ["JAX_PLATFORMS"] = ",".join(dict.fromkeys((row.name, "cpu")))
-    return stated if stated and not {row.name, row.device_type} & {*stated.split(",")} else ""
 
 
 class Jax(NumpyFramework):
@@ -326,31 +319,20 @@ class Jax(NumpyFramework):
         add = self.jax.jit(lambda number: number + 1)
         return partial(add, self.put(self.numpy.float32(0)))
 
-    def traffic(self, path: str) -> Optional[Traffic]:
-        """Return what moves bytes along a path; JAX has no page-locked memory of the user's."""
-        if path == "device":
-            size = array_bytes(self.accelerator, *self._room())
-            first, second = self.put((self._ones(size), self._ones(size)))
-            return 3 * size, partial(
-                self.jax.jit(lambda left, right: left + 3 * right), first, second
-            )
-        if self.accelerator == "cpu" or path not in ("host_to_device", "device_to_host"):
-            return None
-        host = self._ones(COPY)
-        if path == "host_to_device":
-            return COPY, partial(self.put, host)
-        # To an array of JAX on the CPU: numpy's copy of an array is kept after the first time.
-        return COPY, partial(self.jax.device_put, self.put(host), self.jax.devices("cpu")[0])
+    def triad(self, size: int) -> Callable[[], Any]:
+        """Return a function that computes a + 3·b."""
+        ones = self.numpy.ones(size // 4, self.numpy.float32)
+        add = self.jax.jit(lambda left, right: left + 3 * right)
+        return partial(add, *self.put((ones, ones)))
 
-    def _ones(self, size: int) -> Any:
-        return self.numpy.ones(size // 4, self.numpy.float32)
+    def copy_back(self, array: Any) -> Any:
+        """Copy to an array of JAX on the CPU: numpy's copy is kept after the first time."""
+        return self.jax.device_put(array, self.jax.devices("cpu")[0])
 
-    def _room(self) -> Tuple[Optional[int], Optional[int]]:
+    def room(self) -> Tuple[Optional[int], Optional[int]]:
         """Return the bytes that can still be allocated, and those of the CPU's caches."""
-        if self.accelerator == "cpu":
-            return hardware.available_bytes(), hardware.cache_bytes()
         limit, used = self._counted("bytes_limit"), self._counted("bytes_in_use")
-        return None if limit is None or used is None else limit - used, None
+        return super().room() if limit is None or used is None else (limit - used, None)
 
 
 def _train(job: Job, batch: Any) -> None:

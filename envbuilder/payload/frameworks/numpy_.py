@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from .. import interface
-from ..interface import Tensors
+from ..interface import Tensors, Traffic
+from ..machine import hardware
+from ..measure import COPY, array_bytes
 from ..numerics import arithmetic, reference
 from ..training.dataset import SIDE
 from ..training.train import TEST_BATCH, first_batches
@@ -49,6 +51,31 @@ class NumpyFramework(interface.Framework):
     @abstractmethod
     def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Step:
         """Run a training step without dropout; all arguments and results are numpy's."""
+
+    @abstractmethod
+    def triad(self, size: int) -> Callable[[], Any]:
+        """Return a function that reads two arrays of this many bytes and writes one."""
+
+    def room(self) -> Tuple[Optional[int], Optional[int]]:
+        """Return the bytes that can still be allocated, and those of the CPU's caches."""
+        cpu = self.accelerator == "cpu"
+        return (hardware.available_bytes(), hardware.cache_bytes()) if cpu else (None, None)
+
+    def copy_back(self, array: Any) -> Any:
+        """Copy an array from the device."""
+        return self.fetch(array)
+
+    def traffic(self, path: str) -> Optional[Traffic]:
+        """Return what moves bytes along a path; there is no page-locked memory of the user's."""
+        if path == "device":
+            size = array_bytes(self.accelerator, *self.room())
+            return 3 * size, self.triad(size)
+        if self.accelerator == "cpu" or path not in ("host_to_device", "device_to_host"):
+            return None
+        host = self.numpy.ones(COPY // 4, self.numpy.float32)
+        if path == "host_to_device":
+            return COPY, partial(self.put, host)
+        return COPY, partial(self.copy_back, self.put(host))
 
     def hold(self, split: Split) -> Tensors:
         """Copy a split to the device: images as bytes (N, 28, 28), labels as integers (N)."""

@@ -29,12 +29,11 @@ from typing import (
     Tuple,
 )
 
-from ..interface import Census, Kernel, Observation, Step, Tensors, Traffic
+from ..interface import Census, Kernel, Observation, Step, Tensors
 from ..machine import hardware
 from ..machine import threads as thread_counts
 from ..machine.accelerators import ACCELERATORS
 from ..machine.device import NO_KERNEL, first_line, limited, require_nodes, require_undisguised
-from ..measure import COPY, array_bytes
 from ..numerics import arithmetic, precision
 from ..report import CheckError
 from . import tensorflow_job
@@ -364,37 +363,16 @@ class TensorFlow(NumpyFramework):
         add = self.tensorflow.raw_ops.AssignAddVariableOp
         return partial(self.on_device, partial(add, resource=number.handle, value=step))
 
-    def traffic(self, path: str) -> Optional[Traffic]:
-        """Return what moves bytes along a path; TensorFlow has no page-locked arrays for its users.
-
-        On the device it is a step of gradient descent, a = a - s·b. As in a triad, two arrays are
-        read and one is written, without a new array.
-        """
+    def triad(self, size: int) -> Callable[[], Any]:
+        """Return a step of gradient descent, a = a - s·b, which needs no new array."""
         tensorflow, on_device = self.tensorflow, self.on_device
-        cpu = self.accelerator == "cpu"
-        if path == "device":
-            limits = (hardware.available_bytes(), hardware.cache_bytes()) if cpu else (None, None)
-            size = array_bytes(self.accelerator, *limits)
-            ones, rate = (
-                on_device(tensorflow.ones, [size // 4]),
-                on_device(tensorflow.constant, 1e-9),
-            )
-            array = on_device(tensorflow.Variable, ones)
-            descend = tensorflow.raw_ops.ResourceApplyGradientDescent
-            descend = partial(descend, var=array.handle, alpha=rate, delta=ones)
-            return 3 * size, partial(on_device, descend)
-        if cpu or path not in ("host_to_device", "device_to_host"):
-            return None
-        places = ["/device:CPU:0", self.place]
-        source, target = places if path == "host_to_device" else reversed(places)
-        with tensorflow.device(source):
-            array = tensorflow.ones([COPY // 4])
-
-        def copy() -> Any:
-            with tensorflow.device(target):
-                return tensorflow.identity(array)
-
-        return COPY, copy
+        ones, rate = (
+            on_device(tensorflow.ones, [size // 4]),
+            on_device(tensorflow.constant, 1e-9),
+        )
+        array = on_device(tensorflow.Variable, ones)
+        descend = tensorflow.raw_ops.ResourceApplyGradientDescent
+        return partial(on_device, partial(descend, var=array.handle, alpha=rate, delta=ones))
 
 
 def profile(tensorflow: Any, work: Callable[[], Any]) -> Observation:

@@ -115,28 +115,26 @@ def synchronize(torch: Any, accelerator: str) -> None:
 
 
 def require_build(torch: Any, accelerator: str) -> str:
-    """Return a sentence on the build; raise CheckError if it can never drive the accelerator."""
+    """Return a sentence on the build; raise CheckError if it can never drive the accelerator.
+
+    So it does if the version states another build than was compiled in.
+    """
     version, build = str(torch.__version__), build_of(torch)
     row = ACCELERATORS[accelerator]
     if row.drives(torch):
-        _require_consistent(torch)
+        stated, compiled = stated_build(torch), compiled_build(torch)
+        # A patch release ("rocm7.2.1") has the libraries of its minor version.
+        if stated and ".".join(stated.split(".")[:2]) != compiled:
+            raise CheckError(
+                f"torch {version} states a {stated} build, but it was compiled as {compiled};"
+                " install it again from its index"
+            )
         return f"torch {version} is a {build} build, which can drive {accelerator}"
     driven = [name for name, other in ACCELERATORS.items() if other.drives(torch)]
     raise CheckError(
         f"torch {version} is a {build} build and cannot use {accelerator}; "
         f"install {row.build}, or verify with --device {driven[-1]}"
     )
-
-
-def _require_consistent(torch: Any) -> None:
-    """Raise CheckError if the version states another build than was compiled in."""
-    stated, compiled = stated_build(torch), compiled_build(torch)
-    # A patch release ("rocm7.2.1") has the libraries of its minor version.
-    if stated and ".".join(stated.split(".")[:2]) != compiled:
-        raise CheckError(
-            f"torch {torch.__version__} states a {stated} build, but it was compiled as {compiled};"
-            " install it again from its index"
-        )
 
 
 def require_arrays(torch: Any) -> None:

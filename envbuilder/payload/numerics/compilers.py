@@ -166,16 +166,13 @@ def _measure_inference(bench: Bench, outcome: Outcome) -> None:
         numerics.load_weights(torch, net, bench.trials[-1])
         output = call(batches[0])
         outcome.updated_output_error = _output_error(bench, net, batches[0], output)
-        without, compiled = [], []
-        for number in range(INFERENCE_SAMPLES):
-            batch = batches[number % len(batches)]
-            without.append(clock.timed(bench.wait, partial(net, batch))[0])
-            compiled.append(clock.timed(bench.wait, partial(call, batch))[0])
+        eagerly, compiled = _in_turns(
+            bench, INFERENCE_SAMPLES, lambda n, form: form(batches[n % len(batches)]), net, call
+        )
         outcome.observed["inference"] = eager.profile(
             torch, bench.accelerator, partial(call, batches[0])
         )
-    outcome.inference_eager_ms = statistics.median(without) * 1e6 / size
-    outcome.inference_ms = statistics.median(compiled) * 1e6 / size
+    outcome.inference_eager_ms, outcome.inference_ms = eagerly * 1e6 / size, compiled * 1e6 / size
 
 
 def _output_error(bench: Bench, net: Any, images: Any, output: Any) -> float:
@@ -199,18 +196,26 @@ def _measure_training(bench: Bench, outcome: Outcome) -> None:
         job.model.train()
     first = partial(eager.step, compiled, *batches[0])
     outcome.compile_seconds["training"] = clock.timed(bench.wait, first)[0]
-    samples: Dict[int, List[float]] = {id(plain): [], id(compiled): []}
     for job in (plain, compiled):
         _steps(job, batches)
-    for _ in range(TRAINING_BLOCKS):
-        for job in (plain, compiled):
-            spent, _ = clock.timed(bench.wait, partial(_steps, job, batches))
-            samples[id(job)].append(spent / len(batches))
-    outcome.training_eager_ms = statistics.median(samples[id(plain)]) * 1000
-    outcome.training_ms = statistics.median(samples[id(compiled)]) * 1000
+    each = _in_turns(bench, TRAINING_BLOCKS, lambda _, job: _steps(job, batches), plain, compiled)
+    outcome.training_eager_ms, outcome.training_ms = (
+        seconds / len(batches) * 1000 for seconds in each
+    )
     outcome.observed["training"] = eager.profile(
         torch, bench.accelerator, partial(_steps, compiled, batches[:PROFILED_STEPS])
     )
+
+
+def _in_turns(
+    bench: Bench, rounds: int, work: Callable[[int, Any], Any], eagerly: Any, compiled: Any
+) -> Tuple[float, float]:
+    """Return the median seconds of both, which are timed in turns: the machine may change."""
+    spent: List[List[float]] = [[], []]
+    for number in range(rounds):
+        for samples, subject in zip(spent, (eagerly, compiled)):  # noqa: B905 - Python 3.9
+            samples.append(clock.timed(bench.wait, partial(work, number, subject))[0])
+    return statistics.median(spent[0]), statistics.median(spent[1])
 
 
 def _steps(job: eager.Job, batches: List[Tuple[Any, Any]]) -> None:

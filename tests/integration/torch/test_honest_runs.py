@@ -11,9 +11,11 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.support.overlays import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,26 +31,17 @@ pytestmark = pytest.mark.slow
 
 
 @dataclass
-class Ended:
-    """How a verification ended and what it reported."""
-
-    code: int
-    report: dict[str, Any]
-    stderr: str
-
-
-@dataclass
 class Honest:
     """Quick verifications of an environment in which nothing is wrong."""
 
     cli: Cli
     python: Path
 
-    def verify(self, threads: int, *options: str) -> Ended:
+    def verify(self, threads: int, *options: str) -> Verdict:
         variables = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
         arguments = ("--python", str(self.python), "--profile", "cpu", "--quick", "--epochs", "1")
         done = self.cli("verify", *arguments, *options, "--json", environment=variables)
-        return Ended(done.returncode, json.loads(done.stdout), done.stderr)
+        return Verdict(done.returncode, json.loads(done.stdout), done.stderr)
 
     def yardstick(self, threads: int, folder: Path) -> Path:
         """An earlier report whose speed counts, however busy the machine is now."""
@@ -70,11 +63,11 @@ def test_honest_runs_under_changing_load(
 ) -> None:
     yardsticks = {threads: honest.yardstick(threads, tmp_path) for threads in (1, 2)}
 
-    def run(number: int) -> Ended:
+    def run(number: int) -> Verdict:
         threads = 1 + number % 2
         return honest.verify(threads, "--against", str(yardsticks[threads]))
 
-    ended: list[Ended] = []
+    ended: list[Verdict] = []
     for count in groups:
         with ThreadPoolExecutor(count) as pool:
             ended += pool.map(run, range(count))

@@ -24,6 +24,7 @@ from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.start import Start
 from tests.conftest import missing
+from tests.support.overlays import Verdict
 from tests.support.reports import measured
 
 if TYPE_CHECKING:
@@ -105,27 +106,11 @@ def outside(tmp_path: Path) -> Outside:
     return Outside(tmp_path)
 
 
-@dataclass
-class Ended:
-    """How a command ended, and its report."""
-
-    code: int
-    report: dict[str, Any]
-    stderr: str
-
-    def failed(self, check: str) -> str:
-        """The detail of the check that failed; the verdict is 5."""
-        assert (self.code, self.report["status"]) == (5, "failed"), self.report.get("reasons")
-        found = next(c for c in self.report["checks"] if c["name"] == check)
-        assert found["status"] == "failed", self.report["reasons"]
-        return str(found["detail"])
-
-
 @pytest.fixture
 def verify(tmp_path: Path, session_environment: dict[str, str]) -> Any:
     """`verify(*arguments, environment={…})`; the variables do not reach the command line itself."""
 
-    def run(*arguments: str | Path, environment: dict[str, str] | None = None) -> Ended:
+    def run(*arguments: str | Path, environment: dict[str, str] | None = None) -> Verdict:
         # The machine may be anybody's; these decide how long a quick training takes.
         threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
         done = subprocess.run(
@@ -137,7 +122,7 @@ def verify(tmp_path: Path, session_environment: dict[str, str]) -> Any:
             check=False,
         )
         report = json.loads(done.stdout) if done.stdout.startswith("{") else {}
-        return Ended(done.returncode, report, done.stderr)
+        return Verdict(done.returncode, report, done.stderr)
 
     return run
 
@@ -219,7 +204,7 @@ def test_a_wrapper_named_python_is_not_the_interpreter(
 ) -> None:
     start = f"{name or 'exec '}{shlex.quote(str(torch_python))}"
     folder = wrapper(outside, f'{start} "$@"')
-    detail = verify(*mine(folder)).failed("isolation")
+    detail = verify(*mine(folder)).require_failed("isolation")
     assert f"{folder}/bin/python is not the interpreter that ran" in detail
     assert outside.touched == []
 
@@ -228,7 +213,7 @@ def test_a_wrapper_that_drops_the_options_is_found_out(
     verify: Any, outside: Outside, torch_python: Path
 ) -> None:
     ended = verify(*mine(wrapper(outside, f'shift 3\nexec {torch_python} "$@"')))
-    assert "not to be trusted" in ended.failed("run")
+    assert "not to be trusted" in ended.require_failed("run")
     assert outside.touched == ["sitecustomize-of-modules"]
 
 
@@ -237,7 +222,7 @@ def test_packages_of_another_environment_are_foreign(
     verify: Any, tmp_path: Path, torch_prefix: Path
 ) -> None:
     (bare(tmp_path / "mine") / "other.pth").write_text(f"{packages(torch_prefix)}\n")
-    detail = verify(*mine(tmp_path / "mine")).failed("origins")
+    detail = verify(*mine(tmp_path / "mine")).require_failed("origins")
     assert f"torch was imported from {packages(torch_prefix)}/torch/__init__.py" in detail
 
 
@@ -250,7 +235,7 @@ def test_a_startup_line_that_imports_from_outside_is_foreign(
     elsewhere.mkdir()
     (elsewhere / "harmless.py").write_text("")
     (packages(tmp_path / "mine") / "other.pth").write_text(f"{elsewhere}\nimport harmless\n")
-    detail = verify(*mine(tmp_path / "mine")).failed("origins")
+    detail = verify(*mine(tmp_path / "mine")).require_failed("origins")
     assert detail.startswith(f"harmless was imported from {elsewhere}/harmless.py")
 
 
@@ -262,7 +247,7 @@ def test_a_library_in_place_of_the_environments_own_is_named(
     library = outside.library(outside.folder / "libraries", "libgomp.so.1")
     (packages(folder) / "early.py").write_text(f"import ctypes; ctypes.CDLL({str(library)!r})\n")
     (packages(folder) / "early.pth").write_text("import early\n")
-    detail = verify(*mine(folder)).failed("origins")
+    detail = verify(*mine(folder)).require_failed("origins")
     assert detail == f"{library}: loaded in place of the environment's own libgomp.so.1"
 
 
@@ -273,7 +258,7 @@ def test_torch_by_a_variable_takes_the_option_that_says_so(
     bare(tmp_path / "mine")
     given = {"PYTHONPATH": str(packages(torch_prefix))}
     refused = verify(*mine(tmp_path / "mine"), environment=given)
-    assert "No module named 'torch'" in refused.failed("import")
+    assert "No module named 'torch'" in refused.require_failed("import")
     assert "PYTHONPATH" in refused.stderr
     assert "--inherit-environment" in refused.stderr
     ended = verify(*mine(tmp_path / "mine"), "--inherit-environment", environment=given)

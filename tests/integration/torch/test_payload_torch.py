@@ -322,26 +322,6 @@ def test_a_measurement_that_fails_is_null_and_a_warning(
     assert report.check(done.report).status == "unproven"
 
 
-@pytest.mark.slow
-def test_without_shared_memory_all_works_and_the_report_says_so(
-    torch_python: Path, pyz: Path, tiny: Path, tmp_path: Path
-) -> None:
-    hide = tmp_path / "python"
-    # What was mounted below /dev/shm is hidden in a mount namespace of this process only.
-    hide.write_text(
-        "#!/bin/sh\nexec unshare --mount sh -c "
-        f'\'mount -t tmpfs -o ro,size=4k none /dev/shm && exec {torch_python} "$@"\' sh "$@"\n'
-    )
-    hide.chmod(0o755)
-    tried = subprocess.run([hide, "-c", ""], capture_output=True, text=True, check=False)
-    if tried.returncode:
-        pytest.skip(f"no mount namespace of our own here: {tried.stderr.strip()}")
-    done = verify(hide, pyz, *RUN_ONLY, data=tiny)
-    assert done.code == 0
-    assert done.check("shared memory")["status"] == "warning"
-    assert "/dev/shm cannot be written" in done.check("shared memory")["detail"]
-
-
 def test_a_crash_still_reports(torch_python: Path, tmp_path: Path, tiny: Path) -> None:
     code = "from envbuilder.payload.training import eager\neager.prepare = None\n"
     done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)

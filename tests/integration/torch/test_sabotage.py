@@ -337,7 +337,7 @@ def test_a_full_disk_leaves_the_verdict(bench: Bench) -> None:
     assert "No space left" in found.stderr
 
 
-@soak
+@pytest.mark.slow
 def test_without_shared_memory_training_works_and_loaders_are_warned_of(bench: Bench) -> None:
     command = in_namespace(bench, "mount -t tmpfs -o ro,size=4k none /dev/shm")
     found = bench.verify(bench.overlay, command=command)
