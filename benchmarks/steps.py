@@ -34,7 +34,7 @@ from functools import partial
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from envbuilder.payload import frameworks
-from envbuilder.payload.training import dataset, record, train
+from envbuilder.payload.training import dataset, outside, train
 framework = frameworks.load({framework!r}, "cpu", {threads})
 framework.state_precision("float32")
 for fault in {faults!r}:
@@ -43,7 +43,7 @@ for fault in {faults!r}:
 data = dataset.load(Path({data!r})).train.first({images})
 tensors = framework.hold(data)
 job = framework.job({seed})
-recorder = record.Recorder(framework, Path({folder!r}), frozenset({numbers!r}))
+recorder = outside.Recorder(framework, Path({folder!r}), frozenset({numbers!r}))
 for epoch in range(1, {epochs} + 1):
     train.epoch(job, tensors, lambda *_: None, recorder.step)
     recorder.write(job, epoch)

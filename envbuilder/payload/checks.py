@@ -16,7 +16,7 @@ from .machine import clock, contention, hardware, threads
 from .numerics import arithmetic, numerics, precision
 from .options import only_compiled
 from .report import PASSED, SKIPPED, UNREPEATED, WARNING, CheckError
-from .training import blind_test, train
+from .training import outside, train
 from .training.dataset import SIDE
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def check_copied(run: Run, framework: Framework) -> Result:
 
 def check_dropout(run: Run, framework: Framework) -> Result:
     """Check every dropout in use: active in training, off in evaluation."""
-    del run
     shares = []
     for trained, evaluated in framework.dropouts(DROPPED_FROM, 0.5):
         # Kept values are doubled. The dropped fraction has a standard deviation of 0.2 %.
@@ -137,7 +136,7 @@ def check_learning(run: Run) -> Result:
 def check_answers(run: Run, framework: Framework, job: Job) -> Result:
     """Answer the blind test with the trained network; the core, which sent it, also scores it."""
     assert run.options.questions is not None
-    count = blind_test.answer(framework, job, run.options.questions, run.events)
+    count = outside.answer(framework, job, run.options.questions, run.events)
     return PASSED, f"{count} images without labels were answered"
 
 

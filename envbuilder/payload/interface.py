@@ -244,9 +244,8 @@ class Framework(ABC):
     deterministic: str
     """What makes two trainings from one seed equal, as its users write it."""
 
-    def extend(self, names: Sequence[str]) -> None:
+    def extend(self, names: Sequence[str]) -> None:  # noqa: B027 - most have none
         """Load extensions of the framework that change how it trains."""
-        del names
 
     @abstractmethod
     def on_cpu(self) -> Framework:
@@ -278,7 +277,6 @@ class Framework(ABC):
 
     def why_not(self, error: BaseException) -> str:
         """Return a sentence on an error that says that the build lacks a kernel; else empty."""
-        del error
         return ""
 
     @abstractmethod
@@ -359,7 +357,6 @@ class Framework(ABC):
 
     def captured(self, data: Tensors, seed: int) -> Optional[Dict[str, Any]]:
         """Measure epochs whose whole step is one launch; None where the framework has none."""
-        del data, seed
         return None
 
     @abstractmethod

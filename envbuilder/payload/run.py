@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .interface import Framework, Job, Observation, Tensors
     from .options import Options
     from .training.dataset import Dataset
-    from .training.record import Recorder
+    from .training.outside import Recorder
 
 UNKNOWN = {"version": None, "build": None, "runtime": None}
 

@@ -253,7 +253,6 @@ def begin_worker(isolated: bool, bytecode: Optional[str], worker: int) -> None:
 
     Workers run side by side; threads of their own would compete.
     """
-    del worker
     start.require_like(isolated, bytecode)
     import torch
 

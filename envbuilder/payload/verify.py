@@ -23,7 +23,7 @@ from .machine.accelerators import FALLBACK_VARIABLES
 from .numerics import compilers
 from .report import BLIND_TEST, FAILED, PASSED, STEP, Check
 from .run import Run
-from .training import record, train
+from .training import outside, train
 
 if TYPE_CHECKING:
     from .events import Events
@@ -129,7 +129,7 @@ def _train(run: Run, framework: Framework) -> None:
     job.curve = train.curve(data.train.count, options.epochs_for(data))
     untrained = job.weights()
     if options.record is not None:
-        run.recorder = record.Recorder(framework, options.record, options.recorded)
+        run.recorder = outside.Recorder(framework, options.record, options.recorded)
     run.epochs = _epochs(run, framework, job, run.tensors, options.epochs_for(data), run.recorder)
     run.peak_memory = framework.peak()
     run.moved = train.changes(framework, untrained, job.weights())
@@ -165,7 +165,7 @@ def _epochs(
     job: Job,
     tensors: Tuple[Tensors, Tensors],
     count: int,
-    recorder: Optional[record.Recorder] = None,
+    recorder: Optional[outside.Recorder] = None,
     name: str = "epoch",
 ) -> List[Dict[str, float]]:
     done = []

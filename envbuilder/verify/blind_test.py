@@ -21,8 +21,8 @@ from envbuilder.build.payload import RECORD
 from envbuilder.core import files
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.settings import require_writable
-from envbuilder.payload.training.blind_test import IMAGES
 from envbuilder.payload.training.dataset import CLASSES, SIDE
+from envbuilder.payload.training.outside import IMAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

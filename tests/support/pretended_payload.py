@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.payload.training import blind_test, dataset
+from envbuilder.payload.training import dataset, outside
 from envbuilder.verify import run as verify
 from envbuilder.verify.step import Proof, Repeated
 from tests.support.reports import measured, report_line
@@ -80,7 +80,7 @@ def answers(argv: Sequence[str], accuracy: float, line: Callable[..., None]) -> 
         coarse(data.images[n * PIXELS : (n + 1) * PIXELS]): data.labels[n]
         for n in range(data.count)
     }
-    content = (Path(argv[argv.index("--questions") + 1]) / blind_test.IMAGES).read_bytes()
+    content = (Path(argv[argv.index("--questions") + 1]) / outside.IMAGES).read_bytes()
     count = len(content) // PIXELS
     right = [known[coarse(content[n * PIXELS : (n + 1) * PIXELS])] for n in range(count)]
     wrong = count - round(accuracy * count)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from envbuilder.payload.numerics import reference
-from envbuilder.payload.training import model, record, train
+from envbuilder.payload.training import model, outside, train
 from envbuilder.payload.training.dataset import SIDE, Split
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def train_and_record(
 ) -> None:
     """Train and write the record of the steps with these numbers."""
     job = Job(split, 1, faults)
-    recorder = record.Recorder(framework or Numpy(), folder, frozenset(numbers))  # type: ignore[arg-type]
+    recorder = outside.Recorder(framework or Numpy(), folder, frozenset(numbers))  # type: ignore[arg-type]
     for epoch in range(1, epochs + 1):
         job.shuffle()
         for first in range(0, split.count, train.BATCH):

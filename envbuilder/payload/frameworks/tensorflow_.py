@@ -253,7 +253,6 @@ class TensorFlow(NumpyFramework):
 
     def wait(self, result: Any = None) -> None:
         """Wait until all devices have finished."""
-        del result
         self.tensorflow.test.experimental.sync_devices()
 
     def state_precision(self, stated: str) -> None:

@@ -100,7 +100,6 @@ class Torch(interface.Framework):
 
     def wait(self, result: Any = None) -> None:
         """Wait until the device has finished."""
-        del result
         device.synchronize(self.torch, self.accelerator)
 
     def state_precision(self, stated: str) -> None:

@@ -103,12 +103,9 @@ def probe() -> Dict[str, Any]:
     try:
         device.require_nodes("cpu")
         import torch
-    except CheckError as error:
-        result["error"] = str(error)
-        return result
     except Exception as error:
-        result["error"] = f"{type(error).__name__}: {error}"
-        return result
+        kind = "" if isinstance(error, CheckError) else f"{type(error).__name__}: "
+        return {**result, "error": f"{kind}{error}"}
     result["torch"] = {
         **torch_facts(torch),
         **platform_facts(),

@@ -76,7 +76,6 @@ class Bench:
 
     def wait(self, result: Any = None) -> None:
         """Wait until the device has finished."""
-        del result
         device.synchronize(self.torch, self.accelerator)
 
 

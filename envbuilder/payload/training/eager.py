@@ -55,7 +55,6 @@ class Job(interface.Job):
 
     def wait(self, result: Any = None) -> None:
         """Wait until the device has finished."""
-        del result
         device.synchronize(self.torch, self.accelerator)
 
     def shuffle(self, data: Tensors) -> None:

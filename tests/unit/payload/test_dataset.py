@@ -143,32 +143,6 @@ def test_garbage_gives_no_other_exception(garbage: bytes, dimensions: int) -> No
     assert encode(found.shape, found.content) == garbage
 
 
-@given(st.binary(max_size=200))
-def test_garbage_in_a_compressed_file_gives_no_other_exception(garbage: bytes) -> None:
-    compressed = gzip.compress(encode((2, 2, 2), bytes(8)), mtime=0)
-    cut = compressed[: min(len(garbage), len(compressed) - 1)]
-    for content in (garbage, cut, compressed + b"x" + garbage):
-        stream = Stored(content)
-        with pytest.raises(DataError, match=r"stored\.gz"):
-            dataset.read(stream, 3)  # type: ignore[arg-type]
-
-
-class Stored:
-    """A path to bytes in memory: a hundred real files a test would be slow."""
-
-    suffix = ".gz"
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-
-    def open(self, mode: str) -> io.BytesIO:
-        assert mode == "rb"
-        return io.BytesIO(self.content)
-
-    def __str__(self) -> str:
-        return "stored.gz"
-
-
 def test_a_header_cannot_make_us_allocate_everything() -> None:
     with pytest.raises(DataError, match="impossible size"):
         dataset.parse(io.BytesIO(encode((2**32 - 1,) * 3, b"")), "name", 3)

@@ -19,7 +19,7 @@ from envbuilder.payload.report import PASSED, CheckError
 from envbuilder.payload.run import Run
 from envbuilder.payload.training import model
 from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
-from tests.support.recorded import Recorded, replaced
+from tests.support.recorded import replaced
 
 DATA = Dataset("few", Split(b"aabbcc", b"abc", 2), Split(b"ddee", b"de", 2), dict(SUBSET_SHA256))
 TORCH: Any = SimpleNamespace(__version__="2.13.0+cpu", set_num_threads=lambda count: None)
@@ -45,33 +45,6 @@ def test_only_ipex_is_loaded_with_torch(
     assert ipex.calls == ([("ipex",)] if loaded else [])
 
 
-class Layer:
-    """A dropout layer that says in which mode it was called, and with what."""
-
-    def __init__(self, form: Any) -> None:
-        self.form, self.mode = form, ""
-
-    def train(self) -> None:
-        self.mode = "training"
-
-    def eval(self) -> None:
-        self.mode = "evaluation"
-
-    def __call__(self, values: str) -> Any:
-        return SimpleNamespace(tolist=lambda mode=self.mode: (self.form, mode, values))
-
-
-def test_dropout_is_tried_in_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:
-    ones = Recorded("ones")
-    monkeypatch.setattr(torch_.model, "dropout", lambda torch, share, form: Layer(form))
-    ready = Torch(SimpleNamespace(__version__="2", ones=ones), "cuda")
-    tried = ready.dropouts(8, 0.5)
-    assert {form for (form, _, _), _ in tried} == {model.PUBLISHED, model.fastest("cuda")}
-    assert {(first[1], second[1]) for first, second in tried} == {("training", "evaluation")}
-    assert ones.calls == [(8,)]
-    assert ones.options == [{"device": "cuda"}]
-
-
 def test_an_autoencoder_must_learn_from_the_training_images(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -84,27 +57,6 @@ def test_an_autoencoder_must_learn_from_the_training_images(
     trained.value = [550.0] * 20
     with pytest.raises(CheckError, match="went from 550 to 550"):
         torch_checks.check_vae(run, ready)
-
-
-@pytest.mark.parametrize("ipex", [None, "the extension"])
-def test_gradients(monkeypatch: pytest.MonkeyPatch, ipex: str | None) -> None:
-    trials = replaced(monkeypatch, torch_.numerics, "trials", ["one", "two"])
-    step = replaced(monkeypatch, torch_.numerics, "ipex_step", "a step")
-    compared = replaced(monkeypatch, torch_.reference, "compare", "the comparison")
-    moved = Recorded("on the device")
-    network = replaced(monkeypatch, torch_.numerics, "network", SimpleNamespace(to=moved))
-    checked = replaced(monkeypatch, torch_.numerics, "check", "the comparison")
-    ready = Torch(TORCH, "cpu", ipex)
-    assert ready.gradients("training", 2) == "the comparison"  # type: ignore[arg-type, comparison-overlap]
-    assert ready.trials == ["one", "two"]
-    assert trials.calls == [(TORCH, "training", 2)]
-    if ipex:
-        assert step.calls == [(TORCH, ipex, "cpu", trial) for trial in ("one", "two")]
-        assert compared.calls[0][:2] == (["a step", "a step"], ["one", "two"])
-    else:
-        net = "on the device"
-        assert (network.calls, moved.calls) == ([(TORCH, FORM)], [("cpu",)])
-        assert checked.calls == [(TORCH, FORM, net, net, ["one", "two"])]
 
 
 # ---- the autoencoder

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,17 +40,9 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Events instead of this process's own stdout."""
-
-    class Lines(list[str]):
-        def write(self, text: str) -> None:
-            self.append(text)
-
-        def flush(self) -> None:
-            pass
-
-    lines = Lines()
-    monkeypatch.setattr(events, "take_stdout", lambda: lines)
-    return lambda: [json.loads(line) for line in lines]
+    stream = io.StringIO()
+    monkeypatch.setattr(events, "take_stdout", lambda: stream)
+    return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def test_other_batches_see_as_many_images() -> None:
@@ -202,23 +194,3 @@ def test_allocators_are_found_by_name_the_nearest_first(tmp_path: Path) -> None:
 def test_the_survey_tells_allocators_from_other_preloads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD", "/a/libtcmalloc.so.4:/b/libfaketime.so.1 libjemalloc.so.2")
     assert tuning.survey()["preload"] == ["/b/libfaketime.so.1"]
-
-
-def test_workers_have_one_thread_and_a_loader_without_workers_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    threads: list[int] = []
-    made: list[dict[str, Any]] = []
-    torch: Any = SimpleNamespace(
-        set_num_threads=threads.append,
-        utils=SimpleNamespace(data=SimpleNamespace(DataLoader=lambda d, **o: made.append(o))),
-    )
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    data: Any = SimpleNamespace(images=[], labels=[])
-    for workers in (2, 0):
-        trial.load(torch, data, [0], 64, workers, "spawn", pinned=False)
-    made[0]["worker_init_fn"](0)
-    assert threads == [1]
-    assert [m["multiprocessing_context"] for m in made] == ["spawn", None]
-    assert made[1]["worker_init_fn"] is None
-    assert all(m["drop_last"] for m in made)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.payload.options import Gates
-from envbuilder.payload.training.blind_test import IMAGES
 from envbuilder.payload.training.dataset import Split
+from envbuilder.payload.training.outside import IMAGES
 from envbuilder.verify import blind_test
 from envbuilder.verify.blind_test import PIXELS, BlindTest, Score
 from tests.support.pretended_payload import coarse, scores

@@ -1,6 +1,7 @@
-"""Record chosen training steps, so that envbuilder can repeat them outside of the environment.
+"""What envbuilder judges outside of the environment: recorded steps, and answers to a blind test.
 
-The folder receives, in the byte order of all supported machines (little-endian):
+The folder of chosen training steps, which envbuilder repeats, receives, in the byte order of all
+supported machines (little-endian):
 
 ``order-E``: the order of images in epoch E, counted from 1, as int32.
 ``state-N``: after N steps, each parameter in the order of ``model.NAMES``: its values, then
@@ -10,18 +11,36 @@ two dropouts could drop: 1 if it was kept.
 
 Arrays have the framework's own layout. States are copied on the device during an epoch and written
 after it, so that the timed work is the training's.
+
+The blind test is the classification of images that come without labels, after the training. The
+core, which started this process, writes the images, in an order that only it knows, and scores the
+answers. So the score does not come from inside the environment.
 """
 
 from __future__ import annotations
 
 import struct
+import time
 from array import array
 from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Tuple
+
+from ..report import CheckError
+from .dataset import SIDE
+from .train import classes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..events import Events
     from ..interface import Framework, Job
+
+IMAGES = "images"
+"""Name of the file that appears in the folder, complete: unsigned bytes, image after image."""
+
+PATIENCE = 120.0
+"""Seconds until the images must be there; the core writes them in one."""
+
+PAUSE = 0.02
 
 
 class Recorder:
@@ -57,3 +76,29 @@ class Recorder:
             (self._folder / f"step-{number}").write_bytes(content)
         self.written += len(self._steps)
         self._states, self._steps = {}, {}
+
+
+def answer(framework: Framework, job: Job, folder: Path, events: Events) -> int:
+    """Request the images, classify them, and return how many there were.
+
+    Raises CheckError if they do not come, or are not images of this size.
+    """
+    events.questions()
+    content = _wait(folder / IMAGES)
+    count, rest = divmod(len(content), SIDE * SIDE)
+    if rest or not count:
+        raise CheckError(f"the blind test sent {len(content)} bytes, which are not images")
+    first = 0
+    for scores in job.predict(framework.images(content)):
+        events.answers(first, classes(scores), scores)
+        first += len(scores)
+    return count
+
+
+def _wait(path: Path) -> bytes:
+    ends = time.monotonic() + PATIENCE
+    while not path.exists():
+        if time.monotonic() > ends:
+            raise CheckError(f"the images of the blind test did not arrive within {PATIENCE:.0f} s")
+        time.sleep(PAUSE)
+    return path.read_bytes()

@@ -9,7 +9,7 @@ import pytest
 
 from envbuilder.payload.events import Events
 from envbuilder.payload.report import CheckError
-from envbuilder.payload.training import blind_test
+from envbuilder.payload.training import outside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,9 +26,9 @@ def job() -> Any:
 
 
 def test_it_asks_and_answers_in_order(job: Any, tmp_path: Path) -> None:
-    (tmp_path / blind_test.IMAGES).write_bytes(bytes(4 * 784))
+    (tmp_path / outside.IMAGES).write_bytes(bytes(4 * 784))
     stream = io.StringIO()
-    assert blind_test.answer(FRAMEWORK, job, tmp_path, Events(stream)) == 4
+    assert outside.answer(FRAMEWORK, job, tmp_path, Events(stream)) == 4
     events = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert events[0] == {"event": "questions"}
     assert [(e["first"], e["classes"]) for e in events[1:]] == [(0, [0, 1]), (2, [0, 1])]
@@ -36,15 +36,15 @@ def test_it_asks_and_answers_in_order(job: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 785])
 def test_what_is_no_image_is_refused(job: Any, tmp_path: Path, size: int) -> None:
-    (tmp_path / blind_test.IMAGES).write_bytes(bytes(size))
+    (tmp_path / outside.IMAGES).write_bytes(bytes(size))
     with pytest.raises(CheckError, match=f"sent {size} bytes, which are not images"):
-        blind_test.answer(FRAMEWORK, job, tmp_path, Events(io.StringIO()))
+        outside.answer(FRAMEWORK, job, tmp_path, Events(io.StringIO()))
 
 
 def test_questions_that_never_come(
     job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blind_test, "PATIENCE", 0.0)
-    monkeypatch.setattr(blind_test, "PAUSE", 0.0)
+    monkeypatch.setattr(outside, "PATIENCE", 0.0)
+    monkeypatch.setattr(outside, "PAUSE", 0.0)
     with pytest.raises(CheckError, match="did not arrive within"):
-        blind_test.answer(FRAMEWORK, job, tmp_path, Events(io.StringIO()))
+        outside.answer(FRAMEWORK, job, tmp_path, Events(io.StringIO()))
