@@ -35,6 +35,12 @@ _DECISIVE: dict[Verdict, tuple[Level, ...]] = {
     "warnings": ("no", "warning"),
     "no": ("no",),
 }
+_VERDICTS: dict[Level, Verdict] = {
+    "note": "fits",
+    "warning": "warnings",
+    "no": "no",
+    "impossible": "no",
+}
 _WORKS: tuple[Level, ...] = ("note", "warning")
 
 
@@ -131,24 +137,19 @@ def judge(
     # Not every image builder needs an engine; those that do check for it themselves.
     relevant = [f for f in chosen.findings if not (building and f.code == "engine")]
     level = worst(relevant)
-    impossible = level == "impossible"
-    if level == "note":
-        verdict: Verdict = "fits"
-    elif level == "warning" or (building and not impossible):
-        verdict = "warnings"
-    else:
-        verdict = "no"
+    verdict = _VERDICTS["warning" if building and level == "no" else level]
     only = only_image(every) if makes_image(chosen.backend) and verdict != "no" else ""
     unknown = [f for f in relevant if f.gpu is not None and f.gpu.vendor == "unknown"]
     if unknown and verdict == "warnings":
         # Whether there is a GPU at all comes before what it would need.
         only, relevant = "", unknown
-    sentences = _sentences(relevant, ("impossible",) if impossible else _DECISIVE[verdict])
+    decisive = ("impossible",) if level == "impossible" else _DECISIVE[verdict]
+    sentences = _sentences(relevant, decisive)
     return Fit(
         profile=profile.name,
         verdict=verdict,
         reasons=(*((f"image only: {only}",) if only else ()), *sentences),
-        impossible=impossible,
+        impossible=level == "impossible",
         backend=chosen.backend,
         lacks_engine=verdict == "warnings" and chosen.lacks_engine and not chosen.lacks_more,
         environment={} if verdict == "no" else hidden_gpus(chosen.findings),
@@ -250,18 +251,16 @@ def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
     native = not makes_image(backend)
     platforms = [p for p in profile.platforms if native or p.startswith("linux/")]
     platform = host.platform if native else docker_platform(host)
-    named = f"{host.os} on {host.machine}"
-    level: Level = "impossible" if native or not platforms else "no"
     possible = [p for p in platforms if not native or p.startswith(host.os)]
     if possible and host.os != "other" and host.machine == "unknown":
         return [Finding("warning", "this machine's architecture could not be read", "unread")]
-    if platform not in platforms:
-        needed = " and ".join(platforms or profile.platforms)
-        # On a Mac they are Linux's.
-        subject = "this host is" if platform in {None, host.platform} else "containers here are"
-        text = f"it is for {needed}; {subject} {platform or named}"
-        return [Finding(level, text, "platform")]
-    return []
+    if platform in platforms:
+        return []
+    needed = " and ".join(platforms or profile.platforms)
+    # On a Mac they are Linux's.
+    subject = "this host is" if platform in {None, host.platform} else "containers here are"
+    text = f"it is for {needed}; {subject} {platform or f'{host.os} on {host.machine}'}"
+    return [Finding("impossible" if native or not platforms else "no", text, "platform")]
 
 
 def docker_platform(host: Host) -> types.Platform | None:
@@ -330,22 +329,18 @@ def _missing_flags(
         return []
     if host.cpu.flags is None:
         return [Finding("warning", "the CPU's flags could not be read", "unread")]
-    result = []
-    has = tables.with_implied_flags(host.cpu.flags)
+    has = tables.with_implied_flags(host.cpu.flags) & TRACKED_FLAGS
     # Every 64-bit x86 has SSE2: a host without it was recorded before such flags were tracked.
     recorded = TRACKED_FLAGS if "sse2" in has else TRACKED_FLAGS - {"sse2", "sse4_1"}
-    has &= TRACKED_FLAGS
-    unrecorded = [flag for flag in needed if flag not in recorded and flag not in has]
-    if unrecorded:
-        text = f"whether the CPU has {', '.join(unrecorded)} is not recorded"
-        result.append(Finding("warning", text, "unread"))
-    missing = [flag for flag in needed if flag in recorded and flag not in has]
+    unrecorded = [flag for flag in needed if flag not in recorded | has]
+    missing = [flag for flag in needed if flag in recorded - has]
+    unread = f"whether the CPU has {', '.join(unrecorded)} is not recorded"
+    result = [Finding("warning", unread, "unread")] if unrecorded else []
     name = host.cpu.generation or host.cpu.model_name or "the CPU"
     if missing:
-        first = missing[0].replace("sse4_", "SSE4.")
-        lacks = "no AVX-512" if "avx512f" in missing else f"no {first}"
+        first = "AVX-512" if "avx512f" in missing else missing[0].replace("sse4_", "SSE4.")
         then = profile.requires.without_cpu_flags
-        text = f"{name} has {lacks} ({', '.join(missing)} missing){then and f': {then}'}"
+        text = f"{name} has no {first} ({', '.join(missing)} missing){then and f': {then}'}"
         result.append(Finding(level, text, "cpu-flags"))
     elif not unrecorded and profile.expects.extension:
         result.append(Finding("note", f"{name} has {needed[-1]}"))

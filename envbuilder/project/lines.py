@@ -133,31 +133,38 @@ _DIRECT = re.compile(r"[A-Za-z0-9._-]+\s*(\[[^\]]*\]\s*)?@(.*)", re.DOTALL)
 
 def parse(text: str, where: str) -> Requirement:
     """Return a requirement by name. Raises `InvalidError` for all else, with what to do."""
-    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-    from packaging.requirements import InvalidRequirement, Requirement
-
     direct = _DIRECT.match(text)
     location = direct[2].strip() if direct else text.strip()
     if direct or _is_location(location.partition(" ")[0]):
         refuse_location(location, text, where)
     try:
-        requirement = Requirement(text if len(text) <= LONGEST else "")
+        return _requirement(text)
+    except ValueError as error:
+        raise InvalidError(
+            f"{where}: {escaped(text, SHOWN)}: not a requirement: {escaped(str(error), SHOWN)}",
+            "Write a name and perhaps versions, such as rich>=13 (PEP 508).",
+        ) from error
+
+
+def _requirement(text: str) -> Requirement:
+    """Return a requirement; raise `ValueError` with the reason if it is none."""
+    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    if len(text) > LONGEST:
+        raise ValueError(f"longer than {LONGEST} characters")
+    try:
+        requirement = Requirement(text)
         _ = requirement.marker and requirement.marker.evaluate()
     except InvalidRequirement as error:
-        is_long = len(text) > LONGEST
-        reason = f"longer than {LONGEST} characters" if is_long else str(error).partition("\n")[0]
-    except RecursionError:
-        reason = "nested too deeply"
-    except (UndefinedComparison, UndefinedEnvironmentName):
-        reason = "its marker cannot be evaluated"
-    else:
-        if _SAFE.match(_normalised(requirement)):
-            return requirement
-        reason = "it contains a character that requirements do not have"
-    raise InvalidError(
-        f"{where}: {escaped(text, SHOWN)}: not a requirement: {escaped(reason, SHOWN)}",
-        "Write a name and perhaps versions, such as rich>=13 (PEP 508).",
-    )
+        raise ValueError(str(error).partition("\n")[0]) from error
+    except (UndefinedComparison, UndefinedEnvironmentName) as error:
+        raise ValueError("its marker cannot be evaluated") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not _SAFE.match(_normalised(requirement)):
+        raise ValueError("it contains a character that requirements do not have")
+    return requirement
 
 
 def line(requirement: Requirement, where: str) -> Line:
