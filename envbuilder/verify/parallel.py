@@ -73,7 +73,9 @@ def extend(
     arguments, the data's folder and a callback for its output lines.
     """
     if report["status"] != "passed":
-        return _with_check(report, "skipped", "not run, because the verification failed")
+        return model.with_check(
+            report, CHECK, "skipped", "not run, because the verification failed"
+        )
     accelerator, run_id = report["device"]["requested"], run.new_run_id()
 
     def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
@@ -155,7 +157,7 @@ def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
     """Return the report with the result of several devices; it fails if they failed."""
     reasons = [printable(reason) for reason in scaling.get("reasons", ())]
     if scaling["status"] != "passed":
-        failed = _with_check(report, "failed", "; ".join(reasons))
+        failed = model.with_check(report, CHECK, "failed", "; ".join(reasons))
         return {
             **failed,
             "scaling": scaling,
@@ -163,7 +165,9 @@ def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
             "reasons": [*report["reasons"], *(f"{CHECK}: {reason}" for reason in reasons)],
         }
     warnings = [f"{CHECK}: {printable(warning)}" for warning in scaling.get("warnings", ())]
-    extended = _with_check(report, "warning" if warnings else "passed", _sentence(scaling))
+    extended = model.with_check(
+        report, CHECK, "warning" if warnings else "passed", _sentence(scaling)
+    )
     return {
         **extended,
         "scaling": scaling,
@@ -179,11 +183,6 @@ def _sentence(scaling: dict[str, Any]) -> str:
         f"{scaling['ranks']} ranks ({scaling.get('backend')}) have equal gradients, the same as one"
         f" process; {100 * scaling['efficiency']:.0f} % of what the devices reach alone"
     )
-
-
-def _with_check(report: dict[str, Any], status: str, detail: str) -> dict[str, Any]:
-    check = {"name": CHECK, "status": status, "seconds": 0.0, "detail": detail}
-    return {**report, "checks": [*report["checks"], check]}
 
 
 WHAT = "training across nodes"

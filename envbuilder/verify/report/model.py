@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -31,6 +31,7 @@ from envbuilder.verify.report.measurements import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+_T = TypeVar("_T")
 SCHEMA = 2
 """Of the payload's part, and so of the whole report."""
 MOST_LOSSES = 200
@@ -242,12 +243,7 @@ def check(data: Any) -> Report:
     duration and an accuracy, and contain no failed check. Everything that keeps, compares or shows
     a report takes it from here; the payload's part alone is valid, too.
     """
-    if problem := _unusable_number(data):
-        raise VerifyError(f"the payload's report is malformed: {problem}")
-    try:
-        measured = decoding.convert(data, Report)
-    except msgspec.ValidationError as error:
-        raise VerifyError(f"the payload's report is malformed: {error}") from error
+    measured = _typed(data, Report, "the payload's report")
     if measured.schema != SCHEMA:
         stated = f"the report has schema {measured.schema}, expected {SCHEMA}"
         older = "an earlier envbuilder made it: verify again" if measured.schema < SCHEMA else ""
@@ -261,16 +257,21 @@ def check(data: Any) -> Report:
 
 def check_scaling(data: Any) -> Scaling:
     """Return the payload's report on several devices; raise `VerifyError` if it is not valid."""
-    if problem := _unusable_number(data):
-        raise VerifyError(f"the scaling report is malformed: {problem}")
-    try:
-        scaling = decoding.convert(data, Scaling)
-    except msgspec.ValidationError as error:
-        raise VerifyError(f"the scaling report is malformed: {error}") from error
+    scaling = _typed(data, Scaling, "the scaling report")
     problem = _scaling_contradiction(scaling)
     if problem:
         raise VerifyError(f"the scaling report contradicts itself: {problem}")
     return scaling
+
+
+def _typed(data: Any, kind: type[_T], subject: str) -> _T:
+    problem: object = _unusable_number(data)
+    try:
+        if not problem:
+            return decoding.convert(data, kind)
+    except msgspec.ValidationError as error:
+        problem = error
+    raise VerifyError(f"{subject} is malformed: {problem}")
 
 
 def _scaling_contradiction(scaling: Scaling) -> str:
@@ -357,6 +358,12 @@ def assemble(data: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     """
     own = {"schema": SCHEMA, **facts}
     return {**own, **data, **own}
+
+
+def with_check(report: dict[str, Any], name: str, status: str, detail: str) -> dict[str, Any]:
+    """Return a report with one more check; a failed one does not change its verdict."""
+    check = {"name": name, "status": status, "seconds": 0.0, "detail": detail}
+    return {**report, "checks": [*report["checks"], check]}
 
 
 def write(report: dict[str, Any], path: Path, mode: int = 0o666) -> None:

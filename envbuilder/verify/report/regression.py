@@ -173,8 +173,7 @@ def _other_images(earlier: StoredReport) -> InvalidError:
 
 def _with_check(report: dict[str, Any], status: str, detail: str) -> dict[str, Any]:
     """Return a report with the check "against"; if that failed, the whole report fails."""
-    check = {"name": "against", "status": status, "seconds": 0.0, "detail": detail}
-    result = {**report, "checks": [*report["checks"], check]}
+    result = model.with_check(report, "against", status, detail)
     if status == "failed":
         result["status"] = "failed"
         result["reasons"] = [*report["reasons"], f"against {detail}"]
