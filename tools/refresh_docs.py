@@ -69,7 +69,7 @@ def pages() -> dict[str, str]:
     return {
         "commands.md": MADE + commands(),
         "envbuilder-yaml.md": MADE + project_page.page(),
-        "profile.md": MADE + PROFILE + "".join(sections(profile)) + _kinds(),
+        "profile.md": MADE + PROFILE + "".join(sections(profile, ["Expected"])) + _kinds(),
         "lock.md": MADE + LOCK + "".join(sections(lock)),
         "report.md": MADE + REPORT + "".join(s for m in about_reports for s in lists(m)),
         "report.schema.json": report_schema(),

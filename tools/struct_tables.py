@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from envbuilder.core import project_file, types
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from types import ModuleType
 
 
@@ -64,9 +64,12 @@ def _keys(node: ast.ClassDef) -> Iterator[Key]:
         yield Key(statement.target.id, statement.annotation, meaning, default)
 
 
-def sections(module: ModuleType) -> Iterator[str]:
-    """Yield a section for each structure: its docstring, and a row for each of its keys."""
-    for structure in structures(module):
+def sections(module: ModuleType, derived: Collection[str] = ()) -> Iterator[str]:
+    """Yield a section for each structure: its docstring, and a row for each of its keys.
+
+    Those that are `derived` are in no file.
+    """
+    for structure in (each for each in structures(module) if each.name not in derived):
         rows = [(f"`{k.name}`", kind(k.annotation), _with_default(k)) for k in structure.keys]
         table = "\n".join(table_of(("key", "value", "meaning"), rows))
         yield f"\n## {structure.name}\n\n{structure.about}\n\n{table}\n"
