@@ -53,14 +53,8 @@ def _objection(file: File, profile: Profile, expected: File | None) -> str:
     if file.source != source:
         hardware = ": another hardware's build" if is_build else ""
         return f"is from {file.source}, not from {source}{hardware}"
-    if expected is None:
-        return ""
-    if expected.sha256 != file.sha256:
-        return "is not the file that the profile locks" if is_build else ""
-    # By the same source, nothing more was learned of it.
-    if expected.by == file.by and expected.provenance != file.provenance:
-        return f"is '{expected.provenance}' in the profile's lock, not '{file.provenance}'"
-    return ""
+    other = is_build and expected is not None and expected.sha256 != file.sha256
+    return "is not the file that the profile locks" if other else ""
 
 
 def are_stated(target: Target) -> bool:

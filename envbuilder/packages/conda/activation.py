@@ -12,17 +12,17 @@ import hashlib
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, resources, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.resources import OWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from envbuilder.packages.conda.steps import WriteActivation
 
@@ -40,6 +40,9 @@ SCRIPTS = {
 _PACKAGE_VARIABLES = "etc/conda/env_vars.d"
 _LARGEST = 1 << 20
 """Maximum bytes of one list of variables."""
+
+
+_Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="text without null characters")]
 
 
 class Quoted(Struct, frozen=True):
@@ -93,27 +96,11 @@ def _pairs(variables: Mapping[str, str]) -> list[tuple[str, Quoted]]:
 
 def package_variables(env: Path) -> dict[str, str]:
     """Return the variables that packages of a prefix set, as conda does: the last file wins."""
-    return {
-        name: value
-        for path, declared in _declarations(env)
-        for name, value in _checked(path, declared)
-    }
-
-
-def _declarations(env: Path) -> Iterator[tuple[Path, Any]]:
+    variables: dict[str, str] = {}
     for path in sorted((env / _PACKAGE_VARIABLES).glob("*.json")):
         try:
-            yield path, json.loads(files.read(path, _LARGEST))
-        except (OSError, ValueError, RecursionError) as error:
-            raise BuildError(f"{path.name}: is not a list of variables: {error}") from error
-
-
-def _checked(path: Path, declared: Any) -> Iterator[tuple[str, str]]:
-    try:
-        variables = decoding.convert(declared, dict[types.Variable, str])
-    except msgspec.ValidationError as error:
-        raise BuildError(f"{path.name}: sets invalid variables: {error}") from error
-    for name, value in variables.items():
-        if "\0" in value:
-            raise BuildError(f"{path.name}: {name}: its value holds a null character")
-        yield name, value
+            declared = json.loads(files.read(path, _LARGEST))
+            variables |= decoding.convert(declared, dict[types.Variable, _Value])
+        except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
+            raise BuildError(f"{path.name}: sets invalid variables: {error}") from error
+    return variables

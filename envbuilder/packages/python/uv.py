@@ -8,7 +8,6 @@ working folder. uv's answer is a pylock.toml (PEP 751).
 
 from __future__ import annotations
 
-import hashlib
 import html
 import json
 import re
@@ -16,7 +15,7 @@ import sys
 import tomllib
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -24,6 +23,7 @@ from msgspec import Struct
 
 from envbuilder.core import decoding, pip, text, types, uv_program
 from envbuilder.core.errors import BuildError
+from envbuilder.core.files import file_sha256
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.indexes import DEFAULT, canonical
 from envbuilder.profiles.lock import File
@@ -244,6 +244,17 @@ class Found(Struct, frozen=True, kw_only=True):
     """`http:`, `https:` or `file:`; it never enters a lock. Empty if unknown."""
 
 
+class _Question(NamedTuple):
+    """What uv is to resolve for one target."""
+
+    requirements: Sequence[str]
+    platform: types.Platform
+    python: str
+    earlier: Mapping[str, str]
+    """Name → version: fixed, preferred, or neither."""
+    constraints: Sequence[str]
+
+
 class Uv(Struct, frozen=True, kw_only=True):
     """How uv is run for one lock."""
 
@@ -275,12 +286,11 @@ class Uv(Struct, frozen=True, kw_only=True):
         # That comes second because of several indexes: if one has a preferred version for other
         # machines only, uv looks no further and takes another version. Only as a last resort may
         # all versions change.
-        for attempt in ("fix", "prefer") if preferred else ():
+        question = _Question(requirements, platform, python, preferred, constraints)
+        for how in ("fix", "prefer") if preferred else ():
             with suppress(UnresolvableError):
-                return self._attempt(
-                    attempt, requirements, platform, python, preferred, constraints
-                )
-        return self._attempt("free", requirements, platform, python, preferred, constraints)
+                return self._wheels(question, how)
+        return self._wheels(question, "free")
 
     def edges(
         self,
@@ -291,49 +301,28 @@ class Uv(Struct, frozen=True, kw_only=True):
         constraints: Sequence[str],
     ) -> Iterator[tuple[str, str]]:
         """Yield pairs of packages of a resolution, of which the first requires the second."""
-        options = ("--annotation-style", "line")
-        printed = self._output(
-            "requirements.txt", "fix", requirements, platform, python, pins, constraints, options
-        )
+        question = _Question(requirements, platform, python, pins, constraints)
+        printed = self._output(question, "fix", "requirements.txt", "--annotation-style", "line")
         for name, reasons in _ANNOTATION.findall(printed):
             yield from ((by, name) for by in reasons.split(", ") if not by.startswith("-"))
 
-    def _attempt(
-        self,
-        how: str,
-        requirements: Sequence[str],
-        platform: types.Platform,
-        python: str,
-        preferred: Mapping[str, str],
-        constraints: Sequence[str],
-    ) -> tuple[Found, ...]:
-        written = self._output(
-            *("pylock.toml", how, requirements, platform, python, preferred, constraints),
-            ("--no-annotate",),
-        )
-        return tuple(self._resolved(w) for w in parse_pylock(written, platform, python))
+    def _wheels(self, question: _Question, how: str) -> tuple[Found, ...]:
+        written = self._output(question, how, "pylock.toml", "--no-annotate")
+        wheels = parse_pylock(written, question.platform, question.python)
+        return tuple(self._resolved(wheel) for wheel in wheels)
 
-    def _output(
-        self,
-        form: str,
-        how: str,
-        requirements: Sequence[str],
-        platform: types.Platform,
-        python: str,
-        preferred: Mapping[str, str],
-        constraints: Sequence[str],
-        options: Sequence[str],
-    ) -> str:
+    def _output(self, question: _Question, how: str, form: str, *options: str) -> str:
         """Return what uv resolves, in one of its forms, which is the name of a file, too."""
+        requirements, platform, python, earlier, constraints = question
         source = self.folder / "requirements.in"
         source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         fixed = self.folder / "constraints.txt"
-        pins = [f"{n}=={v}" for n, v in preferred.items()] if how == "fix" else []
+        pins = [f"{n}=={v}" for n, v in earlier.items()] if how == "fix" else []
         fixed.write_text("".join(f"{p}\n" for p in (*constraints, *pins)), encoding="utf-8")
         result = self.folder / form
         result.unlink(missing_ok=True)
         if how == "prefer":  # uv keeps the versions of a file that it overwrites
-            result.write_text(preferences(preferred), encoding="utf-8")
+            result.write_text(preferences(earlier), encoding="utf-8")
         done = uv_program.run(
             [
                 uv_program.path(), "pip", "compile", str(source), "--output-file", str(result),
@@ -372,12 +361,11 @@ class Uv(Struct, frozen=True, kw_only=True):
         return result.read_text(encoding="utf-8")
 
     def _resolved(self, wheel: Wheel) -> Found:
+        same = {"name": wheel.name, "version": wheel.version, "file": wheel.file}
         offer = self.index.find(wheel.location)
         if offer is not None:
             file = _checked(
-                name=wheel.name,
-                version=wheel.version,
-                file=wheel.file,
+                **same,
                 sha256=offer.sha256,
                 size=offer.size,
                 size_about=offer.size_about if offer.size is None else None,
@@ -387,29 +375,20 @@ class Uv(Struct, frozen=True, kw_only=True):
             )
             # The real URL. A wheel in a folder has its size already.
             return Found(file=file, url=offer.location if "://" in offer.location else "")
-        sha256, size, url = wheel.sha256, wheel.size, wheel.location
-        local = pip.local_folder(wheel.location)
+        stated: dict[str, object] = {"sha256": wheel.sha256, "size": wheel.size}
+        url, local = wheel.location, pip.local_folder(wheel.location)
         if local is not None:
             path = (self.folder / local).absolute()
             url = path.as_uri()
-            if not sha256:
-                sha256, size = _hash(path)
-        if not sha256:
+            if not wheel.sha256:
+                stated = {"sha256": file_sha256(path), "size": path.stat().st_size}
+        if not stated["sha256"]:
             raise BuildError(
                 f"{wheel.file}: your package index states no sha256 for it",
                 "Use an index that states hashes.",
             )
-        file = _checked(
-            name=wheel.name,
-            version=wheel.version,
-            file=wheel.file,
-            sha256=sha256,
-            size=size,
-            source=DEFAULT,
-            provenance="read",
-            by="the package index",
-        )
-        return Found(file=file, url=url)
+        stated |= {"source": DEFAULT, "provenance": "read", "by": "the package index"}
+        return Found(file=_checked(**same, **stated), url=url)
 
 
 def _checked(**fields: object) -> File:
@@ -420,11 +399,6 @@ def _checked(**fields: object) -> File:
         raise BuildError(
             f"the index lists an invalid file: {fields.get('file')!r}: {error}"
         ) from error
-
-
-def _hash(path: Path) -> tuple[str, int]:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest(), path.stat().st_size
 
 
 def _scrub(printed: str) -> str:

@@ -226,18 +226,6 @@ def test_a_source_that_the_profile_does_not_name() -> None:
     assert len(objections(replace(CPU, tools=tools))) == len(tools)
 
 
-def test_a_claim_that_was_relabelled() -> None:
-    claimed = next(t for t in CPU.targets for f in t.files if f.provenance != "read")
-    files = tuple(replace(f, provenance="read") for f in claimed.files)
-    (found,) = objections(replace(CPU, targets=(replace(claimed, files=files),)))
-    assert found == (
-        f"{claimed.platform} Python {claimed.python}: torch 2.13.0+cpu is 'assumed' in the"
-        " profile's lock, not 'read'"
-    )
-    read = tuple(replace(f, provenance="read", by="an index") for f in claimed.files)
-    assert objections(replace(CPU, targets=(replace(claimed, files=read),))) == []
-
-
 @pytest.mark.parametrize("name", profiles.names(FOLDERS))
 def test_no_shipped_lock_has_objections(name: str) -> None:
     lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
