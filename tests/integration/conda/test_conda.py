@@ -252,15 +252,6 @@ def test_activation_by_conda(project: Project, conda_channel: Path) -> None:
 # --- hosts
 
 
-def test_a_lock_that_the_host_does_not_fit_is_3(project: Project, conda_channel: Path) -> None:
-    url = conda_channel.as_uri()
-    project.lay(*PLAIN, virtual={"__glibc": "99.0"})
-    project.lock(url)
-    done = project.build(url, "--dry-run")
-    assert done.returncode == 3
-    assert "older than 99.0" in done.stderr
-
-
 def test_without_a_gpu_it_can_be_built_and_not_run(project: Project, conda_channel: Path) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA GPU")

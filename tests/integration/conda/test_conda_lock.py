@@ -222,12 +222,6 @@ def test_what_opens_a_channel_is_in_no_lock_and_no_message(
     assert PASSWORD not in gone.stderr
 
 
-def test_a_profile_without_conda_is_told(cli: Cli, tmp_path: Path) -> None:
-    done = cli("lock", "--backend", "conda", "--profile", "xpu-ipex")
-    assert done.returncode == 2
-    assert "has no conda backend" in done.stderr
-
-
 def test_a_failure_of_the_library_never_ends_in_an_abort(cli: Cli, tmp_path: Path) -> None:
     """Without care Python aborts in one of five: a thread still holds on to it."""
     profile(tmp_path, "tiny-lib")

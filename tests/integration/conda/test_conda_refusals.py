@@ -13,10 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core.errors import BuildError
-from envbuilder.packages.conda import install
-from envbuilder.packages.conda.lock import Package
-from envbuilder.packages.conda.steps import InstallConda
 from tests.support import conda_channel as conda
 from tests.support import conda_packages as packages
 from tests.support.conda_project import Project, contents, prefix_of, tree_of
@@ -50,16 +46,6 @@ def test_a_tampered_archive_is_refused(
         assert project.built(url, **fresh)["status"] == "built"
 
 
-def test_two_owners_of_one_path_are_refused(project: Project, conda_channel: Path) -> None:
-    url = conda_channel.as_uri()
-    project.lay("owner-a", "owner-b")
-    project.lock(url)
-    done = project.build(url)
-    assert done.returncode == 1
-    assert "owner-a and owner-b both install share/owned.txt" in done.stderr
-    assert project.left() == []
-
-
 @pytest.mark.slow
 def test_the_same_content_twice_is_no_quarrel(
     project: Project, conda_channel: Path, tmp_path: Path
@@ -74,60 +60,6 @@ def test_the_same_content_twice_is_no_quarrel(
     first = project.built(own.as_uri())
     assert (prefix_of(first) / "share/same.txt").read_bytes() == b"the same\n" * 30
     assert tree_of(project.built(own.as_uri(), "--rebuild")) == tree_of(first)
-
-
-@pytest.mark.parametrize("path", ["../escaped.txt", "share/../../escaped.txt", "/escaped.txt"])
-def test_a_path_that_leads_out_is_refused(
-    project: Project, conda_channel: Path, tmp_path: Path, path: str
-) -> None:
-    own = conda.copy(conda_channel, tmp_path / "own")
-    conda.write(conda.Package(name="evil", files={path: conda.Entry(b"evil\n" * 30)}), own)
-    conda.index(own)
-    project.lay("evil")
-    project.lock(own.as_uri())
-    done = project.build(own.as_uri())
-    assert done.returncode == 1
-    assert "evil-1.0-0.conda: leads out of its environment" in done.stderr
-    assert project.left() == []
-    assert not list(tmp_path.rglob("escaped.txt"))
-
-
-def installing(folder: Path, package: conda.Package, subdir: str = "linux-64") -> InstallConda:
-    """A step that installs one package from `folder`, which is a channel."""
-    made = Package(
-        name=package.name,
-        version=package.version,
-        build=package.build,
-        build_number=0,
-        subdir=package.subdir,
-        file=package.file,
-        channel="channel",
-        sha256="0" * 64,
-        size=None,
-    )
-    return InstallConda(
-        what="install",
-        packages=(made,),
-        subdir=subdir,
-        folder=str(folder),
-        channels={"channel": "https://channel.invalid"},
-        env=str(folder / "env"),
-        prefix="/final",
-        cache=str(folder / "cache"),
-    )
-
-
-def test_what_is_no_package_or_of_another_platform_is_a_short_failure(tmp_path: Path) -> None:
-    package = packages.OWNER_A
-    place = conda.write(package, tmp_path / "channel")
-    with pytest.raises(BuildError, match=r"is a package for linux-64, not for osx-arm64"):
-        install.install(installing(tmp_path, package, "osx-arm64"), print)
-    place.write_bytes(b"no archive")
-    with pytest.raises(
-        BuildError, match=r"owner-a-1\.0-0\.conda: its list of paths cannot be read: "
-    ):
-        install.install(installing(tmp_path, package), print)
-    assert not (tmp_path / "env").exists()
 
 
 def members(path: Path) -> dict[str, bytes]:

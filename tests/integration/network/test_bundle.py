@@ -21,19 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.bundle import format as form
-from envbuilder.bundle import unpack as unpacking
-from envbuilder.bundle.format import Part
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import transfer as registries
 from envbuilder.containers.registry.connection import Connection
-from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.errors import BuildError
-from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import fetch as origins
-from envbuilder.packages import store
 from tests.conftest import missing
 from tests.integration.conftest import lay_tiny, start
 from tests.support import examples
@@ -258,45 +251,6 @@ def test_killed_at_any_point_and_run_again(bundle: Path, there: Machine) -> None
     there.envbuilder("build", "--profile", "tiny", "--backend", "venv")
     store = there.home / ".cache" / "envbuilder" / "store"
     assert [p for p in (store / "partial").iterdir() if p.suffix != ".lock"] == []
-
-
-def test_a_full_disk_is_an_error_and_leaves_no_bundle(
-    cli: Cli, tiny: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip("this machine cannot mount a tmpfs")
-    try:
-        done = cli(*BUNDLE, "-o", str(small / "x.tar"))
-        assert done.returncode == 1
-        assert "not enough space" in done.stderr
-        done = cli("unbundle", str(bundle), environment={"ENVBUILDER_CACHE_DIR": str(small)})
-        assert done.returncode == 1
-        assert "not enough space" in done.stderr
-        # It may fill up while we write.
-        monkeypatch.setattr(store, "require_rooms", lambda *args: None)
-        quiet = PlainProgress(lambda line: None)
-        with form.opened(bundle) as reader:
-            parts = [
-                Part(member=member, content=b"".join(content))
-                for member, content in reader.members(lambda _: None)
-            ]
-            with pytest.raises(BuildError, match="no space left"):
-                form.write(small / "x.tar", reader.manifest, parts, quiet)
-        config = str(tmp_path / "config")  # not above a folder that all may write
-        folders = {"ENVBUILDER_CACHE_DIR": str(small), "ENVBUILDER_CONFIG_DIR": config}
-        found = load_settings(folders)
-        with pytest.raises(BuildError, match="no space left"):
-            unpacking.unpack(bundle, found, quiet, force=False)
-        left = [p.name for p in small.rglob("*") if p.is_file() and p.suffix != ".lock"]
-        left = [name for name in left if name != files.MARKER]
-        assert all(len(name) == 64 for name in left)  # whole files of the store
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 @pytest.mark.torch

@@ -41,14 +41,6 @@ def own_folders(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_a_tiny_profile_builds_and_runs(cli: Cli, tiny: Path) -> None:
-    done = cli(*BUILD)
-    assert done.returncode == 0, done.stderr
-    script = "import setuptools; print(setuptools.__version__)"
-    done = cli("run", "--profile", "tiny", "--backend", "venv", "--", "python", "-c", script)
-    assert done.stdout == "80.9.0\n"
-
-
 def test_a_wrong_hash_is_1_and_nothing_is_kept(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     wrong = "0" * 64
 
@@ -197,13 +189,6 @@ def test_killed_in_the_middle_of_a_download(
         Slow.pause = 0.05
     assert done.returncode == 0, done.stderr
     assert Slow.ranges[-1].startswith("bytes="), "the second try continues the first"
-
-
-def test_no_fitting_python_is_4(cli: Cli, tiny: Path, tmp_path: Path) -> None:
-    edit(tiny, lambda d: [t.update(python="3.4") for t in d["targets"][:1]])
-    done = cli(*BUILD, "--python-version", "3.4", environment={"PATH": "/nonexistent"})
-    assert done.returncode in {2, 4}, done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")

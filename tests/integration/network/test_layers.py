@@ -13,12 +13,11 @@ import subprocess
 import sys
 import tarfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.containers.oci import archive, layer, rootfs
+from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
@@ -31,6 +30,7 @@ from tests.support.images import image as small_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.integration.conftest import Cli
 
@@ -261,17 +261,6 @@ def test_an_archive_needs_no_engine_and_is_the_same_wherever_it_is_made(
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
 
 
-def test_a_damaged_blob_of_a_layout_is_noticed(
-    cli: Cli, base: str, tiny: Path, tmp_path: Path
-) -> None:
-    outputs(cli, base, "oci:image")
-    layout = Layout.open(tmp_path / "image")
-    layer = layout.manifest("linux/amd64").layers[1]
-    layout.blob(layer.digest).write_bytes(b"x" * layer.size)
-    assert outputs(cli, base, "oci:image")["status"] == "built"
-    layout.checked(layer)
-
-
 def test_no_root_is_needed(cli: Cli, base: str, tiny: Path, tmp_path: Path) -> None:
     """Owners and modes in the image are stated, never those of the files of this machine."""
     outputs(cli, base, "oci:image")
@@ -371,45 +360,3 @@ def test_killed_at_any_point_the_next_build_is_the_same(
         shutil.rmtree(tmp_path / "after")
     assert ended < kills, "some were killed"
     assert [p for p in (cache / "build").iterdir() if p.is_dir()] == []
-
-
-def test_two_builds_at_once_give_the_same(
-    base: str,
-    tiny: Path,
-    tmp_path: Path,
-    test_cache: Path,
-    session_environment: dict[str, str],
-) -> None:
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    (cache / "store").symlink_to(test_cache / "store")
-    environment = {**os.environ, **session_environment, "ENVBUILDER_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-m", "envbuilder", "build", "--profile", "tiny", "--base-image"]
-    children = [
-        subprocess.Popen(
-            [*command, base, "--output", f"{name}.tar", *more], env=environment, cwd=tmp_path,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )
-        for name, more in (("one", ()), ("two", ()), ("three", ("--tag", "me/other:1")))
-    ]  # fmt: skip
-    for child in children:
-        _, said = child.communicate(timeout=300)
-        assert child.returncode == 0, said
-    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
-    layouts = [
-        archive.unpack(tmp_path / f"{n}.tar", tmp_path / f"{n}.oci") for n in ("one", "three")
-    ]
-    assert layouts[0].manifest("linux/amd64") == layouts[1].manifest("linux/amd64")
-
-
-def test_a_full_disk_is_said(cli: Cli, base: str, tiny: Path, tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("this system has no /dev/full")
-    (tmp_path / ".full.tar.part").symlink_to("/dev/full")
-    done = cli(
-        *("build", "--profile", "tiny", "--base-image", base, "--output", "full.tar"),
-        environment=NOWHERE,
-    )
-    assert done.returncode == 1
-    assert "full" in done.stderr.lower()
-    assert not (tmp_path / "full.tar").exists()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from envbuilder.core import resources
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.python import upstream
@@ -148,36 +147,6 @@ def test_what_no_longer_fits_moves_alone(default: Default, wheels: Path, own: Se
     assert versions(after) == {"leaf": "1.0", "other": "1.1", "top": "1.0", "uv": "0.13.8"}
 
 
-def test_changed_bytes_change_the_lock(default: Default, wheels: Path, own: Settings) -> None:
-    before = default.lock(profile(), own)
-    with zipfile.ZipFile(wheels / "leaf-1.0-py3-none-any.whl", "a") as archive:
-        archive.writestr("leaf.py", "")
-    after = default.lock(profile(), own, before)
-    assert versions(after) == versions(before)
-    assert after != before
-
-
-def test_each_target_gets_its_wheel(default: Default, wheels: Path, own: Settings) -> None:
-    for tag in (
-        "cp311-cp311-manylinux_2_28_x86_64", "cp312-cp312-manylinux_2_28_x86_64",
-        "cp311-cp311-manylinux_2_28_aarch64", "cp311-cp311-macosx_14_0_arm64",
-        "cp311-cp311-musllinux_1_2_x86_64", "cp311-cp311-win_amd64",
-    ):  # fmt: skip
-        wheel(wheels, "native", "1.0", tag=tag)
-    asked = profile(
-        "native",
-        platforms=("linux/amd64", "linux/arm64", "macos/arm64"),
-        base={},
-        backends=("venv",),
-    )
-    found = {t.platform: t.files[0].file for t in default.lock(asked, own).targets}
-    assert found == {
-        "linux/amd64": "native-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
-        "linux/arm64": "native-1.0-cp311-cp311-manylinux_2_28_aarch64.whl",
-        "macos/arm64": "native-1.0-cp311-cp311-macosx_14_0_arm64.whl",
-    }
-
-
 def test_no_choice_makes_it_unlocked(default: Default, own: Settings) -> None:
     lock = default.lock(profile("top", "leaf<1"), own)
     assert lock.state == "unlocked"
@@ -223,27 +192,6 @@ def test_claims_are_resolved_with_their_requirements(
     assert (leaf.source, leaf.provenance, leaf.by) == ("pytorch-cpu", "claim", "a public lock")
     assert leaf.sha256 == "e" * 64
     assert lock.state == "claimed"
-
-
-def test_a_local_wheel_confirms_or_contradicts_a_claim(
-    default: Default, wheels: Path, own: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    links = tmp_path / "links"
-    links.mkdir()
-    real = wheel(links, "torch", "5.0+up")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
-    asked = profile("torch==5.0+up", indexes={"torch": "pytorch-cpu"})
-    offers = [upstream.read_wheel(real)]
-    torch = msgspec.structs.replace(
-        offers[0], provenance="claim", by="a lock", source="pytorch-cpu", location=""
-    )
-    monkeypatch.setattr(upstream, "from_claim", lambda _: (torch,))
-    lock = default.lock(asked, own)
-    assert lock.state == "locked"
-    assert lock.targets[0].files[0].source == "pytorch-cpu"
-    real.write_bytes(real.read_bytes() + b"x")
-    with pytest.raises(InvalidError, match=r"torch-5\.0\+up.*sha256 is .* but a lock states"):
-        default.lock(asked, own)
 
 
 def test_find_links_are_used_as_pip_would(
@@ -296,27 +244,6 @@ def test_an_upstream_wheel_is_read(default: Default, own: Settings, tmp_path: Pa
     )  # fmt: skip
     assert torch.size == real.size
     assert lock.state == "locked"
-
-
-def test_each_python_has_what_its_marker_says(
-    default: Default, wheels: Path, own: Settings
-) -> None:
-    wheel(wheels, "leaf", "2.0")
-    asked = profile(
-        "leaf==2.0; python_version >= '3.12'",
-        "leaf==1.0; python_version < '3.12'",
-        python=profiles.Python(default="3.12", supported=("3.11", "3.12")),
-        base={},
-        backends=("venv",),
-    )
-    lock = default.lock(asked, own)
-    held = {t.python: {f.name: f.version for f in t.files} for t in lock.targets}
-    assert held == {"3.11": {"leaf": "1.0"}, "3.12": {"leaf": "2.0"}}
-    assert resolve.check(asked, lock) == ()
-    moved = msgspec.structs.replace(asked, requirements=("leaf==2.0",))
-    assert "linux/amd64 Python 3.11: leaf 1.0 does not satisfy leaf==2.0" in resolve.check(
-        moved, lock
-    )
 
 
 def test_a_framework_is_locked_under_one_name(

@@ -312,15 +312,6 @@ def test_it_says_what_the_checkout_says(
         assert there.stdout == here.stdout
 
 
-def test_it_renders_the_same_files(installed: Installed, cli: Cli, tmp_path: Path) -> None:
-    """The payload, too, byte for byte: it is part of the fingerprint."""
-    assert cli("render", "--profile", "cpu", "-o", "here").returncode == 0
-    assert installed("envbuilder", "render", "--profile", "cpu", "-o", "there").returncode == 0
-    here = {p.name: p.read_bytes() for p in (tmp_path / "here").iterdir()}
-    assert set(here) == {"Dockerfile", "requirements.txt", "payload.pyz"}
-    assert {p.name: p.read_bytes() for p in (tmp_path / "there").iterdir()} == here
-
-
 def test_man_pages_and_completions_are_where_they_are_looked_for(
     prefix: Path, source_files: set[str]
 ) -> None:

@@ -161,16 +161,6 @@ def test_a_server_states_the_size_without_sending_the_file(server: Server) -> No
     assert server.asked == [("HEAD", "/a.whl", "identity")]
 
 
-def test_redirects_are_followed(server: Server) -> None:
-    server.answers = {
-        "/a": (302, {"Location": "/b", "Content-Length": "5"}),
-        "/b": (301, {"Location": "/c"}),
-        "/c": (200, {"Content-Length": "42"}),
-        "/round": (302, {"Location": "/round"}),
-    }
-    assert server.measure("/a", "/round") == {"/a": 42}
-
-
 @pytest.mark.parametrize(
     ("status", "headers"),
     [

@@ -540,15 +540,6 @@ def test_a_file_is_read_only_as_far_as_the_lock_says(
     assert max(written) < 1000
 
 
-def test_a_busy_server_is_not_waited_for_until_tomorrow(
-    found: Settings, faulty: faulty_server.FaultyServer
-) -> None:
-    faulty.fault = "busy until tomorrow"
-    with pytest.raises(BuildError):
-        run(found, wheel(SMALL))
-    assert len(faulty.requests) == 1
-
-
 def test_a_failure_does_not_wait_for_silent_servers(
     found: Settings, faulty: faulty_server.FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

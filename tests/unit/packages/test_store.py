@@ -65,9 +65,7 @@ def test_wrong_bytes_never_enter_and_the_message_names_everything(tmp_path: Path
 
 def test_link_uses_the_real_name(tmp_path: Path) -> None:
     store, wanted = Store(tmp_path / "store"), file(b"x", name="pool/main/a/a_1_all.deb")
-    with store.receiving(wanted) as part:
-        part.write_bytes(b"x")
-        store.accept(part, wanted, "here")
+    store.take(wanted.sha256, [b"x"])
     folder = tmp_path / "out"
     folder.mkdir()
     linked = store.link(wanted, folder)
@@ -77,9 +75,7 @@ def test_link_uses_the_real_name(tmp_path: Path) -> None:
 
 def test_a_file_damaged_in_the_store_is_named_and_removed(tmp_path: Path) -> None:
     store, wanted = Store(tmp_path), file(b"right")
-    with store.receiving(wanted) as part:
-        part.write_bytes(b"right")
-        store.accept(part, wanted, "here")
+    store.take(wanted.sha256, [b"right"])
     path = store.path(wanted.sha256)
     path.chmod(0o644)
     path.write_bytes(b"rotten")
@@ -91,9 +87,7 @@ def test_a_file_damaged_in_the_store_is_named_and_removed(tmp_path: Path) -> Non
 
 def test_another_file_system_gets_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, wanted = Store(tmp_path / "store"), file(b"x")
-    with store.receiving(wanted) as part:
-        part.write_bytes(b"x")
-        store.accept(part, wanted, "here")
+    store.take(wanted.sha256, [b"x"])
 
     def cross_device(source: object, target: object) -> None:
         raise OSError(18, os.strerror(18))
@@ -150,9 +144,7 @@ def test_what_breaks_off_leaves_nothing_and_is_what_is_raised(
 
 def test_what_is_derived_from_a_file_is_kept_until_the_file_is_another(tmp_path: Path) -> None:
     store, wanted = Store(tmp_path), file(b"right")
-    with store.receiving(wanted) as part:
-        part.write_bytes(b"right")
-        store.accept(part, wanted, "here")
+    store.take(wanted.sha256, [b"right"])
     made = []
 
     def make(path: Path) -> int:

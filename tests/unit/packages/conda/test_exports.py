@@ -6,7 +6,6 @@ import hashlib
 import re
 import signal
 import tomllib
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +15,7 @@ import yaml
 from envbuilder import cli
 from envbuilder.build import render
 from envbuilder.core import resources
-from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.errors import InvalidError
 from envbuilder.packages import fetch as origins
 from envbuilder.packages.conda import exports, records
 from envbuilder.packages.conda import lock as conda_lockfile
@@ -399,16 +398,6 @@ def test_pixi_is_told_of_a_newer_processor_only() -> None:
     newer = {**target.virtual_packages, "__archspec": "1=x86_64_v3"}
     told = exports.pixi_platform(msgspec.structs.replace(target, virtual_packages=newer))
     assert told["archspec"] == "x86_64_v3"
-
-
-def test_without_py_rattler_there_is_no_pixi_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(ToolError, match="py-rattler"):
-        rendered("pixi", conda_lock())
-    assert rendered("conda-explicit", conda_lock())
 
 
 # ---- the command

@@ -125,15 +125,6 @@ def test_a_record_that_cannot_be_read_is_named(content: bytes, reason: str, tmp_
     assert len(raised.value.message) < len(str(path)) + 200
 
 
-def test_a_record_is_read_up_to_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefixes, "LARGEST", 20)
-    lay(tmp_path, "a.json", b'{"name": "a"}'.ljust(20))
-    assert [i.name for i in prefixes.read(tmp_path)] == ["a"]
-    lay(tmp_path, "a.json", b'{"name": "a"}'.ljust(21))
-    with pytest.raises(BuildError, match=r"a\.json: cannot be read: "):
-        prefixes.read(tmp_path)
-
-
 @pytest.mark.parametrize(
     "stated", [None, [], "x", {}, {"paths": None}, {"paths": 1}, {"paths": [1, "x", None]}]
 )
