@@ -25,10 +25,11 @@ from envbuilder.packages.store import Disk, Room, disks, download_room, existing
 from envbuilder.profiles import lock as profile_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import requests
 
+    from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.http_transport import Session
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
@@ -197,8 +198,8 @@ def _registries(
     if registry in mirrors:
         return
     stored = base_images.is_present(locked.digest, target.platform, settings)
-    pulled = ref == locked.ref and stored
-    present = pulled or _in_engine(host, ref)
+    pulled = _asked(host, lambda engine: engine.image(ref))
+    present = (ref == locked.ref and stored) or not isinstance(pulled, EnvbuilderError | None)
     yield Source(
         kind="registry",
         name=registry,
@@ -213,18 +214,6 @@ def _root(registry: str, settings: Settings) -> str:
     """Return the URL at which a registry confirms that it is one."""
     plain = registry in settings.configuration.plain_http
     return f"{reference.parse(f'{registry}/any/image').root(plain_http=plain)}/v2/"
-
-
-def _in_engine(host: Host, ref: str) -> bool:
-    if not any(e.state == "usable" for e in host.containers.engines):
-        return False
-    from envbuilder.containers.engine import connection
-
-    try:
-        with connection.connect() as engine:
-            return engine.image(ref) is not None
-    except EnvbuilderError:
-        return False
 
 
 def problems(silent: Sequence[Source]) -> list[Problem]:
@@ -363,16 +352,21 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
 
 def _engine(host: Host) -> tuple[str, str]:
     """Return why the running engine cannot build, and the fix; empty if it can."""
+    error = _asked(host, lambda engine: engine.require_builder())
+    return (error.message, error.hint) if isinstance(error, EnvbuilderError) else ("", "")
+
+
+def _asked(host: Host, question: Callable[[Engine], object]) -> object:
+    """Return what the running engine answers, or its error; None without an engine."""
     if not any(e.state == "usable" for e in host.containers.engines):
-        return "", ""
+        return None
     from envbuilder.containers.engine import connection
 
     try:
         with connection.connect() as engine:
-            engine.require_builder()
+            return question(engine)
     except EnvbuilderError as error:
-        return error.message, error.hint
-    return "", ""
+        return error
 
 
 def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...]:

@@ -20,7 +20,6 @@ from envbuilder.host.model import Gpu, Host
 if TYPE_CHECKING:
     from pathlib import Path
 
-FILE_VARIABLE = "ENVBUILDER_TARGET_HOST"
 GPU_VARIABLE = "ENVBUILDER_TARGET_GPU"
 _HINT = (
     f"{GPU_VARIABLE} is none, nvidia:sm=8.9,driver=580.65, amd:gfx=gfx1100 or intel:id=e20b (a"

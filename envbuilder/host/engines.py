@@ -423,17 +423,11 @@ def specified_devices(snapshot: Snapshot, folders: Iterable[str]) -> tuple[set[s
 
 
 def _paths(snapshot: Reader | Snapshot, folders: Iterable[str]) -> list[str]:
-    return [
-        f"{folder}/{name}"
-        for folder in folders
-        for name in [n for n in snapshot.folders.get(folder, ()) if n.endswith(_SUFFIXES)][
-            :_MOST_FILES
-        ]
-    ]
-
-
-def _specifications(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.endswith(_SUFFIXES)][:_MOST_FILES]
+    paths: list[str] = []
+    for folder in folders:
+        names = [n for n in snapshot.folders.get(folder, ()) if n.endswith(_SUFFIXES)]
+        paths += [f"{folder}/{name}" for name in names[:_MOST_FILES]]
+    return paths
 
 
 def _chosen(names: Iterable[str]) -> tuple[str, ...]:

@@ -72,20 +72,19 @@ class RenderedJob(Struct, frozen=True, kw_only=True):
 
 
 class Log(Struct, frozen=True, kw_only=True):
-    """What a pod printed."""
+    """The report in a pod's log, and the run, node and pod that it names."""
 
-    report: dict[str, Any] | None
+    report: dict[str, Any]
     run_id: str
-    """The run, node and pod that the report names; empty without a report."""
-    failed: bool
-    """Whether the payload printed an error of its own."""
-    last: str
-    """That error, or else the last line that is no event."""
 
     @property
     def pod(self) -> str:
-        """Return the pod that the log names, safe to print."""
+        """Return the pod that the report names, safe to print."""
         return printable("".join(self.run_id.split("/", 2)[2:]), LONGEST_REASON)
+
+
+Ended = tuple[Outcome, str]
+"""The outcome of a Job whose log has no report of its own, and why."""
 
 
 def is_rendered(folder: Path) -> bool:
@@ -168,36 +167,40 @@ def judge_run(
     )
 
 
-def _read_log(folder: Path, job: RenderedJob) -> Log | str:
-    """Return the log of a Job, or why there is none."""
+def _read_log(folder: Path, job: RenderedJob) -> Log | Ended:
     path = folder / RESULTS / f"{job.name}.json"
     try:
         content = files.read(path, _LARGEST_LOG)
     except FileNotFoundError:
-        return f"there is no {RESULTS}/{path.name}: save its log, as README.md says"
+        return "lost", f"there is no {RESULTS}/{path.name}: save its log, as README.md says"
     except OSError as error:
-        return f"{RESULTS}/{path.name}: cannot be read: {error.strerror or error}"
-    return parse_log(content.decode(errors="replace"))
+        return "lost", f"{RESULTS}/{path.name}: cannot be read: {error.strerror or error}"
+    log = parse_log(content.decode(errors="replace"))
+    if isinstance(log, Log):
+        named = log.run_id.split("/")[:2]
+        if not log.pod or named not in [[job.run, node] for node in job.nodes]:
+            which = printable(log.run_id, LONGEST_REASON)
+            return "mixed-up", f"the report in its log is of {which}"
+    return log
 
 
-def parse_log(text: str) -> Log:
+def parse_log(text: str) -> Log | Ended:
     """Parse a log, where stdout and stderr are mixed; the last report counts."""
-    report, run_name, error, last = None, "", "", ""
+    log, error, last = None, "", "it is empty"
     for line in text.splitlines():
         if not line.startswith(_EVENT):
             last = line if line.strip() else last
             continue
         event = _event(line)
         if event.get("event") == "report" and isinstance(event.get("report"), dict):
-            report, run_name = event["report"], str(event.get("run_id"))
+            log = Log(report=event["report"], run_id=str(event.get("run_id")))
         elif event.get("event") == "error":
             error = str(event.get("message"))
-    return Log(
-        report=report,
-        run_id=run_name,
-        failed=bool(error),
-        last=printable(error or last, LONGEST_REASON),
-    )
+    if log is not None:
+        return log
+    if error:
+        return "broken", error
+    return "lost", f"the log holds no report; save it again when the pod has ended: {last}"
 
 
 def _event(line: str) -> dict[str, Any]:
@@ -210,26 +213,10 @@ def _event(line: str) -> dict[str, Any]:
     return {}
 
 
-def _without_report(job: RenderedJob, log: Log | str) -> tuple[Outcome, str] | None:
-    """Return the outcome of a Job whose log holds no report, or another one's; else None."""
-    if isinstance(log, str):
-        return "lost", log
-    if log.report is None and log.failed:
-        return "broken", log.last
-    if log.report is None:
-        last = log.last or "it is empty"
-        return "lost", f"the log holds no report; save it again when the pod has ended: {last}"
-    if not log.pod or log.run_id.split("/")[:2] not in [[job.run, node] for node in job.nodes]:
-        return "mixed-up", f"the report in its log is of {printable(log.run_id, LONGEST_REASON)}"
-    return None
-
-
-def _judge_node(job: RenderedJob, log: Log | str, profile: Profile, data: Dataset) -> Entry:
+def _judge_node(job: RenderedJob, log: Log | Ended, profile: Profile, data: Dataset) -> Entry:
     promise = Promise(node=job.nodes[0], profile=job.profile, why=job.why)
-    if ended := _without_report(job, log):
-        return judge.unexamined(promise, *ended, job.name).entry
-    assert isinstance(log, Log)
-    assert log.report is not None
+    if not isinstance(log, Log):
+        return judge.unexamined(promise, *log, job.name).entry
     try:
         report = model.check(_checked(job, log.report, profile, data))
     except VerifyError as error:
@@ -268,12 +255,10 @@ def _checked(
     return speed.with_speed(model.assemble(sent, facts))
 
 
-def _judge_group(job: RenderedJob, log: Log | str) -> Group:
+def _judge_group(job: RenderedJob, log: Log | Ended) -> Group:
     members = Members(nodes=job.nodes, profile=job.profile)
-    if ended := _without_report(job, log):
-        return groups.unexamined(members, *ended, job.name)
-    assert isinstance(log, Log)
-    assert log.report is not None
+    if not isinstance(log, Log):
+        return groups.unexamined(members, *log, job.name)
     attempt = parallel.attempt(job.run, job.name)
     try:
         report = as_stored(log.report, "")
