@@ -227,7 +227,7 @@ def provenance(plan: Plan, artifact: Subject, versions: Mapping[str, str]) -> by
             },
         },
     }
-    return _encoded(document)
+    return sbom.encoded(document)
 
 
 def also_about(content: bytes, artifact: Subject) -> bytes:
@@ -238,7 +238,7 @@ def also_about(content: bytes, artifact: Subject) -> bytes:
     document = _parsed(content)
     if artifact.digest not in [s["digest"] for s in document["subject"]]:
         document["subject"].append({"name": artifact.name, "digest": artifact.digest})
-    return _encoded(document)
+    return sbom.encoded(document)
 
 
 def also_signed(content: bytes, signatures: Sequence[Signed]) -> bytes:
@@ -250,7 +250,7 @@ def also_signed(content: bytes, signatures: Sequence[Signed]) -> bytes:
     definition = document["predicate"]["buildDefinition"]
     parameters = {"signatures": msgspec.to_builtins(signatures)}
     definition["internalParameters"] = {**definition.get("internalParameters", {}), **parameters}
-    return _encoded(document)
+    return sbom.encoded(document)
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
@@ -265,10 +265,6 @@ def _parsed(content: bytes) -> dict[str, Any]:
     if not ours:
         raise ValueError("a provenance statement of another builder")
     return document
-
-
-def _encoded(document: dict[str, Any]) -> bytes:
-    return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def dependencies(plan: Plan) -> list[dict[str, Any]]:

@@ -97,11 +97,6 @@ def notes(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def promised(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the payload's variables that can load code; it checks its own start against them."""
-    return guarded(environ)
-
-
 def python(executable: str, bytecode: str) -> tuple[str, ...]:
     """Return the command for an isolated interpreter with a bytecode folder of its own."""
     return (executable, "-I", "-X", f"pycache_prefix={bytecode}")

@@ -86,12 +86,13 @@ def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) ->
     bom.register_dependency(root, bom.components)
     data = json.loads(JsonV1Dot6(bom).output_as_string())
     del data["metadata"]["timestamp"], data["serialNumber"]
-    content = hashlib.sha256(_encode(data)).hexdigest()
+    content = hashlib.sha256(encoded(data)).hexdigest()
     data["serialNumber"] = uuid.uuid5(NAMESPACE, content).urn
-    return _encode(data)
+    return encoded(data)
 
 
-def _encode(data: dict[str, Any]) -> bytes:
+def encoded(data: dict[str, Any]) -> bytes:
+    """Return a document as indented JSON with sorted keys."""
     return (json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 

@@ -26,7 +26,7 @@ from envbuilder.core.files import file_sha256
 from envbuilder.core.text import printable
 from envbuilder.host import probe
 from envbuilder.payload.machine import threads
-from envbuilder.payload.start import AS_FOUND, Start
+from envbuilder.payload.start import AS_FOUND, Start, guarded
 from envbuilder.profiles import choice
 from envbuilder.profiles.backends import EXTERNAL, IMAGE
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -184,7 +184,7 @@ def prepare_interpreter(
                     as_found=False,
                     executable=program,
                     bytecode=bytecode,
-                    variables=isolation.promised(base),
+                    variables=guarded(base),
                 )
             return process.run(
                 [*command, str(payload), "--promise", start.text(), *arguments(paths)],

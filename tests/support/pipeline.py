@@ -54,7 +54,10 @@ class Said:
 
 
 def a_build(settings: Settings, profile: Any = None, lock: Any = None, **fields: Any) -> Build:
-    """A build of a profile as the stages before the plan leave it."""
+    """A build of a profile (a shipped one by its name) as the stages before the plan leave it."""
+    if isinstance(profile, str):
+        lock = lockfile.load(SHIPPED[0] / "locks" / f"{profile}.json")
+        profile = profiles.load(profile, SHIPPED)
     return Build(
         request=fields.pop("request", Request()),
         settings=settings,

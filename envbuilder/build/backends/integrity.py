@@ -154,9 +154,6 @@ class Difference(Struct, frozen=True):
     path: str
     how: Literal["changed", "added", "missing"]
 
-    def __str__(self) -> str:
-        return f"{self.path} ({self.how})"
-
 
 def differences(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Difference, ...]:
     """Return the differences between two trees, sorted by path."""

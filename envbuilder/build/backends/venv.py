@@ -47,7 +47,7 @@ from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.resources import OWN
 from envbuilder.packages.store import Room, unpacked
 from envbuilder.payload.machine import threads
-from envbuilder.payload.start import Start
+from envbuilder.payload.start import Start, guarded
 from envbuilder.profiles.lock import Lock, Target, lock_digest, pythons, select
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class NativeEnvironment:
             prefix=str(self.prefix),
             executable=executable,
             bytecode=bytecode,
-            variables=isolation.promised({**base, **of_environment, **self.profile.environment}),
+            variables=guarded({**base, **of_environment, **self.profile.environment}),
         )
         paths = {name: str(folder.absolute()) for name, folder in folders.items()}
         program = (*isolation.python(executable, bytecode), str(payload), "--promise", start.text())

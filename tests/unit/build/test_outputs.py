@@ -23,7 +23,6 @@ from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
 from envbuilder.signatures.statement import Subject
 from tests.support import image_layouts as images
 from tests.support.images import image
@@ -59,16 +58,10 @@ def planned(
     found: Settings, request: Request, platform: str = "linux/amd64"
 ) -> tuple[lockfile.Target, plan.Plan]:
     """The plan of `cpu` on a base image of this disk."""
-    profile = profiles.load("cpu", FOLDERS)
-    path = lockfile.path_for("cpu", FOLDERS)
-    assert path is not None
-    lock = lockfile.load(path)
-    target = lockfile.select(lock, platform, "3.11")
+    build = a_build(found, "cpu", request=request)
+    target = lockfile.select(build.lock, platform, "3.11")
     base = image_base.Base(ref="oci:/base", identity="sha256:" + "1" * 64, folder="/base")
-    made = layers.plan(
-        a_build(found, profile, lock, request=request), target, base, "linux/amd64", None
-    )
-    return target, made
+    return target, layers.plan(build, target, base, "linux/amd64", None)
 
 
 def step(server: FakeRegistry, layout: Layout, found: Settings) -> plan.Push:

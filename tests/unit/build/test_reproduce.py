@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -23,14 +22,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from envbuilder.build import pipeline, project_layer, reproduce
-from envbuilder.build import reproduce as trials
 from envbuilder.build.backends import integrity
 from envbuilder.build.image import records
 from envbuilder.build.plan import Artifact, BuildResult, CopyProject, MakeBase, Plan, project_of
-from envbuilder.build.reproduce import Difference, Image, Key, Member, Prefix
+from envbuilder.build.reproduce import Image, Key, Member, Prefix
 from envbuilder.build.request import Build, Request
 from envbuilder.commands import reproduce as command
-from envbuilder.commands import reproduce as reproducing
 from envbuilder.core import settings as core_settings
 from envbuilder.core.archives import Tar
 from envbuilder.core.console import PlainProgress
@@ -139,8 +136,8 @@ def builds(found: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Seen]
 def test_the_second_build_sees_other_surroundings(
     found: Settings, builds: tuple[list[Seen], list[Write]]
 ) -> None:
-    before = Path.cwd(), time.tzname, {n: os.environ.get(n) for n in trials.SURROUNDINGS}
-    outcome = trials.run(Request(profile="x"), found, PlainProgress(lambda line: None))
+    before = Path.cwd(), time.tzname, {n: os.environ.get(n) for n in reproduce.SURROUNDINGS}
+    outcome = reproduce.run(Request(profile="x"), found, PlainProgress(lambda line: None))
     assert outcome.status == "equal"
     assert outcome.seconds == (1.5, 1.5)
     assert outcome.made_by == {"uv": "1"}
@@ -149,13 +146,17 @@ def test_the_second_build_sees_other_surroundings(
     assert first.store == found.store_dir
     assert second.content == first.content == CONTENT
     assert second.inode != first.inode, "a copy, not a link"
-    assert (second.umask, second.zone) == (trials.UMASK, "XYZ")
+    assert (second.umask, second.zone) == (reproduce.UMASK, "XYZ")
     assert (first.bases, second.bases) == ({"given", "made"}, {"given"})
     for name in ("store", "envs", "umask", "zone", "here"):
         assert getattr(first, name) != getattr(second, name), name
     assert found.envs_dir not in {first.envs, second.envs}
     # Everything is as it was, and nothing of it stays.
-    assert (Path.cwd(), time.tzname, {n: os.environ.get(n) for n in trials.SURROUNDINGS}) == before
+    assert (
+        Path.cwd(),
+        time.tzname,
+        {n: os.environ.get(n) for n in reproduce.SURROUNDINGS},
+    ) == before
     assert first.umask == Seen(found, Request()).umask
     assert list((found.cache_dir / "reproduce").iterdir()) == []
     assert not found.data_dir.exists()
@@ -164,18 +165,17 @@ def test_the_second_build_sees_other_surroundings(
 def test_what_differs_is_named_and_exits_1(builds: tuple[list[Seen], list[Write]]) -> None:
     _, writes = builds
     writes.append(lambda prefix, number: (prefix / "stamp").write_text(str(number)))
-    done = CliRunner().invoke(
-        reproducing.command, ["--profile", "x", "--json"], standalone_mode=False
-    )
+    done = CliRunner().invoke(command.command, ["--profile", "x", "--json"], standalone_mode=False)
     assert done.return_value == 1
     data = json.loads(done.stdout)
-    assert data["status"] == "different"
+    assert (data["schema"], data["status"], data["diffoscope"]) == (1, "different", None)
+    assert "manifest_digests" not in data, "unknown"
     assert len(set(data["digests"])) == 2
     digests = [f"sha256:{hashlib.sha256(content).hexdigest()}" for content in (b"1", b"2")]
     assert data["differences"] == [
         {"path": "stamp", "layer": 0, "how": "content", "digests": digests}
     ]
-    shown = CliRunner().invoke(reproducing.command, ["--profile", "x"], standalone_mode=False)
+    shown = CliRunner().invoke(command.command, ["--profile", "x"], standalone_mode=False)
     assert "x (venv, uv 1): different, built in 1.5 s and 1.5 s" in shown.stdout
     assert re.search(r"  stamp: content: sha256:\w{64} and sha256:\w{64}\n", shown.stdout)
 
@@ -183,7 +183,7 @@ def test_what_differs_is_named_and_exits_1(builds: tuple[list[Seen], list[Write]
 def test_a_builder_is_for_images(builds: tuple[list[Seen], list[Write]]) -> None:
     with pytest.raises(InvalidError, match="--builder is for images"):
         CliRunner().invoke(
-            reproducing.command,
+            command.command,
             ["--profile", "x", "--builder", "layers"],
             standalone_mode=False,
             catch_exceptions=False,
@@ -191,7 +191,7 @@ def test_a_builder_is_for_images(builds: tuple[list[Seen], list[Write]]) -> None
 
 
 def test_what_is_equal_exits_0(builds: tuple[list[Seen], list[Write]]) -> None:
-    done = CliRunner().invoke(reproducing.command, ["--profile", "x"], standalone_mode=False)
+    done = CliRunner().invoke(command.command, ["--profile", "x"], standalone_mode=False)
     assert done.return_value == 0
     assert done.stdout.startswith("x (venv, uv 1): equal, tree sha256:")
 
@@ -208,7 +208,7 @@ def test_a_build_that_fails_leaves_nothing(
     writes.append(fail)
     here, umask = Path.cwd(), os.umask(0o022)
     with pytest.raises(BuildError, match="no"):
-        trials.run(Request(profile="x"), found, PlainProgress(lambda line: None))
+        reproduce.run(Request(profile="x"), found, PlainProgress(lambda line: None))
     assert os.umask(umask) == 0o022
     assert Path.cwd() == here
     assert list((found.cache_dir / "reproduce").iterdir()) == []
@@ -241,7 +241,7 @@ def test_an_image_of_a_trial_is_removed_whatever_happens(
     engine = FakeEngine().serve(monkeypatch)
     monkeypatch.setattr(engine, "forget", removed.append)
     with pytest.raises(BuildError, match="the second fails"):
-        trials.run(Request(profile="x"), found, PlainProgress(lambda line: None))
+        reproduce.run(Request(profile="x"), found, PlainProgress(lambda line: None))
     assert there < set(removed)
     assert all(ref.startswith("envbuilder-reproduce:") for ref in removed)
 
@@ -253,7 +253,7 @@ def test_an_image_that_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch
     engine = FakeEngine().serve(monkeypatch)
     monkeypatch.setattr(engine, "forget", fail)
     said: list[str] = []
-    trials._forget("trial:1", PlainProgress(said.append))
+    reproduce._forget("trial:1", PlainProgress(said.append))
     assert said == ["note: an image of these builds remains: trial:1: cannot be removed: timed out"]
 
 
@@ -263,17 +263,17 @@ def test_podman_is_refused_before_anything_is_built(
     plan = SimpleNamespace(artifact=Artifact(kind="image", ref="x"), builder="buildah", files=())
     monkeypatch.setattr(pipeline, "prepare", lambda *_, **__: SimpleNamespace(plan=plan))
     with pytest.raises(InvalidError, match="Buildah"):
-        trials.run(Request(profile="x"), found, PlainProgress(lambda line: None))
+        reproduce.run(Request(profile="x"), found, PlainProgress(lambda line: None))
 
 
 def test_only_so_many_differences_are_listed(
     found: Settings, builds: tuple[list[Seen], list[Write]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "LISTED", 2)
+    monkeypatch.setattr(reproduce, "LISTED", 2)
     _, writes = builds
     for name in "abc":
         writes.append(lambda prefix, number, n=name: (prefix / n).write_text(str(number)))
-    outcome = trials.run(Request(profile="x"), found, PlainProgress(lambda line: None))
+    outcome = reproduce.run(Request(profile="x"), found, PlainProgress(lambda line: None))
     assert [d.path for d in outcome.differences] == ["a", "b"]
     assert outcome.more == 1
 
@@ -454,28 +454,6 @@ def test_diffoscope_gets_the_files_whose_content_differs(
     assert reproduce.diffoscope(sides, metadata, tmp_path / "e") is None
 
 
-def test_an_outcome_is_json_with_a_schema() -> None:
-    outcome = reproduce.Outcome(
-        status="different",
-        profile="cpu",
-        backend="docker",
-        builder="buildkit",
-        fingerprint="f",
-        made_by={"buildkit": "v0.13.2"},
-        digests=("a", "b"),
-        compared="config",
-        seconds=(1.0, 2.0),
-        differences=(Difference(path="etc/stamp", layer=3, how="content", digests=("c", "d")),),
-    )
-    data = msgspec.json.decode(msgspec.json.encode(outcome))
-    assert data["schema"] == 1
-    assert data["differences"] == [
-        {"path": "etc/stamp", "layer": 3, "how": "content", "digests": ["c", "d"]}
-    ]
-    assert data["diffoscope"] is None
-    assert "manifest_digests" not in data  # unknown
-
-
 class Bench:
     """A project, and pretended images that hold nothing but its files."""
 
@@ -592,39 +570,35 @@ def test_files_that_change_between_the_builds_are_named(bench: Bench) -> None:
     assert len(bench.read_from) == 1
 
 
-def test_it_is_the_image_that_build_made(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    built(bench)
-    outcome = run(bench)
-    assert outcome.built.digest == outcome.digests[0]
-    assert outcome.built.changed == ()
-    command._print(outcome)
-    assert "  the image that build made: envbuilder/x:1\n" in capsys.readouterr().out
+OTHER = Artifact(kind="image", ref="x", digest=f"sha256:{'0' * 64}")
 
 
-def test_what_changed_since_the_image_was_built_is_named(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("changes", "edited", "line"),
+    [
+        ({}, (), "  the image that build made: envbuilder/x:1\n"),
+        ({}, ("src/new.py", "train.py"), "  changed since then in the project: src/new.py, train"),
+        ({"artifact": OTHER}, (), "  the project's files are the same: something else changed"),
+    ],
+)
+def test_the_last_image_of_the_project_is_the_same_or_it_is_said_what_changed(
+    bench: Bench,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    edited: tuple[str, ...],
+    line: str,
 ) -> None:
-    built(bench)
-    (bench.folder / "train.py").write_text("changed")
-    (bench.folder / "src" / "new.py").write_text("")
+    built(bench, **changes)
+    for name in edited:
+        (bench.folder / name).write_text("changed")
     outcome = run(bench)
-    assert (outcome.status, outcome.built.changed) == ("equal", ("src/new.py", "train.py"))
-    assert outcome.built.digest != outcome.digests[0]
+    assert (outcome.status, outcome.built.changed) == ("equal", edited)
+    is_same = not (changes or edited)
+    assert (outcome.built.digest == outcome.digests[0]) == is_same
     command._print(outcome)
-    told = capsys.readouterr().out
-    assert f"  not the image that build made: envbuilder/x:1, config {outcome.built.digest}" in told
-    assert "  changed since then in the project: src/new.py, train.py\n" in told
-
-
-def test_an_image_that_differs_otherwise_is_not_blamed_on_the_project(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
-    built(bench, artifact=Artifact(kind="image", ref="x", digest=f"sha256:{'0' * 64}"))
-    outcome = run(bench)
-    assert outcome.built.changed == ()
-    command._print(outcome)
-    told = capsys.readouterr().out
-    assert "  the project's files are the same: something else changed" in told
+    shown = capsys.readouterr().out
+    assert line in shown
+    assert ("not the image that build made: envbuilder/x:1, config" in shown) != is_same
 
 
 def test_only_images_of_the_same_project_and_builder_are_compared(bench: Bench) -> None:

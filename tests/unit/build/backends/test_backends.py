@@ -57,10 +57,8 @@ def docker_plan(
     build: BuildCommand = BUILDKIT,
     **options: Any,
 ) -> plan.Plan:
-    profile, lock = shipped(name)
-    target = lockfile.select(lock, "linux/amd64", "3.11")
-    request = Request(profile=name, **options)
-    asked = a_build(found, profile, lock, request=request)
+    asked = a_build(found, name, request=Request(profile=name, **options))
+    target = lockfile.select(asked.lock, "linux/amd64", "3.11")
     return docker.plan(asked, target, (base, "sha256:1"), build)
 
 

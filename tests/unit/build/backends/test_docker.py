@@ -31,8 +31,6 @@ from envbuilder.containers.oci.layout import (
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import a_build
 
@@ -61,10 +59,8 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def prepared(found: Settings, name: str = "cpu", /, **options: Any) -> plan.Plan:
     builders = {"cpu": "big-box", "cpu-debian": "big-box"}
     settings = replace(found, configuration=Configuration(builders=builders))
-    profile = profiles.load(name, FOLDERS)
-    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
     request = Request(profile=name, **options)
-    return docker.prepare(a_build(settings, profile, lock, request=request)).plan
+    return docker.prepare(a_build(settings, name, request=request)).plan
 
 
 def step(planned: plan.Plan, kind: type[Any]) -> Any:

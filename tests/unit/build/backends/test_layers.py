@@ -47,11 +47,8 @@ def planned(
     project: ProjectLayer | None = None,
     **options: Any,
 ) -> plan.Plan:
-    profile = profiles.load(name, FOLDERS)
-    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
-    target = lockfile.select(lock, platform, "3.11")
-    request = Request(profile=name, **options)
-    asked = a_build(found, profile, lock, request=request)
+    asked = a_build(found, name, request=Request(profile=name, **options))
+    target = lockfile.select(asked.lock, platform, "3.11")
     return layers.plan(asked, target, base, own, build, project)
 
 

@@ -125,9 +125,8 @@ IMAGE = Image(id="sha256:" + "a" * 64, tags=("base:1",), labels={})
 
 
 def parts(found: Settings, name: str, python: str, **request: Any) -> tuple[Build, Target]:
-    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
-    asked = a_build(found, profiles.load(name, FOLDERS), lock, request=Request(**request))
-    return asked, lockfile.select(lock, "linux/amd64", python)
+    asked = a_build(found, name, request=Request(**request))
+    return asked, lockfile.select(asked.lock, "linux/amd64", python)
 
 
 def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Plan:
@@ -155,9 +154,8 @@ def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def build(found: Settings, made: plan.Plan, target: Target) -> None:
-    cpu = profiles.load("cpu", FOLDERS)
-    build = a_build(found, cpu, product=Output(target, made, found), plan=made, progress=QUIET)
-    pipeline.finish(build)
+    product = Output(target, made, found)
+    pipeline.finish(a_build(found, "cpu", product=product, plan=made, progress=QUIET))
 
 
 # --- in a layout
