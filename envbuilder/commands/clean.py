@@ -303,8 +303,6 @@ def _failure(item: Item, engine: Engine | None) -> str:
         return error.message.removeprefix(f"{item.name}: cannot be removed: ")
     except OSError as error:
         return error.strerror or str(error)
-    except RecursionError:
-        return "its folders are nested too deeply"
     return ""
 
 

@@ -129,6 +129,7 @@ class Inventory:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._locks = contextlib.ExitStack()
+        self._held: set[Path] = set()
         self.items: list[Item] = []
         self.staying: list[Kept] = []
         self.busy: set[str] = set()
@@ -233,7 +234,7 @@ class Inventory:
                 continue
             try:
                 contents = _look(folder, "", owned, marked=False)
-            except (OSError, RecursionError) as error:
+            except OSError as error:
                 self.keep(folder, _unreadable(error))
                 continue
             if self.busy or any(not self._lock(lock, hold=False) for lock in contents.locks):
@@ -355,6 +356,8 @@ class Inventory:
 
     def _lock(self, path: Path, *, hold: bool = True) -> bool:
         """Take (and hold) a lock if there is one; return whether no other process has it."""
+        if path in self._held:
+            return True
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -368,6 +371,7 @@ class Inventory:
             return False
         if hold:
             self._locks.callback(os.close, descriptor)
+            self._held.add(path)
         else:
             os.close(descriptor)
         return True
@@ -455,11 +459,8 @@ def _build_names(image: Image) -> list[str]:
     return [t for t in image.tags if given.fullmatch(familiar(t))]
 
 
-def _unreadable(error: OSError | RecursionError) -> str:
-    """Return why a folder stays that could not be read."""
-    if isinstance(error, OSError):
-        return f"cannot be read: {error.strerror or error}"
-    return "cannot be read: its folders are nested too deeply"
+def _unreadable(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"
 
 
 def _is_report(path: Path) -> bool:

@@ -203,32 +203,23 @@ def test_no_link_is_followed(own: settings.Settings, tmp_path: Path, capsys: Sho
 
 
 def test_a_running_build_is_left_alone(own: settings.Settings) -> None:
-    running, killed = leftover(own), working(own.envs_dir / ".xpu-py3.11-0123456789ab.partial")
-    building = working(own.cache_dir / "build" / "cpu-0123456789ab")
-    with FileLock(f"{running}.lock"), FileLock(f"{building}.lock"):
+    """Also the environment that it makes anew."""
+    killed = working(own.envs_dir / ".xpu-py3.11-0123456789ab.partial")
+    running = [leftover(own), working(own.cache_dir / "build" / "cpu-0123456789ab"), ours(own)]
+    with FileLock(f"{running[0]}.lock"), FileLock(f"{running[1]}.lock"):
         assert run() == 0
-        assert running.exists()
-        assert building.exists()
+        assert all(path.exists() for path in running)
         assert not killed.exists()
     assert run() == 0
-    assert not running.exists()
-    assert not building.exists()
+    assert not any(path.exists() for path in running)
 
 
-def test_dry_run_removes_nothing(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
-    paths = [ours(own), leftover(own), store(own, "store", f"sha256/00/{0:064}")]
+def test_a_dry_run_says_exactly_what_a_run_removes_and_its_bytes(
+    own: settings.Settings, fake: Labelled, capsys: Shown
+) -> None:
+    fake.sizes = {sha_of("cpu"): 123}
     record(own, "cpu")
-    paths.append(record(own, "xpu"))
-    paths.append(own.records_dir / sha("cpu"))
-    assert run("--dry-run", "--store") == 0
-    assert all(p.exists() for p in paths)
-    assert fake.removed == []
-    lines = capsys.readouterr().out.splitlines()
-    assert sorted(lines) == sorted(f"would remove {x}" for x in [*paths, *OURS])
-
-
-def test_a_dry_run_says_exactly_what_a_run_removes(own: settings.Settings, capsys: Shown) -> None:
-    ours(own)
+    prefix = ours(own)
     leftover(own)
     assert run("--dry-run", "--json") == 0
     planned = json.loads(capsys.readouterr().out)
@@ -236,13 +227,23 @@ def test_a_dry_run_says_exactly_what_a_run_removes(own: settings.Settings, capsy
     done = json.loads(capsys.readouterr().out)
     assert planned == {**done, "dry_run": True}
     assert (done["schema"], done["dry_run"]) == (1, False)
-    assert len(done["removed"]) == 2
+    assert list(done["sizes"]) == done["removed"]
+    assert len(done["removed"]) == 4
+    assert done["sizes"]["envbuilder/cpu:latest"] == 123
+    assert done["sizes"][str(prefix)] > 0
+    assert done["bytes"] == sum(done["sizes"].values())
 
 
-def test_one_profile(own: settings.Settings, fake: Labelled) -> None:
+def test_one_profile(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
     cpu, xpu, rest = ours(own, "cpu"), ours(own, "xpu"), leftover(own)
     record(own, "cpu")
     record(own, "xpu")
+    for option, subject in (("--store", "downloads"), ("--volumes", "they")):
+        assert run("--profile", "cpu", option) == 2
+        assert f"{option}: {subject} belong to no profile" in capsys.readouterr().err
+    assert run("--profile", "nope") == 0
+    assert capsys.readouterr().out == "nothing to remove\n"
+    assert cpu.exists()
     assert run("--profile", "cpu") == 0
     assert not cpu.exists()
     assert xpu.exists()
@@ -264,13 +265,6 @@ def test_an_environments_documents_go_with_it_and_nobody_elses(own: settings.Set
         *(kept.name + suffix for suffix in ("", *attestations.SUFFIXES.values())),
         theirs.name,
     }
-
-
-def test_a_profile_that_left_nothing(own: settings.Settings, capsys: Shown) -> None:
-    cpu = ours(own, "cpu")
-    assert run("--profile", "nope") == 0
-    assert cpu.exists()
-    assert capsys.readouterr().out == "nothing to remove\n"
 
 
 DIGEST = f"{7:064}"
@@ -308,13 +302,6 @@ def test_the_store_only_when_asked(own: settings.Settings, capsys: Shown) -> Non
     assert strange.exists()
     assert report.exists()
     assert capsys.readouterr().out.count("removed ") == len(DOWNLOADED)
-
-
-def test_the_store_belongs_to_no_profile(own: settings.Settings, capsys: Shown) -> None:
-    made = [ours(own), folder(own.cache_dir / "store")]
-    assert run("--store", "--profile", "cpu") == 2
-    assert "leave out --profile" in capsys.readouterr().err
-    assert all(p.exists() for p in made)
 
 
 def test_nothing_there(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
@@ -473,6 +460,8 @@ def test_what_we_made_in_a_folder_of_others_goes(own: settings.Settings) -> None
 def test_a_marker_that_is_not_ours_says_nothing(
     own: settings.Settings, tmp_path: Path, forged: str
 ) -> None:
+    environment = folder(own.envs_dir / "thesis")
+    (environment / MARKER).symlink_to(ours(own) / MARKER)
     real = files.ensure_folder(tmp_path / "real") / files.MARKER
     theirs = folder(own.cache_dir / "build" / "cpu-0123456789ab")
     marker = theirs / files.MARKER
@@ -484,15 +473,7 @@ def test_a_marker_that_is_not_ours_says_nothing(
         marker.write_text("mine")
     assert run() == 0
     assert theirs.exists()
-
-
-def test_an_environments_marker_that_is_a_link_says_nothing(own: settings.Settings) -> None:
-    real = ours(own)
-    theirs = folder(own.envs_dir / "thesis")
-    (theirs / MARKER).symlink_to(real / MARKER)
-    assert run() == 0
-    assert not real.exists()
-    assert theirs.exists()
+    assert environment.exists()
 
 
 def test_downloads_stay_while_a_build_or_a_download_is_running(
@@ -511,13 +492,6 @@ def test_downloads_stay_while_a_build_or_a_download_is_running(
     assert not made[0].exists()
 
 
-def test_an_environment_that_is_being_built_anew_stays(own: settings.Settings) -> None:
-    prefix = ours(own)
-    with FileLock(own.envs_dir / f".{prefix.name}.partial.lock"):
-        assert run() == 0
-        assert prefix.exists()
-
-
 def test_reports_of_earlier_versions_go_only_if_they_are_reports(own: settings.Settings) -> None:
     name = "000001-20260101T000000Z-cpu-venv.json"
     own.reports_dir.mkdir(parents=True)
@@ -529,16 +503,36 @@ def test_reports_of_earlier_versions_go_only_if_they_are_reports(own: settings.S
     assert not (own.reports_dir / name).exists()
 
 
-def test_reports_that_cannot_be_listed_stay(
+def test_reports_go_only_when_asked_and_of_one_profile(own: settings.Settings) -> None:
+    files.ensure_folder(own.reports_dir)
+    for name in ("000001-20260101T000000Z-cpu", "000002-20260101T000000Z-xpu", "mine"):
+        reports.written(own.reports_dir / f"{name}-venv.json")
+    for options, left in (
+        ((), 3),
+        (("--store",), 3),
+        (("--reports", "--dry-run"), 3),
+        (("--reports", "--profile", "cpu"), 2),
+        (("--reports",), 1),
+    ):
+        assert run(*options) == 0
+        assert len([*own.reports_dir.glob("*.json")]) == left
+    assert (own.reports_dir / "mine-venv.json").exists()
+
+
+def test_a_folder_that_cannot_be_read_stays_and_is_named(
     own: settings.Settings, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
-    def refuse(path: Path) -> None:
+    def refuse(*about: object, **more: object) -> None:
         raise PermissionError(13, "Permission denied")
 
+    unreadable = [store(own, "logs"), store(own, "build"), own.reports_dir]
     own.reports_dir.mkdir(parents=True)
+    monkeypatch.setattr(inventory, "_look", refuse)
     monkeypatch.setattr(Path, "iterdir", refuse)
-    assert run("--reports") == 0
-    assert "left alone: cannot be read: Permission denied" in capsys.readouterr().err
+    assert run("--store", "--reports", "--json") == 0
+    kept = json.loads(capsys.readouterr().out)["kept"]
+    reason = "cannot be read: Permission denied"
+    assert all({"name": str(path), "reason": reason} in kept for path in unreadable)
 
 
 # --- images
@@ -727,33 +721,6 @@ def listing(own: settings.Settings) -> set[Path]:
     return {p for above in (own.cache_dir, own.data_dir) for p in above.rglob("*")}
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (PermissionError(13, "Permission denied"), "cannot be read: Permission denied"),
-        (RecursionError(), "cannot be read: its folders are nested too deeply"),
-    ],
-)
-def test_a_folder_that_cannot_be_read_stays_and_is_named(
-    error: Exception, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*about: object, **more: object) -> None:
-        raise error
-
-    environ = {"ENVBUILDER_CACHE_DIR": str(tmp_path), "ENVBUILDER_CONFIG_DIR": str(tmp_path)}
-    for name in ("logs", "build"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(inventory, "_look", fails)
-    if isinstance(error, OSError):
-        monkeypatch.setattr(Path, "iterdir", fails)
-    with inventory.Inventory(load_settings(environ, tmp_path)) as found:
-        assert found.leftovers() == []
-        found.downloads()
-    assert inventory.Kept(str(tmp_path / "logs"), reason) in found.staying
-    in_build = inventory.Kept(str(tmp_path / "build"), reason) in found.staying
-    assert in_build == isinstance(error, OSError)
-
-
 # ---- on a terminal
 
 
@@ -783,17 +750,17 @@ def test_a_terminal_is_asked_once_after_the_sizes(
 
 
 @pytest.mark.parametrize("option", ["--yes", "--json", "--dry-run"])
-def test_nobody_is_asked(own: settings.Settings, terminal: list[str], option: str) -> None:
+def test_nobody_is_asked(
+    own: settings.Settings, fake: Labelled, terminal: list[str], option: str
+) -> None:
     prefix = ours(own)
     assert run(option) == 0
     assert terminal == []
     assert prefix.exists() == (option == "--dry-run")
-
-
-def test_nobody_is_asked_about_nothing(fake: Labelled, terminal: list[str]) -> None:
+    shutil.rmtree(prefix, ignore_errors=True)
     fake.images = {}
     assert run() == 0
-    assert terminal == []
+    assert terminal == [], "nothing is there"
 
 
 def test_no_removes_nothing(
@@ -835,18 +802,6 @@ def test_what_changed_during_the_question_stays(
     assert (own.envs_dir / "zendnn-py3.11-0123456789ab").exists()
 
 
-def test_json_has_the_bytes_of_each(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
-    fake.sizes = {f"sha256:{sha('cpu')}": 123}
-    record(own, "cpu")
-    prefix = ours(own)
-    assert run("--json", "--dry-run") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["sizes"]["envbuilder/cpu:latest"] == 123
-    assert said["sizes"][str(prefix)] > 0
-    assert said["bytes"] == sum(said["sizes"].values())
-    assert list(said["sizes"]) == said["removed"]
-
-
 # --- volumes
 
 
@@ -880,8 +835,6 @@ def test_a_volume_in_use_is_named(
     monkeypatch.setattr(fake, "remove_volume", refuse)
     assert run("--volumes") == 1
     assert "cache: cannot be removed: volume is in use" in capsys.readouterr().err
-    assert run("--profile", "cpu", "--volumes") == 2
-    assert "--volumes: they belong to no profile" in capsys.readouterr().err
 
 
 # --- sizes

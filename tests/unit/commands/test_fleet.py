@@ -15,7 +15,6 @@ from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.fleet import folder as folders
 from envbuilder.fleet import groups, slurm
 from envbuilder.fleet import run as runs
-from envbuilder.fleet.model import Promise
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary
 from tests.support.fleets import RecordedScheduler, node, plan, promise, result
@@ -264,12 +263,6 @@ def test_a_run_goes_on(cluster: Cluster) -> None:
     assert sorted(name for name, _ in cluster.submitted.values()) == ["n1", "n2"]
 
 
-def test_a_folder_that_is_used_already_is_refused(cluster: Cluster) -> None:
-    fleet("verify", "--folder", "run", "--profile", "cpu")
-    with pytest.raises(InvalidError, match="holds a run already"):
-        fleet("verify", "--folder", "run", "--profile", "cpu")
-
-
 def test_two_do_not_follow_one_run(cluster: Cluster) -> None:
     fleet("verify", "--folder", "run", "--profile", "cpu")
     with folders.held(cluster.folder), pytest.raises(InvalidError, match="another envbuilder"):
@@ -355,22 +348,6 @@ def test_runs_with_other_epochs_are_refused_before_anything_runs(
     cluster.folder = tmp_path / "again"
     # One is the usual number.
     assert fleet(*again, "--epochs", "1").return_value == 0
-
-
-def test_one_gpu_of_several_is_not_passed_off_as_all(cluster: Cluster) -> None:
-    sent = fleets.report(known__profile="jax-cuda")
-    sent["device"] = {"requested": "cuda", "used": "cuda", "name": "NVIDIA H100"}
-    planned = plan(Promise(node="n1", profile="jax-cuda", gpus=8, covered=1))
-    folders.create(cluster.folder, planned, {"n1": ""})
-    script: dict[str, dict[int, str | bytes]] = {"n1": {0: result("n1", "101", sent, gpus=8)}}
-    scheduler = RecordedScheduler(cluster.folder, script)
-    progress = PlainProgress(lambda line: None)
-    runs.Run(
-        planned, cluster.folder, scheduler, progress, now=scheduler.now, wait=scheduler.wait
-    ).finish()
-    shown = fleet("show", "run")
-    assert shown.return_value == 0
-    assert "n1: verified: 1 of its 8 GPUs was verified" in shown.stdout
 
 
 @pytest.mark.parametrize("value", ["0s", "5", "5d", "-1m", "200h", "9999999s", ""])

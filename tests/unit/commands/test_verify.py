@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import cli
 from envbuilder.core import files, process
-from envbuilder.core.errors import ToolError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import model as host
 from envbuilder.host import probe
@@ -459,39 +457,3 @@ def test_an_error_without_a_file_names_none(
     monkeypatch.setattr(page, "render", fail)
     assert run("--html", "page.html") == 1
     assert "the page cannot be written: the template is gone" in capsys.readouterr().err
-
-
-# ---- clean
-
-
-def test_clean_removes_reports_only_when_asked(own: Settings, monkeypatch: Any) -> None:
-    from envbuilder.containers.engine import connection
-
-    def none() -> None:
-        raise ToolError("no container engine answers")
-
-    monkeypatch.setattr(connection, "connect", none)
-    assert run() == 0
-    foreign = own.reports_dir / "mine.json"
-    foreign.write_text("{}")
-
-    def clean(*arguments: str) -> int:
-        with pytest.raises(SystemExit) as caught:
-            cli.main(["clean", *arguments])
-        assert caught.value.code == 0
-        return len(kept(own))
-
-    assert clean() == 1
-    assert clean("--store") == 1
-    assert clean("--reports", "--dry-run") == 1
-    assert clean("--reports", "--profile", "xpu") == 1
-    assert clean("--reports", "--profile", "cpu") == 0
-    assert foreign.exists()
-
-
-# ---- what was removed
-
-
-def test_tune_is_a_command_of_its_own(capsys: Shown) -> None:
-    assert run("--tune") == 2
-    assert "envbuilder tune" in capsys.readouterr().err
