@@ -155,7 +155,7 @@ class _Reader:
             pythons=tuple(self._pythons),
             conda=tuple(self._conda),
             channels=channels,
-            included=from_pip.included,
+            read_from=from_pip.read_from,
             notes=tuple(f"{self._where}: {note}." for note in self._notes(every, channels)),
         )
 

@@ -19,7 +19,6 @@ from envbuilder.core.project_file import (
     Extra,
     ProjectPath,
     RequirementFile,
-    RequirementLine,
 )
 from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.text import shown
@@ -129,13 +128,6 @@ def removed(
 def _checked(text: str, definition: Definition) -> str:
     """Return the package that a requirement names. Raises `InvalidError` as a lock of it would."""
     name = canonical(parse(text, "envbuilder add").name)
-    try:
-        decoding.convert(text, RequirementLine)
-    except msgspec.ValidationError as error:
-        raise InvalidError(
-            f"envbuilder add: {shown(text)}: not a requirement",
-            "Write a package and versions, such as rich>=13.",
-        ) from error
     if framework := frameworks.of_name(name):
         hint = f"Write framework: {framework} into {PROJECT_FILE}: then it is in every environment."
         if framework == (definition.framework or frameworks.DEFAULT):

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 class Contents(Listed, frozen=True, kw_only=True):
     """All that an environment holds in addition to the profile of the hardware.
 
-    Its `pythons` are what `python:` allows, if it is there, and what each file does.
+    Its `pythons` are what `python:` allows, if it is there, and what each file does; `read_from`
+    has every file.
     """
 
     environment: Environment
-    read_from: tuple[str, ...] = ()
-    """The files that all of this was read from, by their paths in the project."""
 
     @property
     def places(self) -> dict[str, str]:
@@ -91,7 +90,7 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
     # Of two, the environment's own, which comes last.
     python = [*entries(definition, name, project, "python")][-1:]
     stated_pythons = (Line(f"=={version}.*", where) for version, where in python)
-    read_from = (*(f.file for f in files), *chain.from_iterable(e.included for e in every))
+    read_from = (*(f.file for f in files), *chain.from_iterable(e.read_from for e in every))
     return Contents(
         environment=merged(definition, name),
         requirements=(

@@ -74,8 +74,8 @@ class Listed(Struct, frozen=True, kw_only=True):
     """Packages from conda channels, without Python itself."""
     channels: tuple[str, ...] = ()
     """The channels that they come from, in order."""
-    included: tuple[str, ...] = ()
-    """Other files of the project that it names, and that were read with it."""
+    read_from: tuple[str, ...] = ()
+    """Other files of the project that were read with it, since it names them."""
     notes: tuple[str, ...] = ()
     """Sentences for the user: what was left out, and why."""
 
@@ -262,7 +262,7 @@ def read_requirements_txt(project: Path, file: str) -> Listed:
     reader = _Reader(project)
     reader.include(file, "", constrains=False)
     listed = reader.listed()
-    return replace(listed, included=tuple(name for name in listed.included if name != file))
+    return replace(listed, read_from=tuple(name for name in listed.read_from if name != file))
 
 
 def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Listed:
@@ -286,7 +286,7 @@ class _Reader:
         return Listed(
             requirements=tuple(self._requirements),
             constraints=tuple(self._constraints),
-            included=tuple(sorted({file for file, _ in self._finished})),
+            read_from=tuple(sorted({file for file, _ in self._finished})),
         )
 
     def include(self, file: str, where: str, *, constrains: bool) -> None:

@@ -99,9 +99,9 @@ def test_anacondas_own_channels_are_left_out(tmp_path: Path) -> None:
 def test_files_that_are_read_with_it_are_named(tmp_path: Path) -> None:
     write(tmp_path, {"envs/e.yml": "dependencies:\n- pip:\n  - -r ../a.txt\n", "a.txt": "-r b.txt"})
     write(tmp_path, {"b.txt": "-c c.txt\nrich\n", "c.txt": "rich<14\n"})
-    assert read(tmp_path, "envs/e.yml").included == ("a.txt", "b.txt", "c.txt")
-    assert read(tmp_path, "a.txt").included == ("b.txt", "c.txt")
-    assert read(tmp_path, "c.txt").included == ()
+    assert read(tmp_path, "envs/e.yml").read_from == ("a.txt", "b.txt", "c.txt")
+    assert read(tmp_path, "a.txt").read_from == ("b.txt", "c.txt")
+    assert read(tmp_path, "c.txt").read_from == ()
 
 
 def test_an_exported_environment(tmp_path: Path) -> None:
