@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import socketserver
 import tempfile
 import threading
 from pathlib import Path
@@ -86,35 +87,25 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def serve(folder: Path) -> Iterator[Callable[..., Path]]:
     """`serve(reply, name)`: a socket whose connections `reply(connection, stop)` handles."""
-    stop, listeners, threads = threading.Event(), [], []
+    stop = threading.Event()
+    with contextlib.ExitStack() as stack:
 
-    def start(reply: Reply, name: str = "docker.sock") -> Path:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(path))
-        listener.listen()
-        thread = threading.Thread(target=accept, args=(listener, reply))
-        listeners.append(listener)
-        threads.append(thread)
-        thread.start()
-        return path
+        def start(reply: Reply, name: str = "docker.sock") -> Path:
+            class Handler(socketserver.BaseRequestHandler):
+                def handle(self) -> None:
+                    with contextlib.suppress(OSError):
+                        reply(self.request, stop)
 
-    def accept(listener: socket.socket, reply: Reply) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                with connection, contextlib.suppress(OSError):
-                    reply(connection, stop)
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            server = socketserver.ThreadingUnixStreamServer(str(path), Handler)
+            stack.enter_context(server)
+            threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+            stack.callback(server.shutdown)
+            return path
 
-    yield start
-    stop.set()
-    for listener in listeners:
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-    for thread in threads:
-        thread.join()
+        yield start
+        stop.set()
 
 
 def says(*bodies: object, status: str = "200 OK") -> Reply:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from envbuilder.core import process, uv_program
 from envbuilder.core.errors import ToolError
-from envbuilder.host import interpreters
 from envbuilder.host import interpreters as pythons
 from envbuilder.host.interpreters import _FILE, OWNED, Answer, Answers
 
@@ -379,69 +378,32 @@ def test_the_oldest_go_first(tmp_path: Path) -> None:
     assert [bool(later.get(path)) for path in paths] == [False] * 6 + [True] * 64
 
 
-class Programs:
-    """Counts the programs that a search runs: interpreters, and uv, which manages one."""
-
-    def __init__(self, managed: Path, **changes: Any) -> None:
-        self.managed, self.changes, self.ran = managed, changes, list[str]()
-
-    def __call__(self, argv: Sequence[str], **_: Any) -> process.Completed:
-        uv = argv[0] == uv_program.path()
-        self.ran.append("uv" if uv else argv[0])
-        said = answered(self.managed, **self.changes)
-        out = str(self.managed) if uv else json.dumps({f: getattr(said, f) for f in FIELDS})
-        return process.Completed(argv=tuple(argv), returncode=0, stdout=out, stderr="", seconds=0)
-
-
-FIELDS = Answer.__struct_fields__
-
-
-@pytest.fixture
-def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Programs, str], Answers]:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
-
-    def run(programs: Programs, path: str = "") -> Answers:
-        answers = Answers(tmp_path / "cache")
-        interpreters.find(
-            *("3.11", ("3.11",), "x86_64"),
-            runner=programs,
-            environ={"PATH": path},
-            answers=answers,
-        )
-        answers.save()
-        return answers
-
-    return run
-
-
-def test_an_interpreter_on_path_is_run_once(
-    python: Path, search: Callable[[Programs, str], Answers]
-) -> None:
-    programs = Programs(python)
-    assert not search(programs, str(python.parent)).used
-    assert search(programs, str(python.parent)).used
-    assert programs.ran == [str(python)]
-
-
-def test_uv_is_asked_once_for_its_interpreter(
-    python: Path, search: Callable[[Programs, str], Answers]
-) -> None:
-    programs = Programs(python)
-    search(programs, "")
-    assert search(programs, "").used
-    assert programs.ran == ["uv", str(python)]
-    edit(python)
-    search(programs, "")
-    assert programs.ran == ["uv", str(python)] * 2
-
-
-def test_after_forgetting_each_is_run_again(
-    python: Path, search: Callable[[Programs, str], Answers], tmp_path: Path
-) -> None:
-    search(Programs(python), "")
-    answers = Answers(tmp_path / "cache")
-    answers.forget()
-    assert answers.get(python) is None
-    assert answers.managed("3.11") is None
+def remembered(machine: Machine) -> Answers:
+    """Search once, as a command does, and keep the answers for the next one."""
+    answers = Answers(machine.root / "cache")
+    machine.find(answers=answers)
     answers.save()
-    assert Answers(tmp_path / "cache").get(python) is None
+    return answers
+
+
+def test_an_interpreter_on_path_is_run_once(machine: Machine) -> None:
+    python = machine.add("first/bin/python3.11", "3.11.7")
+    assert not remembered(machine).used
+    assert remembered(machine).used
+    assert machine.ran == [str(python)]
+
+
+def test_uv_is_asked_once_for_its_interpreter_and_again_after_forgetting(machine: Machine) -> None:
+    python = machine.add("uv/bin/python3.11", "3.11.15")
+    machine.managed = str(python)
+    remembered(machine)
+    answers = remembered(machine)
+    assert answers.used
+    assert machine.ran == [uv_program.path(), str(python)]
+    edit(python)
+    remembered(machine)
+    assert machine.ran == [uv_program.path(), str(python)] * 2
+    answers.forget()
+    answers.save()
+    assert Answers(machine.root / "cache").managed("3.11") is None
+    assert Answers(machine.root / "cache").get(python) is None
