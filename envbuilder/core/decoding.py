@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from functools import reduce
 from itertools import chain
 from threading import Lock
 from types import MappingProxyType, UnionType
@@ -223,8 +224,9 @@ def explain(
     else:
         if text:
             # The value of a free key may be a secret.
-            source = None if spot.value is None else _source(text, path)
-            hint = advice(message, spot, source)
+            written = yaml_files.load(text, scalars_as_text=True)
+            source = None if spot.value is None else reduce(item, path, written)
+            hint = advice(message, spot, source if isinstance(source, str) else None)
         message = worded(message, spot)
         message = f"of a key, {message}" if below else message
         message = escaped(message, _LONGEST_MESSAGE)
@@ -245,14 +247,6 @@ def dotted(path: Iterable[str]) -> str:
     return f"{keys}: " if keys else ""
 
 
-def _source(text: str, path: Iterable[str]) -> str | None:
-    """Return how a scalar is written in a file; None if the path leads to none."""
-    data = yaml_files.load(text, scalars_as_text=True)
-    for part in path:
-        data = item(data, part)
-    return data if isinstance(data, str) else None
-
-
 def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
     """Return the hint for an unknown key.
 
@@ -261,7 +255,7 @@ def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
     from difflib import get_close_matches
 
     level: dict[str, str] = {}
-    for struct in structs([at(kind, above)]):
+    for struct in structs([reduce(below, above, kind)]):
         level |= {name: f"Did you mean '{name}'?" for name, _ in fields(struct)}
         level |= hints.get(struct, {})
     if key in level:
@@ -409,13 +403,6 @@ def locate(stated: str, kind: Any, data: Any) -> Spot:
         keys = ((key, key) for key, _ in _pairs(data))
         return Spot(tuple(path), kind, None, _first_invalid(keys, kind))
     return Spot(tuple(path), kind, data if is_public else None)
-
-
-def at(kind: Any, path: Iterable[str]) -> Any:
-    """Return the type that a key path leads to; None if it leads nowhere."""
-    for part in path:
-        kind = below(kind, part)
-    return kind
 
 
 def below(kind: Any, part: str) -> Any:

@@ -124,7 +124,6 @@ def write(
 class Held(NamedTuple):
     """An image in a layout or an archive, all bytes of which are as its digests say."""
 
-    config: dict[str, Any]
     digest: types.Digest
     """Of its configuration."""
     manifest: types.Digest
@@ -156,7 +155,7 @@ def held(
                 )
             listed = (d for d in layout.index().manifests if d.digest == descriptor.digest)
             names = frozenset(d.annotations[NAME] for d in listed if NAME in d.annotations)
-            yield Held(config, manifest.config.digest, descriptor.digest, names)
+            yield Held(manifest.config.digest, descriptor.digest, names)
 
 
 def identity(path: Path) -> types.Digest:
