@@ -9,7 +9,7 @@ import lzma
 import re
 import tarfile
 import zipfile
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import zstandard
@@ -91,14 +91,6 @@ def _overwrite(random: Random, data: bytes) -> bytes:
     return data[:start] + random.randbytes(end - start) + data[end:]
 
 
-def _number(random: Random, data: bytes) -> bytes:
-    return _substituted(random, data, _NUMBER)
-
-
-def _quoted(random: Random, data: bytes) -> bytes:
-    return _substituted(random, data, _QUOTED)
-
-
 def _substituted(random: Random, data: bytes, pattern: re.Pattern[bytes]) -> bytes:
     found = [*pattern.finditer(data[:200_000])]
     if not found:
@@ -114,19 +106,16 @@ def _line(random: Random, data: bytes) -> bytes:
 
 
 _BY_BYTES: tuple[Callable[[Random, bytes], bytes], ...] = (
-    *(_truncate, _flip, _cut, _repeat, _insert, _overwrite, _number, _quoted, _line),
+    *(_truncate, _flip, _cut, _repeat, _insert, _overwrite, _line),
+    *(partial(_substituted, pattern=pattern) for pattern in (_NUMBER, _QUOTED)),
 )
 
 # ---- compression
 
 
-def _gzip(data: bytes) -> bytes:
-    return gzip.compress(data, 1, mtime=0)
-
-
 PACKERS: Mapping[str, Callable[[bytes], bytes]] = {
     "": bytes,
-    ".gz": _gzip,
+    ".gz": lambda data: gzip.compress(data, 1, mtime=0),
     ".bz2": bz2.compress,
     ".xz": lambda data: lzma.compress(data, preset=0),
     ".zst": zstandard.compress,

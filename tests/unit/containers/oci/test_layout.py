@@ -77,14 +77,6 @@ def test_what_is_no_image_is_passed_over(tmp_path: Path) -> None:
     assert [d.digest for d in layout.images()] == [found.digest]
 
 
-def test_what_is_listed_twice_is_found_once_and_what_follows_it_too(tmp_path: Path) -> None:
-    image(tmp_path, architecture="arm64")
-    layout = image(tmp_path)
-    arm, amd = layout.index().manifests
-    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(arm, arm, amd)))
-    assert [d.digest for d in layout.images()] == [arm.digest, amd.digest]
-
-
 def test_a_new_layout_is_empty_and_an_old_one_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "blobs" / "sha256").mkdir(parents=True)  # left by a creation that was killed
     layout = Layout.create(tmp_path)
