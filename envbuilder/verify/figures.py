@@ -287,7 +287,11 @@ def compiled(report: Report) -> list[dict[str, str]]:
 def _speed(speed: Speed | None) -> str:
     if speed is None or speed.speedup_over_eager is None:
         return "–"
-    return times(speed.speedup_over_eager) if speed.counts else "does not count"
+    if not speed.counts:
+        return "does not count"
+    other = speed.speedup_over_inductor
+    over = f", {times(other)} inductor" if other and other != 1 else ""
+    return f"{times(speed.speedup_over_eager)}{over}"
 
 
 def devices(scaling: Scaling | None) -> dict[str, Any] | None:
