@@ -108,7 +108,8 @@ def _work(report: Report) -> Iterator[Fact]:
     images = ""
     if data.train and data.test:
         images = f"{data.train:,} images to train on, {data.test:,} to test"
-    yield Fact("Data", data.name or "", images)
+    small = "a subset: no verdict on full accuracy" if data.subset else ""
+    yield Fact("Data", data.name or "", _listed(images, small))
     if training and training.optimizer:
         note = _listed(
             _named("batch", training.batch),

@@ -185,6 +185,8 @@ def test_a_quick_look_does_not_claim_more() -> None:
     seen = Seen(page.render(changed(quick=True)))
     assert "quick look" in seen.text
     assert "says little about full accuracy and speed" in seen.text
+    small = {**whole()["dataset"], "subset": True}
+    assert "a subset: no verdict on full accuracy" in Seen(page.render(changed(dataset=small))).text
 
 
 def test_numbers_that_were_not_compared_are_not_called_right() -> None:
