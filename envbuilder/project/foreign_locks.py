@@ -77,10 +77,9 @@ def _reduced(part: Any, chosen: Chosen) -> str | bool:
     """
     if isinstance(part, tuple):
         left, operator, right = (str(each.serialize()) for each in part)
-        if right == "extra":
-            left, right = right, left
-        if left == "extra" and operator in {"==", "!="}:
-            return (canonical(right[1:-1]) in chosen.extras) == (operator == "==")
+        variable, value = (right, left) if right == "extra" else (left, right)
+        if variable == "extra" and operator in {"==", "!="}:
+            return (canonical(value[1:-1]) in chosen.extras) == (operator == "==")
         sets = {"extras": chosen.extras, "dependency_groups": chosen.groups}
         if right in sets and operator in {"in", "not in"}:
             return (canonical(left[1:-1]) in sets[right]) == (operator == "in")

@@ -319,6 +319,7 @@ CHOSEN = Chosen(frozenset({"viz"}), frozenset({"dev"}))
         ("extra != 'viz'", None),
         ("extra == 'other'", None),
         ("extra != 'other'", ""),
+        ("'viz' in extra", '"viz" in extra'),
         ("'viz' in extras", ""),
         ("'viz' not in extras", None),
         ("'dev' in dependency_groups", ""),
