@@ -104,34 +104,23 @@ def require_host(
 ) -> Fit:
     """Return how a profile fits this host; raise `HostError` if the host cannot run it.
 
-    Other profiles are read only for the error. `locked`: the wheels of the profile's lock will run.
-    `judged`: what `fit.judge_backends` returned for this lock, if that is known.
+    The error's hint names another profile that fits; others are read only for it. `locked`: the
+    wheels of the profile's lock will run. `judged`: what `fit.judge_backends` returned for this
+    lock, if that is known.
     """
     lock = library.lock(profile.name) if locked else None
     fit = judge(profile, host, lock=lock, backend=backend, building=building, judged=judged)
-    if fit.verdict == "no":
+    if fit.verdict != "no":
+        return fit
+    hint = fit.workaround
+    if not hint:
         others = library.candidates(profile.framework)
-        locks = library.locks(others) | {profile.name: lock}
-        raise refusal(fit, profile, host, others, locks, backend=backend, building=building)
-    return fit
-
-
-def refusal(
-    fit: Fit,
-    profile: Profile,
-    host: Host,
-    others: Sequence[Profile] = (),
-    locks: Locks | None = None,
-    *,
-    backend: str | None = None,
-    building: bool = False,
-) -> HostError:
-    """Return the error about a profile that does not fit; the hint names another that does."""
+        hint = _instead(profile, host, library.locks(others) | {profile.name: lock}, others)
     action = "be built" if building else "run"
     with_it = f" with --backend {backend}" if backend and fit.workaround else ""
-    return HostError(
+    raise HostError(
         f"profile '{profile.name}' cannot {action} on this host{with_it}: {'; '.join(fit.reasons)}",
-        fit.workaround or _instead(profile, host, locks, others),
+        hint,
     )
 
 
@@ -264,7 +253,7 @@ def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> 
     return list(dict.fromkeys(reasons))
 
 
-def _instead(profile: Profile, host: Host, locks: Locks | None, others: Sequence[Profile]) -> str:
+def _instead(profile: Profile, host: Host, locks: Locks, others: Sequence[Profile]) -> str:
     """Return a hint on what to use instead, never presenting the CPU as equal to a GPU."""
     hint = "See `envbuilder detect` for what was found."
     choice = choose_best([p for p in others if p.name != profile.name], host, locks=locks)
