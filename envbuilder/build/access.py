@@ -61,17 +61,17 @@ class Access(Struct, frozen=True, kw_only=True):
 NOTHING = Access()
 
 
-def combined(stated: Access, given: Access) -> Access:
-    """Return what a project states for all commands and a user gives one, who takes precedence."""
-    inside = {port.inside for port in given.ports}
-    addresses = {port.address for port in given.ports}
-    targets = {volume.target for volume in given.volumes}
-    others = (p for p in stated.ports if p.inside not in inside and p.address not in addresses)
+def combined(project: Access, command: Access) -> Access:
+    """Merge the access of a project's commands with that of one command, which takes precedence."""
+    inside = {port.inside for port in command.ports}
+    addresses = {port.address for port in command.ports}
+    targets = {volume.target for volume in command.volumes}
+    others = (p for p in project.ports if p.inside not in inside and p.address not in addresses)
     return msgspec.structs.replace(
-        given,
-        ports=(*others, *given.ports),
-        volumes=(*(v for v in stated.volumes if v.target not in targets), *given.volumes),
-        python_path=stated.python_path,
+        command,
+        ports=(*others, *command.ports),
+        volumes=(*(v for v in project.volumes if v.target not in targets), *command.volumes),
+        python_path=project.python_path,
     )
 
 
@@ -101,12 +101,12 @@ def preloading(access: Access, before: str | None, environ: Mapping[str, str]) -
     `before` are those, and `environ` the caller's variables. An empty value means none at all.
     """
     passed = environ.get(PRELOAD) if PRELOAD in access.passed else None
-    given = access.variables.get(PRELOAD, passed)
-    if not before or not given:
+    libraries = access.variables.get(PRELOAD, passed)
+    if not before or not libraries:
         return access
     return msgspec.structs.replace(
         access,
-        variables={**access.variables, PRELOAD: f"{before}:{given}"},
+        variables={**access.variables, PRELOAD: f"{before}:{libraries}"},
         passed=tuple(name for name in access.passed if name != PRELOAD),
     )
 
@@ -225,8 +225,8 @@ def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
     return name, value if sign else None
 
 
-def stated(settings: Settings) -> Access:
-    """Return what the environment in the settings gives its commands.
+def of_project(settings: Settings) -> Access:
+    """Return what the project's environment gives each of its commands.
 
     Raise `InvalidError` with the place in the project's file if a folder does not exist, or if a
     volume would cover something of an image.
@@ -243,16 +243,16 @@ def stated(settings: Settings) -> Access:
     )
 
 
-def stated_command(settings: Settings) -> tuple[str, ...]:
-    """Return the environment's own command. Raise `InvalidError` if it states none."""
-    stated = environments.of(settings).command
-    if not stated:
+def project_command(settings: Settings) -> tuple[str, ...]:
+    """Return the command of the project's environment. Raise `InvalidError` if it has none."""
+    command = environments.of(settings).command
+    if not command:
         raise InvalidError(
             "there is no command to run",
             "Write it after two hyphens: envbuilder run -- python train.py. Or state it in"
             " envbuilder.yaml, as in command: [python, train.py]",
         )
-    return stated
+    return command
 
 
 def _python_path(definition: Definition, name: str, project: Path) -> Iterator[Path]:
@@ -271,10 +271,10 @@ def _volumes(definition: Definition, name: str, project: Path) -> Iterator[Volum
         try:
             path = place_inside(target)
             is_folder = source.startswith("./")
-            stated = _project_folder(project, source) if is_folder else volume_name(project, source)
+            place = _project_folder(project, source) if is_folder else volume_name(project, source)
         except InvalidError as error:
             raise InvalidError(f"{where}: volumes: {error.message}", error.hint) from error
-        yield Volume(source=stated, target=path)
+        yield Volume(source=place, target=path)
 
 
 def _project_folder(project: Path, text: str) -> str:

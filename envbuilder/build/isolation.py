@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder.build import conventions
 from envbuilder.core.errors import EnvbuilderError, VerifyError
-from envbuilder.core.text import printable
+from envbuilder.core.text import first, printable
 from envbuilder.payload import origins
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -217,8 +217,8 @@ def shadowing(
     for folder in _folders(environ, "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"):
         matches = sorted(filter(_LIBRARY.match, entries(folder)))
         if matches and not any(below(folder, drivers) for drivers in DRIVER_FOLDERS):
-            more = f" and {len(matches) - 1} more" if len(matches) > 1 else ""
-            library, where = f"{printable(matches[0], 80)}{more}", printable(folder, 200)
+            library = first([printable(name, 80) for name in matches], 1)
+            where = printable(folder, 200)
             yield f"library path: {where} holds {library}, used before the environment's own"
 
 

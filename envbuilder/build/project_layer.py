@@ -13,6 +13,7 @@ from envbuilder.build import conventions
 from envbuilder.build.access import imports_from
 from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError
+from envbuilder.core.text import first
 from envbuilder.project import environments, image_files
 from envbuilder.project.image_files import ImageFile
 
@@ -66,24 +67,22 @@ def planned(settings: Settings) -> ProjectLayer | None:
 
     Raise `InvalidError` if files are missing or too large.
     """
-    stated = environments.of(settings)
-    if not stated.files or settings.definition is None or settings.project is None:
+    environment = environments.of(settings)
+    if not environment.files or settings.definition is None or settings.project is None:
         return None
     project = settings.project
     entries = environments.entries(settings.definition, settings.environment, project, "files")
     contents = image_files.collect(project, entries)
     if contents.omitted:
-        listed = ", ".join(contents.omitted[:_SHOWN])
-        more = len(contents.omitted) - _SHOWN
-        others = f" and {more} more" if more > 0 else ""
-        console.progress().note(f"note: never copied into an image: {listed}{others}")
+        listed = first(contents.omitted, _SHOWN)
+        console.progress().note(f"note: never copied into an image: {listed}")
     return ProjectLayer(
         folder=str(project),
         digest=contents.digest,
         files=contents.files,
-        command=stated.command or conventions.COMMAND,
-        ports=tuple(dict.fromkeys(stated.ports)),
-        python_path=stated.python_path,
+        command=environment.command or conventions.COMMAND,
+        ports=tuple(dict.fromkeys(environment.ports)),
+        python_path=environment.python_path,
     )
 
 

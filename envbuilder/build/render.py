@@ -147,13 +147,13 @@ def render(
     python: str,
     urls: Mapping[str, str],
     conda_lock: CondaLock | None = None,
-    stated: Environment = _NOTHING,
+    environment: Environment = _NOTHING,
     project: ProjectLayer | None = None,
 ) -> Iterator[RenderedFile]:
     """Yield the files of one render target, the main one first; each is rendered on demand.
 
-    What an environment of a project has `stated` for its containers gets into their definitions,
-    and its own files (`project`) into a Dockerfile's folder.
+    `environment` is a project's, for the definitions of its containers; `project`: its own files,
+    for the Dockerfile's folder.
 
     `urls` maps the symbolic sources of the locks' files and, for `CONDA_TARGETS`, the profile's
     channels to URLs; the files get them without credentials. Raises `InvalidError` if the profile
@@ -166,9 +166,9 @@ def render(
     if target in IMAGE_TARGETS:
         image = _image(profile, context, public_urls, private)
         if target != "dockerfile":
-            volumes = [path for source, path in stated.volumes.items() if source[0] != "."]
+            volumes = [path for source, path in environment.volumes.items() if source[0] != "."]
             image = {**image, "volumes": volumes}
-            yield from _services(target, image, stated)
+            yield from _services(target, image, environment)
         if project and target == "dockerfile":
             image |= {"project": project, "variables": project.variables(image["variables"])}
         yield from _dockerfile(context, image, IMAGE_TARGETS[target])
@@ -285,7 +285,7 @@ def _dockerfile(
 
 
 def _services(
-    target: RenderTarget, image: Mapping[str, Any], stated: Environment
+    target: RenderTarget, image: Mapping[str, Any], environment: Environment
 ) -> Iterator[RenderedFile]:
     """Yield the files that start a container with the project's folder in it."""
     folder = ".devcontainer/" if target == "devcontainer" else ""
@@ -299,8 +299,8 @@ def _services(
         "target": target,
         "service": "env",
         "above": ".." if folder else ".",
-        "stated": stated,
-        "python_path": ":".join(f"{conventions.WORK}/{path}" for path in stated.python_path),
+        "stated": environment,
+        "python_path": ":".join(f"{conventions.WORK}/{path}" for path in environment.python_path),
         "build_arguments": ["BASE_IMAGE", "PIP_INDEX_URL"]
         + [name.upper().replace("-", "_") for name in sources],
     }

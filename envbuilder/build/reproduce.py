@@ -38,6 +38,7 @@ from envbuilder.core import files, process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.files import full_or_broken
 from envbuilder.core.settings import Settings, require_writable
+from envbuilder.core.text import first as first_of
 from envbuilder.packages.store import Store
 from envbuilder.profiles.backends import makes_image
 
@@ -294,11 +295,8 @@ def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
     if before is None or after is None:
         return second
     if changed := _changed(before.files, after.files):
-        more = len(changed) - _SHOWN
-        others = f" and {more} more" if more > 0 else ""
         raise BuildError(
-            f"the project's files changed between the two builds: {', '.join(changed[:_SHOWN])}"
-            f"{others}",
+            f"the project's files changed between the two builds: {first_of(changed, _SHOWN)}",
             "Run the same command again.",
         )
     try:

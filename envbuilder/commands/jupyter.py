@@ -189,7 +189,7 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
     build = pipeline.prepare(request, settings, progress, running=True)
     environment = pipeline.finish(build).environment
     # Its ports are for commands: of several kernels, only one could have them.
-    stated = replace(access.stated(settings), ports=())
+    stated = replace(access.of_project(settings), ports=())
     if makes_image(environment.plan.backend):
         from envbuilder.notebooks import kernel
 

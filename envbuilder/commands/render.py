@@ -101,7 +101,7 @@ def command(
     project = project_layer.planned(settings) if kind == "dockerfile" else None
     files = render.render(
         *(chosen, lock, kind, python or default, urls, conda_lock),
-        stated=environments.of(settings),
+        environment=environments.of(settings),
         project=project,
     )
     if output is None:

@@ -15,6 +15,7 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console
 from envbuilder.core.errors import BUILD_FAILED
+from envbuilder.core.text import first
 
 if TYPE_CHECKING:
     from envbuilder.build.reproduce import Built, Difference, Outcome
@@ -111,7 +112,5 @@ def _print_built(built: Built, digest: str) -> None:
             "  the project's files are the same: something else changed, as the lock or the base"
         )
         return
-    named = ", ".join(built.changed[:_SHOWN])
-    more = len(built.changed) - _SHOWN
-    others = f" and {more} more: see --json" if more > 0 else ""
-    console.result(f"  changed since then in the project: {named}{others}")
+    others = ": see --json" if len(built.changed) > _SHOWN else ""
+    console.result(f"  changed since then in the project: {first(built.changed, _SHOWN)}{others}")

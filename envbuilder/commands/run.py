@@ -11,7 +11,7 @@ import click
 from msgspec.structs import replace
 
 from envbuilder.build import isolation, pipeline
-from envbuilder.build.access import Access, combined, stated, stated_command
+from envbuilder.build.access import Access, combined, of_project, project_command
 from envbuilder.build.backends import foreign_programs
 from envbuilder.build.request import Request
 from envbuilder.commands.options import (
@@ -67,7 +67,7 @@ def command(
     """
     settings = load_settings()
     words = argv[1:] if argv[:1] == ("--",) else argv
-    words = words or stated_command(settings)
+    words = words or project_command(settings)
     enter(
         settings,
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
@@ -114,7 +114,7 @@ def enter(
     If there is nothing to build, at most one line is printed before the command's own, and
     warnings.
     """
-    always = stated(settings)
+    always = of_project(settings)
     progress = _Brief(console.progress())
     try:
         build = pipeline.prepare(request, settings, progress, running=True)

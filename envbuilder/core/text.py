@@ -136,6 +136,12 @@ def counted(number: float, noun: str) -> str:
     return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
+def first(items: Sequence[str], most: int) -> str:
+    """Return the first items and how many more there are: `a, b and 3 more`."""
+    more = len(items) - most
+    return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def times(ratio: float) -> str:
     """Return a ratio: "0.86×", "18.1×", "240×"."""
     return f"{ratio:.2f}×" if ratio < 1 else f"{amount(ratio)}×"

@@ -17,7 +17,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.core import resources, text
-from envbuilder.core.text import amount, counted, duration, percent, times
+from envbuilder.core.text import amount, counted, duration, first, percent, times
 from envbuilder.fleet import drift as drifts
 from envbuilder.fleet import table
 from envbuilder.fleet.judge import LEAST_EQUALS
@@ -277,6 +277,4 @@ def _dots(nodes: Iterable[Entry], across: Callable[[float], float]) -> str:
 
 def _few(label: str, note: str, nodes: Sequence[Entry]) -> str:
     epochs = [f"{e.node} {amount(e.epoch_seconds)} s" for e in nodes if e.epoch_seconds is not None]
-    more = len(epochs) - MOST_OUTLIERS
-    shown = ", ".join(epochs[:MOST_OUTLIERS]) + (f" and {more} more" if more > 0 else "")
-    return f"{label} ({note}): {shown}"
+    return f"{label} ({note}): {first(epochs, MOST_OUTLIERS)}"

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from envbuilder.core import decoding, files, process, uv_program
 from envbuilder.core.errors import ToolError
+from envbuilder.core.text import first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -269,9 +270,7 @@ class _Search:
             f"{path} ({answer if isinstance(answer, str) else 'Python ' + answer.version})"
             for path, answer in self._judged.items()
         ]
-        more = len(texts) - _MOST_REJECTED
-        tail = f" and {more} more" if more > 0 else ""
-        return f"; found but not usable: {', '.join(texts[:_MOST_REJECTED])}{tail}" if texts else ""
+        return f"; found but not usable: {first(texts, _MOST_REJECTED)}" if texts else ""
 
     def _candidates(self, version: str) -> Iterator[Path]:
         if sys.executable:

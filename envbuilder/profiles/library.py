@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import first
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.frameworks import DEFAULT, of_name
 from envbuilder.profiles.profile import load as load_profile
@@ -231,9 +232,8 @@ def comparison(shipped: Lock, other: Lock) -> str:
     if not newer and not older:
         return "has the same versions"
     packages = [*newer, *older]
-    more = f" and {len(packages) - 3} more" if packages[3:] else ""
     how = "differs" if newer and older else "is newer" if newer else "is older"
-    return f"{how}: {', '.join(packages[:3])}{more}"
+    return f"{how}: {first(packages, 3)}"
 
 
 def is_preferable(shipped: Lock, other: Lock) -> bool:

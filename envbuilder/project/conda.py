@@ -15,7 +15,7 @@ from msgspec import Struct
 from envbuilder.core import decoding, types
 from envbuilder.core.decoding import parse_yaml, place
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import escaped, shown
+from envbuilder.core.text import escaped, first, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import lines
 from envbuilder.project.lines import MOST, Line, Listed
@@ -277,6 +277,4 @@ def _of_pypi(spec: Spec, name: str, where: str) -> Line:
 
 def _joined(names: Iterable[str]) -> str:
     """Return the first six names, each once, and how many more there are."""
-    listed = list(dict.fromkeys(names))
-    more = f" and {len(listed) - 6} more" if len(listed) > 6 else ""
-    return f"{', '.join(listed[:6])}{more}"
+    return first(list(dict.fromkeys(names)), 6)

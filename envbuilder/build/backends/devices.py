@@ -36,12 +36,12 @@ def visible(
     `hiding` are those that hide the GPUs which do not work; what the caller set itself takes
     precedence, and is returned in any case, because a container does not inherit it.
     """
-    stated = {name: environ[name] for name in _CHOICE.get(accelerator, ()) if environ.get(name)}
+    chosen = {name: environ[name] for name in _CHOICE.get(accelerator, ()) if environ.get(name)}
     if not hiding:
-        return stated, ""
-    if any(hiding.get(name) != value for name, value in stated.items()):
-        shown = " ".join(f"{name}={printable(value)}" for name, value in stated.items())
-        return stated, f"note: {shown} is set, so no GPU that does not work is hidden"
+        return chosen, ""
+    if any(hiding.get(name) != value for name, value in chosen.items()):
+        shown = " ".join(f"{name}={printable(value)}" for name, value in chosen.items())
+        return chosen, f"note: {shown} is set, so no GPU that does not work is hidden"
     shown = " ".join(f"{name}={value}" for name, value in hiding.items())
     return dict(hiding), f"GPUs: {shown} hides those that do not work here"
 

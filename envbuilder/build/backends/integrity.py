@@ -23,6 +23,7 @@ from envbuilder.core import decoding, parallel, process
 from envbuilder.core.errors import BuildError, VerifyError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.resources import OWN
+from envbuilder.core.text import first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -297,10 +298,11 @@ def _reading(prefix: Path, python: str, what: str) -> Iterator[None]:
 
 
 def _named(changed: Sequence[Difference], owner: Callable[[str], str]) -> str:
-    owners = ((d, owner(d.path)) for d in changed[:SHOWN])
-    named = ", ".join(f"{d.path} ({d.how}{f', of {o}' if o else ''})" for d, o in owners)
-    more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
-    return f"{named or f'its list of files ({FILES})'}{more}"
+    owners = ((d, owner(d.path)) for d in changed[:SHOWN])  # looking one up takes a while
+    named = [f"{d.path} ({d.how}{f', of {o}' if o else ''})" for d, o in owners]
+    return (
+        first([*named, *(d.path for d in changed[SHOWN:])], SHOWN) or f"its list of files ({FILES})"
+    )
 
 
 def _error(message: str, prefix: Path, python: str) -> VerifyError:

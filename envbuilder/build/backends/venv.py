@@ -350,15 +350,15 @@ class NativeEnvironment:
         if program is None:
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
         before = self.profile.environment.get("PYTHONPATH", environ.get("PYTHONPATH"))
-        stated = {
+        requested = {
             **imports_from(access.python_path, before),
             **{name: environ[name] for name in access.passed},
             **access.variables,
         }
-        command, variables = self.inside([program, *argv[1:]], {**environ, **stated})
+        command, variables = self.inside([program, *argv[1:]], {**environ, **requested})
         # Libraries to preload come after the profile's.
-        decisive = {n: v for n, v in stated.items() if n != PRELOAD or not v}
-        variables = {**stated, **variables, **decisive, **self.after_activation(decisive)}
+        decisive = {n: v for n, v in requested.items() if n != PRELOAD or not v}
+        variables = {**requested, **variables, **decisive, **self.after_activation(decisive)}
         process.replace(command, {**self.device_variables, **variables})
 
 

@@ -150,8 +150,8 @@ def image_config(
         "ArgsEscaped": True,  # BuildKit says so of every image whose Dockerfile has a CMD
     }
     if project and project.ports:
-        stated: dict[str, Any] = {f"{port}/tcp": {} for port in project.ports}
-        run["ExposedPorts"] = {**(run.get("ExposedPorts") or {}), **stated}
+        ports: dict[str, Any] = {f"{port}/tcp": {} for port in project.ports}
+        run["ExposedPorts"] = {**(run.get("ExposedPorts") or {}), **ports}
     time = datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     history = [{"created": time, "created_by": f"envbuilder: {a.reason}"} for a in added]
     return carried | {

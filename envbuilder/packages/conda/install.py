@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder.core.archives import path_objection, reserved_objection
 from envbuilder.core.errors import BuildError
+from envbuilder.core.text import first
 from envbuilder.packages.conda import records
 
 if TYPE_CHECKING:
@@ -51,11 +52,7 @@ def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
     records.write(env, installed, step.packages, step.channels)
     unrun = sorted(records.scripted(installed))
     if unrun:
-        more = f" and {len(unrun) - _SHOWN} more" if len(unrun) > _SHOWN else ""
-        note(
-            f"note: post-link scripts are not run, they could do anything: "
-            f"{', '.join(unrun[:_SHOWN])}{more}"
-        )
+        note(f"note: post-link scripts are not run, they could do anything: {first(unrun, _SHOWN)}")
     return tuple(records.placed(installed))
 
 

@@ -208,7 +208,7 @@ def of(folder: Path, text: str, environment: str) -> Settings:
 
 
 def stated(folder: Path, text: str = TEXT, environment: str = "default") -> Access:
-    return access.stated(of(folder, text, environment))
+    return access.of_project(of(folder, text, environment))
 
 
 def test_python_imports_from_folders_of_the_project(tmp_path: Path) -> None:
@@ -268,9 +268,9 @@ def test_volumes_that_a_project_may_not_have(entry: str, words: str, tmp_path: P
 
 def test_a_project_has_a_command_or_says_how_to_state_one(tmp_path: Path) -> None:
     for name, expected in (("default", ("python", "serve.py")), ("test", ("pytest", "-q"))):
-        assert access.stated_command(of(tmp_path, VOLUMES, name)) == expected
+        assert access.project_command(of(tmp_path, VOLUMES, name)) == expected
     with pytest.raises(InvalidError, match="there is no command to run") as caught:
-        access.stated_command(of(tmp_path, TEXT, "default"))
+        access.project_command(of(tmp_path, TEXT, "default"))
     assert "command: [python, train.py]" in caught.value.hint
 
 

@@ -196,7 +196,7 @@ def rendered(
     stated: Environment = Environment(),  # noqa: B008 (it cannot be changed)
 ) -> dict[str, str]:
     profile, lock = case
-    found = render.render(profile, lock, target, PYTHON, urls_of(profile, lock), stated=stated)
+    found = render.render(profile, lock, target, PYTHON, urls_of(profile, lock), environment=stated)
     return {f.name: f.content.decode() for f in found if not f.name.endswith("payload.pyz")}
 
 

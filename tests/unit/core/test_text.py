@@ -272,3 +272,12 @@ def test_another_form_is_refused_and_shown_as_it_is(other: str) -> None:
 
 def test_the_stamp_of_this_moment_can_be_read() -> None:
     assert abs((text.stamp_time(text.stamp_now()) - datetime.now(UTC)).total_seconds()) < 60
+
+
+@pytest.mark.parametrize(
+    ("items", "line"), [((), ""), (("a", "b"), "a, b"), (("a", "b", "c", "d"), "a, b and 2 more")]
+)
+def test_the_first_items_are_named_and_further_ones_counted(
+    items: tuple[str, ...], line: str
+) -> None:
+    assert text.first(items, 2) == line
