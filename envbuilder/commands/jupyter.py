@@ -17,8 +17,8 @@ from envbuilder.commands.options import environment_options, load_settings, requ
 from envbuilder.core import console, process, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import LOCKS
-from envbuilder.notebooks import kernel_spec
-from envbuilder.notebooks.kernel_spec import PACKAGE, Choice
+from envbuilder.notebooks import kernels, server
+from envbuilder.notebooks.kernels import PACKAGE, Choice
 from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def command(
         project=definition_file.parent, environment=settings.environment, request=request
     )
     if remove_kernel:
-        folder = kernel_spec.remove(choice, kernel_spec.data_folder(os.environ, Path.home()))
+        folder = kernels.remove(choice, kernels.data_folder(os.environ, Path.home()))
         console.result(f"removed {folder}" if folder else "nothing to remove")
         return 0
     progress = console.progress()
@@ -100,8 +100,8 @@ def command(
     if not makes_image(environment.plan.backend):
         choice = replace(choice, request=replace(request, base_image=None))
     if install_kernel:
-        spec = kernel_spec.spec(choice, _version(environment), os.environ)
-        folder = kernel_spec.install(choice, spec, kernel_spec.data_folder(os.environ, Path.home()))
+        spec = kernels.spec(choice, _version(environment), os.environ)
+        folder = kernels.install(choice, spec, kernels.data_folder(os.environ, Path.home()))
         console.result(f"kernel '{choice.title}' → {folder}")
         return 0
     return _serve(
@@ -157,8 +157,6 @@ def _serve(
     browser: bool,
 ) -> NoReturn:
     """Replace this process with JupyterLab's server."""
-    from envbuilder.notebooks import server
-
     plan = environment.plan
     prefix = server.prefix(host, settings, progress)
     # What was built and said above, even if the host changes while the server runs.
@@ -168,7 +166,7 @@ def _serve(
         folder=str(choice.project),
         port=port or 0,
         browser=browser and server.has_display(os.environ),
-        kernel=kernel_spec.spec(choice, _version(environment), os.environ),
+        kernel=kernels.spec(choice, _version(environment), os.environ),
         shell=choice.command("shell"),
     )
     argv, variables = server.command(
@@ -191,10 +189,8 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
     # Its ports are for commands: of several kernels, only one could have them.
     stated = replace(access.of_project(settings), ports=())
     if makes_image(environment.plan.backend):
-        from envbuilder.notebooks import kernel
-
         if settings.project and not Path.cwd().is_relative_to(settings.project):
             os.chdir(settings.project)  # a container sees the project, not a notebook elsewhere
-        return kernel.run(cast("DockerEnvironment", environment), connection_file, stated)
+        return kernels.run(cast("DockerEnvironment", environment), connection_file, stated)
     command = ("python", "-m", f"{PACKAGE}_launcher", "-f", str(connection_file))
     return environment.become(command, os.environ, stated)

@@ -19,7 +19,7 @@ from envbuilder.build.request import Build, Request
 from envbuilder.core import ownership, resources
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.notebooks.inside import SERVE
-from envbuilder.notebooks.kernel_spec import Spec
+from envbuilder.notebooks.kernels import Spec
 from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from envbuilder.commands import jupyter
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks import resolve
-from envbuilder.notebooks import kernel, server
+from envbuilder.notebooks import kernels, server
 from envbuilder.profiles import lock as profile_lock
 from tests.support import command_line
 from tests.support.pipeline import a_build
@@ -181,7 +181,7 @@ def test_one_in_a_container_is_held(
     assert run("--install-kernel") == 0
     monkeypatch.chdir("/")
     held: list[Any] = []
-    monkeypatch.setattr(kernel, "run", lambda *each: held.append(each) or 7)
+    monkeypatch.setattr(kernels, "run", lambda *each: held.append(each) or 7)
     file = Path("kernel.json")
     given = ("--project", str(project), "--connection-file", str(file), "--backend", "docker")
     assert run(*given) == 7

@@ -20,8 +20,8 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Definition
 from envbuilder.core.settings import Configuration, Signatures
 from envbuilder.locks import resolve
-from envbuilder.notebooks import kernel_spec, server
-from envbuilder.notebooks.kernel_spec import Choice
+from envbuilder.notebooks import kernels, server
+from envbuilder.notebooks.kernels import Choice
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from tools import refresh_requirements
@@ -38,7 +38,7 @@ def test_jupyterlab_runs_isolated_with_folders_of_envbuilders(found: Settings) -
         folder="/project",
         port=0,
         browser=False,
-        kernel=kernel_spec.spec(CHOICE, "7.4.0", {}),
+        kernel=kernels.spec(CHOICE, "7.4.0", {}),
         shell=CHOICE.command("shell"),
     )
     argv, variables = server.command(Path("/lab"), served, ["--ip", "::1"], found)
@@ -57,7 +57,7 @@ def test_jupyterlab_runs_isolated_with_folders_of_envbuilders(found: Settings) -
 def test_extensions_that_others_can_write_are_refused(found: Settings) -> None:
     """The configuration folder was judged as a whole when the settings were read."""
     served = server.Server(
-        folder="/", port=0, browser=False, kernel=kernel_spec.spec(CHOICE, "7", {}), shell=()
+        folder="/", port=0, browser=False, kernel=kernels.spec(CHOICE, "7", {}), shell=()
     )
     extensions = found.data_dir / "jupyter" / "nbextensions"
     extensions.mkdir(parents=True)

@@ -1,33 +1,42 @@
-"""Kernel specifications: how Jupyter and editors start a kernel in an environment.
+"""Kernels: how Jupyter and editors start one in an environment, and how one runs in a container.
 
 A specification names this envbuilder, the project and what was chosen, never an environment's
-folder: after a new lock, the kernel runs in the new environment.
+folder: after a new lock, the kernel runs in the new environment. The connection file that Jupyter
+writes names the ports of a kernel, and holds the key of its messages.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Struct, to_builtins
+import msgspec
+from msgspec import Meta, Struct, to_builtins
+from msgspec.structs import replace
 
 from envbuilder.build.request import Request
-from envbuilder.core import decoding, files
+from envbuilder.containers import inside
+from envbuilder.containers.engine.container import LOOPBACK, Port
+from envbuilder.core import decoding, files, process
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.files import save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from envbuilder.build.access import Access
+    from envbuilder.build.backends.container import DockerEnvironment
+
+
 PACKAGE = "ipykernel"
 _CURVE = (7, 3)
 """The first version of ipykernel that encrypts its connections."""
-_LARGEST = 64 << 10
+_LARGEST_SPEC = 64 << 10
 _FILE = "kernel.json"
 _FOLDERS = ("ENVBUILDER_CACHE_DIR", "ENVBUILDER_CONFIG_DIR", "ENVBUILDER_DATA_DIR")
 
@@ -102,7 +111,9 @@ def install(choice: Choice, content: Spec, data: Path) -> Path:
     folders = _folders(choice, data)
     folder = _installed(choice, data) or next((f for f in folders if not f.exists()), folders[-1])
     text = json.dumps(to_builtins(content), indent=1, ensure_ascii=False) + "\n"
-    save(folder / _FILE, text.encode(), InvalidError, "Set JUPYTER_DATA_DIR to a folder of yours.")
+    files.save(
+        folder / _FILE, text.encode(), InvalidError, "Set JUPYTER_DATA_DIR to a folder of yours."
+    )
     return folder
 
 
@@ -135,9 +146,71 @@ def _installed(choice: Choice, data: Path) -> Path | None:
     expected = {"project": str(choice.project), "environment": choice.environment}
     for folder in _folders(choice, data):
         try:
-            content = decoding.strict_json(files.read(folder / _FILE, _LARGEST))
+            content = decoding.strict_json(files.read(folder / _FILE, _LARGEST_SPEC))
             if content["metadata"]["envbuilder"] == expected:
                 return folder
         except (OSError, ValueError, LookupError, TypeError):
             continue  # not there, or not ours
     return None
+
+
+_LARGEST_CONNECTION = 16 << 10
+_Port = Annotated[int, Meta(ge=1, le=65535)]
+
+
+class _Read(Struct, frozen=True):
+    """What decides how a container is started; other keys are the kernel's."""
+
+    shell_port: _Port
+    iopub_port: _Port
+    stdin_port: _Port
+    control_port: _Port
+    hb_port: _Port
+    transport: Literal["tcp"]
+    ip: Literal["127.0.0.1", "localhost"]
+
+
+class Connection(Struct, frozen=True, kw_only=True):
+    """What a kernel in a container gets of a connection file."""
+
+    ports: tuple[Port, ...]
+    """Those of this machine that lead into the container."""
+    text: str
+    """The file's content for the kernel, which listens on all addresses of the container."""
+
+
+def read_connection(path: Path) -> Connection:
+    """Return what a connection file states. Raises `InvalidError` if a container cannot have it."""
+    try:
+        content: dict[str, Any] = decoding.strict_json(files.read(path, _LARGEST_CONNECTION))
+        stated = decoding.convert(content, _Read)
+    except (OSError, ValueError) as error:  # msgspec's is a ValueError, too
+        raise InvalidError(f"{path}: not a connection file of a kernel here: {error}") from error
+    numbers = (
+        *(stated.shell_port, stated.iopub_port, stated.stdin_port),
+        *(stated.control_port, stated.hb_port),
+    )
+    if len(set(numbers)) != len(numbers):
+        raise InvalidError(f"{path}: not a connection file of a kernel here: a port appears twice")
+    return Connection(
+        ports=tuple(Port(host=LOOPBACK, outside=number, inside=number) for number in numbers),
+        text=msgspec.json.encode({**content, "ip": "0.0.0.0"}).decode(),  # noqa: S104
+    )
+
+
+_VARIABLES = {"JPY_PARENT_PID": "1"}
+"""Without it, a kernel prints advice for a shell; its parent is the container's first process."""
+
+
+def run(environment: DockerEnvironment, file: Path, stated: Access) -> int:
+    """Run the kernel of a connection file with what the project states; return its exit code.
+
+    The connection goes through a pipe: its key is in no argument list, and in no file that would
+    have to be mounted. The container ends when that pipe is closed, even if this process is killed.
+    """
+    opened = read_connection(file)
+    kernel = ("python", "-m", "ipykernel_launcher", "-f", inside.BEGINNING)
+    access = replace(stated, ports=opened.ports, variables={**stated.variables, **_VARIABLES})
+    command = environment.command(inside.guarded(("python", "-I"), kernel), access)
+    parent = os.getppid()
+    return process.hold(command, f"{opened.text}\n", lambda: os.getppid() == parent)
