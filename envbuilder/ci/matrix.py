@@ -10,7 +10,7 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks.entries import entries
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.packages.conda import lock as conda_locks
+from envbuilder.packages.conda.lock import Lock as CondaLock
 from envbuilder.packages.store import unpacked
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.backends import makes_image
@@ -54,8 +54,13 @@ def _locked(entry: Entry, library: Library, repository: Path) -> LockedProfile:
         raise entry.profile
     lock = profile_lock.load(entry.earlier) if entry.earlier else None
     usable = profile_lock.require_usable(entry.profile, lock, of_project=bool(entry.environment))
-    path = _conda_path(entry, entry.profile, library)
-    of_conda = conda_lock.require_usable(entry.profile, conda_lock.load(path)) if path else None
+    path = conda_lock.path_for(entry.name, library)
+    if entry.environment:
+        beside = conda_lock.beside(entry.path)
+        path = beside if beside.is_file() else None
+    of_conda = conda_lock.load(path) if path else None
+    if path or entry.profile.backends == ("conda",):
+        of_conda = conda_lock.require_usable(entry.profile, of_conda)
     return LockedProfile(
         environment=entry.environment,
         profile=entry.profile,
@@ -64,17 +69,6 @@ def _locked(entry: Entry, library: Library, repository: Path) -> LockedProfile:
         conda_lock=of_conda,
         conda_path=_inside(path, repository),
     )
-
-
-def _conda_path(entry: Entry, profile: Profile, library: Library) -> Path | None:
-    """Return the path of a conda lock, if there is one; raise `InvalidError` if one is needed."""
-    path = conda_lock.path_for(entry.name, library)
-    if entry.environment:
-        beside = conda_lock.beside(entry.path)
-        path = beside if beside.is_file() else None
-    if path is None and profile.backends == ("conda",):
-        conda_lock.require_usable(profile, None)
-    return path
 
 
 def _inside(path: Path | None, repository: Path) -> str:
@@ -100,7 +94,7 @@ class LockedProfile(Struct, frozen=True, kw_only=True):
     lock: Lock
     path: str
     """The lock's path in the repository; empty if it came with envbuilder."""
-    conda_lock: conda_locks.Lock | None = None
+    conda_lock: CondaLock | None = None
     """The lock of its conda packages, if it has one."""
     conda_path: str = ""
     """That lock's path in the repository; empty if it is elsewhere."""
@@ -282,7 +276,7 @@ def _files(
         yield locked.lock.tool(platform)
         yield from (f for f in target.files if f.kind != "deb" or makes_image(backend))
     if backend == "conda" and locked.conda_lock is not None:
-        packages = conda_locks.select(locked.conda_lock, platform, python).packages
+        packages = conda_lock.select(locked.conda_lock, platform, python).packages
         yield from (package.as_file for package in packages)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,9 +17,6 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import gigabytes
 from envbuilder.profiles.backends import makes_image
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Provider = Literal["github", "gitlab"]
 PROVIDERS: tuple[Provider, ...] = get_args(Provider)
@@ -93,7 +90,10 @@ def fitting(workflow: Workflow) -> Workflow:
     Raise `InvalidError` if none is left, or if a lock is not in the repository: jobs could then
     build something else than what was checked there.
     """
-    outside = sorted({row.profile for row in workflow.rows if "" in _locks(row)})
+    of_conda = {
+        row.profile for row in workflow.rows if row.backend == "conda" and not row.conda_lock
+    }
+    outside = sorted({row.profile for row in workflow.rows if not row.lock} | of_conda)
     if outside:
         raise InvalidError(
             f"the locks of {', '.join(outside)} are not in this repository",
@@ -111,11 +111,6 @@ def fitting(workflow: Workflow) -> Workflow:
             "See what there is: envbuilder matrix",
         )
     return replace(workflow, rows=rows, omissions=(*workflow.omissions, *omitted))
-
-
-def _locks(row: Row) -> tuple[str, ...]:
-    """Return the paths of the locks that a job builds from."""
-    return (row.lock, row.conda_lock) if row.backend == "conda" else (row.lock,)
 
 
 def _why_not(row: Row, service: Service) -> str:
@@ -138,12 +133,14 @@ def _why_not(row: Row, service: Service) -> str:
 def text(workflow: Workflow) -> str:
     """Return the file."""
     command, service = shlex.join(workflow.arguments), SERVICES[workflow.provider]
+    checks = ["envbuilder check" if workflow.project else "envbuilder lock --check"]
+    checks += [f"{command} --check"] if workflow.output else []
     return filled(
         f"ci/{workflow.provider}.yml.j2",
         {
             "mark": MARK,
             "command": command,
-            "checks": tuple(_checks(workflow, command)),
+            "checks": checks,
             "rows": workflow.rows,
             "omissions": workflow.omissions,
             "project": workflow.project,
@@ -163,12 +160,6 @@ def _package(workflow: Workflow, extra: str = "") -> str:
     """Return what jobs tell pip to install, quoted for a shell."""
     wheel = f"./{workflow.wheel}{extra}" if workflow.wheel else ""
     return shlex.quote(wheel or f"envbuilder-ml{extra}=={__version__}")
-
-
-def _checks(workflow: Workflow, command: str) -> Iterator[str]:
-    yield "envbuilder check" if workflow.project else "envbuilder lock --check"
-    if workflow.output:
-        yield f"{command} --check"
 
 
 def _is_demanding(row: Row, service: Service) -> bool:

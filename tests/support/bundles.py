@@ -11,11 +11,15 @@ from envbuilder.bundle import format as form
 from envbuilder.bundle import unpack as unpacking
 from envbuilder.bundle.format import Manifest, Member, Part
 from envbuilder.core.console import PlainProgress
+from envbuilder.packages.store import Store
+from envbuilder.profiles import lock as lockfile
+from tests.support.tools import tools
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
+    from envbuilder.profiles.profile import Profile
 
 QUIET = PlainProgress(lambda line: None)
 WHEEL = b"a wheel" * 1000
@@ -51,6 +55,26 @@ def made_of(parts: tuple[Part, ...], **changes: object) -> Manifest:
         pythons=("3.11",), lacks=(), members=form.order(p.member for p in parts),
     )  # fmt: skip
     return msgspec.structs.replace(plain, **changes)
+
+
+def small_lock(name: str, profile: Profile, settings: Settings) -> lockfile.Lock:
+    """The lock of a profile that requires `tiny`, whose files are put into the store."""
+    file = lockfile.File(
+        kind="wheel", name="tiny", version="1.0", file="tiny-1.0-py3-none-any.whl",
+        sha256=sha(WHEEL), size=len(WHEEL), source="default", provenance="read", by="a test",
+    )  # fmt: skip
+    target = lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=(file,))
+    uv = {
+        p: msgspec.structs.replace(f, sha256=sha(p.encode()), size=len(p))
+        for p, f in tools().items()
+    }
+    store = Store.of(settings)
+    store.take(sha(WHEEL), [WHEEL])
+    store.take(uv["linux/amd64"].sha256, [b"linux/amd64"])
+    return lockfile.Lock(
+        schema=lockfile.SCHEMA, profile=name, inputs=lockfile.inputs_digest(profile),
+        state="locked", reason="", tools=uv, targets=(target,),
+    )  # fmt: skip
 
 
 def unpack(path: Path, settings: Settings, *, force: bool = False) -> unpacking.Unpacked:

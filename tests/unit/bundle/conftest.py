@@ -9,13 +9,10 @@ import pytest
 
 from envbuilder.bundle import collect
 from envbuilder.bundle import format as form
-from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.lock import File
-from tests.support.bundles import PARENT, PROFILE, QUIET, WHEEL, made_of, part, sha
-from tests.support.tools import tools
+from tests.support.bundles import PARENT, PROFILE, QUIET, made_of, part, small_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,22 +28,7 @@ def parts(found: Settings) -> tuple[Part, ...]:
     (folder / "locks").mkdir(parents=True)
     (folder / "tiny.yaml").write_text(PROFILE)
     (folder / "_mine.yaml").write_text(PARENT)
-    Store(found.store_dir).take(sha(WHEEL), [WHEEL])
-    profile = profiles.load("tiny", [folder])
-    file = File(
-        kind="wheel", name="tiny", version="1.0", file="tiny-1.0-py3-none-any.whl",
-        sha256=sha(WHEEL), size=len(WHEEL), source="default", provenance="read", by="a test",
-    )  # fmt: skip
-    target = lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=(file,))
-    uv = {
-        p: msgspec.structs.replace(f, sha256=sha(p.encode()), size=len(p))
-        for p, f in tools().items()
-    }
-    Store(found.store_dir).take(uv["linux/amd64"].sha256, [b"linux/amd64"])
-    lock = lockfile.Lock(
-        schema=2, profile="tiny", inputs=lockfile.inputs_digest(profile), state="locked",
-        reason="", tools=uv, targets=(target,),
-    )  # fmt: skip
+    lock = small_lock("tiny", profiles.load("tiny", [folder]), found)
     (folder / "locks" / "tiny.json").write_text(lockfile.dump(lock))
     wanted = collect.select(["tiny"], ["linux/amd64"], [], Library([folder]))
     locked = collect.files(wanted, found, QUIET)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import io
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from envbuilder.bundle import collect
 from envbuilder.bundle import format as form
@@ -22,7 +18,7 @@ from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Configuration, Signatures
-from envbuilder.packages import mnist, store
+from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
@@ -37,6 +33,7 @@ from tests.support.tools import tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from envbuilder.bundle.format import Manifest, Part
     from envbuilder.core.settings import Settings
@@ -78,50 +75,6 @@ def test_envbuilder_goes_along_for_each_platform_with_the_locks_uv(
 
 
 # --- damage
-
-
-@given(st.data())
-def test_no_changed_byte_goes_unnoticed(data: st.DataObject) -> None:
-    members = [part(f"files/{sha(c)}", c, "file") for c in (b"", b"x" * 700, b"y" * 512)]
-    members.append(part(f"wheels/{'w' * 120}.whl", b"z" * 100, "wheel"))
-    whole = _bytes(tuple(members))
-    at = data.draw(st.integers(0, len(whole) - 1))
-    changed = bytearray(whole)
-    changed[at] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(EnvbuilderError) as caught:
-        _read_bytes(bytes(changed))
-    assert caught.value.exit_code == (
-        2 if "not an envbuilder bundle" in caught.value.message else 1
-    )
-
-
-@given(st.data())
-def test_no_missing_or_added_end_goes_unnoticed(data: st.DataObject) -> None:
-    whole = _bytes((part(f"files/{sha(b'x' * 700)}", b"x" * 700, "file"),))
-    assert _read_bytes(whole)
-    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
-    for wrong in (cut, whole + data.draw(st.binary(min_size=1, max_size=2000))):
-        with pytest.raises(EnvbuilderError):
-            _read_bytes(wrong)
-
-
-def _bytes(parts: tuple[Part, ...]) -> bytes:
-    text = form.encode(made_of(parts))
-    pieces = [form.header(form.manifest_name(sha(text)), len(text)), text, form.padding(len(text))]
-    contents_of = {p.member.path: p.content for p in parts}
-    for member in form.order(p.member for p in parts):
-        content = contents_of[member.path]
-        assert isinstance(content, bytes)
-        pieces += [form.header(member.path, member.size), content, form.padding(member.size)]
-    return b"".join((*pieces, form.END))
-
-
-def _read_bytes(whole: bytes) -> bool:
-    reader = form.Reader(io.BytesIO(whole), Path("x.tar"))
-    for _, content in reader.members():
-        for _ in content:
-            pass
-    return True
 
 
 def test_a_damaged_member_is_named(bundle: Path, there: Settings) -> None:
@@ -191,16 +144,6 @@ def test_two_at_once_are_refused(parts: tuple[Part, ...], manifest: Manifest, bu
     with files.appearing(bundle), pytest.raises(BuildError, match="another process"):
         form.write(bundle, manifest, parts, QUIET)
     assert bundle.exists()
-
-
-def test_a_full_disk_is_foreseen(
-    parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = (store.Disk(folder=str(tmp_path), free=10, needed=10**9),)
-    monkeypatch.setattr(store, "disks", lambda rooms: full if [*rooms] else ())
-    with pytest.raises(BuildError, match="not enough space"):
-        form.write(tmp_path / "x.tar", manifest, parts, QUIET)
-    assert not (tmp_path / "x.tar").exists()
 
 
 # --- taking it in
@@ -401,17 +344,6 @@ def test_profiles_and_locks_are_read_before_anything_is_taken_in(
     assert not there.config_dir.parent.exists()
 
 
-def test_a_bundle_must_hold_the_files_of_a_target(
-    parts: tuple[Part, ...], there: Settings, tmp_path: Path
-) -> None:
-    fewer = tuple(p for p in parts if p.member.kind != "file")
-    bundle = tmp_path / "fewer.tar"
-    form.write(bundle, made_of(fewer), fewer, QUIET)
-    with pytest.raises(InvalidError, match="lacks files of its profile 'tiny'"):
-        unpack(bundle, there)
-    assert not there.config_dir.parent.exists()
-
-
 def test_a_damaged_end_is_found_before_anything_is_taken_in(bundle: Path, there: Settings) -> None:
     whole = bundle.read_bytes()
     for wrong in (whole + b"x", whole[:-1], whole[:-2000], whole + bytes(512)):
@@ -419,11 +351,6 @@ def test_a_damaged_end_is_found_before_anything_is_taken_in(bundle: Path, there:
         with pytest.raises(EnvbuilderError, match="damaged"):
             unpack(bundle, there)
         assert not there.config_dir.parent.exists()
-
-
-def test_a_manifest_with_a_key_twice_is_refused() -> None:
-    with pytest.raises(InvalidError, match="key 'schema' appears twice"):
-        form.parse(b'{"schema": 1, "schema": 1}', "x.tar")
 
 
 def conda_lock(found: Settings, **changes: Any) -> conda_lockfile.Lock:

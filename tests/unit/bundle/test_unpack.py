@@ -32,11 +32,21 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.lock import File
 from envbuilder.project import catalog
 from tests.support import absence, signing
 from tests.support import image_layouts as made
-from tests.support.bundles import PARENT, PROFILE, QUIET, WHEEL, made_of, part, read, sha, unpack
+from tests.support.bundles import (
+    PARENT,
+    PROFILE,
+    QUIET,
+    WHEEL,
+    made_of,
+    part,
+    read,
+    sha,
+    small_lock,
+    unpack,
+)
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
@@ -466,20 +476,7 @@ def lock(settings: Settings) -> None:
     """Write the project's lock, and put its wheel into the store."""
     library, variants = catalog.library(settings), catalog.variants(settings)
     assert variants is not None
-    variant = library.profile("small")
-    file = File(
-        kind="wheel", name="tiny", version="1.0", file="tiny-1.0-py3-none-any.whl",
-        sha256=sha(WHEEL), size=len(WHEEL), source="default", provenance="read", by="a test",
-    )  # fmt: skip
-    target = profile_lock.Target(platform="linux/amd64", python="3.11", base=None, files=(file,))
-    uv = {p: replace(f, sha256=sha(p.encode()), size=len(p)) for p, f in tools().items()}
-    store = Store.of(settings)
-    store.take(sha(WHEEL), [WHEEL])
-    store.take(uv["linux/amd64"].sha256, [b"linux/amd64"])
-    made = profile_lock.Lock(
-        schema=profile_lock.SCHEMA, profile="small", inputs=profile_lock.inputs_digest(variant),
-        state="locked", reason="", tools=uv, targets=(target,),
-    )  # fmt: skip
+    made = small_lock("small", library.profile("small"), settings)
     path = variants.lock_path("small")
     path.parent.mkdir(exist_ok=True)
     path.write_text(profile_lock.dump(made))
