@@ -154,13 +154,12 @@ def choose_best(
         # One that leaves no GPU out, if there is one for the same accelerator.
         alike = [p for p in certain if p.accelerator == chosen.accelerator]
         chosen = next((p for p in alike if not fits[p.name].environment), chosen)
-    everything = tuple(fits[p.name] for p in sorted(profiles, key=_rank))
-    if chosen is None:
-        return Choice(
-            profile=None, reason="no profile fits this host", fits=everything, judged=judged
-        )
-    reason = _why(chosen, ordered, fits, host)
-    return Choice(profile=chosen.name, reason=reason, fits=everything, judged=judged)
+    return Choice(
+        profile=chosen.name if chosen else None,
+        reason=_why(chosen, ordered, fits, host) if chosen else "no profile fits this host",
+        fits=tuple(fits[p.name] for p in sorted(profiles, key=_rank)),
+        judged=judged,
+    )
 
 
 def workarounds(choice: Choice) -> tuple[str, ...]:
@@ -230,7 +229,7 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
 
 
 def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
-    """Return the fits in groups with the same verdict and reasons: one cause is stated once."""
+    """Return the fits in groups with the same verdict and reasons: one cause is named once."""
     groups: dict[tuple[str, tuple[str, ...]], list[Fit]] = {}
     for one in fits:
         groups.setdefault((one.verdict, one.reasons), []).append(one)

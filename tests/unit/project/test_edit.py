@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from envbuilder.core import settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Definition, RequirementFile
-from envbuilder.project import edit
+from envbuilder.project import edit, environments
 
 FILE = Path("envbuilder.yaml")
 TEXT = """\
@@ -38,106 +38,145 @@ def removed(
     return edit.removed(text, FILE, environment, names, project=project)
 
 
-def test_packages_are_added_below_the_others() -> None:
-    change = added(TEXT, "einops", "pandas<3,>=2")
-    assert change.lines == ("added einops", "added pandas<3,>=2")
-    assert change.text == TEXT.replace('>=13"\n', '>=13"\n  - einops\n  - pandas<3,>=2\n')
-    assert change.definition.requirements[-1] == "pandas<3,>=2"
-
-
-def test_a_listed_package_is_replaced_in_its_place() -> None:
-    change = added(TEXT, "NumPy>=2", "rich[jupyter]>=13")
-    assert change.lines == ("numpy>=1.26 → NumPy>=2",)
-    assert change.text == TEXT.replace("numpy>=1.26 ", "NumPy>=2 ")
-
-
-def test_packages_are_removed_by_any_spelling_of_their_names() -> None:
-    change = removed(TEXT, "Rich", "numpy", "rich")
-    assert change.lines == ("removed rich[jupyter]>=13", "removed numpy>=1.26")
-    assert "requirements: []  # sorted by importance\n\n# Those" in change.text
-
-
-def test_an_environment_has_a_list_of_its_own() -> None:
-    change = added(TEXT, "ipykernel", environment="notebooks")
-    assert change.text == TEXT.replace("[jupyterlab]", "[jupyterlab, ipykernel]")
-    assert removed(change.text, "jupyterlab", environment="notebooks").text == TEXT.replace(
-        "[jupyterlab]", "[ipykernel]"
-    )
-
-
-def test_companions_of_torch_can_be_added() -> None:
-    assert added("", "torchvision").text == "requirements:\n  - torchvision\n"
+FLOW = TEXT.replace("[jupyterlab]", "[jupyterlab, ipykernel]")
+TWICE = "requirements: [\"a<2; python_version < '3.12'\", a>=2]\n"
 
 
 @pytest.mark.parametrize(
-    ("requirement", "message"),
+    ("before", "environment", "more", "changes", "after"),
     [
-        ("torch", "torch comes from the profile of the hardware"),
-        ("Torch==2.0", "torch comes from the profile of the hardware"),
-        ("jax[cuda12]", "jax comes from the profile of the hardware"),
-        ("tensorflow-gpu", "tensorflow-gpu comes from the profile of the hardware"),
-        ("a @ https://host/a.whl", "a URL; only packages from an index"),
-        ("git+https://host/a", "a version control repository"),
-        (".", "the project itself"),
-        ("-e .", "not a requirement"),
-        ("--index-url=https://host", "not a requirement"),
-        ("a >= >", "not a requirement"),
-        ("a; python_version", "not a requirement"),
-        ("a\nb", "not a requirement"),
-        ("a; platform_machine == '`id`'", "not a requirement"),
-        ("", "not a requirement"),
-    ],
-)
-def test_what_no_lock_can_hold_is_refused(requirement: str, message: str) -> None:
-    with pytest.raises(InvalidError, match=message) as caught:
-        added(TEXT, "einops", requirement)
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("name", "environment", "message", "hint"),
-    [
-        ("numpi", "default", "envbuilder.yaml does not list 'numpi'", "Did you mean 'numpy'?"),
-        ("qqq", "default", "envbuilder.yaml does not list 'qqq'", "It lists: numpy, rich."),
-        ("torch", "default", "torch comes from the profile", "every environment"),
         (
-            *("jupyterlab", "default", "environment 'notebooks' does"),
-            "Run: envbuilder remove jupyterlab --environment notebooks",
+            TEXT,
+            "default",
+            ("einops", "pandas<3,>=2"),
+            ("added einops", "added pandas<3,>=2"),
+            TEXT.replace('>=13"\n', '>=13"\n  - einops\n  - pandas<3,>=2\n'),
         ),
-        ("numpy", "notebooks", "environment 'default' does", "Run: envbuilder remove numpy"),
+        # A listed package is replaced in its place.
+        (
+            TEXT,
+            "default",
+            ("NumPy>=2", "rich[jupyter]>=13"),
+            ("numpy>=1.26 → NumPy>=2",),
+            TEXT.replace("numpy>=1.26 ", "NumPy>=2 "),
+        ),
+        (TEXT, "notebooks", ("ipykernel",), ("added ipykernel",), FLOW),
+        # Companions of a framework can be listed.
+        (
+            "",
+            "default",
+            ("torchvision",),
+            ("added torchvision",),
+            "requirements:\n  - torchvision\n",
+        ),
     ],
 )
-def test_a_package_that_is_not_listed(name: str, environment: str, message: str, hint: str) -> None:
+def test_added_packages(
+    before: str, environment: str, more: tuple[str, ...], changes: tuple[str, ...], after: str
+) -> None:
+    change = added(before, *more, environment=environment)
+    assert (change.text, change.lines, change.before) == (after, changes, before)
+    listed = environments.merged(change.definition, environment).requirements
+    assert {*more} <= {*listed}
+
+
+@pytest.mark.parametrize(
+    ("before", "environment", "names", "changes", "part"),
+    [
+        (
+            TEXT,
+            "default",
+            ("Rich", "numpy", "rich"),
+            ("removed rich[jupyter]>=13", "removed numpy>=1.26"),
+            "requirements: []  # sorted by importance\n\n# Those",
+        ),
+        (FLOW, "notebooks", ("jupyterlab",), ("removed jupyterlab",), "requirements: [ipykernel]"),
+        (
+            TWICE,
+            "default",
+            ("a",),
+            ("removed a>=2", "removed a<2; python_version < '3.12'"),
+            "requirements: []",
+        ),
+    ],
+)
+def test_packages_are_removed_by_any_spelling_of_their_names(
+    before: str, environment: str, names: tuple[str, ...], changes: tuple[str, ...], part: str
+) -> None:
+    change = removed(before, *names, environment=environment)
+    assert change.lines == changes
+    assert part in change.text
+
+
+FROM_PROFILE = "comes from the profile of the hardware"
+IN_EVERY = "Leave it out: it is in every environment. See: envbuilder profiles"
+
+
+@pytest.mark.parametrize(
+    ("before", "requirement", "message", "hint"),
+    [
+        (TEXT, "torch", f"torch {FROM_PROFILE}", IN_EVERY),
+        (TEXT, "Torch==2.0", f"torch {FROM_PROFILE}", IN_EVERY),
+        ("framework: jax\n", "jax>=0.4", f"jax {FROM_PROFILE}", IN_EVERY),
+        (
+            *(TEXT, "jax[cuda12]", f"jax {FROM_PROFILE}"),
+            "Write framework: jax into envbuilder.yaml: then it is in every environment.",
+        ),
+        (TEXT, "tensorflow-gpu", f"tensorflow-gpu {FROM_PROFILE}", "Write framework: tensorflow"),
+        (TEXT, "a @ https://host/a.whl", "a URL; only packages from an index", "name==1.0"),
+        (TEXT, "git+https://host/a", "a version control repository", "released version"),
+        (TEXT, ".", "the project itself", "requirements_from"),
+        *(
+            (TEXT, text, "not a requirement", "such as rich>=13")
+            for text in ("-e .", "--index-url=https://host", "a >= >", "a; python_version", "a\nb")
+        ),
+        (TEXT, "a; platform_machine == '`id`'", "not a requirement", "such as rich>=13"),
+        (TEXT, "", "not a requirement", "such as rich>=13"),
+        (TWICE, "a>=3", "a is listed 2 times", "by hand"),
+    ],
+)
+def test_what_cannot_be_added(before: str, requirement: str, message: str, hint: str) -> None:
     with pytest.raises(InvalidError) as caught:
-        removed(TEXT, name, environment=environment)
+        added(before, "einops", requirement)
     assert message in caught.value.message
     assert hint in caught.value.hint
 
 
-def test_a_package_of_a_file_is_to_be_removed_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "name", "environment", "message", "hint"),
+    [
+        (
+            TEXT,
+            "numpi",
+            "default",
+            "envbuilder.yaml does not list 'numpi'",
+            "Did you mean 'numpy'?",
+        ),
+        (TEXT, "qqq", "default", "envbuilder.yaml does not list 'qqq'", "It lists: numpy, rich."),
+        (TEXT, "torch", "default", "torch comes from the profile", "every environment"),
+        (
+            *(TEXT, "jupyterlab", "default", "environment 'notebooks' does"),
+            "Run: envbuilder remove jupyterlab --environment notebooks",
+        ),
+        (TEXT, "numpy", "notebooks", "environment 'default' does", "Run: envbuilder remove numpy"),
+        (TEXT, "numpy", "gpu", "has no environment 'gpu'", "It has: default, notebooks."),
+        (
+            "requirements_from: [requirements.txt]\n",
+            *("pandas", "default"),
+            "pandas is listed in requirements.txt:3, not in envbuilder.yaml",
+            "Remove it there",
+        ),
+        ("requirements:\n-\n  a\n", "a", "default", "envbuilder.yaml: ", "by hand"),
+    ],
+)
+def test_what_cannot_be_removed(
+    before: str, name: str, environment: str, message: str, hint: str, tmp_path: Path
+) -> None:
     (tmp_path / "requirements.txt").write_text("rich\n\nPandas>=2\n")
     with pytest.raises(InvalidError) as caught:
-        removed("requirements_from: [requirements.txt]\n", "pandas", project=tmp_path)
-    assert caught.value.message == "pandas is listed in requirements.txt:3, not in envbuilder.yaml"
-
-
-def test_an_environment_that_is_missing() -> None:
-    with pytest.raises(InvalidError, match="has no environment 'gpu'"):
-        added(TEXT, "einops", environment="gpu")
-
-
-def test_a_package_that_is_listed_twice_is_left_to_the_user() -> None:
-    text = "requirements: [\"a<2; python_version < '3.12'\", a>=2]\n"
-    with pytest.raises(InvalidError, match="a is listed 2 times"):
-        added(text, "a>=3")
-    assert removed(text, "a").text == "requirements: []\n"
-
-
-def test_a_form_that_cannot_be_edited_is_left_to_the_user() -> None:
-    with pytest.raises(InvalidError) as caught:
-        removed("requirements:\n-\n  a\n", "a")
-    assert caught.value.message.startswith("envbuilder.yaml: ")
-    assert "by hand" in caught.value.hint
+        removed(before, name, environment=environment, project=tmp_path)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
 
 
 @given(st.from_regex(r"\A[a-z][a-z0-9]{0,9}(\[[a-z]{1,5}\])?(>=[0-9]{1,3}(,<[0-9]{1,3})?)?\Z"))
@@ -149,17 +188,6 @@ def test_adding_and_removing_gives_the_same_text(requirement: str) -> None:
         text = added(TEXT, requirement, environment=environment).text
         assert text != TEXT
         assert removed(text, name, environment=environment).text == TEXT
-
-
-def test_a_framework_is_stated_not_listed() -> None:
-    with pytest.raises(InvalidError) as raised:
-        added("", "jax>=0.4")
-    assert raised.value.hint == (
-        "Write framework: jax into envbuilder.yaml: then it is in every environment."
-    )
-    with pytest.raises(InvalidError, match="jax comes from the profile") as raised:
-        added("framework: jax\n", "jax>=0.4")
-    assert raised.value.hint.startswith("Leave it out: it is in every environment.")
 
 
 # A first file
