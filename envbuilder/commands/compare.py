@@ -11,14 +11,13 @@ import click
 from envbuilder.core import console, files
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
 from envbuilder.verify.figures import print_comparison
-from envbuilder.verify.report import comparison, history, regression
+from envbuilder.verify.report import comparison, history
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.verify.report.comparison import Row
-    from envbuilder.verify.report.history import StoredReport
-    from envbuilder.verify.report.regression import Judgement
+    from envbuilder.verify.report.history import Judgement, StoredReport
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
 _OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
@@ -93,7 +92,7 @@ def command(
     code = VERIFY_FAILED if any(each.status == "failed" for each in judgements or ()) else 0
     if output is None and form in {None, "table"}:
         print_comparison(rows, console.rich_console())
-        for line in regression.lines(judgements or ()):
+        for line in history.judgement_lines(judgements or ()):
             console.result(line)
         return code
     text = _text(rows, form or "table", judgements)
@@ -111,7 +110,7 @@ def _judgements(
     if earlier is None:
         return None
     before = (history.read(file) for file in _files(earlier))
-    return regression.judge_all(reports, {stored.path.name: stored for stored in before})
+    return history.judge_all(reports, {stored.path.name: stored for stored in before})
 
 
 def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None) -> str:
@@ -121,7 +120,7 @@ def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None
     if form == "csv":
         return comparison.comma_separated(rows)
     if form == "markdown":
-        judged = regression.markdown(judgements) if judgements else ""
+        judged = history.judgement_table(judgements) if judgements else ""
         return "\n".join(filter(None, (comparison.markdown(rows), judged)))
     if form == "html":
         from envbuilder.verify import page
@@ -129,7 +128,7 @@ def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None
         return page.render_comparison(rows)
     stream = io.StringIO()
     print_comparison(rows, console.rich_console(file=stream))
-    shown = (*stream.getvalue().splitlines(), *regression.lines(judgements or ()))
+    shown = (*stream.getvalue().splitlines(), *history.judgement_lines(judgements or ()))
     return "".join(f"{line.rstrip()}\n" for line in shown)
 
 

@@ -31,7 +31,7 @@ from envbuilder.packages import mnist
 from envbuilder.verify import page as report_page
 from envbuilder.verify import parallel, start
 from envbuilder.verify.figures import print_verdict
-from envbuilder.verify.report import history, model, regression, speed
+from envbuilder.verify.report import history, model, speed
 from envbuilder.verify.run import Job, examine, unfinished
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Expected
+    from envbuilder.verify.report.history import Yardstick
     from envbuilder.verify.report.model import Report
-    from envbuilder.verify.report.regression import Yardstick
 
 
 def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
@@ -209,7 +209,7 @@ def _judged(
 ) -> dict[str, Any]:
     """Return a report with its comparison, or without one if the two cannot be compared."""
     try:
-        return regression.judge(report, yardstick, max_slowdown)
+        return history.judge(report, yardstick, max_slowdown)
     except InvalidError as error:
         errors.append(error)
         return report
@@ -241,7 +241,7 @@ def _yardstick(
 ) -> Yardstick | None:
     if max_slowdown is not None and against is None:
         raise InvalidError("--max-slowdown needs a report to compare with", "Add --against.")
-    return regression.yardstick(against, settings.reports_dir) if against is not None else None
+    return history.yardstick(against, settings.reports_dir) if against is not None else None
 
 
 def _write(

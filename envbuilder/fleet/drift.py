@@ -15,7 +15,7 @@ from envbuilder.core import text
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import amount, counted
 from envbuilder.fleet.model import PROVEN, Entry, NodeName, Outcome, RunId, Summary
-from envbuilder.verify.report.regression import MAX_SLOWDOWN
+from envbuilder.verify.report.history import MAX_SLOWDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

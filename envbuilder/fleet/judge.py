@@ -27,8 +27,7 @@ from envbuilder.fleet.model import (
     RunId,
 )
 from envbuilder.verify.report import model
-from envbuilder.verify.report.comparison import epoch_seconds
-from envbuilder.verify.report.regression import MAX_SLOWDOWN
+from envbuilder.verify.report.history import MAX_SLOWDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -207,7 +206,7 @@ def of_report(promise: Promise, job: str, report: model.Report, given: int | Non
 
     `given` is how many GPUs the scheduler says, in the job, that it gave; None if it says nothing.
     """
-    first, warm = epoch_seconds(report)
+    first, warm = report.epoch_seconds
     outcome, detail = _of_report(report)
     covered = _gpus(report)
     if outcome in PROVEN:

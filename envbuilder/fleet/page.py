@@ -35,7 +35,7 @@ from envbuilder.fleet.model import (
     named,
 )
 from envbuilder.verify.page import position, templates
-from envbuilder.verify.report.regression import MAX_SLOWDOWN
+from envbuilder.verify.report.history import MAX_SLOWDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -34,7 +34,7 @@ def figures(report: Report) -> list[Fact]:
     """Return the key figures."""
     training, last = report.training, report.epochs[-1] if report.epochs else None
     doubt = "" if report.speed_counts else "speed not judged"
-    first, warm = comparison.epoch_seconds(report)
+    first, warm = report.epoch_seconds
     facts: list[Fact] = []
     if first is not None:
         count = len(report.epochs) - 1

@@ -6,7 +6,6 @@ import csv
 import io
 import math
 import re
-import statistics
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -14,13 +13,12 @@ from msgspec import Struct
 
 from envbuilder.core import console
 from envbuilder.core.text import amount, escaped_markdown, memory, percent, printable, times
-from envbuilder.payload.numerics.precision import effective
+from envbuilder.verify.report.model import plausible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from envbuilder.verify.report.history import StoredReport
-    from envbuilder.verify.report.model import Measured, Report
 
 STANDARD = (60_000, "float32")
 """Training images and precision of the epoch that is commonly published."""
@@ -104,9 +102,9 @@ def rows(reports: Iterable[StoredReport]) -> tuple[Row, ...]:
 def _row(stored: StoredReport) -> Row:
     report = stored.report
     device = report.device
-    first, warm = epoch_seconds(report) if device.used == device.requested else (None, None)
+    first, warm = report.epoch_seconds if device.used == device.requested else (None, None)
     on_cpu = device.requested == "cpu"
-    cpu = first if on_cpu else _positive(report.baseline_seconds())
+    cpu = first if on_cpu else plausible(report.baseline_seconds())
     device_seconds = None if on_cpu else first
     return Row(
         file=printable(stored.path.name),
@@ -118,7 +116,7 @@ def _row(stored: StoredReport) -> Row:
         framework=printable(
             " ".join(filter(None, (report.framework.name, report.framework.version)))
         ),
-        precision=precision(report),
+        precision=report.effective_precision,
         images=report.dataset.train,
         quick=report.partial,
         epochs=len(report.epochs),
@@ -126,10 +124,10 @@ def _row(stored: StoredReport) -> Row:
         accelerator_seconds=device_seconds,
         warm_seconds=warm,
         speedup=cpu / device_seconds if cpu and device_seconds else None,
-        images_per_second=_positive(report.epochs[-1].samples_per_second) if first else None,
+        images_per_second=plausible(report.epochs[-1].samples_per_second) if first else None,
         accuracy=_share(report.epochs[-1].accuracy) if report.epochs else None,
         peak_bytes=report.measurements.peak_memory_bytes if report.measurements else None,
-        start_seconds=_positive(report.training.cold_start_seconds) if report.training else None,
+        start_seconds=plausible(report.training.cold_start_seconds) if report.training else None,
         status=report.status,
         speed=report.speed if report.speed_counts else "not_judged",
     )
@@ -139,26 +137,6 @@ def _date(time: str) -> str:
     """Return the date of a time such as 20261122T091500Z; empty if it has another form."""
     match = re.fullmatch(r"(\d{4})(\d{2})(\d{2})T\d{6}Z", time)
     return "-".join(match.groups()) if match else ""
-
-
-def epoch_seconds(measured: Measured) -> tuple[float | None, float | None]:
-    """Return the seconds of the first epoch and the median of the later, warm ones, or None."""
-    seconds = [s for e in measured.epochs if (s := _positive(e.seconds)) is not None]
-    if not seconds or len(seconds) != len(measured.epochs):
-        return None, None
-    return seconds[0], statistics.median(seconds[1:]) if seconds[1:] else None
-
-
-def precision(report: Report) -> str:
-    """Return the effective precision, such as "float32" or "tf32"; empty if not reported."""
-    if report.precision is None:
-        return ""
-    return printable(effective(msgspec.to_builtins(report.precision)))
-
-
-def _positive(seconds: float | None) -> float | None:
-    """Return a duration if it is plausible and positive, else None."""
-    return seconds if seconds is not None and 0 < seconds < 1e18 else None
 
 
 def _share(value: float | None) -> float | None:

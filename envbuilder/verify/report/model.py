@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec import Meta, Struct
 from envbuilder.core import decoding, files
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
+from envbuilder.payload.numerics.precision import effective
 from envbuilder.verify.report.measurements import (
     Artifact,
     Contention,
@@ -192,6 +194,21 @@ class Measured(Struct, frozen=True, kw_only=True):
         """Return whether it trained on a subset, as requested or for lack of the full data."""
         return self.quick or self.dataset.subset
 
+    @property
+    def epoch_seconds(self) -> tuple[float | None, float | None]:
+        """Return the seconds of the first epoch and the median of the later, warm ones, or None."""
+        seconds = [s for e in self.epochs if (s := plausible(e.seconds)) is not None]
+        if not seconds or len(seconds) != len(self.epochs):
+            return None, None
+        return seconds[0], statistics.median(seconds[1:]) if seconds[1:] else None
+
+    @property
+    def effective_precision(self) -> str:
+        """Return the effective precision, such as "float32" or "tf32"; empty if not reported."""
+        if self.precision is None:
+            return ""
+        return printable(effective(msgspec.to_builtins(self.precision)))
+
     def baseline_seconds(self) -> float | None:
         """Return how long the baseline's epoch took; None without a baseline or a number."""
         return self.baseline.seconds if self.baseline else None
@@ -224,6 +241,11 @@ class Report(Measured, frozen=True, kw_only=True):
     def speed_counts(self) -> bool:
         """Return whether its times may be compared; true for reports that say nothing of it."""
         return self.speed == "judged" or (self.speed is None and self.speed_reason is None)
+
+
+def plausible(seconds: float | None) -> float | None:
+    """Return a duration if it is plausible and positive, else None."""
+    return seconds if seconds is not None and 0 < seconds < 1e18 else None
 
 
 def restored(report: Any) -> Any:

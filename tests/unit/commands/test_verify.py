@@ -348,7 +348,7 @@ def test_a_failed_verification_needs_no_second_reason(payload: Payload, capsys: 
 
 
 def test_the_default_is_what_the_help_says(payload: Payload, capsys: Shown) -> None:
-    from envbuilder.verify.report import regression as against
+    from envbuilder.verify.report import history as against
 
     assert run("--help") == 0
     assert f"[default: {against.MAX_SLOWDOWN}]" in " ".join(capsys.readouterr().out.split())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import drift
 from envbuilder.fleet.model import OUTCOMES, PROVEN
-from envbuilder.verify.report.regression import MAX_SLOWDOWN
+from envbuilder.verify.report.history import MAX_SLOWDOWN
 from tests.support.fleet_runs import earlier, entry, group, summary, unreported
 
 

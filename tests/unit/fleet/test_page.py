@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from envbuilder.fleet import drift, page
 from envbuilder.fleet.model import MARKS, OUTCOMES, TONES, Group
 from envbuilder.fleet.page import HIGHEST, MOST_OUTLIERS, strips
-from envbuilder.verify.report.regression import MAX_SLOWDOWN
+from envbuilder.verify.report.history import MAX_SLOWDOWN
 from tests.support.colours import BLINDNESS, contrast, difference, scheme
 from tests.support.fleet_runs import earlier, entry, summary, unreported
 from tests.support.pages import POLICY, Seen

@@ -18,7 +18,6 @@ from envbuilder.verify.report import (
     consistency,
     history,
     model,
-    regression,
     speed,
 )
 from envbuilder.verify.report.history import StoredReport
@@ -53,7 +52,7 @@ RANKS = ("failed", "warning", "passed")
 def rank(report: model.Report) -> int:
     """How `--against` judges a report; refused: 0."""
     try:
-        return 1 + RANKS.index(regression.compare(report, EARLIER, 1.3, named=False).status)
+        return 1 + RANKS.index(history.compare(report, EARLIER, 1.3, named=False).status)
     except InvalidError:
         return 0
 
@@ -75,7 +74,7 @@ def merits(data: dict[str, Any], epochs: int) -> dict[str, int]:
     out = io.StringIO()
     figures.print_verdict(report, rich.console.Console(file=out, width=80))
     assert "None" not in out.getvalue()
-    (judgement,) = regression.judge_all([stored], {"report.json": EARLIER})
+    (judgement,) = history.judge_all([stored], {"report.json": EARLIER})
     return {
         "passed": report.status == "passed",
         "believed": believed(report, epochs),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import cli
-from envbuilder.verify.report import regression
+from envbuilder.verify.report import history
 from tests.support.reports import epoch, loaded, written
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ SLOW = {"training__epochs": [epoch(40.0)]}
 
 def judge(new: dict[str, Any], before: dict[str, Any]) -> tuple[str, str]:
     earlier = loaded("cpu.json", **before)
-    (judgement,) = regression.judge_all([loaded("cpu.json", **new)], {"cpu.json": earlier})
+    (judgement,) = history.judge_all([loaded("cpu.json", **new)], {"cpu.json": earlier})
     return judgement.status, judgement.detail
 
 
@@ -50,13 +50,13 @@ def test_another_machine_is_not_compared() -> None:
 def test_what_failed_and_what_is_new_is_not_compared() -> None:
     assert judge({**SLOW, "status": "failed", "reasons": ["x"]}, FAST)[0] == "skipped"
     assert judge(SLOW, {**FAST, "status": "failed", "reasons": ["x"]})[0] == "skipped"
-    (judgement,) = regression.judge_all([loaded("new.json")], {"cpu.json": loaded("cpu.json")})
+    (judgement,) = history.judge_all([loaded("new.json")], {"cpu.json": loaded("cpu.json")})
     assert (judgement.report, judgement.status) == ("new.json", "skipped")
 
 
 def test_no_name_breaks_the_markdown_table() -> None:
-    (judgement,) = regression.judge_all([loaded("a|b<c>.json")], {})
-    assert r"| a\|b\<c\>.json | not compared |" in regression.markdown([judgement])
+    (judgement,) = history.judge_all([loaded("a|b<c>.json")], {})
+    assert r"| a\|b\<c\>.json | not compared |" in history.judgement_table([judgement])
 
 
 def run(*arguments: object) -> object:

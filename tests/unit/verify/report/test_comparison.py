@@ -18,7 +18,7 @@ from envbuilder import cli
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.verify import page
-from envbuilder.verify.report import comparison, history, regression
+from envbuilder.verify.report import comparison, history
 from tests.support.reports import CUDA, epoch, loaded, whole, written
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def test_a_table_that_cannot_be_written_is_1(
 
 
 def judged(new: dict[str, Any], earlier: StoredReport) -> dict[str, Any]:
-    return regression.judge(new, regression.Yardstick(folder=Path(), named=earlier), 1.3)
+    return history.judge(new, history.Yardstick(folder=Path(), named=earlier), 1.3)
 
 
 def seconds(*values: float) -> list[dict[str, Any]]:
@@ -366,7 +366,7 @@ def test_accuracy(before: list[Any], now: list[Any], status: str) -> None:
 def test_another_kind_is_compared_only_when_it_was_named(changes: Any, said: str) -> None:
     old = loaded("old.json", **changes)
     with pytest.raises(InvalidError, match=re.escape(said)) as caught:
-        regression.compare(loaded().report, old, 1.3, named=False)
+        history.compare(loaded().report, old, 1.3, named=False)
     assert "--against old.json" in caught.value.hint
     result = judged(whole(), old)
     assert result["status"] == "passed"
@@ -396,7 +396,7 @@ def test_other_digits_are_never_compared(changes: Any) -> None:
 def test_a_bad_report_is_no_yardstick(tmp_path: Path, changes: Any, said: str) -> None:
     path = written(tmp_path / "old.json", **changes)
     with pytest.raises(InvalidError, match=said):
-        regression.yardstick(str(path), tmp_path)
+        history.yardstick(str(path), tmp_path)
 
 
 def test_equal_machines_are_told_apart(tmp_path: Path, capsys: Shown) -> None:
