@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
 """Folders, separated as in PATH, whose files are trusted regardless of their owner."""

@@ -8,14 +8,12 @@ from __future__ import annotations
 import configparser
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from envbuilder.core.errors import InvalidError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 SECTIONS = ("global", "install")
 """The sections that apply to `pip install`; the later one wins, regardless of the file."""

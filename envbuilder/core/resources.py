@@ -6,13 +6,11 @@ points into the checkout even if an editable install left stale copies in site-p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import envbuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _cached: Any = None
 _PACKAGE = Path(envbuilder.__file__).resolve().parent

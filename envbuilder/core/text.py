@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _COMMAND = re.compile(r"`[^`]*`")
 _PROOF = ". Proof: "

@@ -11,14 +11,12 @@ import contextlib
 import os
 import re
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _FAMILIES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 SETTINGS = frozenset(

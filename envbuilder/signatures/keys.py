@@ -9,16 +9,14 @@ from __future__ import annotations
 import hashlib
 import re
 import stat
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.settings import is_key_text
 from envbuilder.core.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 LARGEST = 1 << 16
 """Maximum bytes of a key file; those of the supported kinds have less than 500."""

@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """Where engines look unless they are configured otherwise."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _PROCESSES, _PROCESSES_PER_CPU = 4096, 128

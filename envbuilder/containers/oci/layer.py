@@ -12,8 +12,9 @@ import hashlib
 import os
 import stat
 import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, Literal, Protocol
+from typing import IO, BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
@@ -21,9 +22,6 @@ from envbuilder.containers.oci.layout import LAYER_ZSTD, Bytes, Descriptor
 from envbuilder.core import archives, parallel, types
 from envbuilder.core.archives import Folders, Tar, path_objection
 from envbuilder.core.errors import BuildError, InvalidError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 Kind = Literal["file", "folder", "link"]
 _TYPES = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}

@@ -9,16 +9,13 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DEFAULT_HOST = "docker.io"
 DEFAULT_TAG = "latest"
