@@ -80,7 +80,7 @@ def attached(to: Connection, digest: types.Digest) -> tuple[Descriptor, ...]:
     return ()
 
 
-def pull(server: FakeRegistry, wanted: str, folder: Path) -> registry.Pulled:
+def pull(server: FakeRegistry, wanted: str, folder: Path) -> int:
     layout = Layout.create(folder)
     return registry.pull(connect(server), wanted, layout, "linux/amd64", SILENT)
 

@@ -60,15 +60,6 @@ _WRITES = 3
 _NO_LISTS = (400, 404, 405, 501)
 
 
-class Pulled(Struct, frozen=True, kw_only=True):
-    """The result of a pull."""
-
-    image: Descriptor
-    """The manifest of the platform's image."""
-    bytes: int
-    """Bytes of blobs transferred."""
-
-
 class Pushed(Struct, frozen=True, kw_only=True):
     """The result of a push."""
 
@@ -95,11 +86,12 @@ def pull(
     layout: Layout,
     platform: types.Platform,
     progress: Progress,
-) -> Pulled:
-    """Pull the image of one platform into a layout; `reference` is a digest or a tag.
+) -> int:
+    """Pull the image of one platform into a layout; return the bytes of blobs transferred.
 
-    Of an index, only this platform's image is pulled; the index itself is kept as a blob, so that
-    its digest can be checked later. Blobs already in the layout are checked and not pulled again.
+    `reference` is a digest or a tag. Of an index, only this platform's image is pulled; the index
+    itself is kept as a blob, so that its digest can be checked later. Blobs already in the layout
+    are checked and not pulled again.
     Raise `BuildError` if the pull fails, `WrongHashError` for bytes that do not match their digest,
     `InvalidError` if there is no image for the platform.
     """
@@ -128,7 +120,7 @@ def pull(
         (layout.folder / "partial").rmdir()
     # Last: an image that is listed is complete.
     layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(*others, image)))
-    return Pulled(image=image, bytes=sum(brought))
+    return sum(brought)
 
 
 def push(
