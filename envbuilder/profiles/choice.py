@@ -128,7 +128,7 @@ def choose_best(
     profiles: Sequence[Profile],
     host: Host,
     *,
-    locks: Locks | None = None,
+    locks: Locks,
     backend: str | None = None,
 ) -> Choice:
     """Return the profile to use on a host, of some that bring the same framework.
@@ -143,9 +143,8 @@ def choose_best(
     those without a usable lock in `locks`.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
-    known_locks = locks or {}
-    judged = {p.name: judge_backends(p, host, known_locks.get(p.name)) for p in profiles}
-    fits = {p.name: _fit_locked(p, host, locks, backend, judged[p.name]) for p in profiles}
+    judged = {p.name: judge_backends(p, host, locks.get(p.name)) for p in profiles}
+    fits = {p.name: _fit_locked(p, host, locks.get(p.name), backend, judged) for p in profiles}
     certain = [p for p in ordered if fits[p.name].verdict == "fits"]
     unsure = [p for p in ordered if fits[p.name].verdict == "warnings"]
     unsure.sort(key=lambda p: 0 if fits[p.name].lacks_engine else 1 + (p.accelerator != "cpu"))
@@ -176,16 +175,16 @@ def workarounds(choice: Choice) -> tuple[str, ...]:
 def _fit_locked(
     profile: Profile,
     host: Host,
-    locks: Locks | None,
+    lock: Lock | None,
     backend: str | None,
-    judged: Sequence[BackendFit],
+    judged: Mapping[str, tuple[BackendFit, ...]],
 ) -> Fit:
-    lock = locks.get(profile.name) if locks is not None else None
-    result = judge(profile, host, lock=lock, backend=backend, judged=judged)
-    if locks is None or (lock is not None and lock.state != "unlocked"):
-        return result
+    """Return how a profile fits a host; it does not without a usable lock."""
+    fit = judge(profile, host, lock=lock, backend=backend, judged=judged[profile.name])
+    if lock is not None and lock.state != "unlocked":
+        return fit
     reason = f"it has no lock: run `envbuilder lock --profile {profile.name}`"
-    rest = result.reasons if result.verdict == "no" else ()
+    rest = fit.reasons if fit.verdict == "no" else ()
     return Fit(profile=profile.name, verdict="no", reasons=(*rest, reason))
 
 

@@ -33,7 +33,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def chosen(variable: str) -> str | None:
     found = target.find(None, {target.GPU_VARIABLE: variable})
-    return choose_best(PROFILES, found).profile
+    return choose_best(PROFILES, found, locks=host_trees.locks()).profile
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,20 @@ import pytest
 from envbuilder.core import resources
 from envbuilder.core.errors import HostError
 from envbuilder.host.model import Cpu, Gpu, Host
-from envbuilder.profiles.choice import choose_best, require_host
+from envbuilder.profiles.choice import Choice, choose_best, require_host
 from envbuilder.profiles.fit import judge
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Requires
 from tests.support import host_trees
 from tests.support.host_trees import PROFILES, profile
+from tests.support.tools import lock_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from envbuilder.core import types
+    from envbuilder.profiles.profile import Profile
 
 LINUX = Host(os="linux", machine="x86_64", platform="linux/amd64", cpu=Cpu(flags=("avx2",)))
 ADA = Gpu(
@@ -37,6 +40,11 @@ SHIPPED = Library((resources.profiles_dir(),))
 
 def with_gpu(*gpus: Gpu, **changes: object) -> Host:
     return msgspec.structs.replace(LINUX, gpus=gpus, **changes)
+
+
+def best(profiles: Sequence[Profile], host: Host) -> Choice:
+    """Choose among profiles whose locks say nothing of the host."""
+    return choose_best(profiles, host, locks={p.name: lock_of() for p in profiles})
 
 
 def changed(gpu: Gpu, **changes: object) -> Gpu:
@@ -126,15 +134,15 @@ RTX_5090 = changed(ADA, name="RTX 5090", sm="12.0", bus="0000:41:00.0")
 
 def test_a_profile_for_all_gpus_takes_precedence_and_unusable_ones_do_not_count() -> None:
     away = changed(P100, state="present", detail="No kernel driver has it.")
-    assert choose_best(PROFILES, with_gpu(ADA, P100)).profile == "cuda-legacy"
-    choice = choose_best(PROFILES, with_gpu(away, ADA))
+    assert best(PROFILES, with_gpu(ADA, P100)).profile == "cuda-legacy"
+    choice = best(PROFILES, with_gpu(away, ADA))
     assert choice.profile == "cuda"
     assert not any(fit.environment for fit in choice.fits)
 
 
 @pytest.mark.parametrize("gpus", [(P100, RTX_5090), (RTX_5090, P100)])
 def test_gpus_that_do_not_work_are_hidden(gpus: tuple[Gpu, ...]) -> None:
-    choice = choose_best(PROFILES, with_gpu(*gpus))
+    choice = best(PROFILES, with_gpu(*gpus))
     fits = {fit.profile: fit for fit in choice.fits}
     assert choice.profile == "cuda"
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -233,9 +241,9 @@ def test_a_refusal_names_all_reasons_and_what_would_fit() -> None:
 
 
 def test_the_reason_says_what_may_work_too(tmp_path: Path) -> None:
-    unlisted = choose_best(PROFILES, host_trees.probed(tmp_path / "a", "nvidia-unlisted"))
+    unlisted = best(PROFILES, host_trees.probed(tmp_path / "a", "nvidia-unlisted"))
     assert "cuda may run too" in unlisted.reason
-    vm = choose_best(PROFILES, host_trees.probed(tmp_path / "b", "epyc-vm"))
+    vm = best(PROFILES, host_trees.probed(tmp_path / "b", "epyc-vm"))
     assert vm.reason == (
         "no accelerator fits this host; zendnn fits too, which speeds up inference, not training"
     )
@@ -246,16 +254,16 @@ def test_opt_in_profiles_and_the_order_of_a_users_own() -> None:
     opt_in = [msgspec.structs.replace(p, opt_in=True) for p in PROFILES if p.name == "cuda"]
     own = [profile("cuda", name=n) for n in ("b-gpu", "a-gpu")]
     rest = [p for p in PROFILES if p.name != "cuda"]
-    assert choose_best([*own, *PROFILES], host).profile == "cuda"
-    assert choose_best([*own, *opt_in, *rest], host).profile == "cuda-legacy"
+    assert best([*own, *PROFILES], host).profile == "cuda"
+    assert best([*own, *opt_in, *rest], host).profile == "cuda-legacy"
     rest = [p for p in rest if p.name != "cuda-legacy"]
-    assert choose_best([*own, *opt_in, *rest], host).profile == "a-gpu"
-    assert choose_best([profile("cpu", name="a-cpu"), *PROFILES], LINUX).profile == "cpu"
+    assert best([*own, *opt_in, *rest], host).profile == "a-gpu"
+    assert best([profile("cpu", name="a-cpu"), *PROFILES], LINUX).profile == "cpu"
 
 
 def test_nothing_to_choose() -> None:
     other = Host(os="other", machine="riscv64")
-    choice = choose_best(PROFILES, other)
+    choice = best(PROFILES, other)
     assert choice.profile is None
     assert all(f.verdict == "no" for f in choice.fits)
 

@@ -41,7 +41,7 @@ def test_a_recording_s_yaml_can_be_planted_again() -> None:
         files={"a": "text\n", "b": "", "c": "ends\n\n"},
         nodes={"dev/kfd": True},
     )
-    choice = choose_best(host_trees.PROFILES, system.decide(read, {}))
+    choice = choose_best(host_trees.PROFILES, system.decide(read, {}), locks=host_trees.locks())
     data = record.recording(read, Scrubber())
     found = yaml.safe_load(record_host.as_yaml(data, choice))
     assert {key: found.get(key) or {} for key in ("files", "nodes")} == {
