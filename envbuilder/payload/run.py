@@ -67,9 +67,8 @@ class Run:
 
     def count(self, name: str, framework: Framework, before: contention.Reading) -> None:
         """Record what competed for the processor since ``before``."""
-        on_cpu = framework.accelerator == "cpu"
-        limits = contention.limits(framework.threads()["framework"] if on_cpu else None)
-        self.disturbances[name] = contention.between(before, contention.read(), limits)
+        workers = framework.threads()["framework"] if framework.accelerator == "cpu" else None
+        self.disturbances[name] = contention.between(before, contention.read(), workers)
 
     def report(self) -> Dict[str, Any]:
         """Return the report, with all of its keys whatever happened."""

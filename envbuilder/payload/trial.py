@@ -82,8 +82,8 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
     job = _job(torch, setting)
     counted = contention.read()
     rates, loss = _train(job, setting, feed)
-    limits = contention.limits(torch.get_num_threads() if setting.device == "cpu" else None)
-    meanwhile = contention.between(counted, contention.read(), limits)
+    workers = torch.get_num_threads() if setting.device == "cpu" else None
+    meanwhile = contention.between(counted, contention.read(), workers)
     accuracy = train.accuracy(job, eager.tensors(torch, data.test.first(TESTED), setting.device))
     dtypes = [] if setting.compile_backend else _dtypes(job, setting, data)
     # Preparation before the loop counts as part of an image's time, as it does in an epoch.

@@ -21,8 +21,7 @@ def wait_until_quiet(seconds: float) -> str:
 
 def _share_of_others() -> float:
     """How much of the CPUs' time others take; 0 where that is not counted."""
-    limits = contention.limits(None)
     before = contention.read()
     time.sleep(_GLANCE_SECONDS)
-    counted = contention.between(before, contention.read(), limits)
-    return (counted["other_seconds"] or 0.0) / (counted["seconds"] * limits.cpus)
+    counted = contention.between(before, contention.read(), None)
+    return (counted["other_seconds"] or 0.0) / (counted["seconds"] * counted["cpus"])

@@ -27,18 +27,6 @@ BUSY = (1, 2, 3, 6, 7)
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What this process may use: CPUs, a quota in CPUs, and the threads that share the work.
-
-    ``threads`` is None if an accelerator does the work, or if torch is not loaded.
-    """
-
-    threads: Optional[int]
-    cpus: int
-    quota: Optional[float]
-
-
-@dataclass(frozen=True)
 class Reading:
     """All counters at one moment, in seconds or as numbers; None if the system has none."""
 
@@ -51,12 +39,6 @@ class Reading:
     steal: Optional[float] = None
     busy: Optional[float] = None
     switches: Optional[int] = None
-
-
-def limits(workers: Optional[int]) -> Limits:
-    """Return the limits of this process now; ``workers`` compute on the CPU, None elsewhere."""
-    facts = threads.fetch()
-    return Limits(workers, facts.affinity, facts.quota)
 
 
 def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) -> Reading:
@@ -88,8 +70,12 @@ def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) ->
     )
 
 
-def between(before: Reading, after: Reading, limits: Limits) -> Dict[str, Any]:
-    """Return what happened between two readings, as it appears in the report."""
+def between(before: Reading, after: Reading, workers: Optional[int]) -> Dict[str, Any]:
+    """Return what happened between two readings, as it appears in the report.
+
+    ``workers`` is the number of threads that share the work, None if an accelerator does it.
+    """
+    limits = threads.fetch()
     pairs = {
         "seconds": (before.counter, after.counter),
         "cpu_seconds": (before.cpu, after.cpu),
@@ -102,8 +88,8 @@ def between(before: Reading, after: Reading, limits: Limits) -> Dict[str, Any]:
     }
     busy = _difference(before.busy, after.busy)
     return {
-        "threads": limits.threads,
-        "cpus": limits.cpus,
+        "threads": workers,
+        "cpus": limits.affinity,
         "quota": limits.quota,
         **{name: _difference(*pair) for name, pair in pairs.items()},
         # Ticks are counted in hundredths of a second, this process's time in nanoseconds.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envbuilder.payload.machine import contention, threads
-from envbuilder.payload.machine.contention import Limits, Reading, between, read
+from envbuilder.payload.machine.contention import Reading, between, read
 
 RECORDED = Path(__file__).with_name("pressure")
 CPUS = frozenset({0, 1})
@@ -20,7 +20,7 @@ def machine(name: str) -> Reading:
 
 def counted(name: str) -> dict[str, Any]:
     """What happened between two recorded moments, but for what this process itself counts."""
-    facts = between(machine(f"{name}-before"), machine(f"{name}-after"), Limits(2, 2, None))
+    facts = between(machine(f"{name}-before"), machine(f"{name}-after"), 2)
     ours = {"seconds", "cpu_seconds", "involuntary_switches", "threads", "cpus", "quota"}
     ours |= {"other_seconds"}
     return {key: value for key, value in facts.items() if key not in ours}
@@ -56,14 +56,17 @@ def test_version_1_counts_nanoseconds_and_no_pressure() -> None:
     }
 
 
-def test_a_system_without_these_files_counts_what_a_process_knows(tmp_path: Path) -> None:
+def test_a_system_without_these_files_counts_what_a_process_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "fetch", lambda: threads.CpuFacts(4, 1.5, 4))
     before = read(tmp_path, CPUS)
     sum(range(100_000))
-    facts = between(before, read(tmp_path, CPUS), Limits(2, 2, 1.5))
+    facts = between(before, read(tmp_path, CPUS), 2)
     assert facts["seconds"] > 0
     assert facts["cpu_seconds"] >= 0
     assert facts["involuntary_switches"] >= 0
-    assert (facts["threads"], facts["cpus"], facts["quota"]) == (2, 2, 1.5)
+    assert (facts["threads"], facts["cpus"], facts["quota"]) == (2, 4, 1.5)
     absent = {k for k, v in facts.items() if v is None}
     assert absent == {
         *("pressure_seconds", "cgroup_pressure_seconds", "steal_seconds"),
@@ -73,9 +76,7 @@ def test_a_system_without_these_files_counts_what_a_process_knows(tmp_path: Path
 
 def test_a_counter_that_runs_backwards_counts_nothing() -> None:
     """As steal does when a virtual machine moves."""
-    facts = between(
-        Reading(counter=1.0, cpu=1.0, steal=9.0), Reading(2.0, 1.5, steal=1.0), Limits(1, 1, None)
-    )
+    facts = between(Reading(counter=1.0, cpu=1.0, steal=9.0), Reading(2.0, 1.5, steal=1.0), 1)
     assert facts["steal_seconds"] == 0
 
 
@@ -88,9 +89,9 @@ def test_only_the_cpus_of_the_process_count() -> None:
 
 def test_what_others_worked_is_all_work_but_our_own() -> None:
     before, after = Reading(1.0, 10.0, busy=100.0), Reading(11.0, 28.0, busy=119.5)
-    assert between(before, after, Limits(2, 2, None))["other_seconds"] == 1.5
+    assert between(before, after, 2)["other_seconds"] == 1.5
     # Ticks are coarse: our own time may come out longer than that of all.
-    assert between(before, Reading(2.0, 12.0, busy=101.9), Limits(2, 2, None))["other_seconds"] == 0
+    assert between(before, Reading(2.0, 12.0, busy=101.9), 2)["other_seconds"] == 0
 
 
 @pytest.mark.parametrize(
@@ -108,9 +109,3 @@ def test_throttling_that_is_not_counted_is_none(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "cpu0 1 2 3", "cpu0 1 2 3 4 5 6 7 x"])
 def test_steal_that_is_not_counted_is_none(text: str) -> None:
     assert contention.parse_ticks(text, CPUS, 100, (contention.STEAL,)) is None
-
-
-def test_threads_belong_to_work_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "fetch", lambda: threads.CpuFacts(4, 2.5, 4))
-    assert contention.limits(3) == Limits(3, 4, 2.5)
-    assert contention.limits(None) == Limits(None, 4, 2.5)
