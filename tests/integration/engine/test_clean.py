@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.containers.engine.interface import LABEL
+from envbuilder.containers.engine.interface import LABEL, Engine
 from tests.integration.conftest import TINY, Cli, locked
 from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from envbuilder.containers.engine.interface import Engine
 
 
 @pytest.fixture

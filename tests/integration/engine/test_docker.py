@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from envbuilder.build.image import records as images
+from envbuilder.containers.engine.interface import LABEL, Engine
+from envbuilder.containers.oci import archive, reference
+from envbuilder.containers.registry.connection import Connection
+from envbuilder.core import archives
 from envbuilder.payload.report import UNREPEATED
+from tests.integration.conftest import Cli, locked, start
+from tests.integration.engine.conftest import PODMAN_BASE
+from tests.support import canaries, small_profiles
+from tests.support.canaries import LOGIN, Machine
 
 if TYPE_CHECKING:
-    from envbuilder.containers.engine.interface import Engine
-    from tests.integration.conftest import Cli
+    from collections.abc import Callable, Iterator
+
+    from tests.support.registry_server import Registry
+
+    Build = Callable[..., dict[str, Any]]
 
 LOOK = (
     "id -u; echo $OMP_NUM_THREADS; ls -A /tmp;"
@@ -241,3 +256,202 @@ def test_clean_removes_only_what_is_ours(
     assert image["artifact"]["ref"] in listed
     assert base_image not in listed
     assert real_engine.image(image["artifact"]["ref"]) is not None
+
+
+@pytest.fixture
+def name() -> str:
+    return f"named-{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def build(tmp_path: Path, session_environment: dict[str, str], name: str) -> Build:
+    """`build(number, options…)`: build from one of two locks; return what it reports."""
+    wheels = small_profiles.lay(tmp_path, name)
+    variables = {**session_environment, "PIP_FIND_LINKS": str(wheels)}
+    profile, requirement = tmp_path / "profiles" / f"{name}-0.yaml", "small-0==1.0"
+    locks = []
+    for text in (profile.read_text(), profile.read_text().replace(requirement, "small-1==1.0")):
+        profile.write_text(text)
+        lock = locked(tmp_path, f"{name}-0", variables)
+        locks.append((text, lock.read_text()))
+
+    def run(number: int, *options: str, **environment: str) -> dict[str, Any]:
+        for path, text in zip((profile, lock), locks[number], strict=True):
+            path.write_text(text)
+        words = ("build", "--profile", f"{name}-0", "--python-version", "3.11", "--json")
+        done = start((*words, *options), {**variables, **environment}, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        read: dict[str, Any] = json.loads(done.stdout)
+        return read
+
+    return run
+
+
+@pytest.fixture(params=["docker", "podman"])
+def engine(
+    request: pytest.FixtureRequest, name: str, build: Build
+) -> Iterator[tuple[Any, tuple[str, ...], dict[str, str]]]:
+    """An engine, the options for its images, and the variables with which it is used."""
+    options = ("--backend", "docker", "--builder", "layers", "--base-image")
+    if request.param == "docker":
+        engine, variables = request.getfixturevalue("real_engine"), dict[str, str]()
+        options = (*options, request.getfixturevalue("base_image"))
+    else:
+        engine = request.getfixturevalue("engine_of_podman")
+        options, variables = (*options, PODMAN_BASE), request.getfixturevalue("alone")
+    yield engine, options, variables
+    for image in engine.labelled():
+        if image.labels.get(f"{LABEL}profile") == f"{name}-0":
+            for tag in image.tags:
+                engine.remove(tag)
+
+
+def test_names_in_an_engine(
+    build: Build, name: str, engine: tuple[Any, tuple[str, ...], dict[str, str]]
+) -> None:
+    there, options, variables = engine
+    first, second = (build(number, *options, **variables) for number in (0, 1))
+    assert first["fingerprint"] != second["fingerprint"]
+    for number, expected in ((1, second), (0, first)):
+        again = build(number, *options, "--tag", f"me/{name}", **variables)
+        assert again["status"] == "reused"
+        names = (expected["artifact"]["ref"], f"envbuilder/{name}-0:latest", f"me/{name}")
+        images = [there.image(n) for n in names]
+        assert {i.labels[f"{LABEL}fingerprint"] for i in images} == {expected["fingerprint"]}
+
+
+def test_names_on_disk_and_in_a_registry(
+    build: Build, base_image: str, registry: Registry, tmp_path: Path, name: str
+) -> None:
+    output, ref = tmp_path / "out.tar", f"{registry.host}/{name}:1"
+    for number, tag, status in ((0, "a", "built"), (0, "b", "built"), (0, "b", "reused")):
+        options = ("--base-image", base_image, "--output", str(output), "--tag", f"me/{tag}")
+        assert build(number, *options)["status"] == status
+        (held,) = archive.held(output)
+        assert {n for n in held.names if "/me/" in n} == {f"docker.io/me/{tag}"}
+    for number in (0, 1, 0):
+        artifact = build(number, "--base-image", base_image, "--push", ref)["artifact"]
+        found = Connection(reference.parse(ref), plain_http=True).find_manifest("1")
+        assert found
+        assert found[0].digest == artifact["manifest_digest"]
+
+
+TAG = "envbuilder-test/credentials:lab"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with canaries.machine(tmp_path) as made:
+        yield made
+
+
+def require_clean(client: Any, image: str, folder: Path) -> None:
+    """Raise if a layer, the history or a label of an image holds a canary."""
+    found = client.images.get(image)
+    assert not canaries.leaked(json.dumps([found.attrs, found.history()]).encode())
+    path = folder / "image.tar"
+    with path.open("wb") as out:
+        out.writelines(found.save())
+    with tarfile.open(path) as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            if content is None:
+                continue
+            assert not canaries.leaked(archives.unpacked(io.BytesIO(content.read())).read()), (
+                member.name
+            )
+
+
+@pytest.mark.parametrize("builder", ["layers", "buildkit"])
+def test_no_credential_gets_into_an_image(
+    machine: Machine, docker_client: Any, base_image: str, tmp_path: Path, builder: str
+) -> None:
+    assert machine.run("lock", "--profile", "lab").returncode == 0
+    build = ("build", "--profile", "lab", "--backend", "docker", "--builder", builder)
+    done = machine.run(*build, "--base-image", base_image, "--tag", TAG, "--json")
+    try:
+        assert done.returncode == 0, done.stderr
+        require_clean(docker_client, TAG, tmp_path)
+    finally:
+        assert machine.run("clean", "--yes").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_rendered_dockerfile_takes_a_login_as_a_secret(
+    machine: Machine, docker_client: Any, base_image: str, tmp_path: Path
+) -> None:
+    assert machine.run("lock", "--profile", "lab").returncode == 0
+    assert machine.run("render", "--profile", "lab", "-o", "image").returncode == 0
+    netrc = tmp_path / "netrc"
+    user, _, password = LOGIN.partition(":")
+    host = urlsplit(machine.index).hostname
+    netrc.write_text(f"machine {host} login {user} password {password}\n")
+
+    def docker(*options: str) -> subprocess.CompletedProcess[str]:
+        command = ("docker", "build", "--network", "host", "--no-cache", "--tag", TAG)
+        arguments = (f"BASE_IMAGE={base_image}", f"PIP_INDEX_URL={machine.index}")
+        return subprocess.run(
+            [*command, *(x for a in arguments for x in ("--build-arg", a)), *options, "image"],
+            env={**os.environ, "DOCKER_BUILDKIT": "1"},
+            cwd=machine.project,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    assert docker().returncode != 0  # the index is closed
+    done = docker("--secret", f"id=netrc,src={netrc}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    try:
+        require_clean(docker_client, TAG, tmp_path)
+    finally:
+        docker_client.images.remove(TAG, force=True)
+
+
+@pytest.fixture
+def prefix(docker_client: Any) -> Iterator[str]:
+    """What the names of the profiles begin with; their images are gone in the end."""
+    made = f"many-{secrets.token_hex(4)}"
+    yield made
+    for image in docker_client.api.images(filters={"label": [f"{LABEL}profile"]}):
+        if image["Labels"][f"{LABEL}profile"].startswith(made):
+            docker_client.images.remove(image["Id"], force=True, noprune=True)
+
+
+@pytest.mark.parametrize(
+    "copies",
+    [pytest.param(2, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.soak)],
+    ids=lambda copies: f"{copies * small_profiles.COUNT} builds",
+)
+def test_many_images_at_once_share_one_store_and_one_engine(
+    tmp_path: Path,
+    session_environment: dict[str, str],
+    base_image: str,
+    docker_client: Any,
+    prefix: str,
+    copies: int,
+) -> None:
+    wheels = small_profiles.lay(tmp_path, prefix)
+    environment = {**session_environment, "PIP_FIND_LINKS": str(wheels)}
+    for profile in small_profiles.names(prefix):
+        locked(tmp_path, profile, environment)
+    environment["ENVBUILDER_CACHE_DIR"] = str(tmp_path / "cache")
+    # Each folder of records gets each profile from two builds at the same time.
+    environments = [
+        {**environment, "ENVBUILDER_DATA_DIR": str(tmp_path / f"data-{copy // 2}")}
+        for copy in range(copies)
+    ]
+    options = ("--builder", "layers", "--base-image", base_image)
+    builds = small_profiles.build_at_once(tmp_path, environments, *options, prefix=prefix)
+    assert [b for b in builds if b.code != 0] == []
+    files = small_profiles.locked_files(tmp_path, prefix)
+    small_profiles.require_whole(tmp_path / "cache", files)
+
+    for profile in small_profiles.names(prefix):
+        built = [json.loads(b.stdout)["artifact"] for b in builds if b.profile == profile]
+        assert len({artifact["digest"] for artifact in built}) == 1, "the same bytes each time"
+        number = profile.rpartition("-")[2]
+        script = f"import small_common, small_{number}; assert small_{number}.HERE"
+        argv = ["python", "-c", script]
+        docker_client.containers.run(built[0]["ref"], argv, remove=True, network_disabled=True)

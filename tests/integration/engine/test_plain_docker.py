@@ -25,13 +25,12 @@ from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock
 from envbuilder.profiles import lock as lockfile
-from tests.integration.conftest import offer_of
+from tests.integration.conftest import Cli, offer_of
 from tests.support import index_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.integration.conftest import Cli
 
 pytestmark = pytest.mark.network
 TAG = "envbuilder-test/plain:cpu"

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from envbuilder.containers.engine import images as engines
-from envbuilder.containers.engine.interface import LABEL
+from envbuilder.containers.engine.interface import LABEL, Engine
 from envbuilder.containers.oci.layer import members
 from envbuilder.core import resources
 from envbuilder.core.files import file_sha256
@@ -27,7 +27,7 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import File
 from tests.conftest import missing
-from tests.integration.conftest import TINY
+from tests.integration.conftest import TINY, Cli
 from tests.support.surroundings import (
     FIVE,
     TWO,
@@ -42,9 +42,7 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Iterator, Sequence
 
-    from envbuilder.containers.engine.interface import Engine
     from envbuilder.containers.oci.layout import Layout
-    from tests.integration.conftest import Cli
 
 BUILDKIT = ("--backend", "docker", "--builder", "buildkit", "--base-image")
 IMAGE = ("--profile", "tiny", *BUILDKIT)

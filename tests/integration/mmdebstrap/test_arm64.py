@@ -21,7 +21,7 @@ from envbuilder.packages.debian import status as dpkg_status
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.conftest import missing
-from tests.integration.conftest import locked, start
+from tests.integration.conftest import Cli, locked, start
 from tests.support import image_files
 from tests.support.arm_host import arm_host
 from tests.support.projects import lay_profile
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.oci.rootfs import RootFs
     from envbuilder.profiles.lock import Target
-    from tests.integration.conftest import Cli
     from tests.support.image_files import Content
 
 pytestmark = [pytest.mark.network, pytest.mark.soak]

@@ -21,6 +21,7 @@ from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.settings import Settings
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import fetch
 from envbuilder.packages.debian import status as base_status
@@ -33,7 +34,6 @@ from tests.support.projects import lay_profile
 if TYPE_CHECKING:
     from envbuilder.build.plan import MakeBase
     from envbuilder.containers.engine.interface import Engine
-    from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
 
 pytestmark = pytest.mark.network

@@ -20,6 +20,7 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console, resources
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError
+from envbuilder.core.settings import Settings
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import system_packages
 from envbuilder.packages import fetch
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from envbuilder.core.settings import Settings
     from tests.integration.conftest import Cli
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
