@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from envbuilder.build import attestations
 from envbuilder.build.image import records as image_records
 from envbuilder.build.plan import Artifact, Plan, Push, Save, names_of, tool_versions
+from envbuilder.build.request import Product
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import archive, reference
 from envbuilder.containers.oci.layer import compressor
@@ -33,7 +34,7 @@ _Digests = tuple[str, str | None]
 """Of an image's configuration and of its manifest, if that is known."""
 
 
-class Output:
+class Output(Product):
     """An image that a plan saves, pushes, or both; nothing can be run in it."""
 
     def __init__(
@@ -64,18 +65,11 @@ class Output:
         assert digests[0] is not None, "all were found"
         return self.plan.artifact.identified(*digests[0])
 
-    def changed(self) -> str:
-        """Return an empty string: an image that is not intact byte by byte is built again."""
-        return ""
-
     def made_by(self) -> dict[str, str]:
         """Return the versions of programs that decide the image's bytes."""
         if self._made_by is not None:
             return self._made_by
         return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
-
-    def restore_names(self) -> None:
-        """Do nothing: an image without the names is no `existing` one."""
 
 
 def _saved(step: Save, plan: Plan) -> _Digests | None:

@@ -222,21 +222,18 @@ def _bases(settings: Settings) -> dict[str, Path]:
 @contextlib.contextmanager
 def _surroundings(folder: Path) -> Iterator[None]:
     """Set another umask, time zone, language and working folder, also for child processes."""
-    cwd, umask = Path.cwd(), os.umask(UMASK)
-    before = {name: os.environ.get(name) for name in SURROUNDINGS}
+    umask = os.umask(UMASK)
+    before = {name: os.environ[name] for name in SURROUNDINGS if name in os.environ}
+    os.environ.update(SURROUNDINGS)
+    time.tzset()
     try:
-        os.chdir(folder)
-        os.environ.update(SURROUNDINGS)
-        time.tzset()
-        yield
+        with contextlib.chdir(folder):
+            yield
     finally:
         os.umask(umask)
-        os.chdir(cwd)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in SURROUNDINGS:
+            del os.environ[name]
+        os.environ.update(before)
         time.tzset()
 
 

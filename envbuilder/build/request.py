@@ -112,14 +112,20 @@ class Product(Protocol):
     def changed(self) -> str:
         """Return a message if the artifact's name now means something else, else empty.
 
+        A folder keeps its name. An image in a file or a registry that is not intact is built again.
         Changes that only reading every file reveals are left to `run_payload`.
         """
+        return ""
 
     def made_by(self) -> dict[str, str]:
         """Return the programs that decide the existing artifact's bytes → their versions."""
 
     def restore_names(self) -> None:
-        """Give the existing artifact those of the plan's names that it lacks."""
+        """Give the existing artifact those of the plan's names that it lacks.
+
+        A folder has one name, and no image outside of an engine exists without its names.
+        """
+        return None  # noqa: RET501 (mypy takes an empty body for an abstract method)
 
 
 class Environment(Product, Protocol):

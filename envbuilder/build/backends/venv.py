@@ -41,6 +41,7 @@ from envbuilder.build.plan import (
     fingerprint,
     tool_versions,
 )
+from envbuilder.build.request import Build, Environment
 from envbuilder.core import files, process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import ToolError, VerifyError
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from envbuilder.build.backends.integrity import Entry
-    from envbuilder.build.request import Build
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
     from envbuilder.host.interpreters import Interpreter
@@ -225,7 +225,7 @@ def machine_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))}
 
 
-class NativeEnvironment:
+class NativeEnvironment(Environment):
     """A planned environment in a folder of this machine: a venv, unless a subclass overrides it."""
 
     def __init__(self, build: Build, target: Target, plan: Plan) -> None:
@@ -251,16 +251,9 @@ class NativeEnvironment:
             return None
         return msgspec.structs.replace(self.plan.artifact, digest=metadata.get("digest"))
 
-    def changed(self) -> str:
-        """Return an empty string: a folder keeps its name; `run_payload` checks its contents."""
-        return ""
-
     def made_by(self) -> dict[str, str]:
         """Return the version of uv, as locked."""
         return tool_versions(self.plan)
-
-    def restore_names(self) -> None:
-        """Do nothing: a folder has one name."""
 
     def inside(
         self, argv: Sequence[str], environ: Mapping[str, str]
