@@ -178,25 +178,35 @@ def minimal(universe: Mapping[str, Package], names: Iterable[str] = ()) -> froze
     A minimal system is the essential packages and those of priority required. Raise `InvalidError`
     for a package of `names` that does not exist, or for dependencies that cannot be satisfied.
     """
-    offered = Offered(universe)
-    chosen: set[str] = set()
     # The queue is popped from its end, so `usr-is-merged` comes first. Tools that bootstrap a
     # system prefer it, if it exists, to its alternative `usrmerge`, which brings perl.
     queue = sorted(p.name for p in universe.values() if p.base)
     queue += [require(name, universe).name for name in names]
     queue += [name for name in ("usr-is-merged",) if name in universe]
+    chosen: dict[str, Package] = {}
+    _choose(queue, chosen, Offered(universe), universe)
+    return frozenset(chosen)
+
+
+def _choose(
+    queue: list[str],
+    chosen: dict[str, Package],
+    offered: Offered,
+    universe: Mapping[str, Package],
+    base: frozenset[str] = frozenset(),
+) -> None:
+    """Add the packages of a queue, and all their dependencies beyond the base, to the chosen."""
     while queue:
         name = queue.pop()
         if name in chosen:
             continue
-        chosen.add(name)
-        for group in relations(universe[name].depends):
+        package = chosen[name] = universe[name]
+        for group in relations(package.depends):
             candidates = offered.among(group)
             if not candidates:
                 raise _lacking(name, group)
-            if not chosen.intersection(candidates):
-                queue += candidates[:1]
-    return frozenset(chosen)
+            if not any(each in base or each in chosen for each in candidates):
+                queue.append(candidates[0])
 
 
 def require(name: str, universe: Mapping[str, Package]) -> Package:
@@ -228,18 +238,7 @@ class _Closure:
 
     def add(self, name: str) -> None:
         """Choose a package and all its dependencies beyond the base."""
-        queue = [name]
-        while queue:
-            current = queue.pop()
-            if current in self.chosen:
-                continue
-            package = self.chosen[current] = self.universe[current]
-            for group in relations(package.depends):
-                names = self.offered.among(group)
-                if not names:
-                    raise _lacking(current, group)
-                if not any(n in self.base or n in self.chosen for n in names):
-                    queue.append(names[0])
+        _choose([name], self.chosen, self.offered, self.universe, self.base)
 
     def couple(self) -> None:
         """Add the packages of a minimal system that must be upgraded with the chosen ones.

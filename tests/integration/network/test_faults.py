@@ -10,13 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.support.http_server import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,14 +145,10 @@ def slow_index(cli: Cli, tiny: Path, tmp_path: Path) -> Iterator[tuple[str, dict
     path.unlink()
     shutil.rmtree(tmp_path / "data")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
     url = f"http://127.0.0.1:{server.server_address[1]}/simple"
     clean = {"UV_DEFAULT_INDEX": url, "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.devnull}
-    yield file["sha256"], {**folders, **clean}
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(server):
+        yield file["sha256"], {**folders, **clean}
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.profiles import lock as lockfile
 from tests.integration.conftest import lay_tiny, locked, start
 from tests.support.arm_host import arm_host
 from tests.support.images import BASE
@@ -21,8 +19,6 @@ from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from envbuilder.core import types as words
 
 
 ARM = """\
@@ -150,21 +146,3 @@ def test_without_any_uv_what_must_be_fetched_is_4(
         assert done.returncode == 4, done.stderr
         assert "uv: not found" in done.stderr
         assert "pip install uv" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_bundle_holds_the_locks_uv_for_every_platform_that_is_named(
-    project: Path, session_environment: dict[str, str], tmp_path: Path
-) -> None:
-    lock = lockfile.load(project / "profiles" / "locks" / "tiny.json")
-    file = tmp_path / "tiny.tar"
-    arguments = ("bundle", "--profile", "tiny", "--platform", "linux/amd64,macos/arm64")
-    done = start((*arguments, "-o", str(file), "--json"), session_environment, cwd=project)
-    assert done.returncode == 0, done.stderr
-    with tarfile.open(file) as archive:
-        names = archive.getnames()
-    named: dict[words.Platform, str] = {p: f"wheels/{f.file}" for p, f in lock.tools.items()}
-    # As one of envbuilder's own wheels: it is what the lock names, whatever is installed here.
-    assert {p for p, name in named.items() if name in names} == {"linux/amd64", "macos/arm64"}
-    assert [n for n in names if n.startswith("wheels/uv-") and n not in named.values()] == []
-    assert [n for n in names if n.endswith("-macosx_11_0_arm64.whl") and "/uv-" not in n]

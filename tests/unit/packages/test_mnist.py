@@ -10,20 +10,20 @@ import stat
 import tarfile
 import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
-from envbuilder.core import archives, files, http_transport, process
+from envbuilder.core import archives, files, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.http import UnavailableError
 from envbuilder.core.settings import Configuration
 from envbuilder.packages import mnist
 from envbuilder.payload.training import dataset
-from tests.support.http_server import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,53 +38,42 @@ Answer = bytes | int
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MNIST's hashes are those of RAW; retries do not sleep; there is no npm."""
+    """MNIST's hashes are those of RAW; there is no npm."""
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in RAW.items()}
     monkeypatch.setattr(mnist, "MNIST_SHA256", hashes)
-    monkeypatch.setattr(http_transport.Session, "pause", lambda self, seconds: None)
     monkeypatch.setattr(process, "which", lambda program: None)
 
 
 class Mirrors:
-    """Two mirrors on loopback: `first` and `second` say what each answers for a file."""
+    """Two mirrors: `first` and `second` say what each answers for a file."""
 
     def __init__(self) -> None:
         self.first: dict[str, Answer] = {}
         self.second: dict[str, Answer] = {}
         self.asked: list[str] = []
-        outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.asked.append(self.path)
-                _, mirror, name = self.path.split("/")
-                answer = getattr(outer, mirror).get(name, 404)
-                body = answer if isinstance(answer, bytes) else b""
-                self.send_response(200 if isinstance(answer, bytes) else answer)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+    def download(self, session: Any, url: str, part: Path, *_: Any, limit: int) -> None:
+        assert limit == mnist.LARGEST
+        path = urlsplit(url).path
+        self.asked.append(path)
+        _, mirror, name = path.split("/")
+        answer = getattr(self, mirror).get(name, 404)
+        if isinstance(answer, int):
+            raise UnavailableError(f"HTTP {answer}")
+        part.write_bytes(answer)
 
 
 @pytest.fixture
-def mirrors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirrors]:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+def mirrors(monkeypatch: pytest.MonkeyPatch) -> Mirrors:
     made = Mirrors()
-    with serving(made.http):
-        yield made
+    monkeypatch.setattr(mnist, "download", made.download)
+    return made
 
 
 @pytest.fixture
 def here(found: Settings, mirrors: Mirrors) -> Settings:
     """Settings whose MNIST mirrors are the two of this test."""
-    indexes = {"mnist-ossci": f"{mirrors.url}/first", "mnist-cvdf": f"{mirrors.url}/second"}
+    indexes = {"mnist-ossci": "http://127.0.0.1/first", "mnist-cvdf": "http://127.0.0.1/second"}
     return msgspec.structs.replace(found, configuration=Configuration(indexes=indexes))
 
 
