@@ -451,23 +451,6 @@ def test_a_size_that_is_only_about_right_stays_apart_from_the_exact_one(
     assert (torch.size, torch.size_about, torch.room) == (200, None, 200)
 
 
-def test_an_upstream_wheel_is_asked_for_at_its_own_index(
-    own: Settings, offered: list[Offer]
-) -> None:
-    there = f"https://up.invalid/whl/{TORCH}"
-    offered[0] = offer(provenance="read", location=there)
-    measure = Measure({there: 191794682})
-
-    def upstream_answer(requirements: str, url: str) -> str:
-        if requirements.startswith("uv=="):
-            return answer(requirements, url)
-        return package("torch", "2.13.0+cpu", there.replace("+", "%2B"))
-
-    lock = made(own, FakeUv(upstream_answer), measure=measure)
-    assert sizes_of(lock)["torch"] == 191794682
-    assert lock.targets[0].files[0].source == "pytorch-cpu"
-
-
 def test_a_size_stays_known_where_nobody_can_be_asked(own: Settings, offered: list[Offer]) -> None:
     before = made(own, FakeUv(answer), measure=Measure({JINJA: 134899, UV: 17389450}))
     again = made(own, FakeUv(answer), previous=before, upgrade=True)
