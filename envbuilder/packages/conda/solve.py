@@ -19,7 +19,7 @@ import msgspec
 from envbuilder.core import decoding
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
-from envbuilder.core.text import with_proof
+from envbuilder.core.text import clipped, with_proof
 from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.packages.python import indexes
@@ -173,11 +173,13 @@ class _Solver(NamedTuple):
                     timeout=datetime.timedelta(seconds=_SECONDS),
                 )
         except SolverError as error:
-            owner = "project's" if self.origin else "profile's"
+            who = f"project on profile '{self.origin.name}'" if self.origin else "profile"
+            requested = clipped(", ".join(self.profile.conda.packages), 300)
+            having = ", ".join(f"{name} {text}" for name, text in sorted(virtual.items()))
             raise UnsolvableError(
                 with_proof("no choice of packages satisfies it", str(error)),
-                f"Change the {owner} conda packages, or list what PyPI has under pip:. What"
-                " machines have, such as __cuda, is said by the profile (conda.virtual_packages).",
+                f"The {who} requests {requested}, for machines with {having or 'anything'}"
+                " (conda.virtual_packages). What PyPI has can be listed under pip: instead.",
             ) from error
         packages = [_package(record, self.channels, SUBDIRS[platform]) for record in solution]
         require_no_framework(self.profile, packages)
