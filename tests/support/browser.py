@@ -129,15 +129,15 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def picture(self, height: float = 1e9, scale: float = 1) -> bytes:
-        """A PNG of the page, at most `height` pixels of it, made smaller by `scale`."""
+    def picture(self, height: float = 1e9) -> bytes:
+        """A PNG of the page, at most `height` pixels of it."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": min(height, size["height"])}
         shot = self.call(
             "Page.captureScreenshot",
             format="png",
             captureBeyondViewport=True,
-            clip={**clip, "scale": scale},
+            clip={**clip, "scale": 1},
         )
         return base64.b64decode(shot["data"])
 

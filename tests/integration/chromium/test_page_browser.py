@@ -1,19 +1,16 @@
-"""The report page in a real browser: it fits a phone, loads nothing, goes dark, and prints.
-
-ENVBUILDER_SCREENSHOTS=docs renews the pictures of the documentation from ENVBUILDER_REPORT.
-"""
+"""The report page in a real browser: it fits a phone, loads nothing, goes dark, and prints."""
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from envbuilder.verify import page
 from tests.support.browser import SMALLEST_TEXT, WIDER, Browser
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PHONE, DESKTOP = 390, 1100
 
@@ -194,22 +191,3 @@ def test_a_reader_that_does_not_see_hears_it_all(browser: Browser, written: Path
     if written.stem == "usual":
         epoch = "Epoch 1: 2.50 s, compute 2.38 s, data 125 ms, 16.0× the CPU"
         assert epoch in [n.replace("\N{NO-BREAK SPACE}", " ") for _, n in said]
-
-
-def test_the_pictures_of_the_documentation(
-    browser: Browser, tmp_path: Path, repository: Path
-) -> None:
-    shipped = repository / "docs" / "evidence" / "reports" / "cpu.json"
-    report = os.environ.get("ENVBUILDER_REPORT", str(shipped))
-    folder = Path(os.environ.get("ENVBUILDER_SCREENSHOTS", str(tmp_path)))
-    path = tmp_path / "report.html"
-    page.write(path, page.render(json.loads(Path(report).read_text())))
-    for name, width, height, scale, dark in (
-        ("report", DESKTOP, 2800, 0.75, False),
-        ("report-dark", DESKTOP, 2800, 0.75, True),
-        ("report-phone", PHONE, 1680, 1, False),
-    ):
-        browser.show(path, width, dark=dark)
-        picture = browser.picture(height, scale)
-        (folder / f"{name}.png").write_bytes(picture)
-        assert len(picture) < 250_000
