@@ -254,20 +254,24 @@ def measured(measurements: Measurements | None) -> Iterator[Fact]:
         yield Fact("Reading the loss at every step", f"{times(every / end)} the time", note)
 
 
+def peak_memory(report: Report) -> list[Fact]:
+    """Return what training took of the device's memory; empty if it was not measured."""
+    peak = report.measurements.peak_memory_bytes if report.measurements else None
+    size = report.device.memory_bytes
+    of_all = f"of {memory(size)}, {percent(peak / size, 1)}" if peak and size else ""
+    return [Fact("Highest use while training", memory(peak), of_all)] if peak else []
+
+
 def memories(report: Report) -> list[Fact]:
     """Return what training took of the device's memory, and the sizes of the memories involved."""
     device, host = report.device, report.host
-    peak = report.measurements.peak_memory_bytes if report.measurements else None
-    size = device.memory_bytes
-    of_all = f"of {memory(size)}, {percent(peak / size, 1)}" if peak and size else ""
     sizes = {
-        "Device memory": size if device.requested != "cpu" else None,
+        "Device memory": device.memory_bytes if device.requested != "cpu" else None,
         "Host memory": host.memory.total_bytes or host.memory_bytes,
         "Limit of the container or group": host.memory.limit_bytes,
         "Shared memory (/dev/shm)": host.memory.shm_bytes,
     }
-    highest = [Fact("Highest use while training", memory(peak), of_all)] if peak else []
-    return [*highest, *(Fact(label, memory(size)) for label, size in sizes.items() if size)]
+    return [*peak_memory(report), *(Fact(k, memory(size)) for k, size in sizes.items() if size)]
 
 
 def compiled(report: Report) -> list[dict[str, str]]:
@@ -363,7 +367,7 @@ def print_verdict(report: Report, console: Any) -> None:
                 *(Fact("Together", sentence) for sentence in several["sentences"]),
                 *rates(measurements),
                 *bandwidths(measurements),
-                *memories(report),
+                *peak_memory(report),
                 *measured(measurements),
             ]
         ),
