@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import posixpath
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 from docker.errors import APIError, ImageNotFound, NotFound
@@ -19,6 +21,7 @@ from envbuilder.containers.engine.docker_client import Endpoint
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from tests.support import debs
 from tests.unit.containers.engine.conftest import started
 
 if TYPE_CHECKING:
@@ -263,86 +266,56 @@ def test_the_client_adds_nothing_of_its_own_settings_to_a_verification(
         engine().run(home, print, 60)
 
 
-class Api:
-    """Docker's interface, with one image of these files."""
-
-    def __init__(self, files: dict[str, bytes], failure: Exception | None = None) -> None:
-        self._files, self._failure = files, failure
-        self.containers: list[str] = []
-
-    def inspect_image(self, ref: str) -> dict[str, str]:
-        if ref != "base:1":
-            raise ImageNotFound(ref)
-        return {"Id": "sha256:1", "Os": "linux", "Architecture": "amd64"}
-
-    def create_container(self, image: str, **options: Any) -> dict[str, str]:
-        self.containers.append(image)
-        return {"Id": "c1"}
-
-    def get_archive(self, container: str, path: str) -> tuple[list[bytes], dict[str, str]]:
-        if self._failure:
-            raise self._failure
-        wanted = path.strip("/")
-        above = wanted.rpartition("/")[0]
-        inside = {
-            p.removeprefix(f"{above}/"): d
-            for p, d in self._files.items()
-            if p == wanted or p.startswith(f"{wanted}/")
-        }
-        if not inside:
-            raise NotFound(path)
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for name, content in inside.items():
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-        data = packed.getvalue()
-        return [data[:700], data[700:]], {}
-
-    def remove_container(self, container: str, **options: Any) -> None:
-        self.containers.pop()
+def api_with(answers: Any) -> MagicMock:
+    """Docker's interface, with one image, and these answers of `get_archive` by path."""
+    api = MagicMock()
+    api.inspect_image.return_value = {"Id": "sha256:1", "Os": "linux", "Architecture": "amd64"}
+    api.get_archive.side_effect = answers
+    return api
 
 
-def files(api: Api, ref: str = "base:1", platform: str = "linux/amd64", limit: int = LIMIT) -> Any:
-    return engine(api=api).files(ref, platform, ["a/file", "a/folder", "a/none"], limit)
+def packed(files: dict[str, bytes]) -> tuple[list[bytes], dict[str, str]]:
+    data = debs.tar(files)
+    return [data[:700], data[700:]], {}
+
+
+def files(api: MagicMock, platform: str = "linux/amd64", limit: int = LIMIT) -> Any:
+    found = engine(api=api).files("base:1", platform, ["a/file", "a/folder", "a/none"], limit)
+    assert api.remove_container.call_count == api.create_container.call_count
+    return found
 
 
 def test_files_of_an_image_are_read_and_nothing_is_left() -> None:
-    api = Api({"a/file": b"1", "a/folder/x": b"2", "a/folder/y": b"3", "b": b"4"})
-    assert files(api) == {"a/file": b"1", "a/folder/x": b"2", "a/folder/y": b"3"}
-    assert api.containers == []
-    assert files(Api({})) == {}
+    folder = packed({"folder/x": b"2", "folder/y": b"3"})
+    found = files(api_with([packed({"file": b"1"}), folder, NotFound("a/none")]))
+    assert {posixpath.normpath(path): data for path, data in found.items()} == {
+        "a/file": b"1", "a/folder/x": b"2", "a/folder/y": b"3"
+    }  # fmt: skip
 
 
 def test_files_of_another_image_or_platform_are_none() -> None:
-    assert files(Api({"a/file": b"1"}), ref="other:1") is None
-    assert files(Api({"a/file": b"1"}), platform="linux/arm64") is None
-
-
-def test_a_damaged_archive_of_the_engine_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = Api({"a/file": b"1"})
-    monkeypatch.setattr(api, "get_archive", lambda container, path: ([b"x" * 2048], {}))
-    with pytest.raises(ToolError, match="a damaged archive of /a/file"):
-        files(api)
-    assert api.containers == []
+    assert files(api_with([]), platform="linux/arm64") is None
+    api = api_with([])
+    api.inspect_image.side_effect = ImageNotFound("base:1")
+    assert files(api) is None
 
 
 @pytest.mark.parametrize(
-    ("limit", "failure", "kind", "said"),
+    ("limit", "answer", "kind", "said"),
     [
         (LIMIT, APIError("gone"), ToolError, "the engine does not answer: gone"),
         (LIMIT, ReadTimeout("Read timed out."), ToolError, "the engine does not answer: Read"),
-        (99, None, InvalidError, "/a/file: more than 99 bytes; not read"),
+        (LIMIT, ([b"x" * 2048], {}), ToolError, "a damaged archive of /a/file"),
+        (99, ([b"x" * 100], {}), InvalidError, "/a/file: more than 99 bytes; not read"),
     ],
 )
 def test_files_that_cannot_be_read_leave_no_container(
-    limit: int, failure: Exception | None, kind: type[Exception], said: str
+    limit: int, answer: Any, kind: type[Exception], said: str
 ) -> None:
-    api = Api({"a/file": b"1"}, failure)
+    api = api_with([answer])
     with pytest.raises(kind, match=said):
         files(api, limit=limit)
-    assert api.containers == []
+    api.remove_container.assert_called_once()
 
 
 @pytest.fixture
@@ -412,51 +385,6 @@ def test_the_engine_is_asked_once_about_itself() -> None:
 LABELS = {VOLUME_LABEL: "1000"}
 
 
-class VolumeApi:
-    """The SDK's own calls, in memory."""
-
-    def __init__(self, *, fails: bool = False) -> None:
-        self.present: dict[str, dict[str, str]] = {}
-        self.calls: list[str] = []
-        self.archives: list[bytes] = []
-        self.fails = fails
-
-    def inspect_volume(self, name: str) -> object:
-        if name not in self.present:
-            raise NotFound("no such volume")
-        return self.present[name]
-
-    def create_volume(self, name: str, labels: dict[str, str]) -> None:
-        self.present[name] = labels
-
-    def remove_volume(self, name: str) -> None:
-        if self.fails:
-            raise APIError("conflict", explanation="volume is in use")
-        del self.present[name]
-
-    def volumes(self, filters: Any) -> dict[str, Any]:
-        assert filters == {"label": [VOLUME_LABEL]}
-        listed = [{"Name": n, "Labels": labels} for n, labels in self.present.items()]
-        return {"Volumes": listed or None}
-
-    def create_host_config(self, **options: Any) -> dict[str, Any]:
-        return options
-
-    def create_container(self, image: str, **options: Any) -> dict[str, str]:
-        (mount,) = options["host_config"]["mounts"]
-        self.calls.append(f"create {image} {mount['Source']} {options['host_config']}")
-        return {"Id": "c1"}
-
-    def put_archive(self, container: str, path: str, data: bytes) -> None:
-        assert (container, path) == ("c1", "/")
-        if self.fails:
-            raise APIError("no space")
-        self.archives.append(data)
-
-    def remove_container(self, container: str, force: bool) -> None:
-        self.calls.append(f"remove {container}")
-
-
 VOLUME = Container(
     image="sha256:1",
     user="1000:1001",
@@ -467,29 +395,35 @@ VOLUME = Container(
 
 
 def test_a_volume_is_made_once_as_its_users_own() -> None:
-    api = VolumeApi()
+    api = MagicMock()
+    api.inspect_volume.side_effect = [NotFound("no such volume"), {}]
+    api.volumes.return_value = {"Volumes": [{"Name": "v", "Labels": LABELS}]}
     made = engine(api=api, info=lambda: {"SecurityOptions": ["name=userns"]})
     for _ in range(2):
         made.make_volumes(VOLUME, LABELS)
-    first, last = api.calls
-    assert first.startswith("create sha256:1 v ")
-    assert "'userns_mode': 'host'" in first
-    assert last == "remove c1"
-    (data,) = api.archives
+    api.create_volume.assert_called_once_with("v", labels=LABELS)
+    (mount,) = api.create_host_config.call_args.kwargs["mounts"]
+    assert (mount["Source"], mount["Target"]) == ("v", "/volume")
+    assert api.create_host_config.call_args.kwargs["userns_mode"] == "host"
+    _, path, data = api.put_archive.call_args.args
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         (folder,) = archive.getmembers()
-    assert (folder.name, folder.isdir(), folder.mode) == ("volume", True, 0o700)
+    assert (path, folder.name, folder.isdir(), folder.mode) == ("/", "volume", True, 0o700)
     assert (folder.uid, folder.gid) == (1000, 1001)
+    api.remove_container.assert_called_once()
+    api.remove_volume.assert_not_called()
     assert made.volumes() == (StoredVolume(name="v", labels=LABELS),)
-    made.remove_volume("v")
-    assert made.volumes() == ()
 
 
 def test_a_half_made_volume_is_not_left_behind() -> None:
-    api = VolumeApi(fails=True)
+    api = MagicMock()
+    api.inspect_volume.side_effect = NotFound("no such volume")
+    api.put_archive.side_effect = APIError("no space")
     made = engine(api=api, info=dict)
     with pytest.raises(ToolError, match="cannot make the volume v: no space"):
         made.make_volumes(VOLUME, LABELS)
-    assert api.calls[-1] == "remove c1"
+    api.remove_container.assert_called_once()
+    api.remove_volume.assert_called_once_with("v")
+    api.remove_volume.side_effect = APIError("conflict", explanation="volume is in use")
     with pytest.raises(BuildError, match="v: cannot be removed: volume is in use"):
         made.remove_volume("v")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 import pytest
 import requests
-import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +31,7 @@ from tests.support.registry_requests import (
     pull,
     push,
 )
+from tests.support.scripted_session import Scripted, answer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,44 +106,24 @@ def test_token_servers_that_may_see_a_password(
     server: FakeRegistry, tmp_path: Path, host: str, plain: bool, realm: str, asked: bool
 ) -> None:
     log_in(tmp_path, host)
-    token_server = Asked(None)
+    token_server = Asked()
     with pytest.raises(DeniedError):
-        token_server.login_to(host, plain=plain).answer(
+        token_server.login(host, plain=plain).answer(
             f'Bearer realm="{realm}",service="s",scope="repository:a:pull"'
         )
-    urls = {url for _, url, _, _ in token_server.requests}
+    urls = {url for _, url in token_server.requests}
     assert urls == ({f"{realm}?service=s&scope=repository%3Aa%3Apull"} if asked else set())
 
 
-def answered(status: int, body: bytes = b"") -> requests.Response:
-    response = requests.Response()
-    response.status_code = status
-    response.raw = urllib3.HTTPResponse(io.BytesIO(body), preload_content=False)
-    return response
-
-
-class Asked:
+class Asked(Scripted):
     """Requests to a token server, all answered alike, and the pauses between them."""
 
-    def __init__(self, answer: tuple[int, bytes] | None) -> None:
+    def __init__(self, status: int = 0, body: bytes = b"") -> None:
+        broken = requests.ConnectionError("broke off")
+        super().__init__(answer(status, body) if status else broken)
         self.pauses: list[float] = []
-        self.requests: list[tuple[str, str, Any, bytes | None]] = []
-        self._answer = answer
 
-    def request(
-        self, method: str, url: str, headers: Any, data: bytes | None, **options: Any
-    ) -> requests.Response:
-        assert not options["allow_redirects"]
-        assert options["auth"](prepared := requests.PreparedRequest()) is prepared
-        self.requests.append((method, url, headers, data))
-        if self._answer is None:
-            raise requests.ConnectionError("broke off")
-        return answered(*self._answer)
-
-    def login(self) -> Login:
-        return self.login_to("far.example")
-
-    def login_to(self, host: str, *, plain: bool = False) -> Login:
+    def login(self, host: str = "far.example", *, plain: bool = False) -> Login:
         session: Any = self
         return Login(host, session, self.pauses.append, plain_http=plain)
 
@@ -160,9 +139,9 @@ SOMEBODY = Credential(user="me", secret="pw")
 
 
 @pytest.mark.parametrize(
-    ("answer", "pauses", "problem"),
+    ("answered", "pauses", "problem"),
     [
-        (None, [1.0, 2.0, 4.0], "broke off"),
+        ((), [1.0, 2.0, 4.0], "broke off"),
         ((500, b""), [1.0, 2.0, 4.0], "no token for anybody (HTTP 500)"),
         ((429, b""), [1.0, 2.0, 4.0], "no token for anybody (HTTP 429)"),
         ((499, b""), [], "no token for anybody (HTTP 499)"),
@@ -173,12 +152,12 @@ SOMEBODY = Credential(user="me", secret="pw")
 )
 def test_a_token_server_is_asked_again_only_where_that_may_help(
     monkeypatch: pytest.MonkeyPatch,
-    answer: tuple[int, bytes] | None,
+    answered: tuple[Any, ...],
     pauses: list[float],
     problem: str,
 ) -> None:
     logged_in(monkeypatch, None)
-    asked = Asked(answer)
+    asked = Asked(*answered)
     with pytest.raises(DeniedError) as caught:
         asked.login().answer(BEARER)
     assert str(caught.value) == f"its token server auth.example: {problem}"
@@ -203,12 +182,12 @@ def test_what_a_token_server_is_asked(
     monkeypatch: pytest.MonkeyPatch, challenge: str, url: str
 ) -> None:
     logged_in(monkeypatch, SOMEBODY)
-    asked = Asked((200, b'{"token": "abc"}'))
+    asked = Asked(200, b'{"token": "abc"}')
     login = asked.login()
     assert login.answer(challenge) == "Bearer abc"
-    assert asked.requests == [
-        ("GET", REALM + url, {**PLAIN, "Authorization": "Basic bWU6cHc="}, None)
-    ]
+    assert asked.requests == [("GET", REALM + url)]
+    assert asked.options[0]["headers"] == {**PLAIN, "Authorization": "Basic bWU6cHc="}
+    assert (asked.options[0]["data"], asked.options[0]["allow_redirects"]) == (None, False)
     assert login.secrets == {"pw", "bWU6cHc=", "abc"}
 
 
@@ -220,12 +199,13 @@ def test_an_identity_token_goes_into_a_form_and_not_into_a_url(
     monkeypatch: pytest.MonkeyPatch, parameters: str, service: str, scope: str
 ) -> None:
     logged_in(monkeypatch, Credential(user="", secret="identity", is_token=True))
-    asked = Asked((200, b'{"token": "abc"}'))
+    asked = Asked(200, b'{"token": "abc"}')
     asked.login().answer(f"{BEARER}{parameters}")
-    ((method, url, headers, data),) = asked.requests
-    assert (method, url) == ("POST", REALM)
-    assert headers == {**PLAIN, "Content-Type": "application/x-www-form-urlencoded"}
-    assert parse_qs((data or b"").decode(), keep_blank_values=True, strict_parsing=True) == {
+    assert asked.requests == [("POST", REALM)]
+    (options,) = asked.options
+    assert options["headers"] == {**PLAIN, "Content-Type": "application/x-www-form-urlencoded"}
+    form = options["data"].decode()
+    assert parse_qs(form, keep_blank_values=True, strict_parsing=True) == {
         "grant_type": ["refresh_token"], "client_id": ["envbuilder"],
         "refresh_token": ["identity"], "service": [service], "scope": [scope],
     }  # fmt: skip
@@ -244,7 +224,7 @@ def test_a_challenge_that_cannot_be_answered(
     monkeypatch: pytest.MonkeyPatch, credential: Credential | None, challenge: str, why: str
 ) -> None:
     logged_in(monkeypatch, credential)
-    asked = Asked(None)
+    asked = Asked()
     with pytest.raises(DeniedError, match=f"^{why}$"):
         asked.login().answer(challenge)
     assert asked.requests == []
