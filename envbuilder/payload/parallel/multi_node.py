@@ -26,10 +26,10 @@ import sys
 import time
 from contextlib import suppress
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
+from ..machine import facts
 from ..report import FAILED, PASSED, CheckError
 from . import launch, shares
 from .agreement import Ended, check_ended
@@ -206,7 +206,7 @@ class _Part:
             machine=machine(),
             address=resolve(options.master_address),
             count=count,
-            torch=metadata.version("torch"),
+            torch=facts.installed("torch"),
             payload=_digest(Path(sys.argv[0])),
             devices=self.scaling.devices,
         )

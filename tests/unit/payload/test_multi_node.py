@@ -82,7 +82,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
         "_digest": "p",
     }.items():
         monkeypatch.setattr(multi_node, name, lambda *_, value=value: value)
-    monkeypatch.setattr(multi_node.metadata, "version", lambda name: "2")
+    monkeypatch.setattr(multi_node.facts, "installed", lambda name: "2")
     for name in launch.INTERFACE_VARIABLES:
         monkeypatch.setenv(name, "")
     return passing
