@@ -38,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
         help=argparse.SUPPRESS,
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("probe", help="print facts about Python and torch as JSON")
+    count = commands.add_parser("count", help="print how many devices torch sees")
+    count.add_argument("--device", required=True, choices=ACCELERATORS)
     commands.add_parser("exec", help="exec -- CMD: set OMP_NUM_THREADS for this host, become CMD")
     _add_verify(commands)
     _add_trial(commands)

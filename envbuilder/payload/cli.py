@@ -1,4 +1,4 @@
-"""The payload's command line: ``verify``, ``parallel``, ``trial``, ``exec`` and ``probe``.
+"""The payload's command line: ``verify``, ``parallel``, ``trial``, ``exec`` and ``count``.
 
 Exit codes of verify and parallel: 0 passed, 5 failed, 2 usage or damaged data, 130 interrupted.
 exec exits with the command's own code, with 127 if the command is missing, and with 126 if it
@@ -7,13 +7,11 @@ cannot be executed.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 
-from . import SCHEMA
 from .machine import threads
 
 if TYPE_CHECKING:
@@ -46,10 +44,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.command == "probe":
-        from .machine import facts
+    if options.command == "count":
+        from .machine import device
 
-        print(json.dumps({"schema": SCHEMA, **facts.probe()}, indent=2))
+        print(device.count(options.device))
         return 0
     if options.command == "verify":
         return _verify(options)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 
 from .. import captured, interface
 from ..machine import device, facts, hardware
-from ..machine.accelerators import ACCELERATORS, Accelerator, device_of
+from ..machine.accelerators import ACCELERATORS, Accelerator, build_of, device_of, runtime_of
 from ..measure import COPY, array_bytes
 from ..numerics import arithmetic, numerics, precision, reference
 from ..training import eager, model
@@ -60,7 +60,8 @@ class Torch(interface.Framework):
 
     def facts(self) -> Dict[str, Optional[str]]:
         """Return version, build and the version of the build's runtime."""
-        return facts.torch_facts(self.torch)
+        build, runtime = build_of(self.torch), runtime_of(self.torch)
+        return {"version": self.version, "build": build, "runtime": runtime}
 
     def threads(self) -> Dict[str, Optional[int]]:
         """Return the threads of an operator and across operators."""

@@ -114,6 +114,12 @@ def synchronize(torch: Any, accelerator: str) -> None:
         ACCELERATORS[accelerator].module(torch).synchronize()
 
 
+def count(accelerator: str) -> int:
+    """Import torch and return how many of these devices it sees."""
+    torch, row = torch_for(accelerator), ACCELERATORS[accelerator]
+    return row.count(torch) if row.drives(torch) else 0
+
+
 def require_build(torch: Any, accelerator: str) -> str:
     """Return a sentence on the build; raise CheckError if it can never drive the accelerator.
 

@@ -7,14 +7,10 @@ import importlib.metadata
 import os
 import platform
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from ..report import CheckError
-from . import device
-from .accelerators import ACCELERATORS, architectures, build_of, runtime_of
 from .threads import read_text
 
 IMPORTED = time.monotonic()
@@ -27,15 +23,6 @@ EXTENSIONS = {
 """Name on the command line → module and distribution name."""
 EXTENDED = {"zentf": "tensorflow"}
 """Extension → the framework that it extends, unless that is torch."""
-
-
-def torch_facts(torch: Any) -> Dict[str, Optional[str]]:
-    """Return version, build and the version of the build's runtime."""
-    return {
-        "version": str(torch.__version__),
-        "build": build_of(torch),
-        "runtime": runtime_of(torch),
-    }
 
 
 def platform_facts() -> Dict[str, str]:
@@ -85,39 +72,3 @@ def parse_age(stat: str) -> Optional[float]:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - started
     except (OSError, AttributeError, IndexError, ValueError):
         return None
-
-
-def probe() -> Dict[str, Any]:
-    """Return the output of ``probe``: Python, torch, its devices and extensions; trains nothing."""
-    result: Dict[str, Any] = {
-        "python": {
-            "version": platform.python_version(),
-            "implementation": platform.python_implementation(),
-            "executable": sys.executable,
-        },
-        "extensions": extension_versions(),
-        "allocator": allocator(),
-        "torch": None,
-        "error": None,
-    }
-    try:
-        device.require_nodes("cpu")
-        import torch
-    except Exception as error:
-        kind = "" if isinstance(error, CheckError) else f"{type(error).__name__}: "
-        return {**result, "error": f"{kind}{error}"}
-    result["torch"] = {
-        **torch_facts(torch),
-        **platform_facts(),
-        "cuda": torch.version.cuda,
-        "hip": getattr(torch.version, "hip", None),
-        "xpu": getattr(torch.version, "xpu", None),
-        "mps": bool(torch.backends.mps.is_built()),
-        "architectures": architectures(torch),
-    }
-    devices = {row: row.drives(torch) for name, row in ACCELERATORS.items() if name != "cpu"}
-    result["available"] = {r.name: drives and r.available(torch) for r, drives in devices.items()}
-    result["count"] = {
-        r.name: r.count(torch) if drives else 0 for r, drives in devices.items() if r.collective
-    }
-    return result

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.payload.machine import device, facts
+from envbuilder.payload.frameworks.torch_ import Torch
+from envbuilder.payload.machine import facts
 from tests.support.hip import HipTorch
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def test_facts_of_torch_and_of_the_platform() -> None:
-    assert facts.torch_facts(HipTorch())["build"] == "rocm7.2"
-    assert set(facts.torch_facts(HipTorch())) == {"version", "build", "runtime"}
+    of_torch = Torch(HipTorch(), "rocm").facts()
+    assert of_torch == {"version": "2.14.0+rocm7.2", "build": "rocm7.2", "runtime": "7.2.26015"}
     assert facts.platform_facts()["python"] == ".".join(map(str, sys.version_info[:3]))
     assert facts.platform_facts()["platform"].startswith(sys.platform)
 
@@ -49,20 +50,3 @@ def test_the_age_of_a_process_whose_name_holds_spaces_and_parentheses() -> None:
 @pytest.mark.parametrize("stat", ["", "42 (python) S 1 2", "42 (python) S " + "x " * 30])
 def test_an_age_that_nobody_tells_is_unknown(stat: str) -> None:
     assert facts.parse_age(stat) is None
-
-
-def test_a_probe_without_torch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    found = facts.probe()
-    assert found["torch"] is None
-    assert "torch" in found["error"]
-    assert set(found["extensions"]) == {"zentorch", "ipex", "zentf"}
-
-
-def test_a_probe_counts_amds_gpus_as_rocms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "require_nodes", lambda accelerator: None)
-    monkeypatch.setitem(sys.modules, "torch", HipTorch())
-    probed = facts.probe()
-    assert (probed["error"], probed["torch"]["build"]) == (None, "rocm7.2")
-    assert [name for name, available in probed["available"].items() if available] == ["rocm"]
-    assert probed["count"] == {"cuda": 0, "rocm": 1, "xpu": 0}
