@@ -108,10 +108,16 @@ def finish(
         process.kill(process.running())
 
     def run(name: str, build: Build) -> Outcome:
-        lines = _Lines(name, progress.note, stopping)
+        build = replace(build, progress=_Lines(name, progress.note, stopping))
         try:
             with parallel.working(threads):
-                return _finished(name, replace(build, progress=lines), sharing)
+                return Outcome(name, pipeline.finish(build, sharing))
+        except EnvbuilderError as error:
+            return Outcome(name, build, error)
+        except Exception as error:  # noqa: BLE001 (a defect in one build must not end the others)
+            message = f"unexpected {type(error).__name__}: {error}"
+            hint = f"To see where it happened, build it alone: --profile {name} --debug"
+            return Outcome(name, build, BuildError(message, hint))
         finally:
             unfinished.discard(build.plan.workdir)
 
@@ -154,17 +160,6 @@ def _with_space(planned: Sequence[Outcome], settings: Settings) -> tuple[Outcome
     except BuildError as error:
         return tuple(o._replace(error=error) if o.profile in missing else o for o in planned)
     return tuple(planned)
-
-
-def _finished(name: str, build: Build, sharing: Sharing) -> Outcome:
-    try:
-        return Outcome(name, pipeline.finish(build, sharing))
-    except EnvbuilderError as error:
-        return Outcome(name, build, error)
-    except Exception as error:  # noqa: BLE001 (a defect in one build must not end the others)
-        message = f"unexpected {type(error).__name__}: {error}"
-        hint = f"To see where it happened, build it alone: --profile {name} --debug"
-        return Outcome(name, build, BuildError(message, hint))
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:

@@ -29,7 +29,6 @@ from envbuilder.build.plan import (
     Artifact,
     CopyProject,
     LinkFiles,
-    MakeBase,
     Plan,
     Receive,
     RecordImage,
@@ -140,28 +139,26 @@ def needs_layers(request: Request) -> bool:
 
 
 class Instance(Struct, frozen=True, kw_only=True):
-    """A buildx instance that builds in place of the engine, and the base that is sent to it."""
+    """A buildx instance that builds in place of the engine; it is sent the base's layout."""
 
     name: types.Instance
-    base: str
-    """Folder of the base's layout; empty in a dry run that has none."""
     base_digest: str
+    """Of the base in its layout; empty in a dry run that has none."""
     made_by: dict[str, str]
 
 
 def plan(
     build: Build,
     target: Target,
-    base: tuple[str, str],
+    base: image_base.Base,
     command: BuildCommand,
-    made_base: MakeBase | None = None,
     project: ProjectLayer | None = None,
     instance: Instance | None = None,
 ) -> Plan:
-    """Return the plan of the image; pure. `base` is the base image's reference and its id.
+    """Return the plan of the image; pure.
 
-    `command` is the builder's. `made_base` is the step that makes the base, if it is not a
-    published image. `instance` is the buildx instance that builds, if the engine does not.
+    `command` is the builder's. `instance` is the buildx instance that builds, if the engine does
+    not.
     """
     profile, lock, settings = build.profile, build.lock, build.settings
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
@@ -174,7 +171,7 @@ def plan(
         "backend": "docker",
         "builder": command.builder,
         "platform": target.platform,
-        "base": base[1],
+        "base": base.identity,
         "rendered": texts,
         "files": sorted(f.sha256 for f in target.files),
         "payload": payload_sha256(),
@@ -189,7 +186,7 @@ def plan(
     wheels = (*target.of_kind("wheel"), uv)
     debs = target.of_kind("deb")
     steps: list[Step] = [
-        *((made_base, image_base.loaded(made_base, settings)) if made_base else ()),
+        *base.make,
         LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels" / "wheels")),
         *(Write(what=f"write {n}", path=str(context / n), text=t) for n, t in texts.items()),
         WritePayload(what="add the payload", path=str(context / "payload.pyz")),
@@ -206,7 +203,7 @@ def plan(
     exported, layout = work / "exported", work / "layout"
     if instance:
         at = f"@{instance.base_digest}" if instance.base_digest else ""
-        contexts += ["--build-context", f"{_BASE}=oci-layout://{instance.base}{at}"]
+        contexts += ["--build-context", f"{_BASE}=oci-layout://{base.folder}{at}"]
         contexts += ["--output", f"{_EXPORT},dest={exported}"]
     # BuildKit takes its timestamps from this argument; Buildah does not know it.
     epoch = target.base.epoch if target.base and command.takes_epoch else None
@@ -217,7 +214,7 @@ def plan(
             argv=(
                 *command.argv,
                 *("--platform", target.platform, "--pull=false"),
-                *("--build-arg", f"BASE_IMAGE={_BASE if instance else base[0]}"),
+                *("--build-arg", f"BASE_IMAGE={_BASE if instance else base.ref}"),
                 *(("--build-arg", f"SOURCE_DATE_EPOCH={epoch}") if epoch is not None else ()),
                 *(command.digests_option, str(work / "image.json")),
                 *contexts,
@@ -227,7 +224,7 @@ def plan(
                 str(context),
             ),
             hints={
-                text: no_base(base[0])
+                text: no_base(base.ref)
                 for text in ("failed to resolve source metadata", "creating build container")
             }
             | {
@@ -285,12 +282,12 @@ def plan(
         fingerprint=digest,
         artifact=artifact,
         lock=locked,
-        base=None if made_base else UsedBase(ref=base[0], digest=_digest(base[1])),
+        base=None if base.make else UsedBase(ref=base.ref, digest=_digest(base.identity)),
         base_check=None
-        if made_base
-        else image_base.python_check(lock, target, base[0], instance.base if instance else ""),
+        if base.make
+        else image_base.python_check(lock, target, base.ref, base.folder),
         workdir=str(work),
-        files=(uv, *(f for f in target.files if made_base or not f.role)),
+        files=(uv, *(f for f in target.files if base.make or not f.role)),
         steps=tuple(steps),
         # The engine copies the files, installs them, and keeps the result.
         room=tuple(
@@ -316,7 +313,7 @@ def prepare_dockerfile(build: Build, target: Target, engine: Engine) -> DockerEn
     assert target.base is not None, "a target with a base"
     engine.require_builder()
     ref = image_base.base_ref(target.base, request, settings)
-    make_base = None
+    base = image_base.Base(ref=ref, identity=ref)
     if target.base.suite and ref == target.base.ref:
         if target.base.unpacked:
             raise InvalidError(
@@ -324,16 +321,16 @@ def prepare_dockerfile(build: Build, target: Target, engine: Engine) -> DockerEn
                 " of a Dockerfile cannot run on it",
                 "Use --builder layers, or another base image: --base-image REF.",
             )
-        make_base = debian_base.step(target, settings)
-        base = (ref, f"debian:{make_base.identity}")
+        step = debian_base.step(target, settings)
+        make = (step, image_base.loaded(step, settings))
+        base = image_base.Base(ref=ref, identity=f"debian:{step.identity}", make=make)
         if not request.dry_run:
-            debian_base.require_tool(make_base)
-    else:
-        base = (ref, ref)
-        if not request.dry_run:
-            base = image_base.identified(engine, ref, target.platform)
+            debian_base.require_tool(step)
+    elif not request.dry_run:
+        name, identity = image_base.identified(engine, ref, target.platform)
+        base = image_base.Base(ref=name, identity=identity)
     project = project_layer.planned(settings) if request.with_project else None
-    planned = plan(build, target, base, engine.build_command, make_base, project)
+    planned = plan(build, target, base, engine.build_command, project)
     return DockerEnvironment(build, target, planned, engine)
 
 
@@ -357,7 +354,7 @@ def prepare_on_instance(name: str, build: Build, target: Target) -> Product:
         )
     base = image_base.find(target, engine, request, settings, scripts=False)
     digest = Layout(Path(base.folder)).find(target.platform).digest if base.folder else ""
-    instance = Instance(name=name, base=base.folder, base_digest=digest, made_by={})
+    instance = Instance(name=name, base_digest=digest, made_by={})
 
     command = BuildCommand(
         builder=BUILDER,
@@ -372,11 +369,7 @@ def prepare_on_instance(name: str, build: Build, target: Target) -> Product:
 
     def planned() -> Plan:
         project = project_layer.planned(settings) if request.with_project else None
-        return plan(
-            *(build, target, (base.ref, base.identity), command),
-            project=project,
-            instance=instance,
-        )
+        return plan(build, target, base, command, project, instance)
 
     if engine is not None and not request.rebuild:
         product = _in_engine(planned(), build, target, engine)

@@ -54,8 +54,8 @@ class Base(Struct, frozen=True, kw_only=True):
     identity: str
     """Identifies the content, independent of location: the digest of the image's configuration, or
     of the inputs it is made from; in a dry run, its name."""
-    folder: str
-    """The OCI layout that holds it."""
+    folder: str = ""
+    """The OCI layout that holds it; empty if an engine has it, or will."""
     make: tuple[MakeBase | LoadBase, ...] = ()
     """Steps that make the layout and load it, if the base is not an existing image."""
 

@@ -20,6 +20,7 @@ from envbuilder.build import attestations, plan
 from envbuilder.build import payload as pack
 from envbuilder.build.backends import docker
 from envbuilder.build.backends import integrity as seal
+from envbuilder.build.image import base as image_base
 from envbuilder.build.image import contents, debian_base
 from envbuilder.containers.engine import connection
 from envbuilder.core import files as atomic
@@ -193,7 +194,10 @@ def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None
     step = debian_base.step(target, found)
     for made_base, packages in ((step, len(target.base_files)), (None, 0)):
         made = docker.plan(
-            a_build(found, profile, lock), target, ("base:1", DIGEST), BUILDKIT, made_base
+            a_build(found, profile, lock),
+            target,
+            image_base.Base(ref="base:1", identity=DIGEST, make=(made_base,) if made_base else ()),
+            BUILDKIT,
         )
         artifact = msgspec.structs.replace(made.artifact, digest=DIGEST)
         written = attestations.ensure(made, artifact, found, QUIET, anew=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.build import payload as pack
 from envbuilder.build import plan
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Lock
 
 FOLDERS = (resources.profiles_dir(),)
+BASE = image_base.Base(ref="base:1", identity="sha256:1")
 PYTHON = Interpreter(
     path=Path("/usr/bin/python3.11"),
     version="3.11.9",
@@ -59,7 +61,7 @@ def docker_plan(
 ) -> plan.Plan:
     asked = a_build(found, name, request=Request(profile=name, **options))
     target = lockfile.select(asked.lock, "linux/amd64", "3.11")
-    return docker.plan(asked, target, (base, "sha256:1"), build)
+    return docker.plan(asked, target, replace(BASE, ref=base), build)
 
 
 def test_a_dockerfile_takes_the_projects_files_last(found: Settings, tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_a_dockerfile_takes_the_projects_files_last(found: Settings, tmp_path: P
     project = project_layers.lay(
         tmp_path, {"a.py": b"1"}, command=command, ports=(80, 8000), python_path=("src",)
     )
-    arguments = (a_build(found, profile, lock), target, ("base:1", "sha256:1"), BUILDKIT)
+    arguments = (a_build(found, profile, lock), target, BASE, BUILDKIT)
     bare, made = (docker.plan(*arguments, project=p) for p in (None, project))
     assert bare.fingerprint == docker_plan("cpu", found).fingerprint != made.fingerprint
     for image, newest in ((bare, "latest"), (made, "project")):
@@ -129,7 +131,9 @@ def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> Non
     assert image.fingerprint != base.fingerprint
     profile, lock = shipped("cpu")
     target = lockfile.select(lock, "linux/amd64", "3.11")
-    moved = docker.plan(a_build(found, profile, lock), target, ("base:1", "sha256:2"), BUILDKIT)
+    moved = docker.plan(
+        a_build(found, profile, lock), target, replace(BASE, identity="sha256:2"), BUILDKIT
+    )
     assert moved.fingerprint != image.fingerprint
     assert docker_plan("cpu", found, tag="me/x:1").fingerprint == image.fingerprint
 

@@ -139,7 +139,9 @@ def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Pla
 
 def on_engine(found: Settings, build: BuildCommand, name: str, python: str) -> plan.Plan:
     """A plan of the engine's own builder on an image that the engine has."""
-    return docker.plan(*parts(found, name, python), ("base:1", IMAGE.id), build)
+    return docker.plan(
+        *parts(found, name, python), base.Base(ref="base:1", identity=IMAGE.id), build
+    )
 
 
 @pytest.fixture
