@@ -115,11 +115,8 @@ def test_two_cores_a_gpu(cpu: Cpu, told: bool) -> None:
     idle = with_gpu(ADA, broken(second, "not-given"), cpu=changed(cpu, affinity=2))
     if not told:
         assert "cores" not in slow(idle, {"OMP_NUM_THREADS": "3"})
-
-
-def test_one_core_for_one_gpu_is_put_into_words() -> None:
-    (found,) = slowing(with_gpu(ADA, cpu=Cpu(affinity=1)))
-    assert found.text == "1 core for 1 GPU: loading keeps it waiting"
+    (alone,) = slowing(with_gpu(ADA, cpu=Cpu(affinity=1)))
+    assert alone.text == "1 core for 1 GPU: loading keeps it waiting"
 
 
 @pytest.mark.parametrize(
@@ -231,16 +228,29 @@ def test_room_on_disks(free: int, needed: int, told: bool) -> None:
     assert codes(around_problems(seen)) == ["disk"] * told
 
 
-def test_folders_that_are_closed_block() -> None:
-    (found,) = around_problems(changed(SEEN, closed=("/var/cache/envbuilder",)))
-    assert (found.severity, found.code) == ("blocks", "folder")
-
-
-def test_a_shared_store_that_cannot_be_used_is_named() -> None:
-    (found,) = around_problems(changed(SEEN, shared_store="/srv/store is not the wheel"))
-    assert (found.severity, found.code) == ("limits", "shared-store")
-    assert found.text == "/srv/store is not the wheel"
-    assert "ENVBUILDER_SHARED_STORE=" in found.fix
+@pytest.mark.parametrize(
+    ("changes", "severity", "code", "text", "fix"),
+    [
+        (
+            {"closed": ("/var/cache/envbuilder",)},
+            *("blocks", "folder", "/var/cache/envbuilder cannot be written to", "_CACHE_DIR"),
+        ),
+        (
+            {"shared_store": "/srv/store is not the wheel"},
+            *("limits", "shared-store", "/srv/store is not the wheel", "ENVBUILDER_SHARED_STORE="),
+        ),
+        (
+            {"engine": "buildx is missing", "engine_fix": "Install docker-buildx."},
+            *("limits", "engine", "buildx is missing", "Install docker-buildx."),
+        ),
+    ],
+)
+def test_what_was_seen_around_is_named(
+    changes: dict[str, Any], severity: str, code: str, text: str, fix: str
+) -> None:
+    (found,) = around_problems(changed(SEEN, **changes))
+    assert (found.severity, found.code, found.text) == (severity, code, text)
+    assert fix in found.fix
 
 
 def test_a_compiler_is_missed_only_where_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,11 +289,6 @@ def test_an_engine_that_does_not_answer(found: Engine, said: str) -> None:
     assert "--backend venv" in problem.fix
     beside = changed(here, containers=Containers(engines=(*DOCKER.engines, found)))
     assert around_problems(SEEN, beside) == []
-
-
-def test_an_engine_that_answers_but_cannot_build() -> None:
-    seen = changed(SEEN, engine="buildx is missing", engine_fix="Install docker-buildx.")
-    assert only(around_problems(seen), "engine").fix == "Install docker-buildx."
 
 
 def test_containers_that_cannot_reach_the_gpu() -> None:

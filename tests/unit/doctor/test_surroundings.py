@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 HOST = replace(LINUX, containers=Containers())
 REAL_ASK = surroundings.ask
+ASKED: dict[str, str] = {}
 PYPI = Place(url="https://me:token@index.example/simple")
 
 
@@ -48,24 +49,19 @@ def lock() -> Lock:
     return profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
 
 
-class Asked:
-    """What is requested of each source, and why some do not answer (all: the name "")."""
-
-    def __init__(self) -> None:
-        self.urls: dict[str, str] = {}
-        self.reasons: dict[str, str] = {}
-
-    def ask(self, source: Source, session: object) -> str:
-        del session
-        self.urls[source.name] = source.url
-        return self.reasons.get(source.name, self.reasons.get("", ""))
-
-
 @pytest.fixture(autouse=True)
-def sources(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    pretended = Asked()
-    monkeypatch.setattr(surroundings, "ask", pretended.ask)
-    return pretended
+def reasons(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Why sources do not answer, by name; "" is for all. URLs that were asked are in `ASKED`."""
+    why: dict[str, str] = {}
+    ASKED.clear()
+
+    def ask(source: Source, session: object) -> str:
+        del session
+        ASKED[source.name] = source.url
+        return why.get(source.name, why.get("", ""))
+
+    monkeypatch.setattr(surroundings, "ask", ask)
+    return why
 
 
 def look(found: Settings, lock: Lock | None) -> list[Problem]:
@@ -79,44 +75,44 @@ def said(found: Settings, lock: Lock | None) -> dict[str, str]:
     return {p.code: f"{p.text} {p.fix}" for p in look(found, lock)}
 
 
-def test_what_a_profile_needs_is_asked(found: Settings, lock: Lock, sources: Asked) -> None:
+def test_what_a_profile_needs_is_asked(found: Settings, lock: Lock) -> None:
     assert look(found, lock) == []
-    urls = sources.urls
+    urls = ASKED
     assert set(urls) == {"default", "pytorch-cpu", "docker.io"}
     assert urls["default"].startswith("https://me:token@index.example/simple/")
     assert urls["pytorch-cpu"] == "https://download.pytorch.org/whl/cpu/torch/"
     assert urls["docker.io"] == "https://registry-1.docker.io/v2/"
 
 
-def test_what_is_configured_is_asked(found: Settings, lock: Lock, sources: Asked) -> None:
+def test_what_is_configured_is_asked(found: Settings, lock: Lock) -> None:
     configuration = Configuration(
         mirrors={"docker.io": "127.0.0.1:5000/hub"},
         indexes={"pytorch-cpu": "https://m.example/cpu", "debian": "https://m.example/debian"},
     )
     look(replace(found, configuration=configuration), lock)
-    urls = sources.urls
+    urls = ASKED
     assert urls["docker.io"] == "http://127.0.0.1:5000/v2/"
     assert urls["pytorch-cpu"] == "https://m.example/cpu/torch/"
     assert urls["debian"] == "https://m.example/debian/"
 
 
-def test_without_a_profile_the_indexes_are_asked(found: Settings, sources: Asked) -> None:
+def test_without_a_profile_the_indexes_are_asked(found: Settings) -> None:
     look(found, None)
-    assert set(sources.urls) == {"default"}
+    assert set(ASKED) == {"default"}
 
 
 def test_an_image_on_disk_needs_no_registry(
-    found: Settings, lock: Lock, sources: Asked, monkeypatch: pytest.MonkeyPatch
+    found: Settings, lock: Lock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", "oci:/srv/base")
     look(found, lock)
-    assert "docker.io" not in sources.urls
+    assert "docker.io" not in ASKED
 
 
 def test_what_is_missing_is_said_and_no_credential(
-    found: Settings, lock: Lock, sources: Asked
+    found: Settings, lock: Lock, reasons: dict[str, str]
 ) -> None:
-    sources.reasons = {"default": "name not found", "docker.io": "connection refused"}
+    reasons |= {"default": "name not found", "docker.io": "connection refused"}
     texts = said(found, lock)
     target = profile_lock.first(lock, HOST.platform)
     assert target is not None
@@ -134,7 +130,7 @@ def test_what_is_missing_is_said_and_no_credential(
 def test_a_machine_that_has_everything_is_not_called_broken(
     found: Settings,
     lock: Lock,
-    sources: Asked,
+    reasons: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -148,14 +144,14 @@ def test_a_machine_that_has_everything_is_not_called_broken(
     kept = base_images.folder(target.base.digest, target.platform, found)
     kept.mkdir(parents=True)
     (kept / MARK).touch()
-    sources.reasons = {"": "timed out"}
+    reasons |= {"": "timed out"}
     problems = look(found, lock)
     assert {p.severity for p in problems} == {"limits"}
     assert ["can be built" in p.text for p in problems] == [True] * len(problems)
 
 
-def test_a_refusal_is_no_silence(found: Settings, lock: Lock, sources: Asked) -> None:
-    sources.reasons = {"pytorch-cpu": "HTTP 403 Forbidden"}
+def test_a_refusal_is_no_silence(found: Settings, lock: Lock, reasons: dict[str, str]) -> None:
+    reasons |= {"pytorch-cpu": "HTTP 403 Forbidden"}
     texts = said(found, lock)
     assert "index pytorch-cpu (download.pytorch.org) answers HTTP 403" in texts["index-silent"]
     assert "ENVBUILDER_INDEX_PYTORCH_CPU=URL" in texts["index-silent"]
