@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -26,33 +27,29 @@ def podman_info(version: str, *, rootless: bool = False) -> str:
     return msgspec.json.encode({"host": host, "version": {"Version": version}}).decode()
 
 
-class Client:
-    """A client of the SDK that gets this answer."""
-
-    def __init__(self, version: dict[str, Any] | Exception) -> None:
-        self._version, self.api, self.closed = version, None, 0
-
-    def version(self) -> dict[str, Any]:
-        if isinstance(self._version, Exception):
-            raise self._version
-        return self._version
-
-    def close(self) -> None:
-        self.closed += 1
+@pytest.fixture
+def unconfigured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No engine is configured; return the path of Docker's socket, which is not there."""
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(docker_client, "_SOCKET", str(tmp_path / "docker.sock"))
+    return tmp_path / "docker.sock"
 
 
 @pytest.fixture
 def answering(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[[dict[str, Any] | Exception], list[Client]]:
+) -> Callable[[dict[str, Any] | Exception], list[MagicMock]]:
     """An engine at DOCKER_HOST that answers with this version; returns the clients made of it."""
     import docker as sdk
 
-    def answer(version: dict[str, Any] | Exception) -> list[Client]:
-        clients: list[Client] = []
+    def answer(version: dict[str, Any] | Exception) -> list[MagicMock]:
+        clients: list[MagicMock] = []
 
-        def client(**options: Any) -> Client:
-            clients.append(Client(version))
+        def client(**options: Any) -> MagicMock:
+            clients.append(MagicMock())
+            clients[-1].version.side_effect = [version]
             return clients[-1]
 
         (tmp_path / "docker.sock").touch()
@@ -78,24 +75,24 @@ def test_an_old_engine_is_4(version: dict[str, Any], said: str, answering: Any) 
     if said:
         with pytest.raises(ToolError, match=said):
             connection.connect()
-        assert clients[0].closed == 1
+        assert clients[0].close.call_count == 1
         return
     with connection.connect() as engine:
         assert isinstance(engine, DockerEngine)
-        assert clients[0].closed == 0
-    assert clients[0].closed == 1
+        assert clients[0].close.call_count == 0
+    assert clients[0].close.call_count == 1
     engine.close()
-    assert clients[0].closed == 1, "once is enough"
+    assert clients[0].close.call_count == 1, "once is enough"
 
 
 def test_an_engine_that_nobody_closes_leaves_no_client_open(answering: Any) -> None:
     """An environment has its engine until the command ends."""
     clients = answering({"Version": "26.1.5"})
     engine = connection.connect()
-    assert clients[0].closed == 0
+    assert clients[0].close.call_count == 0
     del engine
     gc.collect()
-    assert clients[0].closed == 1
+    assert clients[0].close.call_count == 1
 
 
 @pytest.mark.parametrize("error", [DockerException("gone"), ReadTimeout("Read timed out.")])
@@ -103,7 +100,7 @@ def test_a_client_that_gets_no_answer_is_closed(error: Exception, answering: Any
     clients = answering(error)
     with pytest.raises(ToolError, match="no container engine answers"):
         connection.connect()
-    assert clients[0].closed == 1
+    assert clients[0].close.call_count == 1
 
 
 def test_podman_at_docker_host_is_spoken_to_by_its_own_client(
@@ -121,7 +118,7 @@ def test_podman_at_docker_host_is_spoken_to_by_its_own_client(
     assert engine.rootless
     assert engine.build_command.argv[:4] == ("podman", "--url", url, "build")
     engine.require_builder()
-    assert [c.closed for c in clients] == [1, 1], "of the SDK none is left open"
+    assert [c.close.call_count for c in clients] == [1, 1], "of the SDK none is left open"
 
 
 @pytest.mark.parametrize(
@@ -139,14 +136,9 @@ def test_an_old_podman_is_4(
     server: str,
     said: str,
     programs: dict[str, tuple[int, str, str]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    unconfigured: Path,
 ) -> None:
     """No docker, no socket, but podman: it is used, if it is new enough."""
-    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(docker_client, "_SOCKET", str(tmp_path / "docker.sock"))
     assert not connection.configured()
     programs["podman --version"] = (0, f"podman version {client}\n", "")
     programs["podman info"] = (0, podman_info(server), "")
@@ -159,15 +151,11 @@ def test_an_old_podman_is_4(
 
 
 def test_podman_is_used_where_dockers_socket_may_not_be_opened(
-    programs: dict[str, tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    programs: dict[str, tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, unconfigured: Path
 ) -> None:
     """Both are installed, and this user is in no group `docker`."""
-    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    socket = tmp_path / "docker.sock"
+    socket = unconfigured
     socket.touch()
-    monkeypatch.setattr(docker_client, "_SOCKET", str(socket))
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(socket))
     programs["docker version"] = (0, "", "")
     programs["podman --version"] = (0, "podman version 5.4.2\n", "")
