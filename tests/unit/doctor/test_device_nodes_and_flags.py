@@ -15,7 +15,7 @@ from envbuilder.core import resources
 from envbuilder.doctor import diagnosis
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import probe
-from envbuilder.profiles.choice import choose_best, workarounds
+from envbuilder.profiles.choice import Choice, choose_best, workarounds
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import load as load_profile
 from tests.support import host_trees
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.host.model import Host
-    from envbuilder.profiles.choice import Choice
 
 FOLDERS = (resources.profiles_dir(),)
 LIBRARY = Library(FOLDERS)

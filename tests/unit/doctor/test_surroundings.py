@@ -15,7 +15,7 @@ from envbuilder.containers.oci.layout import MARK
 from envbuilder.containers.registry import base_images
 from envbuilder.core import resources
 from envbuilder.core.http import open_session
-from envbuilder.core.settings import Configuration
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.doctor import surroundings
 from envbuilder.doctor.surroundings import Source
 from envbuilder.host.model import Containers
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from envbuilder.core.settings import Settings
     from envbuilder.doctor.problem import Problem
     from envbuilder.profiles.lock import Lock
 

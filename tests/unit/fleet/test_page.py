@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from envbuilder.fleet import drift, page
-from envbuilder.fleet.model import MARKS, OUTCOMES, TONES, Group
+from envbuilder.fleet.model import MARKS, OUTCOMES, TONES, Group, Summary
 from envbuilder.fleet.page import HIGHEST, MOST_OUTLIERS, strips
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 from tests.support.colours import BLINDNESS, contrast, difference, scheme
@@ -25,8 +25,6 @@ from tests.unit.verify.test_page import HOSTILE
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from envbuilder.fleet.model import Summary
 
 
 def mixed() -> Summary:

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 from envbuilder.core import decoding, resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import model, planning, settings
-from envbuilder.fleet.model import Resource
+from envbuilder.fleet.model import Node, Resource
 from envbuilder.profiles.library import Library
 from tests.support.fleets import RUN, STARTED, node
 
 if TYPE_CHECKING:
-    from envbuilder.fleet.model import Node
     from envbuilder.fleet.planning import Plan
 
 EXAMPLE = """\

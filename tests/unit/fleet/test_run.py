@@ -11,7 +11,7 @@ from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders
 from envbuilder.fleet import run as runs
 from envbuilder.fleet.groups import Members
-from envbuilder.fleet.model import Entry
+from envbuilder.fleet.model import Entry, Group, Summary
 from envbuilder.fleet.run import Run
 from envbuilder.fleet.slurm import JOB_STATES, JobState, RefusedError
 from tests.support.fleets import (
@@ -27,7 +27,6 @@ from tests.support.fleets import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.fleet.model import Group, Summary
     from envbuilder.fleet.planning import Plan
 
 

@@ -22,8 +22,8 @@ from envbuilder.host import model as host
 from envbuilder.host import model_fit, probe, snapshot, tables
 from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles.accelerators import ACCELERATORS
-from envbuilder.profiles.choice import choose_best
-from envbuilder.profiles.fit import judge
+from envbuilder.profiles.choice import Choice, choose_best
+from envbuilder.profiles.fit import Fit, judge
 from envbuilder.profiles.library import Library
 from tests.support import host_trees
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.doctor.problem import Problem
-    from envbuilder.profiles.choice import Choice
-    from envbuilder.profiles.fit import Fit
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 

@@ -14,7 +14,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.fleet.kubernetes import render as rendering
 from envbuilder.fleet.kubernetes import results
 from envbuilder.fleet.kubernetes.manifests import SUBSET
-from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Group
+from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Group, Summary
 from envbuilder.fleet.settings import Claim, FleetSettings, KubernetesSettings
 from envbuilder.payload.report import UNREPEATED
 from envbuilder.payload.training.dataset import load
@@ -24,7 +24,6 @@ from tests.support.kubernetes import DATA, RUN, group_log, job_name, log_of, pod
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.fleet.model import Summary
 
 POD = "envbuilder-4f1a2b-ddp0-cpu-0-x7k2p"
 

@@ -20,7 +20,6 @@ from tests.support import host_trees
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.host.model import Gpu
 
 PCI = "sys/bus/pci/devices"
 FOUR = ["0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:04:00.0"]
