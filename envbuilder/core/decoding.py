@@ -50,6 +50,43 @@ _T = TypeVar("_T")
 _describing = Lock()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 """By type. Types are those that the code names, so there are never many."""
+LARGEST = 16 << 20
+"""Maximum size of a document in bytes."""
+MOST_VALUES = 1_000_000
+"""Maximum number of values in a document; a conda lock of 12 targets has 100,000."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escaped surrogate; without its other half, it cannot be encoded in a file or output."""
+_PART = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
+_ANY_KEY = "..."
+"""Stands for the key in msgspec's paths through mappings with free keys."""
+_KINDS = {
+    "array": "a list",
+    "object": "a mapping of keys",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+}
+_A_LIST = "Write a list: in brackets, or one item a line, each after a hyphen."
+_INSTEAD = {
+    ("array", "str"): _A_LIST,
+    **dict.fromkeys((("array", "bool"), ("array", "int"), ("array", "float")), _A_LIST),
+    ("array", "object"): "Write a list: one item a line, each after a hyphen, without a colon.",
+    ("object", "array"): "Write keys instead of items: a name and a colon, without a hyphen.",
+    ("object", "str"): "Write keys below it, indented, each with a colon.",
+    ("str", "array"): "Write text instead of a list.",
+    ("str", "object"): "Write text; put it in quotes if it contains a colon.",
+}
+"""Pairs of an expected kind and another one in its place → what to write."""
+_SHORT_ITEMS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .,_/=<>~-]{0,40}\Z")
+_EXPECTED = re.compile(
+    r"Expected `([^`]+)`(?:, got `([^`]+)`)?(?: matching regex (.+)| (.+))?\Z", re.DOTALL
+)
+_NOT_EMPTY = "of length >= 1"
+_MISSING = re.compile(r"Object missing required field `(.+)`\Z")
+_ENUM = re.compile(r"Invalid enum value (.+)\Z", re.DOTALL)
+_LONGEST_MESSAGE = 200
 
 
 @overload
@@ -82,14 +119,6 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
         with _describing:
             decoder = _decoders.setdefault(kind, msgspec.json.Decoder(kind))
     return decoder
-
-
-LARGEST = 16 << 20
-"""Maximum size of a document in bytes."""
-MOST_VALUES = 1_000_000
-"""Maximum number of values in a document; a conda lock of 12 targets has 100,000."""
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""An escaped surrogate; without its other half, it cannot be encoded in a file or output."""
 
 
 def strict_json(content: bytes) -> Any:
@@ -135,40 +164,6 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-_PART = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
-_ANY_KEY = "..."
-"""Stands for the key in msgspec's paths through mappings with free keys."""
-_KINDS = {
-    "array": "a list",
-    "object": "a mapping of keys",
-    "str": "text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "null": "nothing",
-}
-_A_LIST = "Write a list: in brackets, or one item a line, each after a hyphen."
-_INSTEAD = {
-    ("array", "str"): _A_LIST,
-    **dict.fromkeys((("array", "bool"), ("array", "int"), ("array", "float")), _A_LIST),
-    ("array", "object"): "Write a list: one item a line, each after a hyphen, without a colon.",
-    ("object", "array"): "Write keys instead of items: a name and a colon, without a hyphen.",
-    ("object", "str"): "Write keys below it, indented, each with a colon.",
-    ("str", "array"): "Write text instead of a list.",
-    ("str", "object"): "Write text; put it in quotes if it contains a colon.",
-}
-"""Pairs of an expected kind and another one in its place → what to write."""
-_SHORT_ITEMS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .,_/=<>~-]{0,40}\Z")
-_EXPECTED = re.compile(
-    r"Expected `([^`]+)`(?:, got `([^`]+)`)?(?: matching regex (.+)| (.+))?\Z", re.DOTALL
-)
-_NOT_EMPTY = "of length >= 1"
-_MISSING = re.compile(r"Object missing required field `(.+)`\Z")
-_ENUM = re.compile(r"Invalid enum value (.+)\Z", re.DOTALL)
-T = TypeVar("T")
-_LONGEST_MESSAGE = 200
-
-
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
     """Return the YAML mapping in `text`; `where` names the file in errors."""
     try:
@@ -188,11 +183,11 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
 
 def decode(
     data: dict[str, Any],
-    kind: type[T],
+    kind: type[_T],
     where: str,
     text: str = "",
     hints: Hints = MappingProxyType({}),
-) -> T:
+) -> _T:
     """Return `data` as `kind`; unknown keys and wrong types raise `InvalidError`.
 
     `hints`: for a struct, common wrong keys → what to do instead.

@@ -46,6 +46,7 @@ _PORTS = {"http": 80, "https": 443}
 _UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
 _LIMIT = re.compile(r"(?:connect |read )?timeout=([0-9.]+)")
 _ENDS = {ConnectionRefusedError: "connection refused", ConnectionResetError: "connection reset"}
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/(?:[0-9]{1,15}|\*)")
 
 
 def open_session(*, direct: bool = False) -> Session:
@@ -350,9 +351,6 @@ def _tls(text: str) -> str:
     """Return OpenSSL's reason without its codes and source lines."""
     plain = re.sub(r"\[[A-Z0-9_: ]*\]\s*|\s*\(_ssl\.c:\d+\)", "", text).strip(" .")
     return plain[:150] or "no secure connection"
-
-
-_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/(?:[0-9]{1,15}|\*)")
 
 
 class UnavailableError(Exception):

@@ -151,6 +151,8 @@ def _quoted(field: str) -> str:
     return field if plain else '"{}"'.format(field.replace('"', '""'))
 
 
+# --- flags of the clients
+
 # SELinux would deny access: neither devices nor folders are labelled as the container's, and to
 # label them is not ours.
 NO_LABELS = ("--security-opt", "label=disable")

@@ -96,6 +96,8 @@ def _rootless() -> Path:
     return Path(os.environ.get("XDG_RUNTIME_DIR", "/nonexistent")) / "docker.sock"
 
 
+# --- the plugin, and the builder instances that it knows
+
 OLDEST_BUILDX = (0, 10)
 _SECONDS = 60
 _CLIENT_HINT = (

@@ -103,6 +103,8 @@ def _require(engine: Engine, names: Sequence[str], ids: Collection[types.Digest]
             )
 
 
+# --- which layers an engine has: it lists its images, but not their layers
+
 _WORTH = 32 << 20
 """Bytes that take longer to send than a few questions."""
 _QUESTIONS = 8

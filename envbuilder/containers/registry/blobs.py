@@ -17,7 +17,13 @@ from urllib.parse import urlencode, urlsplit
 from msgspec import Struct
 
 from envbuilder.containers.oci import reference
-from envbuilder.containers.registry.connection import BrokenOffError
+from envbuilder.containers.registry.connection import (
+    ACCEPTED,
+    CREATED,
+    NOT_FOUND,
+    OK,
+    BrokenOffError,
+)
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.files import full_or_broken
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layout import Descriptor, Layout
     from envbuilder.containers.registry.connection import Answer, Connection
 
-_WHOLE, _PART, _NO_SUCH_PART = 200, 206, 416
+_PART, _NO_SUCH_PART = 206, 416
 
 
 def receive(
@@ -47,7 +53,7 @@ def receive(
     session, travelled = connection.session, 0
 
     def ask(headers: dict[str, str]) -> requests.Response:
-        accept = (_WHOLE, _PART, _NO_SUCH_PART) if headers else (_WHOLE,)
+        accept = (OK, _PART, _NO_SUCH_PART) if headers else (OK,)
         return connection.request(
             "GET", connection.url(url), blob.digest, accept=accept, headers=headers
         )
@@ -90,11 +96,13 @@ def _part(layout: Layout, blob: Descriptor) -> Path:
     return layout.folder / "partial" / layout.blob(blob.digest).name
 
 
+# --- pushes
+
 PIECE = 8 << 20
 """Bytes of a piece, unless the registry requires larger ones. Ctrl-C waits for the end of a piece,
 and each piece costs a round trip to the registry."""
 _PIECE_LIMIT = 256 << 20
-_OK, _CREATED, _ACCEPTED, _NO_CONTENT, _NOT_FOUND = 200, 201, 202, 204, 404
+_NO_CONTENT = 204
 _LOST = (400, 404, 405, 410, 416)
 """Statuses that registries return for an upload that is gone, or not as far as assumed."""
 _NOT_MOUNTED = (400, 401, 403, 404, 405)
@@ -170,7 +178,7 @@ def _repository(path: Path, connection: Connection) -> str:
 def has(connection: Connection, blob: Descriptor) -> bool:
     """Return whether the repository has a blob."""
     url = connection.url(f"blobs/{blob.digest}")
-    return connection.ask("HEAD", url, blob.digest, accept=(_OK, _NOT_FOUND)).status == _OK
+    return connection.ask("HEAD", url, blob.digest, accept=(OK, NOT_FOUND)).status == OK
 
 
 def require_allowed(connection: Connection) -> None:
@@ -181,11 +189,11 @@ def require_allowed(connection: Connection) -> None:
     """
     item = "a push"
     answer = connection.ask(
-        "POST", connection.url("blobs/uploads/"), item, accept=(_ACCEPTED,), data=b""
+        "POST", connection.url("blobs/uploads/"), item, accept=(ACCEPTED,), data=b""
     )
     with contextlib.suppress(BuildError, BrokenOffError):
         url = connection.resolve(answer.headers.get("Location", ""), answer.url, item)
-        connection.ask("DELETE", url, item, accept=(_OK, _ACCEPTED, _NO_CONTENT), retry=False)
+        connection.ask("DELETE", url, item, accept=(OK, ACCEPTED, _NO_CONTENT), retry=False)
 
 
 class _Outgoing:
@@ -228,11 +236,11 @@ class _Outgoing:
         """Start an upload; return None if the registry mounted the blob instead."""
         if mount_from:
             query = urlencode({"mount": self._blob.digest, "from": mount_from})
-            answer = self._post(f"?{query}", (_CREATED, _ACCEPTED, *_NOT_MOUNTED))
-            if answer.status == _CREATED:
+            answer = self._post(f"?{query}", (CREATED, ACCEPTED, *_NOT_MOUNTED))
+            if answer.status == CREATED:
                 return None
-        if not mount_from or answer.status != _ACCEPTED:
-            answer = self._post("", (_ACCEPTED,))
+        if not mount_from or answer.status != ACCEPTED:
+            answer = self._post("", (ACCEPTED,))
         least = answer.headers.get("OCI-Chunk-Min-Length", "")
         piece = max(PIECE, int(least)) if least.isdecimal() and len(least) < 10 else PIECE
         self._last = self._at(answer, 0, min(piece, _PIECE_LIMIT))
@@ -249,7 +257,7 @@ class _Outgoing:
             return None
         with contextlib.suppress(BuildError):
             answer = self._connection.ask(
-                "GET", last.location, self._blob.digest, accept=(_NO_CONTENT, _ACCEPTED, *_LOST)
+                "GET", last.location, self._blob.digest, accept=(_NO_CONTENT, ACCEPTED, *_LOST)
             )
             if answer.status not in _LOST:
                 self._last = self._at(answer, 0, last.piece, last.location)
@@ -272,9 +280,7 @@ class _Outgoing:
                 end = upload.offset + len(data)
                 headers = {**_BYTES, "Content-Range": f"{upload.offset}-{end - 1}"}
                 self._transferred += len(data)
-                answer = self._ask(
-                    "PATCH", upload.location, (_ACCEPTED, _NO_CONTENT), headers, data
-                )
+                answer = self._ask("PATCH", upload.location, (ACCEPTED, _NO_CONTENT), headers, data)
                 upload = self._last = self._at(answer, end, upload.piece, upload.location)
                 if upload.offset != end:
                     raise BrokenOffError("the registry accepted only a part")
@@ -286,7 +292,7 @@ class _Outgoing:
         self._transferred += len(data)
         joint = "&" if urlsplit(upload.location).query else "?"
         url = f"{upload.location}{joint}{urlencode({'digest': self._blob.digest})}"
-        self._ask("PUT", url, (_CREATED, _NO_CONTENT), _BYTES, data)
+        self._ask("PUT", url, (CREATED, _NO_CONTENT), _BYTES, data)
 
     def _ask(
         self, method: str, url: str, accept: tuple[int, ...], headers: dict[str, str], data: bytes
