@@ -368,7 +368,7 @@ def verify(
         return 0
     progress.note(f"run {run}: {folder}")
     with folders.held(folder):
-        summary = Run(plan, folder, client, progress).finish()
+        summary = Run(plan, folder, client, progress).finish(resumed=False)
     return report(summary, outputs)
 
 

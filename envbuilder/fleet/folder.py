@@ -126,7 +126,7 @@ def jobs(folder: Path) -> dict[str, str]:
         return {}
     newest = {}
     for line in content.splitlines():
-        with contextlib.suppress(msgspec.MsgspecError, ValueError):
+        with contextlib.suppress(ValueError):
             submitted = decoding.from_json(line, _Submitted)
             newest[submitted.node] = submitted.job
     return newest

@@ -297,7 +297,7 @@ class Run:
         self._nodes = _Stage(self, _NODES, nodes, planning.time_limit(plan.limit_seconds))
         self._groups: _Stage[Members, Group] | None = None
 
-    def finish(self, *, resumed: bool = False) -> Summary:
+    def finish(self, *, resumed: bool) -> Summary:
         """Do what is left of the plan, and return the table, which is also in the folder.
 
         If this is interrupted, the run's own jobs are cancelled; the table then says so. None is if

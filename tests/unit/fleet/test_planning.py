@@ -205,6 +205,14 @@ def test_a_node_of_a_project_for_another_framework_decides_itself(
     assert (promise.profile, promise.gpus_to_prove) == (None, 1)
 
 
+def test_nodes_whose_profile_cannot_train_across_nodes_are_refused() -> None:
+    with pytest.raises(InvalidError, match="jax-cpu"):
+        planned([EPYC], settings.FleetSettings(), profile="jax-cpu", together=("--ddp",))
+    assert planned([EPYC], settings.FleetSettings(), profile="jax-cpu").across is None
+    together = planned([EPYC], settings.FleetSettings(), profile="cpu", together=("--ddp",))
+    assert together.across is not None
+
+
 def test_a_profile_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     site = read(tmp_path, "profiles: [{feature: h100, profile: cudda}]\n")
     with pytest.raises(InvalidError, match="cudda") as caught:
