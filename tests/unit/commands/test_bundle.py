@@ -76,9 +76,7 @@ def test_members_are_counted_in_the_plural_if_needed() -> None:
     assert bundle._counts(members) == text
 
 
-def test_a_named_key_is_required_of_bundles_and_of_locks(
-    settings: Settings, tmp_path: Path
-) -> None:
+def test_a_named_key_is_required_of_bundles_and_of_locks(found: Settings, tmp_path: Path) -> None:
     key = tmp_path / "key.pub"
     required = options.requiring(found, (key,)).configuration.signatures
     assert required == Signatures(locks=(str(key),), bundles=(str(key),))
