@@ -73,7 +73,6 @@ def _add_verify(commands: Any) -> None:
     add("--require-kernels", action="append", default=[], metavar="PREFIX")
     add("--compile-backend", action="append", default=[], choices=BACKENDS)
     add("--extension", action="append", default=[], choices=sorted(facts.EXTENSIONS))
-    add("--no-baseline", action="store_true", help="do not train on the CPU for comparison")
     add("--index", type=index, default=0, help="index of the device to use")
 
 

@@ -133,7 +133,6 @@ def _verify(options: argparse.Namespace) -> int:
         require_kernels=_unique(options.require_kernels),
         compile_backends=_unique(options.compile_backend),
         extensions=_unique(options.extension),
-        baseline=not options.no_baseline,
         questions=options.questions,
         record=options.record,
         recorded=options.record_steps,

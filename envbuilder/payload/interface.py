@@ -21,6 +21,8 @@ from typing import (
     Tuple,
 )
 
+from .machine import hardware
+
 TOP = 15
 """Maximum number of kernels that the report names."""
 
@@ -280,12 +282,16 @@ class Framework(ABC):
         return ""
 
     @abstractmethod
-    def allocated(self) -> Optional[int]:
-        """Return the bytes that the framework holds on the device; None if it does not count."""
+    def counted(self, what: str) -> Optional[int]:
+        """Return the bytes "allocated" on an accelerator, or their "peak"; None if not counted."""
 
-    @abstractmethod
+    def allocated(self) -> Optional[int]:
+        """Return the bytes that the framework holds on the device; None on the CPU."""
+        return None if self.accelerator == "cpu" else self.counted("allocated")
+
     def peak(self) -> Optional[int]:
         """Return their maximum; on the CPU, the peak size of the process."""
+        return hardware.process_peak() if self.accelerator == "cpu" else self.counted("peak")
 
     @abstractmethod
     def wait(self, result: Any = None) -> None:

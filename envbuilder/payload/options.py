@@ -74,7 +74,6 @@ class Options:
     require_kernels: Tuple[str, ...] = ()
     compile_backends: Tuple[str, ...] = ()
     extensions: Tuple[str, ...] = ()
-    baseline: bool = True
     questions: Optional[Path] = None
     """Folder in which the images of the blind test appear once they are requested."""
     record: Optional[Path] = None
@@ -103,7 +102,7 @@ class Options:
 
     def trains_baseline(self) -> bool:
         """Return whether to train a CPU baseline; not in a quick run, whose epochs are partial."""
-        return self.baseline and self.device != "cpu" and not self.quick
+        return self.device != "cpu" and not self.quick
 
     def required_kernels(self) -> Tuple[str, ...]:
         """Return the kernel prefixes this run can see; in compiled code only if it compiles."""

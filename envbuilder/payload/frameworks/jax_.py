@@ -74,6 +74,8 @@ LOWERING = {
 NOTED = ("JAX_DEFAULT_MATMUL_PRECISION", "JAX_ENABLE_X64", "XLA_FLAGS")
 """Variables that the report records with those that lower the precision."""
 
+COUNTERS = {"allocated": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
+
 PROFILED_STEPS = 3
 
 HOST, DEVICE, STREAM = "/host:CPU", "/device:", "Stream"
@@ -198,19 +200,9 @@ class Jax(NumpyFramework):
         """Return the platform of its devices."""
         return PLATFORMS[self.accelerator].device_type
 
-    def allocated(self) -> Optional[int]:
-        """Return the bytes in use on the device; JAX does not count them on the CPU."""
-        return self._counted("bytes_in_use")
-
-    def peak(self) -> Optional[int]:
-        """Return their maximum; on the CPU, the peak size of the process."""
-        cpu = self.accelerator == "cpu"
-        return hardware.process_peak() if cpu else self._counted("peak_bytes_in_use")
-
-    def _counted(self, name: str) -> Optional[int]:
-        """Return one of the device's memory counters; None on the CPU, which has none."""
-        counted: Optional[int] = (self.device.memory_stats() or {}).get(name)
-        return counted
+    def counted(self, what: str) -> Optional[int]:
+        """Return one of the device's memory counters; on the CPU, JAX has none."""
+        return (self.device.memory_stats() or {}).get(COUNTERS[what])
 
     def wait(self, result: Any = None) -> None:
         """Wait for a result, or for all arrays that there are."""
@@ -331,7 +323,7 @@ class Jax(NumpyFramework):
 
     def room(self) -> Tuple[Optional[int], Optional[int]]:
         """Return the bytes that can still be allocated, and those of the CPU's caches."""
-        limit, used = self._counted("bytes_limit"), self._counted("bytes_in_use")
+        limit, used = self.counted("limit"), self.counted("allocated")
         return super().room() if limit is None or used is None else (limit - used, None)
 
 

@@ -239,17 +239,10 @@ class TensorFlow(NumpyFramework):
             return ""
         return f"a part of this build has no kernel for the GPU: {first_line(error)}"
 
-    def allocated(self) -> Optional[int]:
-        """Return the bytes that TensorFlow holds on a GPU; on the CPU it counts none."""
-        return None if self.accelerator == "cpu" else self._counted("current")
-
-    def peak(self) -> Optional[int]:
-        """Return their maximum; on the CPU, the peak size of the process."""
-        return hardware.process_peak() if self.accelerator == "cpu" else self._counted("peak")
-
-    def _counted(self, name: str) -> int:
-        device = f"{self.device_type()}:0"
-        return int(self.tensorflow.config.experimental.get_memory_info(device)[name])
+    def counted(self, what: str) -> Optional[int]:
+        """Return the bytes that TensorFlow holds on a GPU, or their maximum."""
+        counters = self.tensorflow.config.experimental.get_memory_info(f"{self.device_type()}:0")
+        return int(counters["current" if what == "allocated" else what])
 
     def wait(self, result: Any = None) -> None:
         """Wait until all devices have finished."""

@@ -90,14 +90,9 @@ class Torch(interface.Framework):
         """Return a sentence on an error that says that the build lacks a kernel; else empty."""
         return device.without_kernel(self.torch, self.accelerator, error)
 
-    def allocated(self) -> Optional[int]:
-        """Return the bytes that torch holds on the device; None if it does not count them."""
-        return self.row.counted(self.torch, self.row.allocated)
-
-    def peak(self) -> Optional[int]:
-        """Return their maximum; on the CPU, the peak size of the process."""
-        cpu = self.accelerator == "cpu"
-        return hardware.process_peak() if cpu else self.row.counted(self.torch, self.row.peak)
+    def counted(self, what: str) -> Optional[int]:
+        """Return the bytes in one of the accelerator's counters; None if torch has no such."""
+        return self.row.counted(self.torch, getattr(self.row, what))
 
     def wait(self, result: Any = None) -> None:
         """Wait until the device has finished."""

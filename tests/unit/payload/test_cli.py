@@ -43,7 +43,7 @@ def test_every_option_arrives(asked: list[tuple[Options, Dataset]]) -> None:
         f"verify --device cpu --data {SHIPPED} --dataset-name mine --epochs 4 --seed 9"
         " --min-accuracy 0.5 --precision tf32 --framework-version 2.13.0+cpu"
         " --require-kernels zentorch:: --require-kernels torch_ipex:: --compile-backend inductor"
-        " --compile-backend zentorch --extension zentorch --extension ipex --no-baseline"
+        " --compile-backend zentorch --extension zentorch --extension ipex"
     )
     assert cli.main(arguments.split()) == 0
     options, data = asked[0]
@@ -58,7 +58,6 @@ def test_every_option_arrives(asked: list[tuple[Options, Dataset]]) -> None:
         require_kernels=("zentorch::", "torch_ipex::"),
         compile_backends=("inductor", "zentorch"),
         extensions=("zentorch", "ipex"),
-        baseline=False,
     )
     assert data.name == "mine"
 

@@ -80,7 +80,6 @@ def test_an_extension_that_is_asked_for_is_required() -> None:
         (Options("cuda"), True),
         (Options("cpu"), False),
         (Options("cuda", quick=True), False),
-        (Options("cuda", baseline=False), False),
     ],
 )
 def test_when_the_cpu_is_trained_for_comparison(options: Options, expected: bool) -> None:
