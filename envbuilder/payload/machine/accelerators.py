@@ -146,74 +146,39 @@ def _cpu_libraries(torch: Any) -> str:
     return f"libraries: {', '.join(libraries) or 'none'}"
 
 
-def _describe_cuda(torch: Any) -> Dict[str, Any]:
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "name": str(properties.name),
-        "memory_bytes": int(properties.total_memory),
-        "driver": hardware.nvidia_driver(),
-        "capability": f"sm_{properties.major}{properties.minor}",
-    }
+def _described(
+    device: str,
+    driver: Callable[[Any], Optional[str]],
+    capability: Callable[[Any], Optional[str]] = lambda properties: None,
+) -> Callable[[Any], Dict[str, Any]]:
+    """Return a function that describes a GPU by the properties that torch's module gives."""
+
+    def describe(torch: Any) -> Dict[str, Any]:
+        properties = getattr(torch, device).get_device_properties(0)
+        return {
+            "name": str(properties.name),
+            "memory_bytes": int(properties.total_memory),
+            "driver": driver(properties),
+            "capability": capability(properties),
+        }
+
+    return describe
 
 
-def _cuda_runtime(torch: Any) -> str:
-    # This call loads the library and compares its version with the one torch was built with.
-    library = torch.backends.cudnn.version()
-    driver = hardware.nvidia_driver() or "unknown"
-    return f"CUDA {runtime_of(torch)}, cuDNN {library or 'missing'}, driver {driver}"
+def _runtime(torch: Any, name: str, library: str, driver: Optional[str]) -> str:
+    # This call loads the library and compares its version with the one torch was built with; torch
+    # calls MIOpen by cuDNN's name.
+    version = torch.backends.cudnn.version() or "missing"
+    return f"{name} {runtime_of(torch)}, {library} {version}, driver {driver or 'unknown'}"
 
 
-def _cuda_kernels(torch: Any) -> str:
-    major, minor = torch.cuda.get_device_capability(0)
-    return (
-        f"this GPU is sm_{major}{minor}; this torch is built for {' '.join(architectures(torch))}"
-    )
-
-
-def _describe_rocm(torch: Any) -> Dict[str, Any]:
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "name": str(properties.name),
-        "memory_bytes": int(properties.total_memory),
-        "driver": hardware.amdgpu_driver(),
-        "capability": target_of(properties.gcnArchName),
-    }
-
-
-def _rocm_runtime(torch: Any) -> str:
-    # torch calls MIOpen by cuDNN's name.
-    library = torch.backends.cudnn.version()
-    driver = hardware.amdgpu_driver() or "unknown"
-    return f"HIP {runtime_of(torch)}, MIOpen {library or 'missing'}, driver {driver}"
-
-
-def _rocm_kernels(torch: Any) -> str:
-    target = target_of(torch.cuda.get_device_properties(0).gcnArchName)
+def _kernels(torch: Any, target: str) -> str:
     return f"this GPU is {target}; this torch is built for {' '.join(architectures(torch))}"
-
-
-def _describe_xpu(torch: Any) -> Dict[str, Any]:
-    properties = torch.xpu.get_device_properties(0)
-    return {
-        "name": str(properties.name),
-        "memory_bytes": int(properties.total_memory),
-        "driver": getattr(properties, "driver_version", None),
-        "capability": None,
-    }
 
 
 def _xpu_runtime(torch: Any) -> str:
     driver = getattr(torch.xpu.get_device_properties(0), "driver_version", None)
     return f"SYCL {runtime_of(torch)}, Level Zero driver {driver or 'unknown'}"
-
-
-def _describe_mps(torch: Any) -> Dict[str, Any]:
-    return {
-        "name": hardware.cpu_name(),
-        "memory_bytes": int(torch.mps.recommended_max_memory()),
-        "driver": f"macOS {platform.mac_ver()[0]}",
-        "capability": None,
-    }
 
 
 _CPU = Accelerator(
@@ -228,11 +193,13 @@ _CUDA = Accelerator(
     name="cuda",
     device="cuda",
     drives=lambda torch: bool(torch.version.cuda and not getattr(torch.version, "hip", None)),
-    runtime=_cuda_runtime,
-    describe=_describe_cuda,
+    runtime=lambda torch: _runtime(torch, "CUDA", "cuDNN", hardware.nvidia_driver()),
+    describe=_described(
+        "cuda", lambda _: hardware.nvidia_driver(), lambda gpu: f"sm_{gpu.major}{gpu.minor}"
+    ),
     build="a CUDA build (local version like +cu130 or +cu126)",
     state="cuda",
-    kernels=_cuda_kernels,
+    kernels=lambda torch: _kernels(torch, "sm_{}{}".format(*torch.cuda.get_device_capability(0))),
     allocated="memory_allocated",
     peak="max_memory_allocated",
     free="mem_get_info",
@@ -247,10 +214,14 @@ _ROCM = replace(
     _CUDA,
     name="rocm",
     drives=lambda torch: bool(getattr(torch.version, "hip", None)),
-    runtime=_rocm_runtime,
-    describe=_describe_rocm,
+    runtime=lambda torch: _runtime(torch, "HIP", "MIOpen", hardware.amdgpu_driver()),
+    describe=_described(
+        "cuda", lambda _: hardware.amdgpu_driver(), lambda gpu: target_of(gpu.gcnArchName)
+    ),
     build="a ROCm build (local version like +rocm7.2)",
-    kernels=_rocm_kernels,
+    kernels=lambda torch: _kernels(
+        torch, target_of(torch.cuda.get_device_properties(0).gcnArchName)
+    ),
     exact=True,
     nodes=("/dev/kfd",),
     remedy="Load the kernel driver amdgpu, give a container its device nodes, or join that group",
@@ -268,7 +239,7 @@ _XPU = Accelerator(
     device="xpu",
     drives=lambda torch: bool(getattr(torch.version, "xpu", None) or build_of(torch) == "xpu"),
     runtime=_xpu_runtime,
-    describe=_describe_xpu,
+    describe=_described("xpu", lambda gpu: getattr(gpu, "driver_version", None)),
     build="an XPU build (local version +xpu, from PyTorch's xpu index)",
     state="xpu",
     allocated="memory_allocated",
@@ -284,7 +255,12 @@ _MPS = Accelerator(
     device="mps",
     drives=lambda torch: bool(torch.backends.mps.is_built()),
     runtime=lambda torch: f"Metal of macOS {platform.mac_ver()[0]}",
-    describe=_describe_mps,
+    describe=lambda torch: {
+        "name": hardware.cpu_name(),
+        "memory_bytes": int(torch.mps.recommended_max_memory()),
+        "driver": f"macOS {platform.mac_ver()[0]}",
+        "capability": None,
+    },
     build="a macOS arm64 build",
     state="backends.mps",
     allocated="current_allocated_memory",
