@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from filelock import FileLock
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
@@ -33,6 +34,7 @@ from envbuilder.build.plan import (
     Step,
     project_of,
 )
+from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci.layer import members
 from envbuilder.core import files, process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
@@ -124,8 +126,6 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     cache of the first, and runs with another umask, time zone, language and working folder. Errors
     of either build propagate.
     """
-    from filelock import FileLock
-
     scratch = require_writable(settings.cache_dir / "reproduce", marked=False)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
@@ -180,8 +180,6 @@ def _build(
 
 def _forget(name: str, progress: Progress) -> None:
     """Remove an image; a failure is only noted, so that the result is still reported."""
-    from envbuilder.containers.engine import connection
-
     try:
         with connection.connect() as engine:
             engine.forget(name)
@@ -269,14 +267,12 @@ def _sides(first: Build, second: Build, folder: Path) -> tuple[Side, Side]:
     if first.result.artifact.kind != "image":
         before, after = (Prefix(Path(build.result.artifact.ref)) for build in (first, second))
         return before, after
-    from envbuilder.containers.engine import connection
-    from envbuilder.containers.engine import images as engine_images
 
     def exported(engine: Engine, build: Build) -> Image:
         image = engine.image(build.result.artifact.ref)
         if image is None:
             raise BuildError(f"{build.result.artifact.ref}: is no longer in the engine")
-        layout = engine_images.export(engine, image, folder / "images")
+        layout = images.export(engine, image, folder / "images")
         return Image(layout, first.product.target.platform)
 
     with connection.connect() as engine:
