@@ -401,6 +401,7 @@ def download(
             if final or not attempts.may_repeat(error.response):
                 break
         except TooLongError as error:
+            on_bytes(-shown)
             part.unlink(missing_ok=True)
             raise OtherSizeError(str(error)) from None
         except OSError as error:

@@ -76,6 +76,8 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
         (b"!" * 10, [answer(200, CONTENT)], [""], 10),
         (b"!" * 99, [answer(200, CONTENT)], [""], 10),
         (b"!!!!", [rest(), answer(200, CONTENT)], ["bytes=4-", ""], 16),
+        (b"!!!!", [answer(206, CONTENT, Content_Range="bytes 4-9/10"), answer(200, CONTENT)],
+            ["bytes=4-", ""], 10),
         (
             b"0123",
             [answer(206, b"3456789", Content_Range="bytes 3-9/10"), answer(200, CONTENT)],
@@ -86,7 +88,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     ],
     ids=[
         "whole", "announced", "short", "cut", "rest", "all again", "no such part", "all there",
-        "rotten", "too much", "rotten start", "elsewhere", "unsaid",
+        "rotten", "too much", "rotten start", "longer than the rest", "elsewhere", "unsaid",
     ],
 )  # fmt: skip
 def test_only_what_is_missing_is_asked_for(
