@@ -103,7 +103,6 @@ ALTERED: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "the source of a build": (lambda d: _set(d, "torch", source="default"), "another hardware's"),
     "bytes of a build": (lambda d: _set(d, "torch", sha256="0" * 64), "is not the file that"),
     "a version": (lambda d: _set(d, "sympy", version="9"), "the file is of another version"),
-    "a claim": (lambda d: _relabel(d["targets"][1]), "is 'assumed' in the profile's lock"),
     "a tool": (
         lambda d: d["tools"]["linux/amd64"].update(source="other"),
         "uv 0.13.8 is from other",
@@ -124,10 +123,6 @@ def _drop(data: dict[str, Any], name: str) -> None:
 
 def _set(data: dict[str, Any], name: str, **changes: str) -> None:
     next(file for file in _files(data) if file["name"] == name).update(changes)
-
-
-def _relabel(target: dict[str, Any]) -> None:
-    target["files"] = [{**file, "provenance": "read"} for file in target["files"]]
 
 
 def _add(data: dict[str, Any], name: str) -> None:

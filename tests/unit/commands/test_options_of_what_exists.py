@@ -226,9 +226,11 @@ def tagged(world: World, done: Done) -> None:
 
 def saved(world: World, done: Done) -> None:
     place = world.folder / ("out.tar" if (world.folder / "out.tar").exists() else "layout")
-    held = [h for h in archive.held(place) if "docker.io/me/x:1" in h.names]
-    assert [h.config["config"]["Labels"]["torch"] for h in held] == [world.torch()]
-    assert any(name.endswith("/cpu:latest") for name in held[0].names)
+    (held,) = archive.held(
+        place, lambda config: config["config"]["Labels"]["torch"] == world.torch()
+    )
+    assert "docker.io/me/x:1" in held.names
+    assert any(name.endswith("/cpu:latest") for name in held.names)
 
 
 def pushed(world: World, done: Done) -> None:
