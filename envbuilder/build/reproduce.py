@@ -341,11 +341,8 @@ class Image:
     def __init__(self, layout: Layout, platform: types.Platform) -> None:
         manifest = layout.manifest(platform)
         self._layout, self._config = layout, layout.read_config(manifest)
-        root = self._config.get("rootfs")
-        diff_ids = root.get("diff_ids") if isinstance(root, dict) else None
-        if not isinstance(diff_ids, list) or len(diff_ids) != len(manifest.layers):
-            raise BuildError(f"{manifest.config.digest}: names other layers than its manifest")
-        self.layers = dict(enumerate(zip(map(str, diff_ids), manifest.layers, strict=True), 1))
+        diff_ids = map(str, self._config["rootfs"]["diff_ids"])
+        self.layers = dict(enumerate(zip(diff_ids, manifest.layers, strict=True), 1))
 
     def leave_out(self, shared: Collection[str]) -> None:
         """Leave out the layers with these diff ids."""

@@ -249,8 +249,3 @@ def test_each_instance_has_turns_of_its_own() -> None:
     with shared.turn("cuda"), shared.turn("xpu"), shared.turn("cpu"), shared.turn("zendnn"):
         assert not shared.turn("rocm").acquire(blocking=False)  # type: ignore[attr-defined]
         assert not shared.turn("cpu-ipex").acquire(blocking=False)  # type: ignore[attr-defined]
-
-
-def test_the_cores_are_those_of_this_process() -> None:
-    assert Sharing({}).turn("cpu") is not None
-    assert execute._cores() >= 1

@@ -385,17 +385,6 @@ def test_images_are_compared_by_configuration_layer_and_member(tmp_path: Path) -
     assert first.layers.keys() == second.layers.keys() == {2, 3}, "shared layers are not read"
 
 
-def test_an_image_that_names_other_layers_than_its_manifest(tmp_path: Path) -> None:
-    layout: Any = SimpleNamespace(
-        manifest=lambda platform: SimpleNamespace(
-            layers=["x"], config=SimpleNamespace(digest="sha256:c")
-        ),
-        read_config=lambda manifest: {"rootfs": {"diff_ids": []}},
-    )
-    with pytest.raises(BuildError, match="sha256:c: names other layers than its manifest"):
-        Image(layout, "linux/amd64")
-
-
 def prefix(folder: Path, **files: str) -> Prefix:
     folder.mkdir()
     for name, content in files.items():

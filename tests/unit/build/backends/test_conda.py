@@ -409,22 +409,6 @@ def test_an_environment_that_was_moved_is_none(found: Settings) -> None:
     assert made.existing() is None
 
 
-def test_what_names_its_place_is_not_in_the_portable_digest(tmp_path: Path) -> None:
-    digests = []
-    for name in ("one", "other"):
-        prefix = tmp_path / name
-        (prefix / "etc").mkdir(parents=True)
-        (prefix / "etc/placed").write_text(str(prefix))
-        (prefix / "etc/plain").write_text("the same")
-        integrity.bind(prefix, ["etc/placed"])
-        integrity.bind(prefix, ["etc/never-made"])
-        integrity.close(prefix, {})
-        digests.append(integrity.marker(prefix))
-    one, other = digests
-    assert one["digest"] == other["digest"]
-    assert one["tree"] != other["tree"]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
