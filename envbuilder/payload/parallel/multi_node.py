@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Sequence, 
 
 from ..machine import facts
 from ..report import FAILED, PASSED, CheckError
-from . import launch, shares
+from . import launch, ranks, shares
 from .agreement import Ended, check_ended
 from .parallel import Scaling, run_alone, run_together
 
@@ -97,9 +97,7 @@ class Folder:
     def leave(self, **content: Any) -> None:
         """Add to this node's file."""
         self.written.update(content)
-        partial_file = self._file(self.number).with_suffix(".partial")
-        partial_file.write_text(json.dumps(self.written), encoding="utf-8")
-        partial_file.replace(self._file(self.number))
+        ranks.write(self._file(self.number), json.dumps(self.written).encode())
 
     def look(self) -> List[Dict[str, Any]]:
         """Return the content of each node's file, empty if it is missing."""

@@ -93,10 +93,14 @@ class Rank:
 
     def leave(self, name: str, content: bytes) -> None:
         """Write a file of this rank atomically."""
-        path = self.folder / f"rank-{self.number}.{name}"
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(content)
-        partial.replace(path)
+        write(self.folder / f"rank-{self.number}.{name}", content)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file by one rename: whoever reads it sees all of it, or nothing."""
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(content)
+    partial.replace(path)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -143,7 +147,7 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
     if accelerator != "cpu":
         device.require_build(torch, accelerator)
         ACCELERATORS[accelerator].module(torch).set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    usable = device.require_usable(torch, accelerator)
+    device.require_usable(torch, accelerator)
     data = dataset.load(options.data)
     tensors = eager.tensors(torch, data.train, accelerator)
     if rank.world > 1:
@@ -162,7 +166,6 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
         if accelerator == "cpu"
         else _properties(torch, accelerator).name,
         "device": where or _identity(torch, accelerator),
-        "usable": usable,
         "threads": torch.get_num_threads(),
         "gradient": worst,
         "gradient_error": error if math.isfinite(error) else None,
@@ -246,9 +249,6 @@ def _train(
             loss = eager.step(job, *mine[done % BATCHES])
             done += 1
 
-    def wait(*_: Any) -> None:
-        device.synchronize(torch, accelerator)
-
     rank.phase("warm up")
     steps(WARM_UP)
     each, seconds = max(1, options.steps // BLOCKS), []
@@ -256,7 +256,7 @@ def _train(
         rank.phase(f"train: block {number + 1} of {BLOCKS}")
         if rank.world > 1:
             torch.distributed.barrier()
-        seconds.append(clock.timed(wait, lambda: steps(each))[0])
+        seconds.append(clock.timed(job.wait, lambda: steps(each))[0])
     rank.phase("leave")
     rank.leave("weights", eager.floats(torch, list(job.model.parameters())))
     return seconds, each, float(loss)
