@@ -77,15 +77,6 @@ def test_the_last_progress_is_never_dropped() -> None:
     assert [event["done"] for event in lines(stream)] == [1, 3]
 
 
-def test_a_new_phase_reports_at_once() -> None:
-    stream = io.StringIO()
-    events = Events(stream, Clock())
-    events.progress("epoch 1", 1, 9)
-    events.phase("epoch 2")
-    events.progress("epoch 2", 1, 9)
-    assert len(lines(stream)) == 3
-
-
 def test_numbers_that_json_does_not_know_become_null() -> None:
     stream = io.StringIO()
     Events(stream).report({"loss": math.nan, "list": [math.inf, (1.5, -math.inf)]})

@@ -162,11 +162,6 @@ def test_cores_from_cpuinfo_where_there_is_no_topology(tmp_path: Path) -> None:
     assert threads.read_physical(tmp_path, frozenset({0, 4})) == 1
 
 
-def test_digits_that_are_no_numbers_in_cpuinfo() -> None:
-    text = "".join(f"processor : {n}\ncore id : {n}\n\n" for n in ("²", "9" * 5000, "1"))
-    assert threads.parse_cpuinfo_cores(text, frozenset({0, 1})) == 1
-
-
 def test_cores_are_unknown_not_zero_where_nothing_says(tmp_path: Path) -> None:
     tree(tmp_path, {"proc/cpuinfo": "processor : 0\nBogoMIPS : 50\n"})
     assert fetch(tmp_path, frozenset({0, 1})) == CpuFacts(2, None, None)
