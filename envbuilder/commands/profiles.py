@@ -74,8 +74,9 @@ def show(name: str, as_json: bool) -> None:
     profile = load_profile(name, folders)
     row = _row(name, folders, probe.host())
     if as_json:
-        data = {"schema": 1, "profile": canonical(profile), **_without_name(row)}
-        console.data(data)
+        keys = ("lock", "lock_reason", "lock_note", "fits", "reasons", "way_out")
+        shown = {key: row[key] for key in keys}
+        console.data({"schema": 1, "profile": canonical(profile), **shown})
         return
     console.result(f"{name}: {profile.description}")
     for label, value in (
@@ -107,10 +108,6 @@ def _print(label: str, text: str) -> None:
         lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
     for number, line in enumerate(lines):
         console.result(f"{' ' * len(label) if number else label}{line}")
-
-
-def _without_name(row: dict[str, Any]) -> dict[str, Any]:
-    return {k: row[k] for k in ("lock", "lock_reason", "lock_note", "fits", "reasons", "way_out")}
 
 
 def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
