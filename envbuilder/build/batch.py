@@ -26,7 +26,7 @@ from envbuilder.core.errors import (
     BuildError,
     EnvbuilderError,
 )
-from envbuilder.packages.store import require_space
+from envbuilder.packages.store import Room, require_space
 from envbuilder.profiles.backends import makes_image
 from envbuilder.project import catalog
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from envbuilder.build.request import Build, Request
     from envbuilder.core.console import Progress, Task
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.store import Room
     from envbuilder.profiles.lock import File
 
 _ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)

@@ -16,7 +16,7 @@ from envbuilder.build.request import Product
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import archive, reference
 from envbuilder.containers.oci.layer import compressor
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.containers.registry import blobs, transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import console
@@ -26,7 +26,6 @@ from envbuilder.signatures.statement import Subject
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envbuilder.containers.oci.layout import Descriptor
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
 

@@ -49,7 +49,7 @@ from envbuilder.core.resources import OWN
 from envbuilder.packages.store import Room, unpacked
 from envbuilder.payload.machine import threads
 from envbuilder.payload.start import Start, guarded
-from envbuilder.profiles.lock import Lock, Target, lock_digest, pythons, select
+from envbuilder.profiles.lock import File, Lock, Target, lock_digest, pythons, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
     from envbuilder.host.interpreters import Interpreter
-    from envbuilder.profiles.lock import File, Lock, Target
     from envbuilder.profiles.profile import Profile
 
 
