@@ -39,16 +39,14 @@ from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.packages.conda import records as prefix_records
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.python import indexes
-from envbuilder.profiles.lock import Lock, Target, lock_digest, select
+from envbuilder.profiles.lock import Target, lock_digest, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.build.request import Build
-    from envbuilder.core.settings import Settings
     from envbuilder.packages.conda.lock import Package
-    from envbuilder.profiles.profile import Profile
 
 NO_USER_SITE = {"PYTHONNOUSERSITE": "1"}
 """An environment that sees conda's libraries would also see those in the user's home, and import
@@ -72,21 +70,20 @@ Their names are letters, digits and underscores."""
 
 
 def plan(
-    profile: Profile,
-    lock: Lock,
+    build: Build,
     target: Target,
     conda_lock: conda_locks.Lock,
     conda: conda_locks.Target,
     *,
     rattler: str,
     channels: Mapping[str, str],
-    settings: Settings,
 ) -> Plan:
     """Return the plan of the environment; pure.
 
     `target` is from the wheels' lock, `conda` from the conda lock. `rattler` is py-rattler's
     version, which decides a prefix's own records; `channels` are public URLs by symbolic name.
     """
+    profile, lock, settings = build.profile, build.lock, build.settings
     wheels = target.of_kind("wheel") if profile.framework_from_wheels("conda") else ()
     tools = (lock.tool(target.platform),) if wheels else ()
     libraries = preloaded(profile, target)
@@ -114,7 +111,7 @@ def plan(
     prefix, work, env = folders.prefix, folders.work, folders.env
     steps: tuple[Step, ...] = (
         *_conda_steps(conda, channels, work, prefix),
-        *(_venv_steps(profile, lock, target, conda, version, work, prefix) if wheels else ()),
+        *(_venv_steps(build, target, conda, version, work, prefix) if wheels else ()),
         *preload_steps(profile, libraries, env),
         WriteActivation(
             what="write activation scripts",
@@ -176,8 +173,7 @@ def _conda_steps(
 
 
 def _venv_steps(
-    profile: Profile,
-    lock: Lock,
+    build: Build,
     target: Target,
     conda: conda_locks.Target,
     version: str,
@@ -189,7 +185,7 @@ def _venv_steps(
     system_site = brings_libraries(conda)
     return (
         *wheel_steps(
-            *(profile, lock, target),
+            *(build, target),
             work=work,
             env=env / VENV,
             python=str(env / python),
@@ -202,11 +198,11 @@ def _venv_steps(
             settings={
                 "home": str(prefix / "bin"),
                 "implementation": "CPython",
-                "uv": lock.tool(target.platform).version,
+                "uv": build.lock.tool(target.platform).version,
                 "version_info": version,
                 "include-system-site-packages": str(system_site).lower(),
                 "relocatable": "true",
-                "prompt": profile.name,
+                "prompt": build.profile.name,
             },
             python=f"../../{python}",
         ),
@@ -304,10 +300,9 @@ def prepare(build: Build) -> CondaEnvironment:
         for name in sorted({p.channel for p in conda.packages})
     }
     planned = plan(
-        *(profile, lock, target, conda_lock, conda),
+        *(build, target, conda_lock, conda),
         rattler=rattler,
         channels=channels,
-        settings=settings,
     )
     return CondaEnvironment(build, target, replace(planned, signatures=signed))
 

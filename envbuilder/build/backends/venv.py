@@ -49,7 +49,7 @@ from envbuilder.core.resources import OWN
 from envbuilder.packages.store import Room, unpacked
 from envbuilder.payload.machine import threads
 from envbuilder.payload.start import Start, guarded
-from envbuilder.profiles.lock import File, Lock, Target, lock_digest, pythons, select
+from envbuilder.profiles.lock import File, Target, lock_digest, pythons, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -148,8 +148,7 @@ def check_tools(profile: Profile) -> None:
 
 
 def wheel_steps(
-    profile: Profile,
-    lock: Lock,
+    build: Build,
     target: Target,
     *,
     work: Path,
@@ -164,10 +163,10 @@ def wheel_steps(
     """
     wheels = target.of_kind("wheel")
     uv, cache = str(work / "uv"), str(work / "cache")
-    text = render.requirements_text(profile, lock, (target,), target.python)
+    text = render.requirements_text(build.profile, build.lock, (target,), target.python)
     return (
         # A native environment is built on the platform that it is for.
-        UnpackTool(what="unpack uv", file=lock.tool(target.platform), name="uv", path=uv),
+        UnpackTool(what="unpack uv", file=build.lock.tool(target.platform), name="uv", path=uv),
         LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels")),
         Write(what="write requirements", path=str(work / "requirements.txt"), text=text),
         RunUv(
@@ -175,7 +174,7 @@ def wheel_steps(
             argv=(
                 *(uv, "venv", "--quiet", "--no-config", "--no-project", "--relocatable"),
                 *(("--system-site-packages",) if system_site else ()),
-                *("--prompt", profile.name, "--python", python, str(env)),
+                *("--prompt", build.profile.name, "--python", python, str(env)),
             ),
             env={"UV_CACHE_DIR": cache},
         ),
@@ -395,10 +394,9 @@ def link_to_project(settings: Settings, prefix: Path) -> str:
     return ""
 
 
-def plan(
-    profile: Profile, lock: Lock, target: Target, interpreter: Interpreter, settings: Settings
-) -> Plan:
+def plan(build: Build, target: Target, interpreter: Interpreter) -> Plan:
     """Return the plan of the environment; pure."""
+    profile, lock, settings = build.profile, build.lock, build.settings
     libraries = preloaded(profile, target)
     uv, contents = lock.tool(target.platform), (*target.of_kind("wheel"), *libraries)
     files = (uv, *contents)
@@ -418,7 +416,7 @@ def plan(
     folders = folders_for(settings, f"{profile.name}-py{target.python}-{digest[:12]}")
     steps: tuple[Step, ...] = (
         *wheel_steps(
-            *(profile, lock, target),
+            *(build, target),
             work=folders.work,
             env=folders.env,
             python=str(interpreter.path),
@@ -463,7 +461,7 @@ def prepare(build: Build) -> NativeEnvironment:
     def planned() -> NativeEnvironment:
         interpreter = interpreters.find(request.python, locked, host.machine, answers=answers)
         target = select(lock, str(platform), ".".join(interpreter.version.split(".")[:2]))
-        planned = plan(profile, lock, target, interpreter, build.settings)
+        planned = plan(build, target, interpreter)
         return NativeEnvironment(build, target, planned)
 
     product = planned()

@@ -47,9 +47,8 @@ def shipped(name: str) -> tuple[profiles.Profile, lockfile.Lock]:
 
 
 def venv_plan(name: str, found: Settings, interpreter: Interpreter = PYTHON) -> plan.Plan:
-    profile, lock = shipped(name)
-    target = lockfile.select(lock, "linux/amd64", "3.11")
-    return venv.plan(profile, lock, target, interpreter, found)
+    asked = a_build(found, name)
+    return venv.plan(asked, lockfile.select(asked.lock, "linux/amd64", "3.11"), interpreter)
 
 
 def docker_plan(
@@ -149,7 +148,7 @@ def test_the_version_of_uv_decides_and_not_which_machines_uv_it_is(found: Settin
     target = lockfile.select(lock, "linux/amd64", "3.11")
 
     def fingerprint(lock: Lock) -> str:
-        return venv.plan(profile, lock, target, PYTHON, found).fingerprint
+        return venv.plan(a_build(found, profile, lock), target, PYTHON).fingerprint
 
     assert fingerprint(retooled(lock, sha256="0" * 64)) == fingerprint(lock)
     assert fingerprint(retooled(lock, version="0.14.0")) != fingerprint(lock)

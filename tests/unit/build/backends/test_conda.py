@@ -106,10 +106,9 @@ def planned(
         else lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=())
     )
     return conda.plan(
-        *(profile, wheels, target, own, own.targets[0]),
+        *(a_build(found, profile, wheels), target, own, own.targets[0]),
         rattler=rattler,
         channels=CHANNELS,
-        settings=found,
     )
 
 
