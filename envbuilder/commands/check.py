@@ -12,7 +12,7 @@ from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.locks import compare, conda, resolve
-from envbuilder.locks.entries import needless, of_project
+from envbuilder.locks.entries import of_project, unused_locks
 from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import search_path
@@ -63,7 +63,7 @@ def command(as_json: bool) -> int:
     entries = tuple(of_project(settings))
     states = [_state(entry) for entry in entries]
     failed = any(state.failed for state in states)
-    extra = tuple(needless(settings))
+    extra = tuple(unused_locks(settings))
     notes = tuple(_notes(entries, settings))
     if as_json:
         files = [{"file": each.path.name, "why": each.why} for each in extra]
@@ -120,5 +120,5 @@ def _state(entry: Entry) -> State:
     )
     if lock.state == "unlocked" and not problems:
         return state(state="unlocked", problems=(lock.reason,), failed=entry.required)
-    unjudged = "" if all(map(compare.are_stated, lock.targets)) else _UNJUDGED
+    unjudged = "" if all(map(compare.states_requirements, lock.targets)) else _UNJUDGED
     return state(state=lock.state, problems=problems, failed=bool(problems), unjudged=unjudged)

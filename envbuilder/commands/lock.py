@@ -110,7 +110,7 @@ def command(
     if settings.definition is not None:
         code = max(code, settle_conda(of_conda, settings, upgrade=upgrade, packages=packages))
     if profile is None and output_dir is None:
-        _remove_needless(settings)
+        _remove_unused(settings)
     definition = settings.definition
     requires = not definition or definition.requirements_from or any(e.places for e in chosen)
     if settings.project and not requires:
@@ -339,11 +339,11 @@ def _write(path: Path, text: str) -> None:
     save(path, text.encode(), InvalidError, hint, "the lock")
 
 
-def _remove_needless(settings: Settings) -> None:
+def _remove_unused(settings: Settings) -> None:
     """Remove the locks that the project's file rules out."""
-    from envbuilder.locks.entries import needless
+    from envbuilder.locks.entries import unused_locks
 
-    for each in needless(settings):
+    for each in unused_locks(settings):
         if each.excluded:
             try:
                 each.path.unlink()

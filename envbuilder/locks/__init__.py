@@ -1,4 +1,4 @@
-"""Make a lock, and check that everything it names is still available.
+"""Make locks, and compare them with their profiles and with earlier ones.
 
 May use `packages` and the rooms below it; knows neither `build` nor `doctor`.
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:
-    """Yield what is not the hardware's own; `origin` is the lock of the profile itself."""
+    """Yield files that are not the hardware's own; `origin` is the lock of the profile itself."""
     theirs = {
         (target.platform, target.python, file.name): file
         for target in (origin.targets if origin else ())
@@ -57,16 +57,16 @@ def _objection(file: File, profile: Profile, expected: File | None) -> str:
     return "is not the file that the profile locks" if other else ""
 
 
-def are_stated(target: Target) -> bool:
-    """Return whether a target states them; those of earlier versions and of profiles do not."""
+def states_requirements(target: Target) -> bool:
+    """Return whether wheels of a target state what they require; those of profiles do not."""
     return any(wheel.requires for wheel in target.of_kind("wheel"))
 
 
 def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
-    """Yield which wheels are missing from a target that states them, and which nothing requires."""
+    """Yield the wheels that a target lacks, and those that nothing requires."""
     from packaging.requirements import Requirement
 
-    if not are_stated(target):
+    if not states_requirements(target):
         return
     wheels = {wheel.name: wheel.requires for wheel in target.of_kind("wheel")}
     todo = [

@@ -1,4 +1,4 @@
-"""The locks of profiles and of projects: those there are to make, and those that nothing needs."""
+"""List the locks to make, of profiles or of a project's environments, and the unused ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """What one lock is of, and where it is."""
+    """A lock to make."""
 
     environment: str = ""
     """Of the project; empty for the lock of a profile itself."""
@@ -158,11 +158,11 @@ def _lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
 
 _FILE = re.compile(r"([^.]+)\.([^.]+)(\.conda)?\.json")
 _MOST = 1000
-"""Files of the folder that are looked at."""
+"""Maximum number of files in the folder that are read."""
 
 
-class Needless(Struct, frozen=True, kw_only=True):
-    """A lock that could go."""
+class UnusedLock(Struct, frozen=True, kw_only=True):
+    """A lock file that no environment of the project uses."""
 
     path: Path
     why: str
@@ -171,11 +171,8 @@ class Needless(Struct, frozen=True, kw_only=True):
     machine, and may be somebody's own on another one."""
 
 
-def needless(settings: Settings) -> Iterator[Needless]:
-    """Yield the locks that a project does not need; files that are no locks of ours are not named.
-
-    Nothing outside of a project.
-    """
+def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
+    """Yield unused lock files of the project."""
     if settings.project is None or settings.definition is None:
         return
     available = environments.names(settings.definition)
@@ -197,7 +194,7 @@ def needless(settings: Settings) -> Iterator[Needless]:
         else:
             continue
         if types.is_name(environment) and _is_lock(path, profile):
-            yield Needless(path=path, why=why, excluded=excluded)
+            yield UnusedLock(path=path, why=why, excluded=excluded)
 
 
 def _is_lock(path: Path, profile: str) -> bool:

@@ -11,6 +11,7 @@ import hashlib
 import io
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,66 +33,48 @@ from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import MAIN, SECURITY, File
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from envbuilder.core import types
     from envbuilder.core.settings import Settings
 
 
 SUITES = frozenset({"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"})
-
-
-class Entry(Struct, frozen=True):
-    """One apt source: its URI and its suites."""
-
-    uri: str
-    suites: tuple[str, ...]
-
-
 _DISABLED = frozenset({"no", "false", "without", "off", "disable", "0"})
 """What apt reads as false (apt-pkg/contrib/strutl.cc, `StringToBool`)."""
 
 
-def parse_sources(text: str) -> tuple[Entry, ...]:
-    """Return the binary package sources of an apt list, in either of apt's two formats."""
-    entries = []
+def parse_sources(text: str) -> Iterator[tuple[str, str]]:
+    """Yield URI and suite of each binary package source of an apt list, in either format."""
     for line in text.splitlines():
         part = re.sub(r"\[[^\]]*\]", " ", line).split()
         if len(part) >= 3 and part[0] == "deb":
-            entries.append(Entry(part[1].rstrip("/"), (part[2],)))
+            yield part[1].rstrip("/"), part[2]
     for stanza in re.split(r"\n\s*\n", re.sub(r"^#.*\n?", "", text, flags=re.MULTILINE)):
         options = fields(stanza)
         disabled = options.get("Enabled", "").strip().lower() in _DISABLED
         if "deb" in options.get("Types", "").split() and not disabled:
-            suites = tuple(options.get("Suites", "").split())
-            entries += [Entry(u.rstrip("/"), suites) for u in options.get("URIs", "").split()]
-    return tuple(entries)
+            for uri in options.get("URIs", "").split():
+                yield from ((uri.rstrip("/"), suite) for suite in options.get("Suites", "").split())
 
 
-def machine_roots(entries: Iterable[Entry]) -> dict[str, str]:
+def machine_roots(sources: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the Debian mirrors among apt's sources, by symbolic source."""
     mirrors: dict[str, str] = {}
-    for entry in entries:
-        if not entry.uri.startswith(("http://", "https://")):
-            continue
-        for suite in entry.suites:
-            name, _, part = suite.partition("/")[0].partition("-")
-            if name in SUITES:
-                mirrors.setdefault(SECURITY if part == "security" else MAIN, entry.uri)
+    for uri, suite in sources:
+        name, _, part = suite.partition("/")[0].partition("-")
+        if uri.startswith(("http://", "https://")) and name in SUITES:
+            mirrors.setdefault(SECURITY if part == "security" else MAIN, uri)
     return mirrors
 
 
-def _machine_entries(folder: Path = Path("/etc/apt")) -> tuple[Entry, ...]:
+def _machine_sources(folder: Path = Path("/etc/apt")) -> Iterator[tuple[str, str]]:
     files = [folder / "sources.list"]
     for pattern in ("*.list", "*.sources"):
         files += sorted((folder / "sources.list.d").glob(pattern))
-    entries: list[Entry] = []
     for path in files:
-        try:
-            entries += parse_sources(path.read_text(encoding="utf-8", errors="replace"))
-        except OSError:
-            continue
-    return tuple(entries)
+        with suppress(OSError):
+            yield from parse_sources(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def roots(source: str, settings: Settings, when: str = "") -> tuple[str, ...]:
@@ -103,7 +86,7 @@ def roots(source: str, settings: Settings, when: str = "") -> tuple[str, ...]:
     override = indexes.override(source, settings)
     if override:
         return (override,)
-    machine = machine_roots(_machine_entries()).get(source)
+    machine = machine_roots(_machine_sources()).get(source)
     stamp = re.sub(r"[^0-9TZ]", "", when) or time.strftime("%Y%m%dT000000Z", time.gmtime())
     archive = indexes.url("debian-snapshot", settings).removesuffix("/debian")
     return (*([machine] if machine else []), f"{archive}/{source}/{stamp}")

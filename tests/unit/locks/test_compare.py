@@ -132,7 +132,7 @@ def test_what_is_missing_and_what_nothing_requires(
 
 def test_an_earlier_lock_states_nothing_and_is_not_judged() -> None:
     earlier = target(wheel("torch"), wheel("evil"))
-    assert not compare.are_stated(earlier)
+    assert not compare.states_requirements(earlier)
     assert [*compare.dependency_problems(TORCH_AND_RICH, earlier)] == []
 
 

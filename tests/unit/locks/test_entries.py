@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.locks.entries import Entry, needless, of_project
+from envbuilder.locks.entries import Entry, of_project, unused_locks
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import Profile
 
@@ -109,7 +109,7 @@ def write(path: Path, **changes: str) -> None:
 def names(locks: Path) -> dict[str, tuple[str, bool]]:
     environ = {"ENVBUILDER_CONFIG_DIR": str(locks.parent / "config")}
     settings = load_settings(environ, locks.parent)
-    return {each.path.name: (each.why, each.excluded) for each in needless(settings)}
+    return {each.path.name: (each.why, each.excluded) for each in unused_locks(settings)}
 
 
 def test_locks_of_what_the_project_has_are_needed(locks: Path) -> None:
