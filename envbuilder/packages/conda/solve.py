@@ -87,13 +87,13 @@ def lock(
     records.require_rattler()
     urls = {name: indexes.url(name, settings) for name in profile.conda.channels}
     solver = _Solver(profile, urls, channels.gateway, origin)
-    found, missing = asyncio.run(_targets(solver, previous, on_progress))
+    targets, missing = asyncio.run(_targets(solver, previous, on_progress))
     return Lock(
         schema=SCHEMA,
         profile=profile.name,
         inputs=inputs_digest(profile),
         channels=profile.conda.channels,
-        targets=found,
+        targets=targets,
         missing=missing,
     )
 
