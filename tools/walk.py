@@ -5,9 +5,9 @@
     tools/walk.py --json run -- true
 
 Runs the command in this process, then prints to standard error how many modules it loaded and
-entered and how often it moved from one to another. A module is entered when one of its functions
-is called, import time left out; a move is a call from a function of one module to one of another,
-code of other packages in between left out.
+entered, how often it moved from one to another, and how many pairs of modules moves connect. A
+module is entered when one of its functions is called, import time left out; a move is a call from a
+function of one module to one of another, code of other packages in between left out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ class Walk:
 
     def __init__(self) -> None:
         self.entered: set[str] = set()
-        self.moves = 0
+        self.moves: Counter[tuple[str, str]] = Counter()
         self._names: dict[str, str] = {}
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
@@ -46,7 +47,7 @@ class Walk:
             return
         self.entered.add(module)
         if caller is not None and self._module(caller) != module:
-            self.moves += 1
+            self.moves[self._module(caller), module] += 1
 
     def _module(self, frame: FrameType) -> str:
         """Return the path of a frame's module below `envbuilder/`, empty for other code."""
@@ -72,7 +73,8 @@ def main(arguments: list[str]) -> int:
             "modules loaded": sum(name.split(".")[0] == "envbuilder" for name in sys.modules),
             "modules entered": len(walk.entered),
             "rooms entered": len(rooms),
-            "moves between modules": walk.moves,
+            "moves between modules": walk.moves.total(),
+            "pairs of modules": len(walk.moves),
         }
         lines = [f"{number:>6}  {name}" for name, number in counts.items()]
         print(json.dumps(counts) if as_json else "\n".join(lines), file=sys.stderr)
