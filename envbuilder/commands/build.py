@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from envbuilder.build.batch import Outcome
-    from envbuilder.build.request import Build
     from envbuilder.core.settings import Settings
 
 
@@ -134,7 +132,9 @@ def _build_several(
     """Build profiles, print what came of each, and return the exit code."""
     _require_no_place(request, profiles[0])
     progress = console.progress()
-    outcomes = batch.prepare(profiles, request, settings, progress, _require_image)
+    outcomes = batch.prepare(
+        *(profiles, request, settings, progress), lambda build: require_image(build.backend)
+    )
     if request.dry_run:
         plans = [outcome.build.plan for outcome in outcomes if outcome.build]
         console.data({"schema": 1, "plans": plans}, indent=1)
@@ -158,19 +158,15 @@ def _require_no_place(request: Request, first: str) -> None:
             raise InvalidError(
                 f"{option} is for one image, and several profiles make several",
                 "Build them without it; then, for each, which reuses what is built:"
-                f" envbuilder _build_several --profile {first} {option} …",
+                f" envbuilder build --profile {first} {option} …",
             )
 
 
-def _require_image(_build_several: Build) -> None:
-    require_image(_build_several.backend)
-
-
-def _as_data(outcome: Outcome) -> dict[str, Any]:
+def _as_data(outcome: batch.Outcome) -> dict[str, Any]:
     if outcome.result:
         data: dict[str, Any] = msgspec.to_builtins(outcome.result)
         return data
-    assert outcome.error is not None, "a _build_several has a result or an error"
+    assert outcome.error is not None, "a build has a result or an error"
     return {
         "schema": 1,
         "status": "failed",
@@ -184,7 +180,7 @@ def _as_data(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _print_table(outcomes: Sequence[Outcome]) -> None:
+def _print_table(outcomes: Sequence[batch.Outcome]) -> None:
     from rich.table import Table
     from rich.text import Text
 
