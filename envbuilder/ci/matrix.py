@@ -8,14 +8,13 @@ from msgspec import Struct
 
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
-from envbuilder.locks.entries import entries
+from envbuilder.locks.entries import Entry, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda.lock import Lock as CondaLock
 from envbuilder.packages.store import unpacked
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.backends import makes_image
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile, search_path
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
-    from envbuilder.locks.entries import Entry
-    from envbuilder.profiles.lock import File
 
 
 def profiles(
@@ -91,7 +88,7 @@ class LockedProfile(Struct, frozen=True, kw_only=True):
     environment: str
     """Of the project; empty for a profile itself."""
     profile: Profile
-    lock: Lock
+    lock: profile_lock.Lock
     path: str
     """The lock's path in the repository; empty if it came with envbuilder."""
     conda_lock: CondaLock | None = None
@@ -269,7 +266,7 @@ def _files(
     platform: types.Platform,
     python: types.PythonVersion,
     backend: types.Backend,
-) -> Iterator[File]:
+) -> Iterator[profile_lock.File]:
     """Yield what a job downloads, apart from a base image and single libraries."""
     target = profile_lock.select(locked.lock, platform, python)
     if locked.profile.framework_from_wheels(backend):

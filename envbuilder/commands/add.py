@@ -11,17 +11,14 @@ from envbuilder.commands import lock as locks
 from envbuilder.commands.options import environment_option, load_settings
 from envbuilder.core import console, files
 from envbuilder.core.errors import EnvbuilderError, InvalidError
-from envbuilder.core.files import read_text
 from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import indented_proof
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from envbuilder.commands.lock import Outcome
-    from envbuilder.core.settings import Settings
     from envbuilder.project.edit import Change
 
 
@@ -83,7 +80,7 @@ def read_project(settings: Settings) -> tuple[str, Path]:
             f"there is no {PROJECT_FILE} in this folder or above", "Write one: envbuilder init"
         )
     path = settings.project / PROJECT_FILE
-    return read_text(path), path
+    return files.read_text(path), path
 
 
 def apply_change(change: Change, path: Path, settings: Settings, *, lock: bool) -> int:
@@ -96,7 +93,7 @@ def apply_change(change: Change, path: Path, settings: Settings, *, lock: bool) 
         console.result(f"{PROJECT_FILE}: nothing to change")
         return 0
     outcomes = _locked(change, settings) if lock else ()
-    if read_text(path) != change.before:
+    if files.read_text(path) != change.before:
         raise InvalidError(
             f"{path}: was changed by somebody else meanwhile, and is left like that",
             "Run the command again.",
@@ -112,7 +109,7 @@ def apply_change(change: Change, path: Path, settings: Settings, *, lock: bool) 
     return locks.settle(outcomes)
 
 
-def _locked(change: Change, settings: Settings) -> Sequence[Outcome]:
+def _locked(change: Change, settings: Settings) -> Sequence[locks.Outcome]:
     """Return the locks of the environments that a change concerns."""
     from envbuilder.locks.entries import of_project
 

@@ -20,7 +20,7 @@ from envbuilder.commands.options import (
 from envbuilder.core import console, files, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.settings import LOCKS
+from envbuilder.core.settings import LOCKS, Settings
 from envbuilder.core.text import counted
 from envbuilder.host import probe
 from envbuilder.profiles import choice
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envbuilder.bundle.unpack import Unpacked
-    from envbuilder.core.settings import Settings
 
 
 _NOUNS = {"project": "project file", "dataset": "dataset file", "base": "base image file"}

@@ -12,7 +12,7 @@ from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.locks import compare, conda, resolve
-from envbuilder.locks.entries import of_project, unused_locks
+from envbuilder.locks.entries import Entry, of_project, unused_locks
 from envbuilder.profiles import library
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import search_path
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from envbuilder.core.settings import Settings
-    from envbuilder.locks.entries import Entry
 
 _UNJUDGED = (
     "locks of an earlier version do not state what their packages require: whether something"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -14,19 +14,12 @@ from envbuilder import __version__
 from envbuilder.build.render import RenderedFile
 from envbuilder.ci import workflow
 from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection, profiles, rows
-from envbuilder.ci.workflow import PROVIDERS, SERVICES
 from envbuilder.commands.options import adding, json_option, load_settings
 from envbuilder.commands.render import write
 from envbuilder.core import console, decoding, resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import gigabytes
-from envbuilder.profiles.profile import suggestion
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from envbuilder.ci.workflow import Provider
-    from envbuilder.profiles.profile import Profile
+from envbuilder.profiles.profile import Profile, suggestion
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -155,14 +148,17 @@ def matrix(
 
 
 def planned(
-    names: tuple[str, ...], selection: Selection, runners: Mapping[str, str], provider: Provider
+    names: tuple[str, ...],
+    selection: Selection,
+    runners: Mapping[str, str],
+    provider: workflow.Provider,
 ) -> tuple[list[Row], list[Omission]]:
     """Return the rows for the project in this folder, and what has none."""
     each = [*profiles(load_settings(), names, Path.cwd())]
     omissions = [item for item in each if isinstance(item, Omission)]
     locked = [item for item in each if not isinstance(item, Omission)]
     _require_known(runners, [item.profile for item in locked])
-    results = [*rows(locked, selection, SERVICES[provider].runners, runners)]
+    results = [*rows(locked, selection, workflow.SERVICES[provider].runners, runners)]
     omissions += [item for item in results if isinstance(item, Omission)]
     return [item for item in results if isinstance(item, Row)], omissions
 
@@ -215,7 +211,7 @@ def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 @click.option(
     "--provider",
     required=True,
-    type=click.Choice(PROVIDERS),
+    type=click.Choice(workflow.PROVIDERS),
     help="The CI service.",
 )
 @matrix_options
@@ -237,7 +233,7 @@ def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     "--check", is_flag=True, help="Write nothing; exit with 2 if the file is not up to date."
 )
 def command(
-    provider: Provider,
+    provider: workflow.Provider,
     names: tuple[str, ...],
     platforms: tuple[types.Platform, ...],
     pythons: tuple[types.PythonVersion, ...],
@@ -297,7 +293,7 @@ def command(
 
 
 def _options(
-    provider: Provider,
+    provider: workflow.Provider,
     names: tuple[str, ...],
     selection: Selection,
     runners: Mapping[str, str],

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.containers.engine.interface import Engine
-    from envbuilder.core.console import Progress
 
     Sizes = Mapping[str, int | None]
 
@@ -144,7 +143,7 @@ def _is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _show(items: Sequence[Item], sizes: Sizes, progress: Progress) -> None:
+def _show(items: Sequence[Item], sizes: Sizes, progress: console.Progress) -> None:
     """Print the table where the output is read: its own lines are for programs."""
     write = console.result if sys.stdout.isatty() else progress.note
     for line in table(items, sizes):
@@ -161,7 +160,7 @@ def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
 
 
 @contextlib.contextmanager
-def _connected(progress: Progress) -> Iterator[Engine | None]:
+def _connected(progress: console.Progress) -> Iterator[Engine | None]:
     """Yield the engine; None, and a note if one is configured, if none answers."""
     try:
         engine = connection.connect()
@@ -173,7 +172,7 @@ def _connected(progress: Progress) -> Iterator[Engine | None]:
             yield engine
 
 
-def _note_unseen(error: ToolError, progress: Progress) -> None:
+def _note_unseen(error: ToolError, progress: console.Progress) -> None:
     """Say that images stay because the engine does not answer, if one is configured."""
     if connection.configured():
         progress.note(f"images were not examined: {error.message}")
@@ -195,7 +194,7 @@ def _lines(staying: Iterable[Kept]) -> Iterable[str]:
 
 
 def _examined(
-    scope: Scope, inventory: Inventory, engine: Engine | None, progress: Progress
+    scope: Scope, inventory: Inventory, engine: Engine | None, progress: console.Progress
 ) -> list[Item]:
     """Return what is removed, in this order; the inventory records what stays."""
     leftovers = inventory.leftovers()
@@ -224,7 +223,7 @@ def _examined(
     return inventory.items
 
 
-def measured(items: Sequence[Item], engine: Engine | None, progress: Progress) -> Sizes:
+def measured(items: Sequence[Item], engine: Engine | None, progress: console.Progress) -> Sizes:
     """Return the bytes that the removal of items frees in this order, by name.
 
     A file with several names is freed with its last one, and not at all if one of them stays; an
@@ -269,7 +268,7 @@ def _all(path: Path) -> Iterator[os.stat_result]:
 
 
 def _remove(
-    items: Sequence[Item], engine: Engine | None, sizes: Sizes, progress: Progress
+    items: Sequence[Item], engine: Engine | None, sizes: Sizes, progress: console.Progress
 ) -> tuple[list[str], list[Kept]]:
     """Remove items; return the names of what is gone, and what could not be removed."""
     removed, failed, present = list[str](), list[Kept](), set[str]()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,12 +12,6 @@ from envbuilder.core import console, files
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
 from envbuilder.verify.figures import print_comparison
 from envbuilder.verify.report import comparison, history
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from envbuilder.verify.report.comparison import Row
-    from envbuilder.verify.report.history import Judgement, StoredReport
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
 _OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
@@ -104,8 +98,8 @@ def command(
 
 
 def _judgements(
-    reports: Sequence[StoredReport], earlier: Path | None
-) -> tuple[Judgement, ...] | None:
+    reports: Sequence[history.StoredReport], earlier: Path | None
+) -> tuple[history.Judgement, ...] | None:
     """Return what the reports are in comparison with those in a folder; None without a folder."""
     if earlier is None:
         return None
@@ -113,7 +107,9 @@ def _judgements(
     return history.judge_all(reports, {stored.path.name: stored for stored in before})
 
 
-def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None) -> str:
+def _text(
+    rows: Sequence[comparison.Row], form: str, judgements: Sequence[history.Judgement] | None
+) -> str:
     if form == "json":
         more = {} if judgements is None else {"against": judgements}
         return comparison.as_json(rows, **more) + "\n"
@@ -132,9 +128,9 @@ def _text(rows: Sequence[Row], form: str, judgements: Sequence[Judgement] | None
     return "".join(f"{line.rstrip()}\n" for line in shown)
 
 
-def _read(paths: Sequence[Path]) -> list[StoredReport]:
+def _read(paths: Sequence[Path]) -> list[history.StoredReport]:
     """Return every report once; raise `InvalidError` for damaged ones and folders without any."""
-    by_path: dict[Path, StoredReport] = {}
+    by_path: dict[Path, history.StoredReport] = {}
     problems: list[InvalidError] = []
     for path in paths:
         reports = _files(path)

@@ -10,18 +10,16 @@ import click
 import msgspec
 
 from envbuilder.commands.options import json_option, load_settings, root_option, target_host_option
-from envbuilder.core import console
+from envbuilder.core import console, types
 from envbuilder.core.types import FRAMEWORKS
 from envbuilder.host import probe
 from envbuilder.profiles.accelerators import ACCELERATORS
-from envbuilder.profiles.choice import choose_best, grouped, workarounds
+from envbuilder.profiles.choice import Choice, choose_best, grouped, workarounds
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
-    from envbuilder.core import types
     from envbuilder.host.model import Host
     from envbuilder.host.model_fit import Pool
-    from envbuilder.profiles.choice import Choice
     from envbuilder.profiles.library import Library
 
 _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}

@@ -13,14 +13,12 @@ from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console, process, settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import save
-from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.core.project_file import DEFAULT, Definition
 from envbuilder.profiles import profile as profile_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.core.project_file import Definition
     from envbuilder.project.edit import Source
 
 _NOTHING = (
@@ -68,7 +66,7 @@ def command(as_json: bool) -> None:
       envbuilder init --json
     """
     folder = Path.cwd()
-    path = folder / PROJECT_FILE
+    path = folder / settings.PROJECT_FILE
     if os.path.lexists(path):
         raise InvalidError(
             f"{path}: exists already",

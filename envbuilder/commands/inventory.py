@@ -23,12 +23,11 @@ from envbuilder.build.backends import integrity
 from envbuilder.build.image import layer_cache, records
 from envbuilder.build.image.base import LATEST
 from envbuilder.build.project_layer import NEWEST
-from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL
+from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL, Image, StoredVolume
 from envbuilder.containers.oci.reference import familiar
 from envbuilder.containers.registry import base_images, blobs
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.files import HEX, Owned
 from envbuilder.host import interpreters
 from envbuilder.packages import mnist, store
 from envbuilder.verify.report import history
@@ -36,7 +35,6 @@ from envbuilder.verify.report import history
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from envbuilder.containers.engine.interface import Image, StoredVolume
     from envbuilder.core.settings import Settings
 
 ENVIRONMENTS = "environments"
@@ -67,13 +65,13 @@ OWNED = (
     mnist.OWNED,
     interpreters.OWNED,
     # Written by several rooms: logs of builds, of verifications, and of `fleet join`.
-    Owned(
+    files.Owned(
         "logs",
         (r"_?[a-z0-9][a-z0-9-]*-[0-9a-f]{12}\.log", r"[\w.-]+-payload\.log", r".+-devices\.log"),
     ),
-    Owned("uv-resolve", (".+", ".+/")),
+    files.Owned("uv-resolve", (".+", ".+/")),
     # Of earlier versions: look-ups work in a private folder now.
-    Owned("locate", (r"\w+-\w+-3\.\d+-[a-z0-9_-]+\.txt",)),
+    files.Owned("locate", (r"\w+-\w+-3\.\d+-[a-z0-9_-]+\.txt",)),
 )
 """Folders of the cache whose contents can be downloaded or made again."""
 _LAST_STEPS = frozenset(
@@ -311,7 +309,7 @@ class Inventory:
             beside = (".json", *attestations.SUFFIXES.values(), records.PROJECT_SUFFIX)
             ends = "|".join(map(re.escape, beside))
             names = (rf"({either})({ends})", rf"{records.LOADED}/({either})\.json")
-            contents = _look(folder, "", Owned("records", names), marked=True)
+            contents = _look(folder, "", files.Owned("records", names), marked=True)
             for path in contents.removable(folder):
                 self._add(path, root, RECORDS, RECORDS, images=ids)
 
@@ -390,7 +388,7 @@ class _Contents(Struct):
         return [folder] if self.whole else self.ours
 
 
-def _look(folder: Path, below: str, owned: Owned, *, marked: bool) -> _Contents:
+def _look(folder: Path, below: str, owned: files.Owned, *, marked: bool) -> _Contents:
     """Classify what is in a folder; `below` is its path below the first, with a trailing slash."""
     contents = _Contents()
     has_marker = files.is_marked(folder)
@@ -448,7 +446,7 @@ def _build_names(image: Image) -> list[str]:
     """
     profile = image.labels.get(f"{LABEL}profile", "")
     fingerprint = image.labels.get(f"{LABEL}fingerprint", "")
-    if not re.fullmatch(HEX, fingerprint) or not profile:
+    if not re.fullmatch(files.HEX, fingerprint) or not profile:
         return []
     # In a project, and before that without its name.
     name = rf"envbuilder/([a-z0-9-]+-[0-9a-f]{{6}}/)?{re.escape(profile)}"

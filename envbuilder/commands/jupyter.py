@@ -5,29 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import click
 from msgspec.structs import replace
 
 from envbuilder.build import access, pipeline
-from envbuilder.build.request import Build, Request
+from envbuilder.build.request import Build, Environment, Request
 from envbuilder.commands.add import apply_change, read_project
 from envbuilder.commands.options import environment_options, load_settings, require_image
 from envbuilder.core import console, process, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.settings import LOCKS
+from envbuilder.core.settings import LOCKS, Settings
 from envbuilder.notebooks import kernels, server
-from envbuilder.notebooks.kernels import PACKAGE, Choice
 from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from envbuilder.build.backends.container import DockerEnvironment
-    from envbuilder.build.request import Environment
-    from envbuilder.core.console import Progress
-    from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
 
 
@@ -87,7 +81,7 @@ def command(
         return _start_kernel(request, project, connection_file)
     settings = load_settings()
     _, definition_file = read_project(settings)
-    choice = Choice(
+    choice = kernels.Choice(
         project=definition_file.parent, environment=settings.environment, request=request
     )
     if remove_kernel:
@@ -109,7 +103,7 @@ def command(
     )
 
 
-def _prepared(request: Request, settings: Settings, progress: Progress) -> Build:
+def _prepared(request: Request, settings: Settings, progress: console.Progress) -> Build:
     """Return the planned build; the lock gets what a kernel needs, if that is missing."""
     assert settings.project is not None, "the caller read its file"
     locks = (settings.project / LOCKS).glob(f"{settings.environment}.*.json")
@@ -121,8 +115,8 @@ def _prepared(request: Request, settings: Settings, progress: Progress) -> Build
         build = pipeline.prepare(request, settings, progress, running=True)
     if not _version(build.environment):
         raise InvalidError(
-            f"the lock of '{build.profile.name}' has no {PACKAGE}, which kernels need",
-            f"Run: envbuilder add {PACKAGE}, or choose another backend with --backend.",
+            f"the lock of '{build.profile.name}' has no {kernels.PACKAGE}, which kernels need",
+            f"Run: envbuilder add {kernels.PACKAGE}, or choose another backend with --backend.",
         )
     require_image(build.backend)
     return build
@@ -131,26 +125,26 @@ def _prepared(request: Request, settings: Settings, progress: Progress) -> Build
 def _version(environment: Environment) -> str:
     """Return the locked version of ipykernel; empty if there is none."""
     wheels = environment.target.of_kind("wheel")
-    return next((file.version for file in wheels if file.name == PACKAGE), "")
+    return next((file.version for file in wheels if file.name == kernels.PACKAGE), "")
 
 
-def _add_package(settings: Settings, progress: Progress) -> Settings:
+def _add_package(settings: Settings, progress: console.Progress) -> Settings:
     """Add ipykernel to the project, and return its settings with that."""
     from envbuilder.project import edit
 
-    progress.note(f"{PACKAGE}, which kernels need, is not locked: adding it to the project")
+    progress.note(f"{kernels.PACKAGE}, which kernels need, is not locked: adding it to the project")
     text, path = read_project(settings)
-    change = edit.added(text, path, settings.environment, [PACKAGE])
+    change = edit.added(text, path, settings.environment, [kernels.PACKAGE])
     apply_change(change, path, settings, lock=True)
     return load_settings()
 
 
 def _serve(
-    choice: Choice,
+    choice: kernels.Choice,
     environment: Environment,
     host: Host,
     settings: Settings,
-    progress: Progress,
+    progress: console.Progress,
     port: int | None,
     arguments: tuple[str, ...],
     *,
@@ -192,5 +186,5 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
         if settings.project and not Path.cwd().is_relative_to(settings.project):
             os.chdir(settings.project)  # a container sees the project, not a notebook elsewhere
         return kernels.run(cast("DockerEnvironment", environment), connection_file, stated)
-    command = ("python", "-m", f"{PACKAGE}_launcher", "-f", str(connection_file))
+    command = ("python", "-m", f"{kernels.PACKAGE}_launcher", "-f", str(connection_file))
     return environment.become(command, os.environ, stated)

@@ -12,7 +12,7 @@ from envbuilder.commands.options import json_option, load_settings, profile_opti
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.core.files import save
-from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import indented_proof, shown
 from envbuilder.locks import compare, conda, entries
 from envbuilder.packages.conda import lock as conda_lock
@@ -24,10 +24,7 @@ from envbuilder.profiles.library import Library
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from envbuilder.core.settings import Settings
     from envbuilder.locks.conda import Entry as CondaEntry
-    from envbuilder.locks.entries import Entry
-    from envbuilder.profiles.lock import Lock
 
 _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
 """What begins the reason of a lock if one target decided it."""
@@ -158,9 +155,9 @@ def _check(name: str | None, settings: Settings, *, as_json: bool) -> int:
 class Outcome(NamedTuple):
     """What came of an entry; nothing is written yet."""
 
-    entry: Entry
-    previous: Lock | None
-    lock: Lock | None
+    entry: entries.Entry
+    previous: profile_lock.Lock | None
+    lock: profile_lock.Lock | None
     """None if the profile cannot be combined with the project."""
 
     @property
@@ -178,7 +175,7 @@ class Outcome(NamedTuple):
 
 
 def _require_locked(
-    names: Sequence[str], chosen: Iterable[Entry], of_conda: Iterable[CondaEntry]
+    names: Sequence[str], chosen: Iterable[entries.Entry], of_conda: Iterable[CondaEntry]
 ) -> None:
     """Raise `InvalidError` for a package that none of the locks holds."""
     if not names:
@@ -198,7 +195,11 @@ def _require_locked(
 
 
 def resolved(
-    chosen: Sequence[Entry], settings: Settings, *, upgrade: bool, packages: Sequence[str] = ()
+    chosen: Sequence[entries.Entry],
+    settings: Settings,
+    *,
+    upgrade: bool,
+    packages: Sequence[str] = (),
 ) -> tuple[Outcome, ...]:
     """Resolve locks, a few at a time; one that cannot be made does not stop the others."""
     import sysconfig
@@ -212,7 +213,7 @@ def resolved(
     sysconfig.get_config_vars()
     progress, read = console.progress(), upstream.Pages().read
 
-    def make(entry: Entry) -> Outcome:
+    def make(entry: entries.Entry) -> Outcome:
         previous = profile_lock.previous(entry.earlier) if entry.earlier else None
         profile = entry.profile
         if isinstance(profile, InvalidError):
@@ -296,7 +297,7 @@ def _print(reason: str) -> None:
         console.result(line)
 
 
-def _places(entry: Entry, reason: str) -> list[str]:
+def _places(entry: entries.Entry, reason: str) -> list[str]:
     """Return where the user wrote the requirements whose packages a reason names."""
     return [
         f"{where}: {requirement}"
@@ -306,7 +307,7 @@ def _places(entry: Entry, reason: str) -> list[str]:
     ][:_MOST_PLACES]
 
 
-def _present(entry: Entry, text: str) -> Path | None:
+def _present(entry: entries.Entry, text: str) -> Path | None:
     """Return the file that has this text already; a shipped lock is not copied."""
     path = entry.earlier
     if path is None or path not in {entry.path, entry.shipped}:
@@ -314,7 +315,7 @@ def _present(entry: Entry, text: str) -> Path | None:
     return path if path.read_text(encoding="utf-8") == text else None
 
 
-def _report(entry: Entry, lock: Lock, present: Path | None) -> None:
+def _report(entry: entries.Entry, lock: profile_lock.Lock, present: Path | None) -> None:
     """Print what a lock holds now, and where it is."""
     state = f"{lock.state}, unchanged" if present else lock.state
     counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
@@ -323,7 +324,7 @@ def _report(entry: Entry, lock: Lock, present: Path | None) -> None:
         _print(f"  {lock.reason}")
 
 
-def _details(outcome: Outcome, lock: Lock) -> list[str]:
+def _details(outcome: Outcome, lock: profile_lock.Lock) -> list[str]:
     """Return what moved in a lock, which targets it lacks, and which hashes are claims."""
     missing = [f"not for {target}: {why}" for target, why in lock.missing.items()]
     unread = [

@@ -16,15 +16,12 @@ from envbuilder.core import decoding, files, process, types
 from envbuilder.core import settings as core_settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.settings import Signatures
-from envbuilder.core.types import BUILDERS
 from envbuilder.profiles.backends import BACKENDS, makes_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.build.access import Access
-    from envbuilder.core.settings import Settings
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -108,7 +105,7 @@ environment_option: Decorator = click.option(
 )
 
 
-def load_settings() -> Settings:
+def load_settings() -> core_settings.Settings:
     """Return the settings of this command, for the environment that `--environment` names."""
     context = click.get_current_context()
     return core_settings.load(environment=context.meta.get(_ENVIRONMENT, DEFAULT))
@@ -144,12 +141,14 @@ require_signature_option: Decorator = click.option(
 )
 
 
-def requiring(settings: Settings, public_keys: tuple[Path, ...]) -> Settings:
+def requiring(
+    settings: core_settings.Settings, public_keys: tuple[Path, ...]
+) -> core_settings.Settings:
     """Return settings that require signatures by one of the keys, unchanged if none are given."""
     if not public_keys:
         return settings
     named = tuple(str(path.absolute()) for path in public_keys)
-    signatures = Signatures(locks=named, bundles=named)
+    signatures = core_settings.Signatures(locks=named, bundles=named)
     stated = msgspec.structs.replace(settings.configuration, signatures=signatures)
     return msgspec.structs.replace(settings, configuration=stated)
 
@@ -228,7 +227,7 @@ base_image_option: Decorator = click.option(
 )
 builder_option: Decorator = click.option(
     "--builder",
-    type=click.Choice(BUILDERS),
+    type=click.Choice(types.BUILDERS),
     help="How to build an image: by an engine, from a Dockerfile; or by envbuilder, as layers.",
 )
 output_option: Decorator = click.option(

@@ -25,7 +25,6 @@ from envbuilder.project import catalog, environments
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.core.settings import Settings
     from envbuilder.packages.conda.lock import Lock as CondaLock
     from envbuilder.profiles.library import Library
@@ -148,7 +147,7 @@ def _channels(profile: Profile, lock: CondaLock | None, settings: Settings) -> d
     return exports.channel_urls(names, settings)
 
 
-def _copied(project: ProjectLayer, folder: Path) -> Iterator[Path]:
+def _copied(project: project_layer.ProjectLayer, folder: Path) -> Iterator[Path]:
     """Copy the project's own files to where the Dockerfile takes them from; yield that folder.
 
     Raise `InvalidError` if it exists and was not made by envbuilder, or cannot be written.

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.containers.engine.container import Port
-    from envbuilder.core.console import Progress, Task
     from envbuilder.core.settings import Settings
 
 
@@ -79,7 +78,7 @@ def command(
 class _Brief:
     """Progress of a command that mostly has nothing to do: its notes wait for the first task."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: console.Progress) -> None:
         self._progress = progress
         self._held: list[str] | None = []
 
@@ -92,7 +91,7 @@ class _Brief:
 
     def task(
         self, name: str, total: int | None = None, unit: str = ""
-    ) -> contextlib.AbstractContextManager[Task]:
+    ) -> contextlib.AbstractContextManager[console.Task]:
         """Print what was held back, and start a task."""
         self.release()
         return self._progress.task(name, total, unit)

@@ -27,13 +27,11 @@ from envbuilder.core.files import file_sha256
 from envbuilder.profiles import library
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.envelope import ChangedPayloadError, WrongTypeError
-from envbuilder.signatures.statement import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from envbuilder.core.settings import Settings
-    from envbuilder.signatures.statement import Signed, Statement
 
 
 PASSPHRASE = "ENVBUILDER_KEY_PASSPHRASE"  # noqa: S105 (the name of a variable)
@@ -163,7 +161,7 @@ def verify_signature(
 
 def _accepted(
     path: Path, signature: Path | None, named: Sequence[Path], settings: Settings
-) -> Signed:
+) -> statements.Signed:
     """Return the signature of a file by one of the named or configured keys, which is about it."""
     from envbuilder.signatures import keys
 
@@ -224,7 +222,7 @@ def recognized(path: Path) -> Signable:
         document = None
     keys = document if isinstance(document, dict) else {}
     sha256 = {"sha256": hashlib.sha256(content).hexdigest()}
-    subject = Subject(name=path.name, digest=sha256)
+    subject = statements.Subject(name=path.name, digest=sha256)
     if keys.get("_type") in statements.TYPES:
         return _provenance(path, content)
     if keys.get("bomFormat") == "CycloneDX":
@@ -249,8 +247,8 @@ def _bundle(path: Path) -> Signable:
         manifest = reader.digest
     digest = {"sha256": file_sha256(path)}
     subjects = (
-        Subject(name=path.name, digest=digest),
-        Subject(name=bundle_format.manifest_name(manifest), digest={"sha256": manifest}),
+        statements.Subject(name=path.name, digest=digest),
+        statements.Subject(name=bundle_format.manifest_name(manifest), digest={"sha256": manifest}),
     )
     made = statements.make(subjects, bundle_format.SIGNED_TYPE, {})
     return Signable(kind="bundle", type=bundle_format.SIGNED_TYPE, statement=made, digests=digest)
@@ -286,7 +284,7 @@ def _in_hand(path: Path) -> dict[str, str]:
     return {"sha256": archive.identity(artifact).removeprefix("sha256:")}
 
 
-def _require_builder(statement: Statement, where: str) -> None:
+def _require_builder(statement: statements.Statement, where: str) -> None:
     """Raise `WrongTypeError` unless a statement is the provenance of a build by envbuilder."""
     try:
         built = statement.predicate["buildDefinition"]["buildType"]

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Expected
-    from envbuilder.verify.report.history import Yardstick
-    from envbuilder.verify.report.model import Report
 
 
 def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
@@ -203,7 +201,7 @@ def command(
 
 def _judged(
     report: dict[str, Any],
-    yardstick: Yardstick,
+    yardstick: history.Yardstick,
     max_slowdown: float | None,
     errors: list[EnvbuilderError],
 ) -> dict[str, Any]:
@@ -215,7 +213,7 @@ def _judged(
         return report
 
 
-def _speedless(report: Report) -> list[EnvbuilderError]:
+def _speedless(report: model.Report) -> list[EnvbuilderError]:
     """Return an error if the speed of a passing report, or its comparison, was not judged."""
     compared = (report.against or {}).get("speed", report.speed)
     if report.status != "passed" or "not_judged" not in {report.speed, compared}:
@@ -226,7 +224,7 @@ def _speedless(report: Report) -> list[EnvbuilderError]:
     return [VerifyError(f"the speed was not judged: {why}", "Run again on a quiet machine.")]
 
 
-def _show(report: dict[str, Any], *, as_json: bool) -> Report:
+def _show(report: dict[str, Any], *, as_json: bool) -> model.Report:
     """Print the report as JSON or as text; return its checked form."""
     checked = model.check(report)
     if as_json:
@@ -238,7 +236,7 @@ def _show(report: dict[str, Any], *, as_json: bool) -> Report:
 
 def _yardstick(
     against: str | None, max_slowdown: float | None, settings: Settings
-) -> Yardstick | None:
+) -> history.Yardstick | None:
     if max_slowdown is not None and against is None:
         raise InvalidError("--max-slowdown needs a report to compare with", "Add --against.")
     return history.yardstick(against, settings.reports_dir) if against is not None else None

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Iterator
+from typing import Literal, get_args
 
 from msgspec import Struct
 
 from envbuilder.core import text
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import amount, counted
 from envbuilder.fleet.model import PROVEN, Entry, NodeName, Outcome, RunId, Summary
 from envbuilder.verify.report.history import MAX_SLOWDOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 Kind = Literal["worse", "device", "slower", "gone", "changed", "new", "better", "faster"]
 """How a node changed, what matters most first. `worse` and `better`: its outcome, in the order
@@ -96,7 +92,7 @@ def require_comparable(
         )
     if not earlier.epochs == epochs != 0:
         both = (earlier.epochs, epochs)
-        then, now = (counted(n, "epoch") if n else "an unknown number" for n in both)
+        then, now = (text.counted(n, "epoch") if n else "an unknown number" for n in both)
         raise InvalidError(
             f"the run {earlier.run} trained {then} on each node, this one {now}; the first epoch"
             " takes longer than others, so their times do not compare",
@@ -137,7 +133,7 @@ def compare(earlier: Summary, now: Summary) -> Drift:
 def sentences(drift: Drift) -> list[str]:
     """Sum up a comparison: changes, speed, and nodes whose GPUs were not compared."""
     number = Counter(change.kind for change in drift.changes)
-    nodes = counted(drift.common, "node")
+    nodes = text.counted(drift.common, "node")
     shown = [f"Nothing changed on {nodes}."]
     if number:
         listed = ", ".join(f"{number[kind]} {LABELS[kind]}" for kind in KINDS if number[kind])
@@ -145,10 +141,10 @@ def sentences(drift: Drift) -> list[str]:
     if drift.ratio is None:
         shown.append("No node's speed was judged in both runs on the same device.")
     else:
-        timed = counted(drift.timed, "node")
+        timed = text.counted(drift.timed, "node")
         shown.append(f"The median epoch of {timed} took {drift.ratio:.2f} times as long as then.")
     if drift.uncounted:
-        nodes = counted(drift.uncounted, "node")
+        nodes = text.counted(drift.uncounted, "node")
         shown.append(f"How many GPUs was not compared on {nodes}: one of the runs does not say.")
     return shown
 
@@ -215,10 +211,12 @@ def _ratio(before: Entry, now: Entry) -> float | None:
 
 def _speed(before: Entry, now: Entry, ratio: float) -> str:
     """Return two epoch times, and what else differs that may explain them."""
-    seconds = f"{amount(now.epoch_seconds or 0)} s instead of {amount(before.epoch_seconds or 0)} s"
+    was, took = (f"{text.amount(entry.epoch_seconds or 0)} s" for entry in (before, now))
     others = [
         f"its {name} was {getattr(before, name) or 'unknown'}, is {getattr(now, name) or 'unknown'}"
         for name in ("profile", "backend", "framework")
         if getattr(now, name) != getattr(before, name)
     ]
-    return "; ".join([f"its epoch took {ratio:.2f} times as long, {seconds}", *others])
+    return "; ".join(
+        [f"its epoch took {ratio:.2f} times as long, {took} instead of {was}", *others]
+    )

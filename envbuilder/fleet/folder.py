@@ -26,7 +26,6 @@ from msgspec.structs import asdict, replace
 
 from envbuilder.core import decoding, files, ownership, text
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.text import printable
 from envbuilder.fleet import judge
 from envbuilder.fleet.model import LONGEST_REASON, Entry, Group, JobId, NodeName, Summary
 from envbuilder.fleet.planning import SAFE_FOLDER, Plan
@@ -101,7 +100,7 @@ def _reading(path: Path, what: str, hint: str) -> Iterator[None]:
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
     except ValueError as error:
-        problem = printable(str(error), LONGEST_REASON)
+        problem = text.printable(str(error), LONGEST_REASON)
         raise InvalidError(f"{path}: not {what}: {problem}", hint) from error
 
 
@@ -166,7 +165,7 @@ def last_words(folder: Path, node: str, job: str) -> str:
     printed = [line.strip() for line in lines if line.strip()]
     others = [line for line in printed if not line.startswith("srun: ")] or printed
     errors = [line for line in others if "error: " in line] or others
-    return printable(errors[-1], LONGEST_REASON) if errors else ""
+    return text.printable(errors[-1], LONGEST_REASON) if errors else ""
 
 
 @contextlib.contextmanager
@@ -228,7 +227,7 @@ def _safe(item: _Row, what: str) -> _Row:
         # JSON's 1e999 is infinite.
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key} of {what} is not finite")
-    texts = {k: printable(v, LONGEST_REASON) for k, v in values.items() if isinstance(v, str)}
+    texts = {k: text.printable(v, LONGEST_REASON) for k, v in values.items() if isinstance(v, str)}
     return replace(item, **texts)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,10 +19,6 @@ from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Group, Outcome
 from envbuilder.payload.parallel.shares import MOST_RANKS
 from envbuilder.verify import parallel
 from envbuilder.verify.report import model
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 
 LEAST_NODES = 2
 

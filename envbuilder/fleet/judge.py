@@ -6,7 +6,8 @@ A node writes its result into a file; here it is checked, since it may hold anyt
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -28,10 +29,6 @@ from envbuilder.fleet.model import (
 )
 from envbuilder.verify.report import model
 from envbuilder.verify.report.history import MAX_SLOWDOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 LARGEST = 4 << 20
 """Maximum size of a result in bytes; a report has 20,000 to 60,000."""

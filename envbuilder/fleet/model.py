@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta, Struct
 
 from envbuilder.core import types
 from envbuilder.payload.options import SUBSET_EPOCHS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LONGEST_REASON = 300
 MOST_NAMED = 8

@@ -14,7 +14,6 @@ from envbuilder.core import console, files, process
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.text import printable
 from envbuilder.fleet import judge
-from envbuilder.fleet.judge import Result
 from envbuilder.fleet.model import Detected
 from envbuilder.host import probe
 from envbuilder.profiles import choice
@@ -51,7 +50,7 @@ def examine(
     limit: float,
     gpus: int | None,
     arguments: Sequence[str],
-) -> Result:
+) -> judge.Result:
     """Run `envbuilder verify` with these arguments; return the result, whatever it is.
 
     Verification takes at most `limit` seconds; then it is stopped, and all that it started. `gpus`
@@ -69,7 +68,7 @@ def examine(
             on_stderr=console.message,
         )
         content = _read(report)
-    return Result(
+    return judge.Result(
         run=run,
         job=job,
         node=node,
@@ -92,6 +91,6 @@ def _read(path: Path) -> dict[str, Any] | None:
     return report if isinstance(report, dict) else None
 
 
-def write(result: Result, path: Path) -> None:
+def write(result: judge.Result, path: Path) -> None:
     """Write a result atomically: who collects it sees all of it, or nothing."""
     files.save(path, judge.encode(result), BuildError, "Is the folder shared with this node?")

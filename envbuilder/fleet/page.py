@@ -14,7 +14,8 @@ import base64
 import hashlib
 import statistics
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from envbuilder.core import resources, text
 from envbuilder.core.text import amount, counted, duration, first, percent, times
@@ -36,10 +37,6 @@ from envbuilder.fleet.model import (
 )
 from envbuilder.verify.page import position, templates
 from envbuilder.verify.report.history import MAX_SLOWDOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
 
 LOWEST, HIGHEST = 0.25, 3.0
 """Points beyond these shares are drawn at their places."""

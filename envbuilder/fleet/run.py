@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from envbuilder.core import text
 from envbuilder.core.errors import ToolError
-from envbuilder.core.text import duration
 from envbuilder.fleet import folder as folders
 from envbuilder.fleet import groups, judge, planning
-from envbuilder.fleet.groups import Members
-from envbuilder.fleet.judge import Judged
 from envbuilder.fleet.model import Entry, Group, Outcome, Promise, Summary, natural
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm
 
@@ -38,8 +35,8 @@ _KILLED_SETTLE_SECONDS = 10.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
 """Seconds between two looks; the longer a stage takes, the longer they are."""
 
-_Subject = TypeVar("_Subject", Promise, Members)
-_Verdict = TypeVar("_Verdict", Judged, Group)
+_Subject = TypeVar("_Subject", Promise, groups.Members)
+_Verdict = TypeVar("_Verdict", judge.Judged, Group)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +51,13 @@ class _Kind(Generic[_Subject, _Verdict]):
     """Judge by an outcome, its detail, and the job if there is one."""
 
 
-_NODES = _Kind[Promise, Judged](
+_NODES = _Kind[Promise, judge.Judged](
     title="verify nodes",
     unit="nodes",
     examined=judge.examined,
     unexamined=judge.unexamined,
 )
-_GROUPS = _Kind[Members, Group](
+_GROUPS = _Kind[groups.Members, Group](
     title="train together",
     unit="groups",
     examined=groups.examined,
@@ -89,13 +86,13 @@ class _Track:
             if now - self.submitted <= start_seconds:
                 return None
             why = f": {state.reason}" if state.reason else ""
-            return "pending", f"not started within {duration(start_seconds)}{why}"
+            return "pending", f"not started within {text.duration(start_seconds)}{why}"
         if state is not None and state.phase in {"running", "ending"}:
             self.running = now if self.running is None else self.running
             self.ended = None
             if now - self.running <= run_seconds:
                 return None
-            return "timed-out", f"still {state.word} after {duration(run_seconds)}"
+            return "timed-out", f"still {state.word} after {text.duration(run_seconds)}"
         self.ended = now if self.ended is None else self.ended
         killed = state is not None and state.outcome in {"killed", "timed-out"}
         if now - self.ended < (_KILLED_SETTLE_SECONDS if killed else _SETTLE_SECONDS):
@@ -260,7 +257,7 @@ class _Stage(Generic[_Subject, _Verdict]):
             run.scheduler.cancel(cancelled)
 
     def _lose(self, why: str) -> None:
-        detail = f"the scheduler has not answered for {duration(SILENT_SECONDS)}: {why}"
+        detail = f"the scheduler has not answered for {text.duration(SILENT_SECONDS)}: {why}"
         for name, track in self._tracks.items():
             self._give_up_on(name, "lost", detail, track.job)
         self._tracks.clear()
@@ -295,7 +292,7 @@ class Run:
         self.now, self.wait = now, wait
         nodes = {promise.node: promise for promise in plan.promises}
         self._nodes = _Stage(self, _NODES, nodes, planning.time_limit(plan.limit_seconds))
-        self._groups: _Stage[Members, Group] | None = None
+        self._groups: _Stage[groups.Members, Group] | None = None
 
     def finish(self, *, resumed: bool) -> Summary:
         """Do what is left of the plan, and return the table, which is also in the folder.
@@ -367,7 +364,7 @@ class Run:
         return summary
 
 
-def _line(verdict: Judged | Group) -> str:
+def _line(verdict: judge.Judged | Group) -> str:
     """Sum up a node or a group in one line."""
     if isinstance(verdict, Group):
         nodes = f"{len(verdict.nodes)} nodes together ({', '.join(verdict.nodes)})"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from envbuilder.core import console
 from envbuilder.core.text import amount, counted, percent, times
@@ -19,10 +20,6 @@ from envbuilder.fleet.model import (
     Tone,
     named,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 _COLOURS: dict[Tone, str] = {"good": "green", "caution": "yellow", "bad": "red", "left": "dim"}
 NOT_ATTESTED = "Not attested: node, pod and run are those that the saved logs name."

@@ -20,16 +20,14 @@ from msgspec import Struct
 from envbuilder.build.payload import RECORD
 from envbuilder.core import files
 from envbuilder.core.errors import VerifyError
-from envbuilder.core.settings import require_writable
-from envbuilder.payload.training.dataset import CLASSES, SIDE
+from envbuilder.core.settings import Settings, require_writable
+from envbuilder.payload.training.dataset import CLASSES, SIDE, Split
 from envbuilder.payload.training.outside import IMAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from envbuilder.core.settings import Settings
     from envbuilder.payload.options import Gates
-    from envbuilder.payload.training.dataset import Split
 
 PIXELS = SIDE * SIDE
 _LOWEST_BITS = int.from_bytes(bytes([3]) * PIXELS)

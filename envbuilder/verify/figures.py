@@ -13,7 +13,6 @@ from envbuilder.verify.report import comparison
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from envbuilder.verify.report.comparison import Row
     from envbuilder.verify.report.measurements import Measurements
     from envbuilder.verify.report.model import Report, Scaling, Speed
 
@@ -428,7 +427,7 @@ def as_found(report: Report) -> str:
     return f"as found: the environment's variables decided what ran: {named or 'none was set'}"
 
 
-def print_comparison(rows: Sequence[Row], console: Any) -> None:
+def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
     """Print several reports as one table."""
     from rich.text import Text
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from statistics import median
@@ -22,15 +22,10 @@ from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import amount, duration, printable, times
 from envbuilder.verify import figures
 from envbuilder.verify.advice import advise
-from envbuilder.verify.figures import as_found
 from envbuilder.verify.report import comparison, model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from envbuilder.verify.report.comparison import Row
-    from envbuilder.verify.report.model import Baseline, Epoch, Report
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -75,7 +70,7 @@ def render(data: Mapping[str, Any]) -> str:
     )
 
 
-def render_comparison(rows: Sequence[Row]) -> str:
+def render_comparison(rows: Sequence[comparison.Row]) -> str:
     """Return the page of some rows, in their order, with the reports' texts escaped."""
     return _rendered(
         "comparison.html.j2",
@@ -96,7 +91,7 @@ def write(path: Path, page: str) -> None:
     files.save_output(path, page.encode(), VerifyError, hint, "the page")
 
 
-def _passed(report: Report) -> str:
+def _passed(report: model.Report) -> str:
     """Return what a verification that passed shows."""
     device = report.device
     subject = (
@@ -112,11 +107,11 @@ def _passed(report: Report) -> str:
     subset = "a small subset of its data, which says little about full accuracy and speed"
     learned = subset if report.partial else "MNIST"
     done = f"{subject} did the work{right} and the network learned {learned}."
-    origin = as_found(report)
+    origin = figures.as_found(report)
     return f"{done} Taken {origin}." if origin else done
 
 
-def _failed(report: Report) -> str:
+def _failed(report: model.Report) -> str:
     """Return what a verification that failed does not show."""
     requested, used = report.device.requested, report.device.used
     if not used:
@@ -167,7 +162,7 @@ def position(value: float, total: float) -> float:
     return round(min(max(100 * value / total, 0.0), 100.0), 2) if total > 0 else 0.0
 
 
-def epochs(report: Report) -> dict[str, list[Bar]]:
+def epochs(report: model.Report) -> dict[str, list[Bar]]:
     """Return bars of data and compute time: CPU baseline, first epoch, warm epochs.
 
     Empty without an epoch that has a duration.
@@ -206,7 +201,7 @@ def epochs(report: Report) -> dict[str, list[Bar]]:
     }
 
 
-def _pass(epoch: Epoch | Baseline) -> tuple[float, float, float] | None:
+def _pass(epoch: model.Epoch | model.Baseline) -> tuple[float, float, float] | None:
     """Return the seconds of a training pass: total, data, compute; None if it has no duration."""
     total = epoch.seconds
     if total is None or total <= 0:
@@ -226,7 +221,7 @@ class Line(Struct, frozen=True, kw_only=True):
     spoken: str
 
 
-def losses(report: Report) -> Line | None:
+def losses(report: model.Report) -> Line | None:
     """Return the loss over the steps; None if fewer than two points are recorded.
 
     The scale is logarithmic if losses differ by more than a factor of ten.

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress, Task
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
-    from envbuilder.verify.blind_test import BlindTest, Score
-    from envbuilder.verify.report.consistency import Request
-    from envbuilder.verify.step import Proof
 
 _INTERVAL = 0.02
 """Seconds between two samples of this process's scheduling delay."""
@@ -186,7 +183,7 @@ class Events:
         self,
         progress: Progress,
         timeline: Timeline | None = None,
-        test: BlindTest | None = None,
+        test: blind_test.BlindTest | None = None,
     ) -> None:
         self._progress, self._timeline, self._blind_test = progress, timeline, test
         self._open: Any = None
@@ -299,8 +296,8 @@ def run_payload(
     progress: Progress,
     log: Path,
     run_id: str,
-    request: Request,
-    test: BlindTest,
+    request: consistency.Request,
+    test: blind_test.BlindTest,
 ) -> Outcome:
     """Run the payload through `start`, which passes it `run_id`, and return its report.
 
@@ -340,14 +337,14 @@ def _passes(measured: model.Measured) -> list[tuple[str, float]]:
     return passes if seconds is None else [*passes, ("baseline epoch 1", seconds)]
 
 
-def _with_score(data: dict[str, Any], score: Score) -> dict[str, Any]:
+def _with_score(data: dict[str, Any], score: blind_test.Score) -> dict[str, Any]:
     """Return a report with the blind test's score, also as the detail of its check."""
     detail = f"{score.accuracy:.2%} of {score.images} images without labels, scored outside"
     checks = [c | {"detail": detail} if c["name"] == BLIND_TEST else c for c in data["checks"]]
     return {**data, "checks": checks, "blind_test": msgspec.to_builtins(score)}
 
 
-def _with_proof(data: dict[str, Any], proof: Proof) -> dict[str, Any]:
+def _with_proof(data: dict[str, Any], proof: step.Proof) -> dict[str, Any]:
     """Return a passing report with what the repeated steps showed; it fails if they are wrong."""
     judged = {"detail": proof.problem or proof.summary}
     if proof.problem:

@@ -18,7 +18,6 @@ from envbuilder.build import conventions, isolation, pipeline, stages
 from envbuilder.build.backends import devices
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS, payload_pyz
 from envbuilder.containers import apptainer
-from envbuilder.containers.apptainer import Execution
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, VerifyError
@@ -38,13 +37,12 @@ if TYPE_CHECKING:
 
     from envbuilder.build.request import Request
     from envbuilder.core.console import Progress
-    from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.profile import Expected, Profile
 
-    Started = tuple[Expected, dict[str, Any], Callable[..., Completed]]
+    Started = tuple[Expected, dict[str, Any], Callable[..., process.Completed]]
     """Expectations of the device, facts for the report, and a function that starts the payload."""
 
 BACKEND = "apptainer"
@@ -168,7 +166,7 @@ def prepare_interpreter(
         arguments: Callable[[Mapping[str, str]], Sequence[str]],
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
-    ) -> Completed:
+    ) -> process.Completed:
         paths = {name: str(shared.absolute()) for name, shared in folders.items()}
         with TemporaryDirectory(prefix="envbuilder-") as folder:
             payload, work = Path(folder) / "payload.pyz", Path(folder) / "work"
@@ -231,7 +229,7 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
         arguments: Callable[[Mapping[str, str]], Sequence[str]],
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
-    ) -> Completed:
+    ) -> process.Completed:
         place = os.environ.get(apptainer.TEMPORARY) or None
         with TemporaryDirectory(prefix="envbuilder-", dir=place) as scratch:
             run = sif_execution(image, profile, chosen, arguments, folders, Path(scratch))
@@ -283,7 +281,7 @@ def sif_execution(
     arguments: Callable[[Mapping[str, str]], Sequence[str]],
     folders: Mapping[str, Path],
     scratch: Path,
-) -> Execution:
+) -> apptainer.Execution:
     """Return how the payload is run; `chosen` are variables that choose among GPUs.
 
     The payload is this envbuilder's own, in the place of the image's.
@@ -299,7 +297,7 @@ def sif_execution(
     }
     promise = isolation.container_start(variables)
     program = isolation.python(promise.executable, promise.bytecode)
-    return Execution(
+    return apptainer.Execution(
         image=image,
         argv=(
             *(*program, conventions.PAYLOAD, "exec", "--"),

@@ -22,7 +22,7 @@ from msgspec import Struct
 from envbuilder.core.errors import VerifyError
 from envbuilder.payload.numerics import reference
 from envbuilder.payload.training import model
-from envbuilder.payload.training.dataset import SIDE
+from envbuilder.payload.training.dataset import SIDE, Split
 from envbuilder.payload.training.train import (
     BATCH,
     DEVIATION,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.console import Progress
-    from envbuilder.payload.training.dataset import Split
 
 LEAST_STEPS = 5
 """So that the median has three honest steps: one in a hundred has a pixel or unit at the edge."""

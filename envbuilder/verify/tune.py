@@ -42,11 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.core.console import Progress
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
     from envbuilder.packages.mnist import Dataset
-    from envbuilder.profiles.profile import Expected
 
     Ask = Callable[[tuple[str, ...]], object]
     """A function that runs `trial` with arguments; it returns a report or raises `VerifyError`."""
@@ -96,7 +94,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return tuple(f for s in settings for f in self.findings if f.setting == s)
 
 
-def run(ask: Ask, expects: Expected, progress: Progress, *, quick: bool) -> Outcome:
+def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quick: bool) -> Outcome:
     """Survey the environment, try every setting alone, then the winners together.
 
     Raises `VerifyError` if the environment's defaults cannot be timed. A setting that fails is a
@@ -131,7 +129,7 @@ def run(ask: Ask, expects: Expected, progress: Progress, *, quick: bool) -> Outc
     )
 
 
-def asking(start: Callable[..., Completed], dataset: Dataset, expects: Expected) -> Ask:
+def asking(start: Callable[..., Completed], dataset: Dataset, expects: profile.Expected) -> Ask:
     """Return a function that runs one trial in an environment."""
 
     def ask(arguments: tuple[str, ...]) -> object:
@@ -169,7 +167,9 @@ def read(report: object, kind: type[_T]) -> _T:
         raise VerifyError(f"not a {kind.__name__.lower()}'s report: {error}") from error
 
 
-def _check_compilers(ask: Ask, expects: Expected, progress: Progress) -> tuple[Compiler, ...]:
+def _check_compilers(
+    ask: Ask, expects: profile.Expected, progress: console.Progress
+) -> tuple[Compiler, ...]:
     compilers = []
     for backend in expects.compile or ("inductor",):
         with progress.task(f"check the gradients of torch.compile, {backend}"):
@@ -195,7 +195,7 @@ def measure(
     trial: Callable[[tuple[str, ...]], Trial],
     settings: Sequence[Setting],
     baselines: list[Trial],
-    progress: Progress,
+    progress: console.Progress,
     title: str,
     *,
     most_lost: float = MOST_LOST,

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from envbuilder.payload.machine.accelerators import ACCELERATORS, device_of
 from envbuilder.verify.report import speed
 from envbuilder.verify.report.measurements import Contention
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 MALLOC_CONF = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
 """Intel's recommendation for jemalloc, without the settings that never return memory."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
@@ -23,10 +24,6 @@ from envbuilder.fleet.settings import Claim, KubernetesSettings, Toleration
 from envbuilder.packages.mnist import Dataset
 from envbuilder.profiles.profile import Profile
 from envbuilder.verify.run import Job, payload_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 Manifest = dict[str, Any]
 DATA, SHARED = "/data", "/shared"

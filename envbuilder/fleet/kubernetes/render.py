@@ -13,7 +13,6 @@ from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import printable
 from envbuilder.fleet.groups import Members, alike
 from envbuilder.fleet.kubernetes import manifests
-from envbuilder.fleet.kubernetes.manifests import NodeJob, Objects, together_name
 from envbuilder.fleet.kubernetes.results import RESULTS
 from envbuilder.fleet.model import LONGEST_REASON, Entry, Node, NodeName, Promise, Resource
 from envbuilder.fleet.settings import FleetSettings, KubernetesSettings, promised
@@ -155,7 +154,7 @@ def selected(
 
 def node_jobs(
     selection: Selection, settings: KubernetesSettings, profile_of: Callable[[str], Profile]
-) -> tuple[NodeJob, ...]:
+) -> tuple[manifests.NodeJob, ...]:
     """Return one job for each promise, which names a profile.
 
     Raises `InvalidError` if a profile has no image, or if nothing says which resource to request.
@@ -176,7 +175,7 @@ def node_jobs(
             )
         resources = _resources(profile.accelerator, selection.nodes.get(promise.node), settings)
         jobs.append(
-            NodeJob(
+            manifests.NodeJob(
                 node=promise.node,
                 why=promise.why,
                 profile=profile,
@@ -204,7 +203,9 @@ def _resources(
     return dict.fromkeys(usual, 1)
 
 
-def _groups(jobs: Sequence[NodeJob], settings: KubernetesSettings) -> Iterator[tuple[NodeJob, ...]]:
+def _groups(
+    jobs: Sequence[manifests.NodeJob], settings: KubernetesSettings
+) -> Iterator[tuple[manifests.NodeJob, ...]]:
     """Yield the jobs of nodes that train together, as on every scheduler.
 
     Raises `InvalidError` if there are none, or two of them have too many devices.
@@ -250,7 +251,7 @@ def files(
     """
     jobs = node_jobs(selection, settings, profile_of)
     groups = tuple(_groups(jobs, settings)) if ddp else ()
-    objects = Objects(run=run, settings=settings)
+    objects = manifests.Objects(run=run, settings=settings)
     if settings.data is None:
         comment = f"{MARK}: the small subset of MNIST, for the pods of the run {run}."
         yield _file("data.yaml", manifests.text(objects.data(subset), comment))
@@ -258,7 +259,7 @@ def files(
     yield _file(README, filled("fleet/kubernetes.md.j2", {**facts, "results": RESULTS}))
     for number, members in enumerate(groups):
         profile = members[0].profile.name
-        name, file = together_name(run, number, profile), f"ddp{number}-{profile}.yaml"
+        name, file = manifests.together_name(run, number, profile), f"ddp{number}-{profile}.yaml"
         comments = (
             f"{MARK}: trains on {len(members)} nodes with the profile {profile}.",
             "The job is complete only if all of them trained in step.",

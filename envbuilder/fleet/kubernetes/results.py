@@ -18,7 +18,6 @@ from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.resources import MARK
 from envbuilder.core.text import printable
 from envbuilder.fleet import groups, judge
-from envbuilder.fleet.groups import Members
 from envbuilder.fleet.kubernetes.manifests import IMAGES, NODE, NODES, PROFILE, RUN, WHY, pod_job
 from envbuilder.fleet.model import (
     LONGEST_REASON,
@@ -256,7 +255,7 @@ def _checked(
 
 
 def _judge_group(job: RenderedJob, log: Log | Ended) -> Group:
-    members = Members(nodes=job.nodes, profile=job.profile)
+    members = groups.Members(nodes=job.nodes, profile=job.profile)
     if not isinstance(log, Log):
         return groups.unexamined(members, *log, job.name)
     attempt = parallel.attempt(job.run, job.name)

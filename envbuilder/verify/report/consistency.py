@@ -15,14 +15,13 @@ from envbuilder.core.text import percent, printable
 from envbuilder.payload.options import Gates, Options
 from envbuilder.payload.training.train import BATCH
 from envbuilder.verify.report import speed
-from envbuilder.verify.report.model import Check
+from envbuilder.verify.report.model import Check, Measured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envbuilder.payload.training.dataset import Dataset
     from envbuilder.profiles.profile import Expected
-    from envbuilder.verify.report.model import Measured
 
 _EXACT = 1e-6
 """Allowed relative error of sums that are computed from the same numbers."""

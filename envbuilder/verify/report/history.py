@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -23,9 +24,6 @@ from envbuilder.core.errors import BuildError, InvalidError, VerifyError
 from envbuilder.core.text import amount, escaped_markdown, percent, printable
 from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Measured, Report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 KEPT = 200
 """Reports kept per profile: a few megabytes, and more than half a year of daily runs."""

@@ -94,7 +94,7 @@ def test_as_json_each_build_is_an_object(run: Callable[..., tuple[int, str, str]
         (["build", "--profile", "cpu,cpu"], "names cpu twice"),
         (["build", "--profile", "cpu,,cuda"], "lacks a name"),
         (["build", "--profile", ""], "lacks a name"),
-        (["build", "--profile", "cpu,cuda", "--tag", "me/x"], "envbuilder build --profile cpu --tag"),
+        (["build", "--profile", "cpu,cuda", "--tag", "me/x"], "envbuilder build --profile cpu --"),
         (["build", "--profile", "cpu,cuda", "--output", "x.tar"], "--output is for one image"),
         (["build", "--profile", "cpu,cuda", "--push", "ghcr.io/a/b:1"], "--push is for one image"),
         (["verify", "--profile", "cpu,cuda"], "is more than one profile"),
