@@ -32,6 +32,11 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, running
     result may be used elsewhere: what cannot exist here is refused, and the rest is noted. A named
     target host must fit in any case.
     """
+    return plan(lock(judge(choose(begin(request, settings, progress, running=running)))))
+
+
+def begin(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:
+    """Return a build of which the profile is known if it is named, and nothing else is decided."""
     library = catalog.library(settings)
     profile = library.profile(request.profile) if request.profile is not None else None
     elsewhere = assumed.is_assumed(request.target_host) and not running
@@ -48,7 +53,7 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, running
         build = replace(build, profile=profile)
     if elsewhere:
         progress.note(f"note: {build.host.notes[0]}")
-    return plan(lock(judge(choose(build))))
+    return build
 
 
 def finish(build: Build, sharing: Sharing | None = None) -> Build:

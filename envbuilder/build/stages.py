@@ -23,41 +23,23 @@ if TYPE_CHECKING:
     from envbuilder.build.execute import Sharing
     from envbuilder.build.request import Build, Request
     from envbuilder.core import types
-    from envbuilder.core.console import Progress
-    from envbuilder.host.model import Host
-    from envbuilder.profiles.choice import Chosen
     from envbuilder.profiles.fit import BackendFit
-    from envbuilder.profiles.library import Library
 
 
 def choose(build: Build) -> Build:
-    """Choose the profile, unless it is named, and note why."""
+    """Choose the profile, unless it is named, and note why.
+
+    Raises `InvalidError` if the profile lacks the requested backend or Python.
+    """
     request = build.request
     if request.profile is None:
         # A native backend is not passed on: it would hide an accelerator that works in an image.
         image = backends.makes_image(request.backend or "") or bool(request.image_option)
         backend = backends.IMAGE if image else None
-        chosen = choose_profile(build.library, build.settings, build.host, build.progress, backend)
+        chosen = choice.choose(build.library, build.settings, build.host, backend=backend)
+        build.progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
         build = replace(build, profile=chosen.profile, judged=chosen.judged)
-    require_offered(build.profile, request)
-    return build
-
-
-def choose_profile(
-    library: Library,
-    settings: Settings,
-    host: Host,
-    progress: Progress,
-    backend: str | None = None,
-) -> Chosen:
-    """Return the profile that fits the host best, and note why."""
-    chosen = choice.choose(library, settings, host, backend=backend)
-    progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
-    return chosen
-
-
-def require_offered(profile: Profile, request: Request) -> None:
-    """Raise `InvalidError` if the profile lacks the requested backend or Python."""
+    profile = build.profile
     if request.backend is not None:
         require_backend(profile, request.backend)
     if request.python is not None and request.python not in profile.python.supported:
@@ -65,6 +47,7 @@ def require_offered(profile: Profile, request: Request) -> None:
             f"profile '{profile.name}' has no Python {request.python}",
             f"It has: {', '.join(profile.python.supported)}.",
         )
+    return build
 
 
 def judge(build: Build) -> Build:

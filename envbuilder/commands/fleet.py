@@ -114,9 +114,9 @@ def read_run(path: Path, data: Path | None = None) -> Summary:
 
 def _images(folder: Path | None, settings: Settings, *, subset: bool) -> dataset.Dataset:
     """Return what the pods trained on; raise `InvalidError` if it is not here."""
-    from envbuilder.fleet.kubernetes.manifests import ALL, SUBSET
     from envbuilder.packages import mnist
     from envbuilder.payload.training import dataset
+    from envbuilder.verify.run import ALL, SUBSET
 
     files = mnist.local(None if subset else folder, quick=subset)
     files = files or mnist.obtain(settings, console.progress())

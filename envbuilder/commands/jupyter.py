@@ -22,7 +22,6 @@ from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
     from envbuilder.build.backends.container import DockerEnvironment
-    from envbuilder.host.model import Host
 
 
 @click.command(
@@ -90,7 +89,7 @@ def command(
         return 0
     progress = console.progress()
     build = pipeline.finish(_prepared(request, settings, progress))
-    host, environment, settings = build.host, build.environment, build.settings
+    environment = build.environment
     if not makes_image(environment.plan.backend):
         choice = replace(choice, request=replace(request, base_image=None))
     if install_kernel:
@@ -98,9 +97,7 @@ def command(
         folder = kernels.install(choice, spec, kernels.data_folder(os.environ, Path.home()))
         console.result(f"kernel '{choice.title}' → {folder}")
         return 0
-    return _serve(
-        choice, environment, host, settings, progress, port, arguments, browser=not no_browser
-    )
+    return _serve(choice, build, port, arguments, browser=not no_browser)
 
 
 def _prepared(request: Request, settings: Settings, progress: console.Progress) -> Build:
@@ -141,32 +138,28 @@ def _add_package(settings: Settings, progress: console.Progress) -> Settings:
 
 def _serve(
     choice: kernels.Choice,
-    environment: Environment,
-    host: Host,
-    settings: Settings,
-    progress: console.Progress,
+    build: Build,
     port: int | None,
     arguments: tuple[str, ...],
     *,
     browser: bool,
 ) -> NoReturn:
     """Replace this process with JupyterLab's server."""
-    plan = environment.plan
-    prefix = server.prefix(host, settings, progress)
+    prefix = server.prefix(build)
     # What was built and said above, even if the host changes while the server runs.
-    decided = replace(choice.request, profile=plan.profile, backend=plan.backend)
+    decided = replace(choice.request, profile=build.profile.name, backend=build.backend)
     choice = replace(choice, request=decided)
     served = server.Server(
         folder=str(choice.project),
         port=port or 0,
         browser=browser and server.has_display(os.environ),
-        kernel=kernels.spec(choice, _version(environment), os.environ),
+        kernel=kernels.spec(choice, _version(build.environment), os.environ),
         shell=choice.command("shell"),
     )
     argv, variables = server.command(
-        prefix, served, arguments[1:] if arguments[:1] == ("--",) else arguments, settings
+        prefix, served, arguments[1:] if arguments[:1] == ("--",) else arguments, build.settings
     )
-    progress.note("Ctrl-C ends JupyterLab and its kernels")
+    build.progress.note("Ctrl-C ends JupyterLab and its kernels")
     process.replace(argv, variables)
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from envbuilder.build import pipeline
+from envbuilder.build.request import Request
 from envbuilder.core import console, files, process
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.text import printable
 from envbuilder.fleet import judge
 from envbuilder.fleet.model import Detected
-from envbuilder.host import probe
 from envbuilder.profiles import choice
-from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,15 +29,15 @@ _LONGEST_MESSAGE = 4000
 
 def detected(settings: Settings) -> Detected:
     """Detect this node, and the profile that fits it."""
-    host = probe.host()
+    build = pipeline.begin(Request(), settings, console.progress(), running=True)
     try:
-        profile = choice.choose(catalog.library(settings), settings, host).profile.name
+        profile = choice.choose(build.library, settings, build.host).profile.name
     except EnvbuilderError:
         profile = None
     return Detected(
         profile=profile,
-        accelerators=tuple(printable(gpu.name, 100) for gpu in host.gpus[:64]),
-        cpu=printable(host.cpu.model_name or "", 100),
+        accelerators=tuple(printable(gpu.name, 100) for gpu in build.host.gpus[:64]),
+        cpu=printable(build.host.cpu.model_name or "", 100),
     )
 
 

@@ -25,9 +25,7 @@ from envbuilder.profiles.library import Library
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.host.model import Host
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -82,18 +80,21 @@ def library() -> Library:
     return Library((shipped / "tools", shipped))
 
 
-def prefix(host: Host, settings: Settings, progress: Progress) -> Path:
-    """Build the environment if it is missing, and return its folder."""
+def prefix(project: Build) -> Path:
+    """Build the environment if it is missing, and return its folder.
+
+    `project` is the build of the kernel's environment.
+    """
     tools = library()
     profile = tools.profile(NAME)
     # It is of no project, whose link to its own environment it must not take over.
-    settings = replace(settings, project=None, definition=None, environment=DEFAULT)
+    settings = replace(project.settings, project=None, definition=None, environment=DEFAULT)
     build = Build(
         request=Request(),
         settings=settings,
-        progress=progress,
+        progress=project.progress,
         library=tools,
-        host=host,
+        host=project.host,
         running=True,
         profile=profile,
         backend="venv",

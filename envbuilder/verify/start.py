@@ -23,23 +23,19 @@ from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.text import printable
-from envbuilder.host import probe
 from envbuilder.payload.machine import threads
 from envbuilder.payload.start import AS_FOUND, Start, guarded
 from envbuilder.profiles import choice
 from envbuilder.profiles.backends import EXTERNAL, IMAGE
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import lock_digest
-from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.build.request import Request
+    from envbuilder.build.request import Build, Request
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.host.model import Host
-    from envbuilder.profiles.library import Library
     from envbuilder.profiles.profile import Expected, Profile
 
     Started = tuple[Expected, dict[str, Any], Callable[..., process.Completed]]
@@ -99,31 +95,19 @@ def _built(
     require(profile.name, build.backend, expected)
     if not environment.changed():  # else starting the payload fails, and the report states why
         artifact = pipeline.finish(build).result.artifact
-    facts = _facts(profile, build.backend, artifact, build.plan.fingerprint, build.host)
+    facts = _facts(build, build.backend, artifact, build.plan.fingerprint)
     return expected, facts, environment.run_payload
 
 
-def _facts(
-    profile: Profile, backend: str, artifact: Any, fingerprint: str | None, host: Host
-) -> dict[str, Any]:
+def _facts(build: Build, backend: str, artifact: Any, fingerprint: str | None) -> dict[str, Any]:
     """Return what a report says of an environment besides what the payload measures."""
     return {
-        "profile": profile.name,
+        "profile": build.profile.name,
         "backend": backend,
         "artifact": msgspec.to_builtins(artifact),
         "fingerprint": fingerprint,
-        "host": msgspec.to_builtins(host),
+        "host": msgspec.to_builtins(build.host),
     }
-
-
-def _selected(
-    request: Request, settings: Settings, progress: Progress, backend: str | None = None
-) -> tuple[Library, Profile, Host]:
-    """Return the profiles, the one that is requested or chosen for this host, and the host."""
-    library, host = catalog.library(settings), probe.host()
-    if request.profile is not None:
-        return library, library.profile(request.profile), host
-    return library, stages.choose_profile(library, settings, host, progress, backend).profile, host
 
 
 def require_torch(what: str, profile: str, expected: Expected) -> None:
@@ -151,13 +135,14 @@ def prepare_interpreter(
     `inherit` the payload gets all of the caller's variables, for sites whose environment modules
     provide the framework through them.
     """
-    library, profile, host = _selected(request, settings, progress)
+    build = stages.choose(pipeline.begin(request, settings, progress, running=True))
+    library, profile, host = build.library, build.profile, build.host
     if not request.force:
         # The interpreter does not use the locked wheels, so their contents do not matter.
         choice.require_host(profile, host, library, backend=EXTERNAL, building=False, locked=False)
     program = str(executable.absolute())
     artifact = {"kind": "interpreter", "ref": program, "digest": None}
-    facts = _facts(profile, "external", artifact, None, host)
+    facts = _facts(build, "external", artifact, None)
     if not inherit:
         for note in isolation.notes(os.environ):
             progress.note(f"note: {note}")
@@ -203,8 +188,9 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
     host) and of the lock as it is here. Raises `InvalidError` if it is another, `ToolError` if
     Apptainer is missing.
     """
-    library, profile, host = _selected(request, settings, progress, IMAGE)
-    stages.require_offered(profile, replace(request, backend=IMAGE))
+    request = replace(request, backend=IMAGE)
+    build = stages.choose(pipeline.begin(request, settings, progress, running=True))
+    library, profile, host = build.library, build.profile, build.host
     hiding = dict[str, str]()
     if not request.force:
         fit = choice.require_host(profile, host, library, backend=IMAGE, building=False)
@@ -220,7 +206,7 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
     with progress.task(f"read {image.name}"):
         digest = f"sha256:{file_sha256(image)}"
     artifact = {"kind": "image", "ref": str(image), "digest": digest}
-    facts = _facts(profile, BACKEND, artifact, fingerprint, host)
+    facts = _facts(build, BACKEND, artifact, fingerprint)
     chosen, note = devices.visible(profile.accelerator, hiding, os.environ)
     if note:
         progress.note(note)

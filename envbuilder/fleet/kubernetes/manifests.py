@@ -14,22 +14,18 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from envbuilder.build import conventions, isolation
 from envbuilder.fleet.settings import Claim, KubernetesSettings, Toleration
-from envbuilder.packages.mnist import Dataset
 from envbuilder.profiles.profile import Profile
-from envbuilder.verify.run import Job, payload_arguments
+from envbuilder.verify.run import payload_arguments, pod_job
 
 Manifest = dict[str, Any]
 DATA, SHARED = "/data", "/shared"
 """Where pods find the four files of MNIST, and the folder in which they meet."""
-ALL, SUBSET = "MNIST", "MNIST subset (shipped)"
-"""What the data are called in reports."""
 RUN, NODE, PROFILE = "envbuilder/run", "envbuilder/node", "envbuilder/profile"
 """Keys of labels, and of annotations, which hold values of any length."""
 NODES, WHY, IMAGES = "envbuilder/nodes", "envbuilder/why", "envbuilder/images"
@@ -81,7 +77,7 @@ class Objects(Struct, frozen=True, kw_only=True):
         run_id = f"{self.run}/$({_NODE_NAME})/$({_POD_NAME})"
         arguments = (
             *_program(profile),
-            *payload_arguments(pod_job(profile, subset=self.settings.data is None), {"data": DATA}),
+            *payload_arguments(pod_job(profile, DATA, self.settings.data is None), {"data": DATA}),
             *("--run-id", run_id),
         )
         pod = self._pod(node_job, arguments, [node_job.node])
@@ -247,14 +243,6 @@ class Objects(Struct, frozen=True, kw_only=True):
                 {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 (in a container)
             ],
         }
-
-
-def pod_job(profile: Profile, *, subset: bool) -> Job:
-    """Return the verification of a pod."""
-    data = Dataset(folder=Path(DATA), name=SUBSET if subset else ALL, subset=subset)
-    # Any version will do if it depends on the image's Python.
-    expects = profile.expected(None if profile.expects.versions else profile.image_python)
-    return Job(expects=expects, dataset=data, epochs=None, quick=subset)
 
 
 def text(manifest: Manifest, *comments: str) -> str:

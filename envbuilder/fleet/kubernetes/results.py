@@ -18,7 +18,7 @@ from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.resources import MARK
 from envbuilder.core.text import printable
 from envbuilder.fleet import groups, judge
-from envbuilder.fleet.kubernetes.manifests import IMAGES, NODE, NODES, PROFILE, RUN, WHY, pod_job
+from envbuilder.fleet.kubernetes.manifests import DATA, IMAGES, NODE, NODES, PROFILE, RUN, WHY
 from envbuilder.fleet.model import (
     LONGEST_REASON,
     PROVEN,
@@ -38,7 +38,7 @@ from envbuilder.payload.parallel.shares import MOST_RANKS
 from envbuilder.payload.report import UNREPEATED
 from envbuilder.verify import parallel
 from envbuilder.verify.report import consistency, model, speed
-from envbuilder.verify.run import as_stored
+from envbuilder.verify.run import as_stored, pod_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -245,7 +245,7 @@ def _checked(
     sent = as_stored(sent, "")
     measured = model.check(sent)
     if measured.status != "failed":
-        pod = pod_job(profile, subset=job.subset)
+        pod = pod_job(profile, DATA, job.subset)
         request = consistency.request_for(pod.expects, data, epochs=pod.epochs, quick=pod.quick)
         problems = consistency.contradictions(request, measured, job.seconds)
         problems += filter(None, [isolation.differences(sent, artifact, as_found=False)])

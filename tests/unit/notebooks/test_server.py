@@ -135,8 +135,9 @@ def test_it_is_built_apart_from_the_project(
     settings = replace(
         signed, project=Path("/project"), definition=Definition(), environment="notebooks"
     )
-    host: Any = None
-    prefix = server.prefix(host, settings, PlainProgress(seen.append))
+    progress = PlainProgress(seen.append)
+    project: Any = SimpleNamespace(settings=settings, host=None, progress=progress)
+    prefix = server.prefix(project)
     assert prefix == Path("/envs/jupyter")
     name, used = seen
     assert (name, used) == (server.NAME, signed)

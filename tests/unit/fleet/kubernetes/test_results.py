@@ -13,12 +13,12 @@ from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet.kubernetes import render as rendering
 from envbuilder.fleet.kubernetes import results
-from envbuilder.fleet.kubernetes.manifests import SUBSET
 from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Group, Summary
 from envbuilder.fleet.settings import Claim, FleetSettings, KubernetesSettings
 from envbuilder.payload.report import UNREPEATED
 from envbuilder.payload.training.dataset import load
 from envbuilder.profiles import profile as profiles
+from envbuilder.verify.run import SUBSET
 from tests.support.kubernetes import DATA, RUN, group_log, job_name, log_of, pod_name
 
 if TYPE_CHECKING:
