@@ -14,12 +14,12 @@ from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import indented_proof
+from envbuilder.locks.entries import of_project
+from envbuilder.project import edit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from envbuilder.project.edit import Change
 
 
 @click.command("add", short_help="Add packages to the project, and lock it.")
@@ -39,8 +39,6 @@ def command(requirements: tuple[str, ...], no_lock: bool) -> int:
       envbuilder add --environment notebooks jupyterlab
       envbuilder add --no-lock torchvision
     """
-    from envbuilder.project import edit
-
     settings = load_settings()
     text, path = read_project(settings)
     change = edit.added(text, path, settings.environment, requirements)
@@ -62,8 +60,6 @@ def remove(names: tuple[str, ...], no_lock: bool) -> int:
       envbuilder remove einops
       envbuilder remove --environment notebooks jupyterlab
     """
-    from envbuilder.project import edit
-
     settings = load_settings()
     text, path = read_project(settings)
     change = edit.removed(text, path, settings.environment, names, project=path.parent)
@@ -83,7 +79,7 @@ def read_project(settings: Settings) -> tuple[str, Path]:
     return files.read_text(path), path
 
 
-def apply_change(change: Change, path: Path, settings: Settings, *, lock: bool) -> int:
+def apply_change(change: edit.Change, path: Path, settings: Settings, *, lock: bool) -> int:
     """Write a change together with the locks that follow from it; return the exit code.
 
     Nothing is written if no lock follows at all, or if the file was changed meanwhile: resolving
@@ -109,10 +105,8 @@ def apply_change(change: Change, path: Path, settings: Settings, *, lock: bool) 
     return locks.settle(outcomes)
 
 
-def _locked(change: Change, settings: Settings) -> Sequence[locks.Outcome]:
+def _locked(change: edit.Change, settings: Settings) -> Sequence[locks.Outcome]:
     """Return the locks of the environments that a change concerns."""
-    from envbuilder.locks.entries import of_project
-
     changed = replace(settings, definition=change.definition)
     try:
         concerned = [

@@ -105,7 +105,7 @@ def command(
     settings = load_settings()
     progress = console.progress()
     library = catalog.library(settings)
-    names = profiles or (_fitting(settings),)
+    names = profiles or (choice.choose(library, settings, probe.host()).profile.name,)
     platforms = platforms or _this_platform()
     selection = collect.select(names, platforms, pythons, library)
     variants = catalog.variants(settings)
@@ -150,10 +150,6 @@ def command(
 
 def _counts(members: dict[str, int]) -> str:
     return ", ".join(counted(n, _NOUNS.get(kind, kind)) for kind, n in members.items() if n)
-
-
-def _fitting(settings: Settings) -> str:
-    return choice.choose(catalog.library(settings), settings, probe.host()).profile.name
 
 
 def _this_platform() -> tuple[types.Platform, ...]:

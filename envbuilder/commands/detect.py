@@ -11,15 +11,16 @@ import msgspec
 
 from envbuilder.commands.options import json_option, load_settings, root_option, target_host_option
 from envbuilder.core import console, types
+from envbuilder.core.text import bandwidth
 from envbuilder.core.types import FRAMEWORKS
-from envbuilder.host import probe
+from envbuilder.host import assumed, describe, model_fit, probe, system
+from envbuilder.host import record as recorder
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best, grouped, workarounds
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from envbuilder.host.model import Host
-    from envbuilder.host.model_fit import Pool
     from envbuilder.profiles.library import Library
 
 _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}
@@ -66,8 +67,6 @@ def command(
       envbuilder detect --target-host machine.json
       envbuilder detect --record machine && tar czf machine.tar.gz machine
     """
-    from envbuilder.host import assumed, model_fit
-
     if record is not None:
         if root != Path("/") or target_host is not None or model is not None:
             raise click.UsageError("--record records this machine, and nothing else")
@@ -116,9 +115,6 @@ def _frameworks(library: Library, requested: types.Framework | None) -> str:
 
 def _record(folder: Path, *, full: bool, as_json: bool) -> None:
     """Write the recording, and compare the decisions that it leads to with those made here."""
-    from envbuilder.host import probe, system
-    from envbuilder.host import record as recorder
-
     taken = probe.fetch(Path("/"), full=full)
     scrubber = recorder.this_machine()
     files = recorder.write(folder, taken, scrubber)
@@ -145,11 +141,8 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
         console.result(f"`envbuilder detect --root {folder}` decides as here.")
 
 
-def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
+def _room(pools: tuple[model_fit.Pool, ...]) -> tuple[str, ...]:
     """Return lines on the models that fit the accelerator's memory, or else main memory."""
-    from envbuilder.core.text import bandwidth
-    from envbuilder.host import describe, model_fit
-
     first = [pool for pool in pools if pool.kind == pools[0].kind]
     names = " and ".join(
         f"{count} × {name}" if count > 1 else name
@@ -175,12 +168,10 @@ def _print(host: Host, choice: Choice, opt_in: set[str], lines: tuple[str, ...])
     from rich.table import Table
     from rich.text import Text
 
-    from envbuilder.host.describe import facts
-
     out: Any = console.rich_console()
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
-    for label, value in facts(host):
+    for label, value in describe.facts(host):
         table.add_row(label, Text(value))
     out.print(table)
     out.print()

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -15,11 +15,13 @@ from envbuilder.build.request import Request
 from envbuilder.commands.options import environment_option, load_settings, profile_option
 from envbuilder.core import console, files
 from envbuilder.core.errors import VERIFY_FAILED, BuildError
+from envbuilder.fleet import folder as folders
+from envbuilder.fleet import node as examination
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS
+from envbuilder.fleet.slurm import given_gpus
+from envbuilder.payload.parallel import shares
 from envbuilder.profiles.backends import BACKENDS
-
-if TYPE_CHECKING:
-    from envbuilder.verify.parallel import NodeOutcome, Place
+from envbuilder.verify import parallel
 
 
 @click.command("node", hidden=True, short_help="Verify this node, for a run of a fleet.")
@@ -44,10 +46,6 @@ def node(
       envbuilder fleet node --run 20261123t091500z-4f1a2b --node n1 --job 17 \\
         --folder /shared/run --limit 1800 -- --profile cpu --quick
     """
-    from envbuilder.fleet import folder as folders
-    from envbuilder.fleet import node as examination
-    from envbuilder.fleet.slurm import given_gpus
-
     result = examination.examine(
         load_settings(),
         run=run,
@@ -68,8 +66,6 @@ class _Name(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name, or refuse it."""
-        from envbuilder.payload.parallel import shares
-
         try:
             return shares.name(str(value))
         except ValueError as error:
@@ -163,8 +159,6 @@ def join(
         --node-rank $SLURM_PROCID --master-address n1 --master-port $PORT \\
         --limit 600 --output /shared/run/across.json'
     """
-    from envbuilder.verify import parallel
-
     place = parallel.Place(
         nodes=nodes,
         number=node_rank,
@@ -190,11 +184,9 @@ def join(
     return 0 if outcome.status == "passed" else VERIFY_FAILED
 
 
-def _write(path: Path, place: Place, outcome: NodeOutcome) -> None:
+def _write(path: Path, place: parallel.Place, outcome: parallel.NodeOutcome) -> None:
     """Write node 0's result atomically: who collects it sees all of it, or nothing."""
-    from envbuilder.verify.parallel import Result
-
-    result = Result(
+    result = parallel.Result(
         **msgspec.structs.asdict(outcome), attempt=place.attempt, nodes=place.nodes, schema=1
     )
     hint = "Is the folder shared with this node?"

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from envbuilder.commands.options import load_settings
+from envbuilder.commands.render import write
 from envbuilder.core import console, files, resources, text
 from envbuilder.core.errors import InvalidError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from envbuilder.build.render import RenderedFile
-    from envbuilder.fleet.model import Node
+from envbuilder.fleet.kubernetes import render
+from envbuilder.fleet.model import Node, new_run
+from envbuilder.fleet.settings import read
+from envbuilder.project import catalog
 
 
 @click.command("render", short_help="Write Kubernetes manifests that verify nodes.")
@@ -74,12 +72,6 @@ def command(
       kubectl get nodes -o json > nodes.json
       envbuilder fleet render --nodes nodes.json -o fleet
     """
-    from envbuilder.commands.render import write
-    from envbuilder.fleet.kubernetes import render
-    from envbuilder.fleet.model import new_run
-    from envbuilder.fleet.settings import read
-    from envbuilder.project import catalog
-
     settings = read(settings_file)
     if settings.kubernetes is None:
         raise InvalidError(
@@ -89,11 +81,10 @@ def command(
     nodes = _nodes(node_file) if node_file else None
     selection = render.selected(settings, nodes, profile)
     run = new_run(text.stamp_now())
-    library = catalog.library(load_settings())
-    files = tuple(
-        render.files(run, selection, settings.kubernetes, library.profile, _subset(), ddp=ddp)
-    )
-    _require_alone(output, files)
+    profile_of = catalog.library(load_settings()).profile
+    subset = {path.name: path.read_bytes() for path in resources.mnist_subset_dir().glob("*.gz")}
+    files = tuple(render.files(run, selection, settings.kubernetes, profile_of, subset, ddp=ddp))
+    _require_alone(output, {file.name for file in files})
     progress = console.progress()
     for entry in selection.left_out:
         progress.note(f"{entry.node}: left out: {entry.outcome}: {entry.detail}")
@@ -103,8 +94,6 @@ def command(
 
 
 def _nodes(path: Path) -> tuple[Node, ...]:
-    from envbuilder.fleet.kubernetes import render
-
     try:
         content = files.read(path, render.LARGEST, pipes=True)
     except OSError as error:
@@ -112,14 +101,8 @@ def _nodes(path: Path) -> tuple[Node, ...]:
     return render.nodes(content, str(path))
 
 
-def _subset() -> dict[str, bytes]:
-    """Return the files of the small subset of MNIST that ships with envbuilder."""
-    return {path.name: path.read_bytes() for path in resources.mnist_subset_dir().glob("*.gz")}
-
-
-def _require_alone(folder: Path, files: Iterable[RenderedFile]) -> None:
+def _require_alone(folder: Path, names: set[str]) -> None:
     """Raise `InvalidError` if `kubectl create` would send other files together with these."""
-    names = {file.name for file in files}
     paths = (path for suffix in (".json", ".yaml", ".yml") for path in folder.glob(f"*{suffix}"))
     others = sorted(path.name for path in paths if path.name not in names)
     if others:

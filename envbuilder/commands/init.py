@@ -15,11 +15,12 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import save
 from envbuilder.core.project_file import DEFAULT, Definition
 from envbuilder.profiles import profile as profile_files
+from envbuilder.project import edit, environments
+from envbuilder.project.catalog import ProjectProfiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.project.edit import Source
 
 _NOTHING = (
     "No file that is read lists what the project requires, so the environment holds the framework"
@@ -80,8 +81,6 @@ def command(as_json: bool) -> None:
 
 
 def _write(folder: Path, path: Path) -> Written:
-    from envbuilder.project import edit, environments
-
     chosen, unread = _readable(folder, edit.sources(folder))
     text = edit.first_text(chosen, others := edit.others(folder, chosen))
     definition = settings.decoded(text, path)[1]
@@ -102,13 +101,11 @@ def _write(folder: Path, path: Path) -> Written:
     )
 
 
-def _readable(folder: Path, sources: Sequence[Source]) -> tuple[Source | None, list[str]]:
+def _readable(folder: Path, sources: Sequence[edit.Source]) -> tuple[edit.Source | None, list[str]]:
     """Return the first file that can be read, and why others before it cannot.
 
     Raises `InvalidError` if there are files, and none can be.
     """
-    from envbuilder.project import environments
-
     errors: list[InvalidError] = []
     for source in sources:
         main = source.main
@@ -126,8 +123,6 @@ def _readable(folder: Path, sources: Sequence[Source]) -> tuple[Source | None, l
 
 def _tried(definition: Definition, folder: Path) -> tuple[tuple[str, ...], tuple[Impossible, ...]]:
     """Return what of the project is left out, and which profiles it cannot be combined with."""
-    from envbuilder.project.catalog import ProjectProfiles
-
     variants = ProjectProfiles(definition, DEFAULT, folder)
     folders = profile_files.search_path(folder, load_settings().config_dir)
     try:

@@ -342,9 +342,7 @@ def _write(path: Path, text: str) -> None:
 
 def _remove_unused(settings: Settings) -> None:
     """Remove the locks that the project's file rules out."""
-    from envbuilder.locks.entries import unused_locks
-
-    for each in unused_locks(settings):
+    for each in entries.unused_locks(settings):
         if each.excluded:
             try:
                 each.path.unlink()

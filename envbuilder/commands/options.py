@@ -207,8 +207,6 @@ def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     value = _only(ctx, param, values)
     if value is None:
         return None
-    from envbuilder.containers.oci import reference
-
     try:
         image = reference.parse(value)
     except InvalidError as error:

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.conda.lock import Lock as CondaLock
     from envbuilder.profiles.library import Library
-    from envbuilder.profiles.profile import Profile
 
 
 _TARGETS = (*render.TARGETS, render.BAKE)
@@ -96,7 +94,10 @@ def command(
         from envbuilder.packages.conda.lock import find
 
         conda_lock = None if kind == "conda" else find(chosen.name, library)
-        urls |= _channels(chosen, conda_lock, settings)
+        from envbuilder.packages.conda import exports
+
+        names = (*chosen.conda.channels, *(conda_lock.channels if conda_lock else ()))
+        urls |= exports.channel_urls(names, settings)
     project = project_layer.planned(settings) if kind == "dockerfile" else None
     files = render.render(
         *(chosen, lock, kind, python or default, urls, conda_lock),
@@ -138,13 +139,6 @@ def _bake(
             written += _copied(project, output / source.profile.name)
     for path in written:
         console.result(str(path))
-
-
-def _channels(profile: Profile, lock: CondaLock | None, settings: Settings) -> dict[str, str]:
-    from envbuilder.packages.conda import exports
-
-    names = (*profile.conda.channels, *(lock.channels if lock else ()))
-    return exports.channel_urls(names, settings)
 
 
 def _copied(project: project_layer.ProjectLayer, folder: Path) -> Iterator[Path]:

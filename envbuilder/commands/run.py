@@ -175,17 +175,14 @@ def shell(
       envbuilder shell --profile cpu --backend venv
       envbuilder shell --backend docker -p 8000
     """
+    # None if the user wants none, as for a venv.
+    prompt = "" if os.environ.get("VIRTUAL_ENV_DISABLE_PROMPT") else "(envbuilder {}) "
     enter(
         load_settings(),
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
-        lambda name: shell_command(os.environ.get("SHELL", "/bin/sh"), _prompt(name)),
+        lambda name: shell_command(os.environ.get("SHELL", "/bin/sh"), prompt.format(name)),
         given,
     )
-
-
-def _prompt(name: str) -> str:
-    """Return the beginning of the prompt; empty if the user wants none, as for a venv."""
-    return "" if os.environ.get("VIRTUAL_ENV_DISABLE_PROMPT") else f"(envbuilder {name}) "
 
 
 _STARTS = {

@@ -37,7 +37,6 @@ from envbuilder.verify.run import Job, examine, unfinished
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Expected
 
 
@@ -144,7 +143,9 @@ def command(
     request = Request(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force
     )
-    yardstick = _yardstick(against, max_slowdown, settings)
+    if max_slowdown is not None and against is None:
+        raise InvalidError("--max-slowdown needs a report to compare with", "Add --against.")
+    yardstick = history.yardstick(against, settings.reports_dir) if against is not None else None
     dataset = mnist.local(data, quick=quick)
     small = quick or (dataset is not None and dataset.subset)
 
@@ -187,7 +188,11 @@ def command(
     report = speed.with_speed(model.assemble(measured, facts))
     if yardstick is not None:
         report = _judged(report, yardstick, max_slowdown, errors)
-    checked = _show(report, as_json=as_json)
+    checked = model.check(report)
+    if as_json:
+        console.data(report)
+    else:
+        print_verdict(checked, console.rich_console())
     speedless = _speedless(checked) if require_speed else []
     errors = [
         *errors,
@@ -222,24 +227,6 @@ def _speedless(report: model.Report) -> list[EnvbuilderError]:
     if not report.speed_counts:
         why = report.speed_reason or "no reason is given"
     return [VerifyError(f"the speed was not judged: {why}", "Run again on a quiet machine.")]
-
-
-def _show(report: dict[str, Any], *, as_json: bool) -> model.Report:
-    """Print the report as JSON or as text; return its checked form."""
-    checked = model.check(report)
-    if as_json:
-        console.data(report)
-    else:
-        print_verdict(checked, console.rich_console())
-    return checked
-
-
-def _yardstick(
-    against: str | None, max_slowdown: float | None, settings: Settings
-) -> history.Yardstick | None:
-    if max_slowdown is not None and against is None:
-        raise InvalidError("--max-slowdown needs a report to compare with", "Add --against.")
-    return history.yardstick(against, settings.reports_dir) if against is not None else None
 
 
 def _write(

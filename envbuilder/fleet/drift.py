@@ -51,8 +51,6 @@ class Drift(Struct, frozen=True, kw_only=True):
     """Nodes whose speed was judged in both, on the same device."""
     ratio: float | None
     """Median of those nodes' epoch times, as multiples of the earlier ones; None without any."""
-    uncounted: int = 0
-    """Nodes whose number of GPUs only one of the runs states, so that it was not compared."""
 
     @property
     def regressed(self) -> bool:
@@ -126,12 +124,11 @@ def compare(earlier: Summary, now: Summary) -> Drift:
         common=len(both),
         timed=len(ratios),
         ratio=statistics.median(ratios) if ratios else None,
-        uncounted=sum(_uncounted(*pair) for pair in both),
     )
 
 
 def sentences(drift: Drift) -> list[str]:
-    """Sum up a comparison: changes, speed, and nodes whose GPUs were not compared."""
+    """Sum up a comparison: changes and speed."""
     number = Counter(change.kind for change in drift.changes)
     nodes = text.counted(drift.common, "node")
     shown = [f"Nothing changed on {nodes}."]
@@ -143,9 +140,6 @@ def sentences(drift: Drift) -> list[str]:
     else:
         timed = text.counted(drift.timed, "node")
         shown.append(f"The median epoch of {timed} took {drift.ratio:.2f} times as long as then.")
-    if drift.uncounted:
-        nodes = text.counted(drift.uncounted, "node")
-        shown.append(f"How many GPUs was not compared on {nodes}: one of the runs does not say.")
     return shown
 
 
@@ -172,7 +166,10 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
     # Without a report, `device` is what was seen there, not what did the work.
     if before.accelerator and now.accelerator:
         others = before.gpus != now.gpus and None not in {before.gpus, now.gpus}
-        was, is_now = (_devices(entry, numbers=others) for entry in (before, now))
+        was, is_now = (
+            f"{entry.gpus} × {entry.device}" if others and entry.gpus else entry.device
+            for entry in (before, now)
+        )
         if was != is_now:
             yield Change(node=now.node, kind="device", detail=f"was {was}, is {is_now}")
     ratio = _ratio(before, now)
@@ -186,17 +183,6 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
 
 def _rank(outcome: Outcome) -> int:
     return 0 if outcome in PROVEN else 1 if outcome == "slow" else 2
-
-
-def _devices(entry: Entry, *, numbers: bool) -> str:
-    """Return the device that did the work, with `numbers` also how many did."""
-    return f"{entry.gpus} × {entry.device}" if numbers and entry.gpus else entry.device
-
-
-def _uncounted(before: Entry, now: Entry) -> bool:
-    """Return whether only one of two runs in which a node's GPUs were proven says how many."""
-    proven = {before.outcome, now.outcome} <= {*_TIMED, "busy"}
-    return proven and now.accelerator != "cpu" and (before.gpus is None) != (now.gpus is None)
 
 
 def _ratio(before: Entry, now: Entry) -> float | None:

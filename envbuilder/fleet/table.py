@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
 from envbuilder.core import console
 from envbuilder.core.text import amount, counted, percent, times
 from envbuilder.fleet.model import (
@@ -44,8 +47,6 @@ _GROUP_COLUMNS: dict[str, dict[str, Any]] = {
 
 def show(summary: Summary, terminal: Any) -> None:
     """Print the table, remarks on single nodes, and the counts, to rich's console."""
-    from rich.text import Text
-
     entries = summary.entries
     everything = len(entries) <= MOST_ROWS
     shown = [entry for entry in entries if everything or entry.outcome not in PROVEN]
@@ -75,8 +76,6 @@ def show(summary: Summary, terminal: Any) -> None:
 def _table(
     columns: dict[str, dict[str, Any]], rows: Iterable[tuple[Sequence[str], Entry | Group]]
 ) -> Any:
-    from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, options in columns.items():
@@ -102,8 +101,6 @@ def _group_cells(group: Group) -> Sequence[str]:
 
 def _remark(terminal: Any, name: str, row: Entry | Group) -> None:
     """Print why a node or a group has its outcome, if that is known."""
-    from rich.text import Text
-
     if row.detail:
         line = f"{name}: {row.outcome}: {row.detail}"
         wrapped = textwrap.wrap(line, console.WIDTH, subsequent_indent="  ")

@@ -250,8 +250,6 @@ def join(
     executable: Path | None,
     settings: Settings,
     progress: Progress,
-    *,
-    inherit: bool = False,
 ) -> NodeOutcome:
     """Do this node's part, in an environment built if missing or in the interpreter `executable`.
 
@@ -268,7 +266,6 @@ def join(
         executable,
         settings,
         progress,
-        inherit=inherit,
         require=lambda profile, backend, expected: require_possible(profile, expected),
     )
     data, run_id = mnist.subset().folder, run.new_run_id()

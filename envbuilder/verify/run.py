@@ -188,7 +188,8 @@ class Events:
         self._progress, self._timeline, self._blind_test = progress, timeline, test
         self._open: Any = None
         self._task: Task | None = None
-        self._name = ""
+        self.phase = ""
+        """The name of the last phase that began; empty before the first."""
         self.run_id: Any = None
         self.report: Any = None
 
@@ -224,17 +225,12 @@ class Events:
             proper = isinstance(loss, float) and 0 <= loss < _LOSS
             self._task.update(done, total, f"loss {loss:.3f}" if proper else "")
 
-    @property
-    def phase(self) -> str:
-        """The name of the last phase that began; empty before the first."""
-        return self._name
-
     def _start(self, name: str) -> None:
-        if name == self._name:
+        if name == self.phase:
             return
         self.close()
         # The name is shown on the user's terminal: no control characters from an environment.
-        self._name, clean = name, printable(name, 60)
+        self.phase, clean = name, printable(name, 60)
         self._open = self._progress.task(clean)
         self._task = self._open.__enter__()
 

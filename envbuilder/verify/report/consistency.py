@@ -6,6 +6,7 @@ request, the data, and how long the process ran.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _EXACT = 1e-6
 """Allowed relative error of sums that are computed from the same numbers."""
+
+_equal = functools.partial(math.isclose, rel_tol=_EXACT)
 
 _ROUNDED = 0.001
 """Maximum rounding of a check's time, in seconds."""
@@ -231,10 +234,6 @@ def _rates(measured: Measured) -> Iterator[str]:
             f"the last epoch reached {percent(share, 0)} of the matmul rate measured after it: not"
             " possible on a machine that was not busy"
         )
-
-
-def _equal(value: float, other: float) -> bool:
-    return math.isclose(value, other, rel_tol=_EXACT)
 
 
 def _short(value: object) -> str:
