@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from envbuilder.fleet.judge import Judged
 
 RUN = "20261123t091500z-0123ab"
 EARLIER = "20261116t091500z-4567cd"
@@ -109,7 +108,7 @@ class Fleet:
         self._report = json.loads(report.read_text())
         self._random = random.Random(seed)
         self.results: list[tuple[Promise, str, bytes]] = []
-        self.silent: list[Judged] = []
+        self.silent: list[judge.Judged] = []
         for number in range(count):
             self._add(number)
 
@@ -161,7 +160,7 @@ class Fleet:
         )
         self.results.append((promise, job, judge.encode(result)))
 
-    def judged(self) -> list[Judged]:
+    def judged(self) -> list[judge.Judged]:
         """Read and examine what the nodes sent."""
         return [judge.examined(p, RUN, job, content) for p, job, content in self.results]
 
@@ -169,7 +168,7 @@ class Fleet:
         return merged([*self.judged(), *self.silent], **changes)
 
 
-def merged(judged: Iterable[Judged], **changes: Any) -> Summary:
+def merged(judged: Iterable[judge.Judged], **changes: Any) -> Summary:
     """Return the summary of what was examined, in the order of the nodes."""
     ordered = sorted(judged, key=lambda each: each.entry.node)
     return summary(*judge.against_equals(ordered), **changes)

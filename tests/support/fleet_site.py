@@ -10,16 +10,14 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 import envbuilder
 from tests.support.slurm import USER, SlurmCluster, identity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 REPOSITORY = Path(envbuilder.__file__).parents[1]
 IMPORTS = {

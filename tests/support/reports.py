@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.verify.report import model as report
 from envbuilder.verify.report.history import StoredReport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 QUIET: dict[str, Any] = {
     "threads": 2,

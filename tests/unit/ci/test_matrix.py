@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pytest
 from msgspec.structs import replace
@@ -13,9 +13,6 @@ from envbuilder.core import resources
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from tests.support.conda_locks import lock_of_python
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FOLDERS = (resources.profiles_dir(),)
 RUNNERS = SERVICES["github"].runners

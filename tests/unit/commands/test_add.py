@@ -10,7 +10,6 @@ import pytest
 from envbuilder.core.errors import BuildError
 from envbuilder.locks import resolve
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import File, Lock, Target
 from tests.support.command_line import run
 from tests.support.tools import tools
 
@@ -39,19 +38,19 @@ environments:
 """
 
 
-def locked(profile: Any) -> Lock:
+def locked(profile: Any) -> profile_lock.Lock:
     """A lock that holds version 1.0 of all that a profile requires; `never` cannot be had."""
     names = [r.partition("=")[0].partition(">")[0] for r in profile.requirements]
     files = tuple(
-        File(
+        profile_lock.File(
             kind="wheel", name=name, version="1.0", file=f"{name}-1.0-py3-none-any.whl", size=5,
             sha256="a" * 64, source="default", provenance="read", by="a test",
         )
         for name in names
     )  # fmt: skip
     fails = "never" in names or ("seldom" in names and profile.name == "tiny")
-    target = Target(platform="linux/amd64", python="3.11", base=None, files=files)
-    return Lock(
+    target = profile_lock.Target(platform="linux/amd64", python="3.11", base=None, files=files)
+    return profile_lock.Lock(
         schema=profile_lock.SCHEMA, profile=profile.name,
         inputs=profile_lock.inputs_digest(profile), state="unlocked" if fails else "locked",
         reason="linux/amd64 with Python 3.11: seldom does not exist" if fails else "",
@@ -118,7 +117,7 @@ def test_an_edit_that_is_saved_meanwhile_is_not_lost(
     before = {path: path.read_text() for path in project.glob("envbuilder.lock/*")}
     path, edited = project / "envbuilder.yaml", TEXT.replace("[leaf]", "[leaf, theirs]")
 
-    def resolve_while_somebody_saves(profile: Any, *_: Any, **__: Any) -> Lock:
+    def resolve_while_somebody_saves(profile: Any, *_: Any, **__: Any) -> profile_lock.Lock:
         path.write_text(edited)
         return locked(profile)
 
@@ -185,7 +184,7 @@ def test_a_project_that_can_be_locked_for_no_profile_is_2(
 def test_a_broken_index_changes_nothing(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: Any, **__: Any) -> Lock:
+    def broken(*_: Any, **__: Any) -> profile_lock.Lock:
         raise BuildError("the index does not answer", "Try again later.")
 
     monkeypatch.setattr(resolve, "resolve", broken)
@@ -272,7 +271,7 @@ def test_only_the_named_package_is_upgraded(
     assert run("lock", "--profile", "tiny") == 0
     names: list[Any] = []
 
-    def resolved(profile: Any, *_: Any, **options: Any) -> Lock:
+    def resolved(profile: Any, *_: Any, **options: Any) -> profile_lock.Lock:
         names.append(options["upgrade_packages"])
         return locked(profile)
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from envbuilder import cli
 from envbuilder.build import batch
-from envbuilder.build.batch import Outcome
 from envbuilder.build.plan import Artifact, BuildResult
 from envbuilder.core.errors import BuildError, HostError
 from tests.support import command_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 LONG = "/home/somebody/.local/share/envbuilder/envs/" + "zendnn-" * 20
 
@@ -42,10 +38,12 @@ def build(finished: BuildResult | None = None) -> Any:
 
 
 OUTCOMES = (
-    Outcome("cpu", build(result("cpu", "reused"))),
-    Outcome("zendnn-tensorflow", build(result("zendnn-tensorflow", ref=LONG))),
-    Outcome("rocm", build(), error=BuildError("wrong hash\nof a\x1b[31m wheel", "Run it again.")),
-    Outcome("cuda", error=HostError("no GPU: " + "x" * 500)),
+    batch.Outcome("cpu", build(result("cpu", "reused"))),
+    batch.Outcome("zendnn-tensorflow", build(result("zendnn-tensorflow", ref=LONG))),
+    batch.Outcome(
+        "rocm", build(), error=BuildError("wrong hash\nof a\x1b[31m wheel", "Run it again.")
+    ),
+    batch.Outcome("cuda", error=HostError("no GPU: " + "x" * 500)),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,9 +14,6 @@ from envbuilder.bundle.unpack import LockDifference, Unpacked
 from envbuilder.commands import bundle, options
 from envbuilder.core.settings import Settings, Signatures
 from tests.support.bundles import made_of
-
-if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
 
 
 def taken(environment: str | None, *differences: LockDifference) -> Unpacked:

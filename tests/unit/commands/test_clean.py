@@ -20,7 +20,6 @@ from envbuilder.build import attestations
 from envbuilder.build.backends.integrity import MARKER
 from envbuilder.build.image import records
 from envbuilder.commands import clean, inventory
-from envbuilder.commands.inventory import Item
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
 from envbuilder.core import console, files, settings
@@ -852,7 +851,9 @@ def blocks(*paths: Path) -> int:
 
 def freed(*paths: Path) -> list[int | None]:
     """The bytes that the removal of these paths frees, in this order."""
-    items = [Item(name=str(p), kind=inventory.WORKING, row="", root=p.parent) for p in paths]
+    items = [
+        inventory.Item(name=str(p), kind=inventory.WORKING, row="", root=p.parent) for p in paths
+    ]
     return [*clean.measured(items, None, console.PlainProgress(lambda line: None)).values()]
 
 
@@ -925,7 +926,9 @@ def test_an_image_counts_once_with_its_last_name(own: settings.Settings, fake: L
 
 def lines(*entries: tuple[str, str, int | None]) -> list[str]:
     """The table of what has these kinds, rows and sizes."""
-    items = [Item(name=str(n), kind=kind, row=row) for n, (kind, row, _) in enumerate(entries)]
+    items = [
+        inventory.Item(name=str(n), kind=kind, row=row) for n, (kind, row, _) in enumerate(entries)
+    ]
     sizes = {str(n): size for n, (_, _, size) in enumerate(entries)}
     return list(clean.table(items, sizes))
 

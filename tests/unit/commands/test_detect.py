@@ -16,7 +16,6 @@ from envbuilder.profiles.library import Library
 from envbuilder.project import catalog
 from tests.support import host_trees
 from tests.support.broken_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu
-from tests.support.host_trees import NAMES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,7 +159,7 @@ def test_its_json_can_be_a_target(
     assert run("--target-host", str(path)) == 2
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", host_trees.NAMES)
 def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
     name: str,
     tmp_path: Path,

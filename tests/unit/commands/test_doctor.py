@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -33,9 +32,6 @@ from tests.support.broken_hosts import (
     only,
     with_gpu,
 )
-
-if TYPE_CHECKING:
-    from envbuilder.doctor.surroundings import Around
 
 # The commands of a fix.
 
@@ -80,14 +76,14 @@ def test_missing_nodes_are_made_with_the_right_minors() -> None:
 class Machine:
     """What the command sees: a host, and what is around it."""
 
-    def __init__(self, here: Host, seen: Around) -> None:
+    def __init__(self, here: Host, seen: surroundings.Around) -> None:
         self.here, self.seen, self.looks = here, seen, 0
 
     def probe(self, root: Path = Path("/")) -> Host:
         assert root == Path("/")
         return self.here
 
-    def look(self, *arguments: object) -> Around:
+    def look(self, *arguments: object) -> surroundings.Around:
         self.looks += 1
         return self.seen
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from envbuilder import cli
 from envbuilder.core.errors import InvalidError, ToolError
@@ -15,23 +15,20 @@ from envbuilder.fleet import folder as folders
 from envbuilder.fleet import groups, slurm
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary
-from tests.support.fleets import RecordedScheduler, node, plan, promise, result
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
-
     from envbuilder.fleet.model import Node
 
 NODES = (
-    node("n1", features=("cpu",)),
-    node("n2", features=("cpu",)),
-    node("n3", usable=False, state="drained", reason="fan"),
+    fleets.node("n1", features=("cpu",)),
+    fleets.node("n2", features=("cpu",)),
+    fleets.node("n3", usable=False, state="drained", reason="fan"),
 )
 
 
-class Cluster(RecordedScheduler):
+class Cluster(fleets.RecordedScheduler):
     """Slurm with three nodes, whose jobs pass as soon as somebody looks."""
 
     def nodes(self) -> tuple[Node, ...]:
@@ -43,7 +40,7 @@ class Cluster(RecordedScheduler):
             group = name.startswith("ddp-")
             attempt = {"attempt": f"{run}.{job}"}
             path.write_bytes(
-                fleets.across_result(**attempt) if group else result(name, job, run=run)
+                fleets.across_result(**attempt) if group else fleets.result(name, job, run=run)
             )
         return {}
 
@@ -173,7 +170,7 @@ def test_proven_nodes_train_together(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_group_that_fails_is_5(cluster: Cluster) -> None:
-    (group,) = groups.promised([promise("n1"), promise("n2")])
+    (group,) = groups.promised([fleets.promise("n1"), fleets.promise("n2")])
     cluster.refused = {group.name: "Requested node configuration is not available"}
     done = fleet("verify", "--folder", "run", "--profile", "cpu", "--ddp")
     assert done.return_value == 5
@@ -376,7 +373,7 @@ def test_a_damaged_plan_is_an_error(
     folder = tmp_path / "damaged"
     folder.mkdir()
     if text == "schema":
-        folders.create(folder, plan(promise(), schema=9), {})
+        folders.create(folder, fleets.plan(fleets.promise(), schema=9), {})
     elif text is not None:
         (folder / folders.PLAN).write_text(text)
     with pytest.raises(InvalidError, match=message):

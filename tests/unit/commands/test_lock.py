@@ -6,7 +6,7 @@ import json
 import sysconfig
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from envbuilder.commands import lock as locks
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.settings import Settings
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import conda, resolve
 from envbuilder.locks.entries import Entry
@@ -21,14 +22,9 @@ from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda.lock import Lock as CondaLock
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
-from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import load as load_profile
 from tests.support.command_line import run
 from tests.support.tools import tools
-
-if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
-
 
 PROFILE = """\
 name: tiny
@@ -41,16 +37,16 @@ tools: {uv: 0.13.8}
 requirements: [leaf]
 expects: {device: cpu, version: 2.13.0}
 """
-LEAF = File(
+LEAF = profile_lock.File(
     kind="wheel", name="leaf", version="1.0", file="leaf-1.0-py3-none-any.whl", sha256="a" * 64,
     size=5, source="default", provenance="read", by="a test",
 )  # fmt: skip
 
 
-def new_lock(folder: Path) -> Lock:
+def new_lock(folder: Path) -> profile_lock.Lock:
     profile = load_profile("tiny", (folder / "profiles",))
-    target = Target(platform="linux/amd64", python="3.11", base=None, files=(LEAF,))
-    return Lock(
+    target = profile_lock.Target(platform="linux/amd64", python="3.11", base=None, files=(LEAF,))
+    return profile_lock.Lock(
         schema=profile_lock.SCHEMA, profile="tiny", inputs=profile_lock.inputs_digest(profile),
         state="locked", reason="", tools=tools(), targets=(target,),
     )  # fmt: skip
@@ -94,9 +90,11 @@ def test_a_lock_of_the_schema_before_is_2_and_the_way_out_is_named(
 def test_the_way_out_keeps_the_versions(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[Lock] = []
+    seen: list[profile_lock.Lock] = []
 
-    def resolved(profile: Any, settings: Any, previous: Lock, *args: Any, **options: Any) -> Lock:
+    def resolved(
+        profile: Any, settings: Any, previous: profile_lock.Lock, *args: Any, **options: Any
+    ) -> profile_lock.Lock:
         seen.append(previous)
         return new_lock(project)
 
@@ -160,7 +158,7 @@ def test_locks_are_resolved_side_by_side_and_stay_in_order(
     both = threading.Barrier(2, timeout=10)
     later = threading.Event()
 
-    def resolved(*_: object, **__: object) -> Lock:
+    def resolved(*_: object, **__: object) -> profile_lock.Lock:
         if both.wait() == 0:
             assert later.wait(10)
         later.set()
@@ -182,7 +180,7 @@ def test_what_threads_must_not_set_up_is_set_up_before_them(
         asked.append(threading.current_thread())
         return {}
 
-    def resolved(*_: object, **__: object) -> Lock:
+    def resolved(*_: object, **__: object) -> profile_lock.Lock:
         assert asked == [threading.main_thread()]
         return new_lock(project)
 
@@ -199,7 +197,7 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
     both = threading.Barrier(2, timeout=10)
     killed, ended = threading.Event(), threading.Event()
 
-    def resolved(*_: object, **__: object) -> Lock:
+    def resolved(*_: object, **__: object) -> profile_lock.Lock:
         if both.wait() == 0:
             raise BuildError("the index is broken")
         assert killed.wait(10)

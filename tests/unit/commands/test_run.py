@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,6 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import interpreters, model, probe
 from tests.support.projects import lay_locked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 NOTES = ("profile cpu: it fits", "backend venv: no engine answers", "note: slow", "warning: busy")
 

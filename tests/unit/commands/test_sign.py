@@ -14,7 +14,6 @@ import pytest
 from envbuilder.build import attestations
 from envbuilder.build.backends import integrity
 from envbuilder.bundle import format as bundle_format
-from envbuilder.bundle.format import Part
 from envbuilder.commands import sign as module
 from envbuilder.containers.oci.layout import (
     CONFIG,
@@ -76,7 +75,10 @@ def lay_bundle(path: Path, content: bytes = b"itself") -> Path:
         members=(member,),
     )  # fmt: skip
     bundle_format.write(
-        path, manifest, [Part(member=member, content=content)], PlainProgress(lambda line: None)
+        path,
+        manifest,
+        [bundle_format.Part(member=member, content=content)],
+        PlainProgress(lambda line: None),
     )
     return path
 

@@ -6,12 +6,14 @@ import functools
 import json
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from envbuilder.core import files, process
+from envbuilder.core.settings import Settings
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import model as host
 from envbuilder.host import probe
@@ -21,11 +23,6 @@ from tests.support import command_line
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import BUSY, QUIET, epoch, measured
 from tests.support.sabotages import FORGED, SHORT, Forged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from envbuilder.core.settings import Settings
 
 HERE = host.Host(
     os="linux",

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from envbuilder.fleet import groups
-from envbuilder.fleet.groups import Members
 from envbuilder.fleet.model import OUTCOMES, PROVEN, Entry, Group, Promise
 from tests.support.absence import parts, without
 from tests.support.fleet_runs import entry, summary, unreported
 from tests.support.fleets import RUN, across_result
 
-PAIR = Members(nodes=("n1", "n2"), profile="cpu", device="AMD EPYC (cpu)")
+PAIR = groups.Members(nodes=("n1", "n2"), profile="cpu", device="AMD EPYC (cpu)")
 
 
 def promises(entries: list[Entry], gpus: int = 0) -> list[Promise]:
@@ -65,10 +64,10 @@ def test_no_group_has_more_ranks_than_can_train(count: int, gpus: int, sizes: li
 
 
 def test_a_name_is_that_of_its_nodes_only() -> None:
-    other = Members(nodes=("n1", "n3"), profile="cpu")
+    other = groups.Members(nodes=("n1", "n3"), profile="cpu")
     assert PAIR.name != other.name
-    assert PAIR.name == Members(nodes=("n1", "n2"), profile="cpu", device="else").name
-    assert Members(nodes=("n1", "n2"), profile="").name.startswith("ddp-any-")
+    assert PAIR.name == groups.Members(nodes=("n1", "n2"), profile="cpu", device="else").name
+    assert groups.Members(nodes=("n1", "n2"), profile="").name.startswith("ddp-any-")
 
 
 def test_promised_groups_need_a_profile() -> None:
@@ -144,7 +143,7 @@ def test_a_run_passes_only_with_its_groups() -> None:
 
 
 def test_without_a_proof_of_each_the_device_is_that_of_the_report() -> None:
-    unproven = Members(nodes=("n1", "n2"), profile="cpu")
+    unproven = groups.Members(nodes=("n1", "n2"), profile="cpu")
     names = {"scaling__devices__0__name": "NVIDIA H100", "scaling__devices__1__name": "NVIDIA H100"}
     assert groups.examined(unproven, RUN, "7", across_result(**names)).device == "NVIDIA H100"
     names["scaling__devices__1__name"] = "NVIDIA A100"
@@ -164,7 +163,7 @@ def sent_by(*ranks: int, **changes: Any) -> bytes:
 
 
 def on_gpus(gpus: int, content: bytes) -> Group:
-    members = Members(nodes=("n1", "n2"), profile="cuda", gpus=gpus)
+    members = groups.Members(nodes=("n1", "n2"), profile="cuda", gpus=gpus)
     return groups.examined(members, RUN, "7", content)
 
 

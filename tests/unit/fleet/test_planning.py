@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -11,12 +10,8 @@ from msgspec.structs import replace
 from envbuilder.core import decoding, resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import model, planning, settings
-from envbuilder.fleet.model import Node, Resource
 from envbuilder.profiles.library import Library
 from tests.support.fleets import RUN, STARTED, node
-
-if TYPE_CHECKING:
-    from envbuilder.fleet.planning import Plan
 
 EXAMPLE = """\
 profiles:
@@ -28,9 +23,11 @@ setup: ["module load gcc"]
 command: [/shared/bin/envbuilder]
 sif: {cuda: /shared/cuda.sif}
 """
-H100 = node("gpu1", features=("h100",), resources=(Resource(name="gpu", type="h100", count=8),))
-XE = node("arc1", resources=(Resource(name="gpu", type="xe"),))
-EPYC = node("epyc7", resources=(Resource(name="nvme"),))
+H100 = node(
+    "gpu1", features=("h100",), resources=(model.Resource(name="gpu", type="h100", count=8),)
+)
+XE = node("arc1", resources=(model.Resource(name="gpu", type="xe"),))
+EPYC = node("epyc7", resources=(model.Resource(name="nvme"),))
 LIBRARY = Library([resources.profiles_dir()])
 REQUEST = planning.Request(
     profile=None,
@@ -50,7 +47,9 @@ def read(folder: Path, text: str) -> settings.FleetSettings:
     return settings.read(path)
 
 
-def planned(nodes: list[Node], site: settings.FleetSettings, **changes: object) -> Plan:
+def planned(
+    nodes: list[model.Node], site: settings.FleetSettings, **changes: object
+) -> planning.Plan:
     request = replace(REQUEST, **changes)
     each = planning.common(RUN, Path("/run"), site, request, ("envbuilder",), {})
     return planning.plan(each, nodes, site, request, LIBRARY)

@@ -12,7 +12,6 @@ from envbuilder.fleet import folder as folders
 from envbuilder.fleet import run as runs
 from envbuilder.fleet.groups import Members
 from envbuilder.fleet.model import Entry, Group, Summary
-from envbuilder.fleet.run import Run
 from envbuilder.fleet.slurm import JOB_STATES, JobState, RefusedError
 from tests.support.fleets import (
     RecordedScheduler,
@@ -43,7 +42,7 @@ def drive(
     lines: list[str] = []
     progress = PlainProgress(lines.append)
     planned, now, wait = folders.read(folder), scheduler.now, scheduler.wait
-    run = Run(planned, folder, scheduler, progress, now=now, wait=wait)
+    run = runs.Run(planned, folder, scheduler, progress, now=now, wait=wait)
     summary = run.finish(resumed=resumed)
     assert folders.read_summary(folder) == summary
     return summary, lines

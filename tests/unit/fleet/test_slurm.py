@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,14 +13,9 @@ from hypothesis import strategies as st
 
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
-from envbuilder.core.process import Completed
 from envbuilder.fleet import slurm
 from envbuilder.fleet.model import Resource
-from envbuilder.fleet.slurm import RefusedError, Slurm, environment
 from tests.support.fleets import RUN
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Programs:
@@ -29,11 +25,11 @@ class Programs:
         self.answers: dict[str, dict[str, Any]] = {}
         self.calls: list[tuple[str, ...]] = []
 
-    def run(self, argv: Sequence[str], **options: Any) -> Completed:
+    def run(self, argv: Sequence[str], **options: Any) -> process.Completed:
         assert options["timeout"] == 60.0
         self.calls.append(tuple(argv))
         facts = {"returncode": 0, "stdout": "", "stderr": "", "seconds": 0.1}
-        return Completed(argv=tuple(argv), **{**facts, **self.answers.get(argv[0], {})})
+        return process.Completed(argv=tuple(argv), **{**facts, **self.answers.get(argv[0], {})})
 
 
 @pytest.fixture
@@ -48,14 +44,14 @@ def test_a_refusal_is_in_slurms_words(programs: Programs) -> None:
         "returncode": 1,
         "stderr": "sbatch: error: Batch job submission failed: Invalid feature specification\n",
     }
-    with pytest.raises(RefusedError) as caught:
-        Slurm().submit(Path("x.sbatch"))
+    with pytest.raises(slurm.RefusedError) as caught:
+        slurm.Slurm().submit(Path("x.sbatch"))
     assert str(caught.value) == "Batch job submission failed: Invalid feature specification"
 
 
 def test_the_partition_is_asked_for_everywhere(programs: Programs) -> None:
     programs.answers["sbatch"] = {"stdout": "7\n"}
-    cluster = Slurm("gpu")
+    cluster = slurm.Slurm("gpu")
     assert cluster.submit(Path("x.sbatch")) == "7"
     assert cluster.nodes() == ()
     assert all(" --partition gpu " in f"{' '.join(call)} " for call in programs.calls)
@@ -74,11 +70,11 @@ def test_a_scheduler_that_does_not_answer(
 ) -> None:
     programs.answers["squeue"] = answer
     with pytest.raises(ToolError, match=message):
-        Slurm().jobs(RUN)
+        slurm.Slurm().jobs(RUN)
 
 
 def test_many_jobs_are_cancelled_in_several_calls(programs: Programs) -> None:
-    Slurm().cancel([str(number) for number in range(1001)])
+    slurm.Slurm().cancel([str(number) for number in range(1001)])
     assert [len(call) - 1 for call in programs.calls] == [500, 500, 1]
 
 
@@ -93,7 +89,7 @@ def test_many_jobs_are_cancelled_in_several_calls(programs: Programs) -> None:
 )
 def test_exit_codes(answer: dict[str, Any], code: str, programs: Programs) -> None:
     programs.answers["scontrol"] = answer
-    assert Slurm().exit_code("7") == code
+    assert slurm.Slurm().exit_code("7") == code
 
 
 def test_a_users_preferences_do_not_change_what_is_asked() -> None:
@@ -106,7 +102,7 @@ def test_a_users_preferences_do_not_change_what_is_asked() -> None:
         "SQUEUE_USERS": "somebody",
         "SINFO_PARTITION": "other",
     }
-    assert set(environment(mine)) == {"PATH", "SLURM_CONF", "SBATCH_ACCOUNT"}
+    assert set(slurm.environment(mine)) == {"PATH", "SLURM_CONF", "SBATCH_ACCOUNT"}
 
 
 def test_a_node_is_read_with_features_resources_and_reason() -> None:
@@ -200,14 +196,14 @@ def test_states_of_jobs(line: str, phase: str, reason: str, subject: str) -> Non
 @pytest.mark.parametrize(("text", "job"), [("17\n", "17"), ("17;other\n", "17")])
 def test_the_id_of_a_submitted_job(text: str, job: str, programs: Programs) -> None:
     programs.answers["sbatch"] = {"stdout": text}
-    assert Slurm().submit(Path("x.sbatch")) == job
+    assert slurm.Slurm().submit(Path("x.sbatch")) == job
 
 
 @pytest.mark.parametrize("text", ["", "Submitted batch job\n", "17 18", "../1"])
 def test_no_id(text: str, programs: Programs) -> None:
     programs.answers["sbatch"] = {"stdout": text}
     with pytest.raises(ToolError, match="sbatch printed"):
-        Slurm().submit(Path("x.sbatch"))
+        slurm.Slurm().submit(Path("x.sbatch"))
 
 
 @pytest.mark.parametrize(("text", "number"), [("8", 8), ("0", 0), ("h100:8", None), ("", None)])

@@ -15,11 +15,10 @@ from envbuilder.build.request import Request
 from envbuilder.containers.engine.container import LOOPBACK
 from envbuilder.core.errors import InvalidError
 from envbuilder.notebooks import kernels
-from envbuilder.notebooks.kernels import Choice
 
 
-def choice(project: str = "/home/ann/My Project", **request: str) -> Choice:
-    return Choice(project=Path(project), environment="default", request=Request(**request))
+def choice(project: str = "/home/ann/My Project", **request: str) -> kernels.Choice:
+    return kernels.Choice(project=Path(project), environment="default", request=Request(**request))
 
 
 def test_a_kernel_is_started_by_this_envbuilder_wherever_the_notebook_is() -> None:
@@ -63,7 +62,7 @@ def test_kernels_are_where_jupyter_looks(
     assert kernels.data_folder(environ, Path("/home/ann"), system) == Path(expected)
 
 
-def install(chosen: Choice, data: Path) -> Path:
+def install(chosen: kernels.Choice, data: Path) -> Path:
     return kernels.install(chosen, kernels.spec(chosen, "7.4.0", {}), data)
 
 

@@ -6,7 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,19 +18,14 @@ from envbuilder.core import types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Definition
-from envbuilder.core.settings import Configuration, Signatures
+from envbuilder.core.settings import Configuration, Settings, Signatures
 from envbuilder.locks import resolve
 from envbuilder.notebooks import kernels, server
-from envbuilder.notebooks.kernels import Choice
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from tools import refresh_requirements
 
-if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
-
-
-CHOICE = Choice(project=Path("/project"), environment="default", request=Request())
+CHOICE = kernels.Choice(project=Path("/project"), environment="default", request=Request())
 
 
 def test_jupyterlab_runs_isolated_with_folders_of_envbuilders(found: Settings) -> None:

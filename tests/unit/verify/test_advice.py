@@ -11,13 +11,12 @@ import pytest
 from envbuilder import cli
 from envbuilder.payload.report import REQUIRED
 from envbuilder.verify import advice, page
-from envbuilder.verify.page import displayable
 from envbuilder.verify.report import model
 from tests.support.pages import Seen, changed, failing, whole
 
 
 def advised(data: dict[str, Any]) -> tuple[advice.Advice, ...]:
-    return advice.advise(model.check(displayable(data)))
+    return advice.advise(model.check(page.displayable(data)))
 
 
 def commands(data: dict[str, Any]) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,11 +23,7 @@ from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import run
 from envbuilder.verify.report import model
-from envbuilder.verify.run import Timeline
 from tests.support.reports import measured
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EXPECTS = Expected(
     device="xpu",
@@ -195,8 +192,8 @@ def test_no_check_ends_before_it_begins(seconds: float) -> None:
     assert run._incomplete(model.check(data)).startswith(f"although {name} took -")
 
 
-def seen(*phases: tuple[str, float]) -> Timeline:
-    timeline = Timeline()
+def seen(*phases: tuple[str, float]) -> run.Timeline:
+    timeline = run.Timeline()
     for name, at in phases:
         timeline.arrived(name, at)
     return timeline
@@ -270,7 +267,7 @@ def test_it_watches_its_own_delays_and_ends(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    with Timeline() as timeline:
+    with run.Timeline() as timeline:
         assert late.wait(10)
     timeline.arrived("epoch 1", 0.5)
     timeline.arrived("test epoch 1", 4.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,31 +18,22 @@ from envbuilder.containers import apptainer
 from envbuilder.core import process, resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import HostError, InvalidError, ToolError, VerifyError
-from envbuilder.core.settings import Configuration
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Host
 from envbuilder.payload import start as payload_start
 from envbuilder.payload.machine import threads
-from envbuilder.payload.start import AS_FOUND
 from envbuilder.profiles import lock as locks
 from envbuilder.profiles import profile as profiles
-from envbuilder.profiles.lock import lock_digest
-from envbuilder.profiles.profile import Expected
 from envbuilder.verify import start
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from envbuilder.core.settings import Settings
-    from envbuilder.profiles.profile import Profile
 
 
 def test_pytorch_is_measured() -> None:
-    start.require_torch("`tune`", "cpu", Expected(device="cpu", version=""))
+    start.require_torch("`tune`", "cpu", profiles.Expected(device="cpu", version=""))
 
 
 def test_another_framework_is_refused_in_a_sentence() -> None:
-    expected = Expected(device="cpu", version="", framework="jax")
+    expected = profiles.Expected(device="cpu", version="", framework="jax")
     with pytest.raises(InvalidError) as raised:
         start.require_torch("`tune`", "jax-cpu", expected)
     assert raised.value.message == ("`tune` measures PyTorch alone, and profile 'jax-cpu' has JAX")
@@ -218,7 +210,7 @@ def test_with_inherit_it_gets_everything_and_promises_nothing(
     base = started.options["base"]
     assert base["PYTHONPATH"] == "/opt/modules"
     assert base["LD_LIBRARY_PATH"] == f"/opt/modules/lib:{DRIVERS}"
-    assert started.promise == AS_FOUND
+    assert started.promise == payload_start.AS_FOUND
 
 
 HOST = Host(
@@ -231,14 +223,14 @@ HOST = Host(
 FINGERPRINT = "f" * 64
 
 
-def shipped(name: str = "cpu") -> Profile:
+def shipped(name: str = "cpu") -> profiles.Profile:
     return profiles.load(name, (resources.profiles_dir(),))
 
 
 def labels(**changes: str) -> dict[str, str]:
     """The labels of an image of the shipped lock of `cpu`."""
     lock = locks.load(resources.profiles_dir() / "locks" / "cpu.json")
-    stated = {"fingerprint": FINGERPRINT, "profile": "cpu", "lock": lock_digest(lock)}
+    stated = {"fingerprint": FINGERPRINT, "profile": "cpu", "lock": locks.lock_digest(lock)}
     return {f"io.envbuilder.{key}": text for key, text in (stated | changes).items()}
 
 

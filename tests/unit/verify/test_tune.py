@@ -17,7 +17,6 @@ from envbuilder.profiles.lock import inputs_digest
 from envbuilder.profiles.profile import Expected, Profile, load, search_path
 from envbuilder.verify import tune, tune_settings
 from envbuilder.verify.tune import draft
-from envbuilder.verify.tune_settings import Finding, Setting, Survey, Trial
 from tests.support import tuning
 from tests.support.tuning import (
     ACTIVE,
@@ -193,7 +192,7 @@ def test_progress_counts_every_turn() -> None:
             assert total == 3 * 2
             yield Task()
 
-    def timed(arguments: tuple[str, ...]) -> Trial:
+    def timed(arguments: tuple[str, ...]) -> tune_settings.Trial:
         return trial(100)
 
     tune.measure(timed, (ACTIVE, LIBC), [], Bar(), "try")
@@ -214,7 +213,7 @@ def test_progress_counts_every_turn() -> None:
 )
 def test_a_report_that_is_none_is_refused(report: Any) -> None:
     with pytest.raises(VerifyError, match="not a trial's report"):
-        tune.read(report, Trial)
+        tune.read(report, tune_settings.Trial)
 
 
 # Results
@@ -312,11 +311,13 @@ def test_results_are_kept_in_a_file(found: Settings, tmp_path: Path) -> None:
 def test_the_table_fits_a_terminal_and_gives_advice(
     found: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slow = Setting(name="DataLoader, 12 workers, forkserver", group="loading")
-    half = Setting(name="bfloat16 autocast", group="precision", advice="torch.autocast(…)")
+    slow = tune_settings.Setting(name="DataLoader, 12 workers, forkserver", group="loading")
+    half = tune_settings.Setting(
+        name="bfloat16 autocast", group="precision", advice="torch.autocast(…)"
+    )
     outcome = outcome_with(
         finding(ACTIVE, 1.3),
-        Finding(setting=slow, verdict="failed", detail="\x1b[2Jworkers " * 9),
+        tune_settings.Finding(setting=slow, verdict="failed", detail="\x1b[2Jworkers " * 9),
         finding(half, 1.9, "other precision"),
     )
     finish(outcome, found, as_json=False)
@@ -358,7 +359,9 @@ def test_active_waiting_is_for_machines_that_nobody_shares(
     assert tune._entry(finding(active, 1.3))["caution"] == active.caution
     text = draft("cpu", [finding(active, 1.3)], "a machine", found).text
     assert f"1.30 times as fast ({active.caution})" in text
-    waiting = replace(outcome_with(), survey=tune.read({**SURVEY, "wait_policy": "ACTIVE"}, Survey))
+    waiting = replace(
+        outcome_with(), survey=tune.read({**SURVEY, "wait_policy": "ACTIVE"}, tune_settings.Survey)
+    )
     tune.print_outcome(waiting, console.rich_console())
     shown = " ".join(capsys.readouterr().out.split())
     assert f"The defaults wait actively (OMP_WAIT_POLICY=ACTIVE): {active.caution}" in shown

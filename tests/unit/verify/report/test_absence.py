@@ -20,7 +20,6 @@ from envbuilder.verify.report import (
     model,
     speed,
 )
-from envbuilder.verify.report.history import StoredReport
 from tests.support.pages import whole as page_report
 from tests.support.reports import BUSY, CUDA, QUIET, epoch, loaded, removals, whole
 
@@ -66,7 +65,7 @@ def believed(report: model.Report, epochs: int) -> bool:
 def merits(data: dict[str, Any], epochs: int) -> dict[str, int]:
     """What speaks for a report after a request of so many epochs; whatever shows it shows it."""
     report = model.check(data)
-    stored = StoredReport(path=Path("report.json"), report=report)
+    stored = history.StoredReport(path=Path("report.json"), report=report)
     (row,) = rows = comparison.rows([stored])
     for show in (comparison.markdown, comparison.comma_separated, comparison.as_json):
         show(rows)

@@ -8,7 +8,7 @@ import json
 import re
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,9 +20,6 @@ from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.verify import page
 from envbuilder.verify.report import comparison, history
 from tests.support.reports import CUDA, epoch, loaded, whole, written
-
-if TYPE_CHECKING:
-    from envbuilder.verify.report.history import StoredReport
 
 Shown = pytest.CaptureFixture[str]
 
@@ -250,7 +247,7 @@ def test_a_table_that_cannot_be_written_is_1(
 # ---- against
 
 
-def judged(new: dict[str, Any], earlier: StoredReport) -> dict[str, Any]:
+def judged(new: dict[str, Any], earlier: history.StoredReport) -> dict[str, Any]:
     return history.judge(new, history.Yardstick(folder=Path(), named=earlier), 1.3)
 
 
