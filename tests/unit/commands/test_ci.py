@@ -44,8 +44,7 @@ def test_a_projects_environments(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     data = as_json(capsys)
-    assert data["schema"] == 1
-    assert data["left_out"] == []
+    assert (data["schema"], data["left_out"]) == (1, [])
     assert [(row["id"], row["lock"]) for row in data["matrix"]] == [
         (f"default.cpu-linux-{arch}-py3.11-venv", "envbuilder.lock/default.cpu.json")
         for arch in ("amd64", "arm64")

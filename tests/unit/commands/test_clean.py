@@ -227,8 +227,7 @@ def test_a_dry_run_says_exactly_what_a_run_removes_and_its_bytes(
     assert planned == {**done, "dry_run": True}
     assert (done["schema"], done["dry_run"]) == (1, False)
     assert list(done["sizes"]) == done["removed"]
-    assert len(done["removed"]) == 4
-    assert done["sizes"]["envbuilder/cpu:latest"] == 123
+    assert (len(done["removed"]), done["sizes"]["envbuilder/cpu:latest"]) == (4, 123)
     assert done["sizes"][str(prefix)] > 0
     assert done["bytes"] == sum(done["sizes"].values())
 

@@ -188,8 +188,7 @@ def test_a_compose_file_that_is_not_ours_stays(
 def test_detect_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("detect", "--json") == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["schema"] == 1
-    assert data["profile"] == "cpu"
+    assert (data["schema"], data["profile"]) == (1, "cpu")
     assert {f["profile"] for f in data["fits"]} >= {"cpu", "cuda", "xpu", "mps", "zendnn"}
 
 

@@ -75,8 +75,7 @@ def test_every_node_is_a_row_and_a_tile() -> None:
 def test_what_needs_attention_comes_first_in_the_table() -> None:
     text = page.render(mixed())
     order = re.findall(r'<tr id="n\d+" class="o-([a-z-]+)"', text)
-    assert order[0] == "wrong"
-    assert order[-2:] == ["drained", "unmapped"]
+    assert (order[0], order[-2:]) == ("wrong", ["drained", "unmapped"])
     assert order.index("refused") < order.index("slow") < order.index("verified")
 
 
@@ -266,8 +265,7 @@ def test_the_slowest_are_named_and_the_others_counted() -> None:
     far = [entry(f"s{n}", outcome="slow", share=1.5 + n / 10) for n in range(MOST_OUTLIERS + 3)]
     (strip,) = strips([*far, *(entry(f"n{n}") for n in range(40))])["rows"]
     assert len(strip["named"]) == MOST_OUTLIERS
-    assert strip["named"][0] == (f"s{MOST_OUTLIERS + 2}", "2.90×")
-    assert strip["unnamed"] == 3
+    assert (strip["named"][0], strip["unnamed"]) == ((f"s{MOST_OUTLIERS + 2}", "2.90×"), 3)
 
 
 def test_a_node_that_is_much_faster_is_an_outlier_too() -> None:

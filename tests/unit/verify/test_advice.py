@@ -44,8 +44,7 @@ def commands(data: dict[str, Any]) -> list[str]:
 )
 def test_a_failed_check_has_a_next_step(name: str, said: str) -> None:
     found = commands(failing(name))
-    assert found[0] == said
-    assert found[-1] == "envbuilder verify --profile cuda --backend venv"
+    assert (found[0], found[-1]) == (said, "envbuilder verify --profile cuda --backend venv")
     assert len(found) == len(set(found))
 
 

@@ -289,8 +289,7 @@ def test_the_report_names_the_image_by_its_bytes(
 ) -> None:
     expects, facts, _ = prepare_image(image, found)
     assert expects == shipped().expected("3.11")
-    assert facts["backend"] == "apptainer"
-    assert facts["fingerprint"] == FINGERPRINT
+    assert (facts["backend"], facts["fingerprint"]) == ("apptainer", FINGERPRINT)
     assert facts["artifact"] == {
         "kind": "image",
         "ref": str(image),
@@ -360,8 +359,7 @@ def test_the_payload_is_this_envbuilders_and_started_as_promised(
         k.removeprefix("APPTAINERENV_"): v for k, v in base.items() if k.startswith("APPTAINERENV_")
     }
     assert inside["LD_PRELOAD"] == ":".join(shipped().preload)
-    assert inside["LD_LIBRARY_PATH"] == apptainer.DRIVERS
-    assert inside["PYTHONPATH"] == ""
+    assert (inside["LD_LIBRARY_PATH"], inside["PYTHONPATH"]) == (apptainer.DRIVERS, "")
     assert "CUDA_VISIBLE_DEVICES" not in inside  # it chooses nothing for the CPU
 
 

@@ -94,8 +94,7 @@ def test_bfloat16_is_told_and_not_combined() -> None:
     assert verdicts(outcome)["bfloat16 autocast"] == "other precision"
     assert verdicts(outcome)["batch 256"] == "other batch"
     assert verdicts(outcome)["relu before max-pool"] == "helps"
-    assert outcome.combined == ()
-    assert outcome.written == ()
+    assert (outcome.combined, outcome.written) == ((), ())
 
 
 def test_winners_are_tried_together() -> None:
@@ -244,8 +243,7 @@ def test_the_profile_that_is_printed_can_be_saved(
     own = saved(found, text)
     cpu = load("cpu", search_path(None, found.config_dir))
     assert own.environment == {**cpu.environment, "OMP_WAIT_POLICY": "active"}
-    assert own.preload == cpu.preload
-    assert own.warnings == cpu.warnings
+    assert (own.preload, own.warnings) == (cpu.preload, cpu.warnings)
     assert own.opt_in, "a machine's settings are never chosen unasked"
     # The same files: a lock of it names what the measured profile's names.
     assert inputs_digest(own) == inputs_digest(cpu)
@@ -275,8 +273,7 @@ def test_a_tuned_profile_that_is_tuned_again_keeps_what_it_had(
     again = draft("cpu-tuned", [finding(LIBC, 1.2)], "here", found)
     assert again.name == "cpu-tuned"
     own = saved(found, again.text)
-    assert own.extends == "cpu"
-    assert own.environment["OMP_WAIT_POLICY"] == "active"
+    assert (own.extends, own.environment["OMP_WAIT_POLICY"]) == ("cpu", "active")
     assert own.preload == ()
 
 

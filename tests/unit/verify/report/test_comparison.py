@@ -277,8 +277,7 @@ def test_speed(before: Any, now: Any, which: str, status: str) -> None:
     assert (check["name"], check["status"], result["status"]) == ("against", status, status)
     assert check["detail"].startswith("old.json: ")
     assert f"{which} epoch" in check["detail"]
-    assert result["against"]["epoch"] == which
-    assert result["against"]["report"] == "old.json"
+    assert (result["against"]["epoch"], result["against"]["report"]) == (which, "old.json")
 
 
 SLOW = {"training__epochs": [epoch(80.0)]}
@@ -366,8 +365,7 @@ def test_another_kind_is_compared_only_when_it_was_named(changes: Any, said: str
         history.compare(loaded().report, old, 1.3, named=False)
     assert "--against old.json" in caught.value.hint
     result = judged(whole(), old)
-    assert result["status"] == "passed"
-    assert result["checks"][-1]["status"] == "warning"
+    assert (result["status"], result["checks"][-1]["status"]) == ("passed", "warning")
     assert said in result["checks"][-1]["detail"]
     assert any(said in d for d in result["against"]["differences"])
 

@@ -318,8 +318,7 @@ def report_line(data: dict[str, Any], run_id: str = RUN) -> str:
 def test_the_report_comes_through(tmp_path: Path) -> None:
     failed = {**passing(), "status": "failed", "reasons": ["device: none"]}
     outcome = run(ended(5, "noise", report_line(failed), stderr="warned"), tmp_path)
-    assert outcome.measured.status == "failed"
-    assert outcome.data == failed
+    assert (outcome.measured.status, outcome.data) == ("failed", failed)
     assert (tmp_path / "log" / "x.log").read_text() == "warned"
 
 
