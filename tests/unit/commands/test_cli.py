@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -77,6 +76,12 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
         (["build", "--profile", "xpu-ipex", "--backend", "venv"], "not locked"),
         (["render", "--profile", "mps", "--target", "dockerfile"], "no Dockerfile"),
         (["render", "--profile", "cpu", "--python-version", "3.9"], "no Python 3.9"),
+        (["build", "--output", "a.tar", "--output", "oci:b"], "--output is given 2 times"),
+        (
+            ["build", "--push", "h.example/a:1", "--push", "h.example/a:2"],
+            "--push is given 2 times",
+        ),
+        (["-q", "profiles", "-v"], "--quiet and --verbose exclude each other"),
         (["verify", "--epochs", "0"], "--epochs"),
         (["verify", "--data", "/does/not/exist"], "does not exist"),
         (["verify", "--python", "/does/not/exist"], "does not exist"),
@@ -131,8 +136,14 @@ def test_a_defect_has_no_traceback_without_debug(
     shown = capsys.readouterr().err
     assert "ZeroDivisionError: oops" in shown
     assert "Traceback" not in shown
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["--debug", "build", "--profile", "cpu"])
+    for words in (
+        ["--debug", "build", "--profile", "cpu"],
+        ["build", "--profile", "cpu", "--debug"],
+    ):
+        with pytest.raises(ZeroDivisionError):
+            cli.main(words)
+    # What follows `--` is the program's.
+    assert run("run", "--profile", "cpu", "--", "python", "x.py", "--debug") == 125
 
 
 def test_no_gpu_is_3_before_anything_is_built(
@@ -145,9 +156,6 @@ def test_no_gpu_is_3_before_anything_is_built(
     assert run("verify", "--profile", "cuda") == 3
     assert "NVIDIA" in capsys.readouterr().err
     assert run("run", "--profile", "cuda", "--", "true") == 125
-
-
-def test_what_cannot_exist_here_is_3_for_build(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("build", "--profile", "mps") == 3
     assert "macos" in capsys.readouterr().err
 
@@ -183,13 +191,6 @@ def test_a_compose_file_that_is_not_ours_stays(
     assert len(capsys.readouterr().out.splitlines()) == 6
     assert (tmp_path / ".devcontainer" / "image" / "Dockerfile").exists()
     assert (tmp_path / "requirements.txt").read_text() == "mine\n"
-
-
-def test_detect_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("detect", "--json") == 0
-    data = json.loads(capsys.readouterr().out)
-    assert (data["schema"], data["profile"]) == (1, "cpu")
-    assert {f["profile"] for f in data["fits"]} >= {"cpu", "cuda", "xpu", "mps", "zendnn"}
 
 
 def test_lock_check_says_fresh_and_stale(
@@ -299,19 +300,6 @@ def test_help_of_a_command_is_found_by_the_word(capsys: pytest.CaptureFixture[st
     assert "envbuilder build" in capsys.readouterr().out
 
 
-def test_debug_is_taken_after_the_command_and_not_from_a_program(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def defect(*args: Any, **options: Any) -> None:
-        raise ZeroDivisionError("oops")
-
-    monkeypatch.setattr(pipeline, "prepare", defect)
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["build", "--profile", "cpu", "--debug"])
-    assert run("run", "--profile", "cpu", "--", "python", "x.py", "--debug") == 125
-    assert "Traceback" not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize(
     ("option", "reported"),
@@ -340,11 +328,6 @@ def test_how_much_is_reported(
     assert not console.VERBOSITY.verbose
 
 
-def test_quiet_and_verbose_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("-q", "profiles", "-v") == 2
-    assert "--quiet and --verbose exclude each other" in capsys.readouterr().err
-
-
 def test_every_command_takes_the_global_options() -> None:
     for name in cli.COMMANDS:
         command = cli.cli.get_command(None, name)  # type: ignore[arg-type]
@@ -359,28 +342,25 @@ def test_every_command_takes_the_global_options() -> None:
             assert one.params[-2].opts == [*shorter, "--verbose"], name
 
 
-@pytest.mark.parametrize("command", ["run", "shell"])
-def test_a_volume_without_an_image_is_refused(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = (command, "--backend", "venv", "-v", f"{tmp_path}:/data")
-    assert run(*given, *(["--", "true"] if command == "run" else [])) == 125
-    shown = capsys.readouterr().err
-    assert "--volume is for images, and the backend venv makes none" in shown
-    assert "see its folders where they are" in shown
-
-
-@pytest.mark.parametrize("command", ["build", "run", "verify", "reproduce", "shell"])
 @pytest.mark.parametrize("backend", ["venv", "conda"])
-def test_a_base_image_without_an_image_is_refused(
-    command: str, backend: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *((name, "--base-image=x:1") for name in ("build", "run", "verify", "reproduce", "shell")),
+        *((name, "--volume=/tmp:/data") for name in ("run", "shell")),
+    ],
+)
+def test_what_is_for_images_is_refused_without_one(
+    command: str, backend: str, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--backend", backend, "--base-image", "python:3.11"]
     rest = ["--", "true"] if command == "run" else []
-    assert run(command, *arguments, *rest) == (125 if command in cli.PASSES_CODE_THROUGH else 2)
+    code = 125 if command in cli.PASSES_CODE_THROUGH else 2
+    assert run(command, "--backend", backend, option, *rest) == code
     shown = capsys.readouterr().err
-    assert f"--base-image is for images, and the backend {backend} makes none" in shown
+    name = option.partition("=")[0]
+    assert f"{name} is for images, and the backend {backend} makes none" in shown
     assert "Add --backend docker" in shown
+    assert ("see its folders where they are" in shown) == (name == "--volume")
 
 
 def test_a_base_image_from_a_variable_is_for_images_only(
@@ -393,17 +373,6 @@ def test_a_base_image_from_a_variable_is_for_images_only(
     monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", "python:3.11")
     assert run("build", "--backend", "venv") == 1
     assert "reached" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("option", "values"),
-    [("--output", ("a.tar", "oci:b")), ("--push", ("h.example/a:1", "h.example/a:2"))],
-)
-def test_a_second_output_is_not_dropped(
-    option: str, values: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("build", option, values[0], option, values[1]) == 2
-    assert f"{option} is given 2 times" in capsys.readouterr().err
 
 
 def test_an_interpreter_is_found_on_path(

@@ -21,7 +21,7 @@ from envbuilder.verify import page
 from envbuilder.verify.report import history
 from tests.support import command_line
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
-from tests.support.reports import BUSY, QUIET, epoch, measured
+from tests.support.reports import BUSY, QUIET, epoch, measured, written
 from tests.support.sabotages import FORGED, SHORT, Forged
 
 HERE = host.Host(
@@ -344,12 +344,10 @@ def test_a_failed_verification_needs_no_second_reason(payload: Payload, capsys: 
 
 
 def test_the_default_is_what_the_help_says(payload: Payload, capsys: Shown) -> None:
-    from envbuilder.verify.report import history as against
-
     assert run("--help") == 0
-    assert f"[default: {against.MAX_SLOWDOWN}]" in " ".join(capsys.readouterr().out.split())
+    assert f"[default: {history.MAX_SLOWDOWN}]" in " ".join(capsys.readouterr().out.split())
     assert run() == 0
-    payload.says(training__epochs=[epoch(20 * against.MAX_SLOWDOWN + 0.1)])
+    payload.says(training__epochs=[epoch(20 * history.MAX_SLOWDOWN + 0.1)])
     assert run("--against", "last") == 5
 
 
@@ -408,8 +406,6 @@ def test_a_failed_verification_stays_5(payload: Payload, capsys: Shown) -> None:
 def test_a_comparison_that_makes_no_sense_is_2(
     payload: Payload, tmp_path: Path, capsys: Shown, arguments: list[str], said: str
 ) -> None:
-    from tests.support.reports import written
-
     (tmp_path / "damaged.json").write_text("{")
     written(tmp_path / "full.json")
     assert run(*arguments) == 2
