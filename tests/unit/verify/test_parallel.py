@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rich.console
 
-from envbuilder import cli
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.settings import load as load_settings
@@ -20,6 +19,7 @@ from envbuilder.host.model import Cpu, Host
 from envbuilder.verify import page, parallel
 from envbuilder.verify.figures import print_verdict
 from envbuilder.verify.report import history, model
+from tests.support import command_line
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import measured, removals, whole
 
@@ -180,25 +180,25 @@ def test_one_device_alone_needs_no_joint_checks() -> None:
 # ---- what becomes of the verdict
 
 
-def test_devices_that_passed_are_one_more_check() -> None:
-    found = parallel.add(measured(warnings=["w"]), scaled())
-    assert found["checks"][-1]["status"] == "passed"
-    assert "2 ranks (nccl)" in found["checks"][-1]["detail"]
-    assert "90 %" in found["checks"][-1]["detail"]
-    assert (found["status"], found["warnings"]) == ("passed", ["w"])
+ONE = {"devices": [device(3)], "ranks": 1, "efficiency": None, "gradients_equal": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "detail", "warnings"),
+    [
+        ({}, "passed", "2 ranks (nccl) have equal gradients, the same as one process; 90 %", []),
+        ({"warnings": ["together: x"]}, "warning", "2 ranks", ["several devices: together: x"]),
+        (ONE, "passed", "device 3 alone; nothing to run in parallel", []),
+    ],
+)
+def test_devices_that_passed_are_one_more_check(
+    changes: dict[str, Any], status: str, detail: str, warnings: list[str]
+) -> None:
+    found = parallel.add(measured(warnings=["w"]), scaled(**changes))
+    check = found["checks"][-1]
+    assert (check["status"], check["detail"].startswith(detail)) == (status, True)
+    assert (found["status"], found["warnings"]) == ("passed", ["w", *warnings])
     model.check(found)
-
-
-def test_a_warning_is_passed_on_and_changes_nothing() -> None:
-    found = parallel.add(measured(), scaled(warnings=["together: shared"]))
-    assert found["warnings"] == ["several devices: together: shared"]
-    assert (found["checks"][-1]["status"], found["status"]) == ("warning", "passed")
-
-
-def test_one_device_alone_claims_no_parallel_work() -> None:
-    one = scaled(devices=[device(3)], ranks=1, efficiency=None, gradients_equal=None)
-    found = parallel.add(measured(), one)
-    assert found["checks"][-1]["detail"] == "device 3 alone; nothing to run in parallel"
 
 
 # ---- as a whole, with a pretended payload
@@ -243,11 +243,7 @@ def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
 
 def run(*arguments: str, profile: str = "cpu") -> int:
     command = ["verify", "--python", sys.executable, "--profile", profile, "--quick", "--force"]
-    command += ["--epochs", "1"]
-    with pytest.raises(SystemExit) as caught:
-        cli.main([*command, *arguments])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
+    return command_line.run(*command, "--epochs", "1", *arguments)
 
 
 def kept() -> dict[str, Any]:
@@ -303,7 +299,7 @@ def test_a_report_is_about_the_devices_that_were_asked_for(
 
 def test_an_index_goes_to_both(payload: Payload) -> None:
     payload.verify = quick_report(device={"requested": "cuda", "used": "cuda"})
-    payload.parallel = scaled(devices=[device(1)], ranks=1, efficiency=None, gradients_equal=None)
+    payload.parallel = scaled(**{**ONE, "devices": [device(1)]})
     assert run("--devices", "1", profile="cuda") == 0
     verify, parallel = payload.calls
     assert verify[verify.index("--index") + 1] == "1"

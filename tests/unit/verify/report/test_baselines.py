@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import cli
 from envbuilder.verify.report import history
+from tests.support import command_line
 from tests.support.reports import epoch, loaded, written
 
 if TYPE_CHECKING:
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 FAST = {"training__epochs": [epoch(20.0)]}
 SLOW = {"training__epochs": [epoch(40.0)]}
+
+
+XEON = {"known__host": {"cpu": {"model_name": "Xeon", "threads": 2}}}
+FAILED = {"status": "failed", "reasons": ["x"]}
 
 
 def judge(new: dict[str, Any], before: dict[str, Any]) -> tuple[str, str]:
@@ -31,6 +35,9 @@ def judge(new: dict[str, Any], before: dict[str, Any]) -> tuple[str, str]:
         (SLOW, FAST, "failed", "slower"),
         ({"training__epochs": [epoch(20.0, 0.976)]}, FAST, "failed", "less accurate"),
         ({**SLOW, "framework__version": "2.14.0+cpu"}, FAST, "failed", "2.14.0"),
+        ({**SLOW, **XEON}, FAST, "skipped", "another machine: CPU: Xeon, then AMD EPYC"),
+        ({**SLOW, **FAILED}, FAST, "skipped", "its verification failed"),
+        (SLOW, {**FAST, **FAILED}, "skipped", "cpu.json: its verification failed"),
         ({**FAST, "framework__version": "2.14.0+cpu"}, FAST, "warning", "2.14.0"),
         ({**SLOW, "speed": "not_judged", "speed_reason": "busy"}, FAST, "warning", "not judged"),
     ],
@@ -40,16 +47,7 @@ def test_worse_is_slower_or_less_accurate(new: Any, before: Any, status: str, wh
     assert (found, why in detail) == (status, True)
 
 
-def test_another_machine_is_not_compared() -> None:
-    other = {"known__host": {"cpu": {"model_name": "Xeon", "threads": 2}}}
-    status, detail = judge({**SLOW, **other}, FAST)
-    assert status == "skipped"
-    assert "another machine: CPU: Xeon, then AMD EPYC" in detail
-
-
-def test_what_failed_and_what_is_new_is_not_compared() -> None:
-    assert judge({**SLOW, "status": "failed", "reasons": ["x"]}, FAST)[0] == "skipped"
-    assert judge(SLOW, {**FAST, "status": "failed", "reasons": ["x"]})[0] == "skipped"
+def test_what_is_new_is_not_compared() -> None:
     (judgement,) = history.judge_all([loaded("new.json")], {"cpu.json": loaded("cpu.json")})
     assert (judgement.report, judgement.status) == ("new.json", "skipped")
 
@@ -59,10 +57,8 @@ def test_no_name_breaks_the_markdown_table() -> None:
     assert r"| a\|b\<c\>.json | not compared |" in history.judgement_table([judgement])
 
 
-def run(*arguments: object) -> object:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["compare", *map(str, arguments)])
-    return ended.value.code
+def run(*arguments: object) -> int:
+    return command_line.run("compare", *map(str, arguments))
 
 
 def test_the_command_fails_on_what_became_worse(
