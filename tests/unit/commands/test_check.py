@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import cli
 from envbuilder.core import resources
 from envbuilder.profiles import lock as profile_lock
+from tests.support import command_line
 from tests.support.projects import LOCK, lay_locked, write_lock
 
 if TYPE_CHECKING:
@@ -35,10 +35,8 @@ def check(project: Path, capsys: pytest.CaptureFixture[str]) -> Check:
     """Run the command in the project; return its exit code and all that it printed."""
 
     def run(*options: str) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["check", *options])
-        printed = capsys.readouterr()
-        return int(str(ended.value.code or 0)), printed.out + printed.err
+        ended = command_line.printed(capsys, "check", *options)
+        return ended.code, ended.out + ended.err
 
     return run
 

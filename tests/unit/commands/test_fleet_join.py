@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import cli
 from envbuilder.core import process
 from envbuilder.host import probe
 from envbuilder.packages import mnist
+from envbuilder.profiles import choice
 from tests.support import command_line
 from tests.support.reports import report_line
 from tests.unit.verify.test_parallel import FAILED, HERE, device, scaled
@@ -50,12 +50,14 @@ def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
     return pretended
 
 
-def run(*arguments: str, rank: int = 0, profile: str = "cpu") -> int:
-    command = ["fleet", "join", "--profile", profile, "--folder", ".", "--attempt", "17"]
-    command += ["--nodes", "2", "--node-rank", str(rank), "--node-name", f"n{rank}"]
-    command += ["--master-address", "10.1.0.1", "--master-port", "29500", "--limit", "300"]
-    command += ["--output", "result.json"]
-    return command_line.run(*command, *arguments)
+def run(*arguments: str, rank: int = 0, profile: str = "cpu", named: bool = True) -> int:
+    return command_line.run(
+        *("fleet", "join", "--profile", profile, "--folder", ".", "--attempt", "17"),
+        *("--nodes", "2", "--node-rank", str(rank)),
+        *(("--node-name", f"n{rank}") if named else ()),
+        *("--master-address", "10.1.0.1", "--master-port", "29500", "--limit", "300"),
+        *("--output", "result.json", *arguments),
+    )
 
 
 def test_node_0_writes_the_result_of_all(payload: Payload, tmp_path: Path) -> None:
@@ -155,8 +157,6 @@ def test_profiles_that_cannot_train_across_nodes(
     profile: str,
     reason: str,
 ) -> None:
-    from envbuilder.profiles import choice
-
     monkeypatch.setattr(choice, "require_host", lambda *args, **options: None)
     assert run("--python", sys.executable, profile=profile) == 2
     assert reason in " ".join(capsys.readouterr().err.split())
@@ -166,10 +166,6 @@ def test_profiles_that_cannot_train_across_nodes(
 def test_slurm_names_the_node(payload: Payload, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "gpu-7")
     payload.report = FAILED
-    command = ["fleet", "join", "--profile", "cpu", "--folder", ".", "--attempt", "17"]
-    command += ["--nodes", "2", "--node-rank", "0", "--master-address", "fd00::1"]
-    command += ["--master-port", "29500", "--limit", "300", "--python", sys.executable]
-    with pytest.raises(SystemExit):
-        cli.main(command)
+    assert run("--master-address", "fd00::1", "--python", sys.executable, named=False) == 5
     (call,) = payload.calls
     assert call[call.index("--node-name") + 1] == "gpu-7"

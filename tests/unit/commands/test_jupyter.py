@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import cli
 from envbuilder.build import pipeline
 from envbuilder.commands import jupyter
 from envbuilder.core import process
@@ -122,8 +121,7 @@ def test_a_profile_of_the_projects_own_is_locked_elsewhere(
 
 
 def test_a_lock_without_it_is_made_again(project: Path, planned: list[FakeEnvironment]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["lock"])
+    command_line.run("lock")
     assert run("--install-kernel") == 0
     assert len(planned) == 2
     assert "ipykernel" in {file.name for file in planned[-1].target.files}

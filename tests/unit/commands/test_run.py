@@ -21,6 +21,7 @@ from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import interpreters, model, probe
+from tests.support import command_line
 from tests.support.projects import lay_locked
 
 NOTES = ("profile cpu: it fits", "backend venv: no engine answers", "note: slow", "warning: busy")
@@ -165,11 +166,8 @@ def test_an_installer_in_a_project_is_refused_before_anything_is_built(
     for project, words in ((True, "envbuilder add scipy"), (False, "add_requirements")):
         if not project:
             (tmp_path / "envbuilder.yaml").unlink()
-        with pytest.raises(SystemExit) as ended:
-            cli.main(
-                ["run", "--profile", "cpu", "--backend", "venv", "--", "pip", "install", "scipy"]
-            )
-        assert ended.value.code == 125
+        command = ("run", "--profile", "cpu", "--backend", "venv", "--", "pip", "install", "scipy")
+        assert command_line.run(*command) == 125
         assert words in capsys.readouterr().err
 
 
@@ -184,8 +182,7 @@ def test_a_stale_lock_of_a_project_is_made_again_with_the_others(
         "profiles: [cpu]\npython: '3.11'\nrequirements: [a]\n"
     )
     for message in ("is stale: the project or the profile changed", "has no lock"):
-        with pytest.raises(SystemExit):
-            cli.main(["run", "--profile", "cpu", "--backend", "venv", "--", "true"])
+        command_line.run("run", "--profile", "cpu", "--backend", "venv", "--", "true")
         printed = capsys.readouterr().err
         assert message in printed
         assert "Run: envbuilder lock\n" in printed

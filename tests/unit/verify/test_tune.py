@@ -251,17 +251,14 @@ def test_the_profile_that_is_printed_can_be_saved(
     assert "# AMD?EPYC, 2 CPUs" in text
 
 
-def test_where_nothing_helps_there_is_no_profile(
-    found: Settings, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("outcome", "backend"), [(outcome_with(finding(ONE, 1.3)), "venv"), (BETTER, "external")]
+)
+def test_where_nothing_that_a_profile_can_hold_helps_there_is_none(
+    outcome: tune.Outcome, backend: str, found: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finish(outcome_with(finding(ONE, 1.3)), found)
-    assert json.loads(capsys.readouterr().out)["draft"] is None
-
-
-def test_another_interpreter_gets_advice_only(
-    found: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
-    finish(BETTER, found, facts={"backend": "external"})
+    """Of another interpreter, nothing is known of the environment of a profile."""
+    finish(outcome, found, facts={"backend": backend})
     assert json.loads(capsys.readouterr().out)["draft"] is None
 
 
