@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from envbuilder.ci.matrix import LockedProfile, Omission, Row, Selection, rows
 from envbuilder.ci.workflow import SERVICES
-from envbuilder.core import resources
+from envbuilder.core import resources, types
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from tests.support.conda_locks import lock_of_python
@@ -30,9 +30,13 @@ def shipped(name: str, environment: str = "") -> LockedProfile:
 
 
 def planned(
-    *names: str, selection: Selection = EVERYTHING, accelerated: Mapping[str, str] | None = None
+    *profiles: str | LockedProfile,
+    selection: Selection = EVERYTHING,
+    accelerated: Mapping[str, str] | None = None,
+    runners: Mapping[types.Platform, str] = RUNNERS,
 ) -> list[Row]:
-    each = rows(map(shipped, names), selection, RUNNERS, accelerated or {})
+    locked = [shipped(each) if isinstance(each, str) else each for each in profiles]
+    each = rows(locked, selection, runners, accelerated or {})
     return [row for row in each if isinstance(row, Row)]
 
 
@@ -45,8 +49,7 @@ def test_a_row_is_a_platform_with_its_default_python_and_a_native_environment() 
 
 
 def test_an_environment_of_a_project_is_in_the_name() -> None:
-    (row, _) = rows([shipped("cpu", "serve")], EVERYTHING, RUNNERS, {})
-    assert isinstance(row, Row)
+    (row, _) = planned(shipped("cpu", "serve"))
     assert (row.id, row.environment) == ("serve.cpu-linux-amd64-py3.11-venv", "serve")
 
 
@@ -103,20 +106,17 @@ def test_what_has_no_row_says_why() -> None:
         Omission(label="mps", why="its backends are venv, conda"),
         Omission(label="cpu", why="its lock has nothing for these platforms, Pythons and backends"),
     ]
+    (omission,) = rows([shipped("cpu")], Selection(backends=("conda",)), RUNNERS, {})
+    assert isinstance(omission, Omission)
+    assert omission.why == "its conda packages are not locked: envbuilder lock --backend conda"
 
 
 def test_the_cache_key_follows_the_locks_content() -> None:
     locked = shipped("cpu")
     other = replace(locked, lock=replace(locked.lock, targets=locked.lock.targets[:1]))
     selection = Selection(platforms=("linux/amd64",), pythons=("3.11", "3.12"))
-    keys = [
-        row.cache_key
-        for each in (locked, other)
-        for row in rows([each], selection, RUNNERS, {})
-        if isinstance(row, Row)
-    ]
-    assert len(keys) == 3
-    assert len(set(keys)) == 3
+    keys = [row.cache_key for row in planned(locked, other, selection=selection)]
+    assert len(keys) == len(set(keys)) == 3
     assert all(key.startswith("cpu-linux-amd64-py3.1") for key in keys)
 
 
@@ -128,13 +128,12 @@ def with_conda(locked: LockedProfile, build: str = "0") -> LockedProfile:
 
 def test_conda_has_a_row_where_it_is_locked() -> None:
     selection = Selection(backends=("conda", "venv"), pythons=("3.11", "3.12"))
-    each = [*rows([with_conda(shipped("cpu"))], selection, RUNNERS, {})]
-    conda, *others = [row for row in each if isinstance(row, Row) and row.backend == "conda"]
-    assert not others
+    each = planned(with_conda(shipped("cpu")), selection=selection)
+    (conda,) = [row for row in each if row.backend == "conda"]
     assert (conda.id, conda.what) == ("cpu-linux-amd64-py3.11-conda", "verify")
     assert conda.lock == "profiles/locks/cpu.json"
     assert conda.conda_lock == "profiles/locks/cpu.conda.json"
-    (venv, *_) = [row for row in each if isinstance(row, Row) and row.backend == "venv"]
+    (venv, *_) = [row for row in each if row.backend == "venv"]
     assert venv.conda_lock == ""
     assert conda.disk_bytes > venv.disk_bytes
 
@@ -144,25 +143,15 @@ def test_the_cache_key_of_conda_follows_both_locks() -> None:
     other = replace(locked, lock=replace(locked.lock, targets=locked.lock.targets[:1]))
     selection = Selection(platforms=("linux/amd64",), backends=("conda",))
     each = (with_conda(locked), with_conda(locked, "1"), with_conda(other))
-    keys = [row.cache_key for row in rows(each, selection, RUNNERS, {}) if isinstance(row, Row)]
+    keys = [row.cache_key for row in planned(*each, selection=selection)]
     assert len(keys) == len(set(keys)) == 3
 
 
 def test_conda_is_the_default_only_where_nothing_else_can_hold_it() -> None:
     locked = with_conda(shipped("cpu"))
-    (amd64, *_) = rows([locked], EVERYTHING, RUNNERS, {})
-    alone = replace(locked, profile=replace(locked.profile, backends=("conda",)))
-    (only,) = rows([alone], EVERYTHING, RUNNERS, {})
-    assert isinstance(amd64, Row)
-    assert isinstance(only, Row)
+    (amd64, *_) = planned(locked)
+    (only,) = planned(replace(locked, profile=replace(locked.profile, backends=("conda",))))
     assert (amd64.backend, only.backend) == ("venv", "conda")
-
-
-def test_conda_without_a_lock_says_so() -> None:
-    selection = Selection(backends=("conda",))
-    (omission,) = rows([shipped("cpu")], selection, RUNNERS, {})
-    assert isinstance(omission, Omission)
-    assert omission.why == "its conda packages are not locked: envbuilder lock --backend conda"
 
 
 def test_a_gpu_needs_more_room_than_a_cpu_and_x86_flags_are_those_of_x86() -> None:
@@ -176,6 +165,5 @@ def test_a_platform_without_hosted_runners_needs_a_label() -> None:
     (omission,) = rows([shipped("mps")], EVERYTHING, runners, {})
     assert isinstance(omission, Omission)
     assert "--runner mps@macos/arm64=LABEL" in omission.why
-    (row,) = rows([shipped("mps")], EVERYTHING, runners, {"mps": "mac"})
-    assert isinstance(row, Row)
+    (row,) = planned("mps", runners=runners, accelerated={"mps": "mac"})
     assert (row.what, row.runner) == ("verify", "mac")

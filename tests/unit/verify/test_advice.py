@@ -58,11 +58,7 @@ def test_every_check_of_a_verification_has_advice() -> None:
 
 
 def test_a_changed_environment_is_rebuilt_not_tried_again() -> None:
-    data = failing("run")
-    for check in data["checks"]:
-        if check["name"] == "run":
-            check["detail"] = "/envs/cpu was changed after the build: bin/tool (added)"
-    first = advised(data)[0]
+    first = advised(failing("run", "/envs/cpu was changed after the build: bin/tool (added)"))[0]
     assert first.command == "envbuilder build --profile cuda --backend venv --rebuild"
     assert "Try it again" not in first.sentence
 
