@@ -151,7 +151,13 @@ def text(workflow: Workflow) -> str:
             "hosted": service.runners["linux/amd64"],
             "verified": [row.id for row in workflow.rows if row.what == "verify"],
             "has_conda": any(row.backend == "conda" for row in workflow.rows),
-            "demanding": [row.id for row in workflow.rows if _is_demanding(row, service)],
+            # A hosted runner may lack what these profiles need.
+            "demanding": [
+                row.id
+                for row in workflow.rows
+                if row.runner in service.runners.values()
+                and any(flag.startswith(_NOT_IN_EVERY_RUNNER) for flag in row.cpu_flags)
+            ],
         },
     )
 
@@ -160,9 +166,3 @@ def _package(workflow: Workflow, extra: str = "") -> str:
     """Return what jobs tell pip to install, quoted for a shell."""
     wheel = f"./{workflow.wheel}{extra}" if workflow.wheel else ""
     return shlex.quote(wheel or f"envbuilder-ml{extra}=={__version__}")
-
-
-def _is_demanding(row: Row, service: Service) -> bool:
-    """Return whether a hosted runner may lack what the profile needs."""
-    hosted = row.runner in service.runners.values()
-    return hosted and any(flag.startswith(_NOT_IN_EVERY_RUNNER) for flag in row.cpu_flags)

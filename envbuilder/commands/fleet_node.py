@@ -108,7 +108,12 @@ class _Host(click.ParamType[str]):
     type=_Name(),
     help="Name of this attempt: equal on all nodes, and never used before in this folder.",
 )
-@click.option("--nodes", required=True, type=click.IntRange(2), help="How many take part.")
+@click.option(
+    "--nodes",
+    required=True,
+    type=click.IntRange(2, shares.MOST_RANKS),
+    help="How many take part.",
+)
 @click.option("--node-rank", required=True, type=click.IntRange(0), help="This one's number.")
 @click.option(
     "--node-name",
@@ -159,6 +164,8 @@ def join(
         --node-rank $SLURM_PROCID --master-address n1 --master-port $PORT \\
         --limit 600 --output /shared/run/across.json'
     """
+    if node_rank >= nodes:
+        raise click.UsageError(f"node {node_rank} of {nodes}: they are numbered from 0")
     place = parallel.Place(
         nodes=nodes,
         number=node_rank,
@@ -169,7 +176,6 @@ def join(
         attempt=attempt,
         limit_seconds=limit,
     )
-    parallel.require_place(place)
     outcome = parallel.join(
         place,
         Request(profile=profile, backend=backend),

@@ -205,7 +205,9 @@ def of_report(promise: Promise, job: str, report: model.Report, given: int | Non
     """
     first, warm = report.epoch_seconds
     outcome, detail = _of_report(report)
-    covered = _gpus(report)
+    # Several only if all of them trained together.
+    several = len(report.scaling.devices) if report.scaling else 1
+    covered = 0 if report.device.used == "cpu" else several
     if outcome in PROVEN:
         outcome, detail = _miscounted(promise, given, covered) or (outcome, detail)
     last = report.epochs[-1] if report.epochs else None
@@ -233,13 +235,6 @@ def of_report(promise: Promise, job: str, report: model.Report, given: int | Non
         images = (report.partial, report.dataset.train)
         kind = (entry.profile, entry.backend, entry.framework, entry.device, *images)
     return Judged(entry=entry, kind=kind, first=first, warm=warm)
-
-
-def _gpus(report: model.Report) -> int:
-    """Return how many GPUs a report covers: several only if all of them trained together."""
-    if report.device.used == "cpu":
-        return 0
-    return len(report.scaling.devices) if report.scaling else 1
 
 
 def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outcome, str] | None:

@@ -53,6 +53,8 @@ _GOLDEN = 0.618
 def render(summary: Summary, drift: drifts.Drift | None = None) -> str:
     """Return the page of a run, compared with an earlier one if there is a comparison."""
     script = (resources.templates_dir() / "fleet" / "page.js").read_text(encoding="utf-8")
+    # As a Content Security Policy names it.
+    digest = hashlib.sha256(script.encode()).digest()
     entries = summary.entries
     # The place of a node among all, which the page's links name.
     numbers = {entry.node: number for number, entry in enumerate(entries)}
@@ -85,7 +87,7 @@ def render(summary: Summary, drift: drifts.Drift | None = None) -> str:
             groups=[_group(group) for group in summary.groups],
             together=table.together(summary),
             script=script,
-            script_hash=_source_hash(script),
+            script_hash=f"sha256-{base64.b64encode(digest).decode()}",
         )
     )
     return page
@@ -183,12 +185,6 @@ def _group(group: Group) -> dict[str, object]:
         "note": " · ".join(filter(None, notes)),
         "detail": _detail(group, job=True),
     }
-
-
-def _source_hash(script: str) -> str:
-    """Return a script as a Content Security Policy names it."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"sha256-{digest}"
 
 
 def strips(entries: Sequence[Entry]) -> dict[str, Any]:

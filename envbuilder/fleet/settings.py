@@ -227,7 +227,8 @@ def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
             hint = "Add feature:, gres: or node: to say which nodes it is for."
             yield ["profiles", str(number)], "it applies to no node", hint
     for number, option in enumerate(settings.sbatch):
-        if _is_own(option):
+        name = re.split(r"[= ]", option.removeprefix("--"))[0]
+        if name in _OWN if option.startswith("--") else option[1] in _OWN_LETTERS:
             problem = f"envbuilder itself sets {option.partition('=')[0]}"
             hint = "Leave it out; see `envbuilder fleet verify --help`."
             yield ["sbatch", str(number)], problem, hint
@@ -235,12 +236,6 @@ def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
     if "/" in program and not program.startswith("/"):
         hint = "Jobs start in another folder: begin it with /."
         yield ["command", "0"], f"{program} is not an absolute path", hint
-
-
-def _is_own(option: str) -> bool:
-    if not option.startswith("--"):
-        return option[1] in _OWN_LETTERS
-    return re.split(r"[= ]", option[2:])[0] in _OWN
 
 
 def promised(

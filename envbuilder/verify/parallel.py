@@ -236,14 +236,6 @@ def attempt(run: str, job: str) -> str:
     return f"{run}.{job}"
 
 
-def require_place(place: Place) -> None:
-    """Raise `InvalidError` if so many nodes cannot train together, or this is none of them."""
-    if not 2 <= place.nodes <= shares.MOST_RANKS:
-        raise InvalidError(f"{place.nodes} nodes: 2 to {shares.MOST_RANKS} can train together")
-    if not 0 <= place.number < place.nodes:
-        raise InvalidError(f"node {place.number} of {place.nodes}: they are numbered from 0")
-
-
 def join(
     place: Place,
     request: Request,

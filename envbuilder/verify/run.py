@@ -129,13 +129,6 @@ _STEPS, _LOSS = 10**9, 1e6
 _MOST_SIGNALS = 64
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """A finished verification: the typed parts and the payload's report as received."""
-
-    measured: model.Measured
-    data: dict[str, Any]
-
-
 def new_run_id() -> str:
     """Return a random ID that ties a report to its run: the payload cannot know it beforehand."""
     return secrets.token_hex(16)
@@ -287,16 +280,16 @@ def examine(
             recorded = ("--record", paths[RECORD], "--record-steps", ",".join(map(str, steps)))
             return (*payload_arguments(job, paths), *selection, *recorded, "--run-id", run_id)
 
-        outcome = run_payload(
+        report = run_payload(
             lambda on_line: start(arguments, shared, on_line),
             *(progress, log, run_id, request),
             blind_test.BlindTest(data.quick().test if small else data.test, exchanged["questions"]),
         )
-        if outcome.measured.status != "passed":
-            return outcome.data
+        if report["status"] != "passed":
+            return report
         split = data.train.first(request.train)
         proof = step.prove(exchanged[RECORD], steps, split, request.framework, progress)
-        return _with_proof(outcome.data, proof)
+        return _with_proof(report, proof)
 
 
 def run_payload(
@@ -306,7 +299,7 @@ def run_payload(
     run_id: str,
     request: consistency.Request,
     test: blind_test.BlindTest,
-) -> Outcome:
+) -> dict[str, Any]:
     """Run the payload through `start`, which passes it `run_id`, and return its report.
 
     Raises `VerifyError` if the payload was killed, timed out or ended without a valid report, or if
@@ -320,7 +313,7 @@ def run_payload(
     data = _with_doubts(as_stored(report, hint), measured)
     require_agreement(done, measured.status, hint)
     if measured.status != "passed":
-        return Outcome(measured=measured, data=data)
+        return data
     problem = _incomplete(measured)
     if problem:
         raise VerifyError(f"the payload reported passed {problem}: not to be trusted", hint)
@@ -335,7 +328,7 @@ def run_payload(
         )
     score = test.score()
     blind_test.require(score, measured.epochs[-1].accuracy or 0.0, request.gates)
-    return Outcome(measured=measured, data=_with_score(data, score))
+    return _with_score(data, score)
 
 
 def _passes(measured: model.Measured) -> list[tuple[str, float]]:

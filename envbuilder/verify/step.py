@@ -110,7 +110,9 @@ def prove(
     import numpy
 
     record = _Record(folder, split, framework, numpy)
-    repeated, problems = [], [*_initial(record)]
+    repeated, problems = list[Repeated](), list[str]()
+    if any(part.any() for _, *parts in record.state(0).values() for part in parts):
+        problems.append("Adadelta's averages are not zero before the first step")
     masks: list[tuple[Any, ...]] = []
     with progress.task("repeat steps") as task:
         for done, number in enumerate(numbers, 1):
@@ -157,7 +159,9 @@ def _repeat(record: _Record, number: int) -> tuple[Repeated, str, tuple[Any, ...
         array=closest[1],
         loss_error=_finite(float(loss_error)),
     )
-    return each, _wrong(each, len(near)), _effective(passed, masks)
+    # Where a value is 0 anyway, that hides a mask.
+    effective = (masks[0], passed.pooled > 0), (masks[1], passed.third > 0)
+    return each, _wrong(each, len(near)), effective
 
 
 def _choices(near: Any) -> Iterator[tuple[Any, ...]]:
@@ -207,12 +211,6 @@ def _wrong(each: Repeated, near: int) -> str:
     return ""
 
 
-def _initial(record: _Record) -> Iterator[str]:
-    averages = (part for _, *parts in record.state(0).values() for part in parts)
-    if any(part.any() for part in averages):
-        yield "Adadelta's averages are not zero before the first step"
-
-
 def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
     """Yield what is not random about the orders: each is uncorrelated with the files' and others'.
 
@@ -229,11 +227,6 @@ def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
             if related[first, second] > most:
                 earlier = epochs[first - 1] + 1
                 yield f"epochs {earlier} and {epoch + 1} took images in a similar order"
-
-
-def _effective(passed: Any, masks: tuple[Any, Any]) -> tuple[tuple[Any, Any], ...]:
-    """Return each mask, and where it has an effect: a value that is 0 anyway hides it."""
-    return (masks[0], passed.pooled > 0), (masks[1], passed.third > 0)
 
 
 def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:

@@ -87,7 +87,10 @@ def busy(facts: Contention) -> str:
     waited = facts.cgroup_pressure_seconds
     waited = facts.pressure_seconds if waited is None else waited
     pressure = None if waited is None or _limited(facts) else min(waited / facts.seconds, 1.0)
-    if pressure is not None and pressure >= MOST_WAITING and not _alone(facts):
+    # Nothing was taken from it if others are known to have hardly worked on its CPUs.
+    least = LEAST_OTHER * facts.seconds * facts.cpus
+    alone = facts.other_seconds is not None and facts.other_seconds < least
+    if pressure is not None and pressure >= MOST_WAITING and not alone:
         return f"tasks waited for a CPU {_of_time(pressure)}"
     if facts.threads is None:
         return ""
@@ -116,13 +119,6 @@ def _limited(facts: Contention) -> bool:
     most = min(facts.cpus, facts.quota or facts.cpus)
     throttled = facts.quota is not None and bool(facts.throttled_periods)
     return throttled or (facts.threads is not None and facts.threads > max(1, most))
-
-
-def _alone(facts: Contention) -> bool:
-    """Return whether it is known that others hardly worked on its CPUs."""
-    if facts.other_seconds is None:
-        return False
-    return facts.other_seconds < LEAST_OTHER * facts.seconds * facts.cpus
 
 
 def _of_time(share: float) -> str:

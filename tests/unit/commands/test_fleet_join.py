@@ -127,7 +127,7 @@ def test_what_fails_says_why(
     ("arguments", "reason"),
     [
         (("--backend", "docker"), "training across nodes is not possible with the docker backend"),
-        (("--nodes", "65"), "65 nodes: 2 to 64 can train together"),
+        (("--nodes", "65"), "65 is not in the range 2<=x<=64"),
         (("--node-rank", "2"), "node 2 of 2: they are numbered from 0"),
         (("--nodes", "1"), "1 is not in the range"),
         (("--attempt", "../7"), "is not 1 to 64 letters"),
