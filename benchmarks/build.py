@@ -41,9 +41,7 @@ from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from envbuilder.core import pip, resources
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
-from envbuilder.profiles import lock
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as lockfile, profile as profiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -197,7 +195,7 @@ def redate(name: str, date: str) -> lockfile.Lock:
     return replace(lock, targets=tuple(targets))
 
 
-def wheel(store: Store) -> lock.File:
+def wheel(store: Store) -> lockfile.File:
     """A wheel of a few bytes, in the store."""
     name = EXTRA.replace("-", "_")
     info = f"{name}-1.0.dist-info"
@@ -212,7 +210,7 @@ def wheel(store: Store) -> lock.File:
         for path, text in members.items():
             archive.writestr(zipfile.ZipInfo(path), text)
     content = data.getvalue()
-    made = lock.File(
+    made = lockfile.File(
         kind="wheel",
         name=EXTRA,
         version="1.0",

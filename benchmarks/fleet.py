@@ -27,8 +27,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from envbuilder.core import console, files  # noqa: E402
-from envbuilder.fleet import drift, judge, page  # noqa: E402
-from envbuilder.fleet import folder as folders  # noqa: E402
+from envbuilder.fleet import (  # noqa: E402
+    drift,
+    folder as folders,
+    judge,
+    page,
+)
 from envbuilder.fleet.run import Run  # noqa: E402
 from tests.support import fleets as recorded  # noqa: E402
 from tests.support.browser import Browser  # noqa: E402

@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from build import BASE, forget, names, redate, run
-from build import naive as naive_image
+from build import BASE, forget, naive as naive_image, names, redate, run
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile

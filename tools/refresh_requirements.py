@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import hatchling.build
 
-from envbuilder.core import files as atomic
-from envbuilder.core import uv_program
+from envbuilder.core import files as atomic, uv_program
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import fetch as origins
 from envbuilder.packages.python import indexes

@@ -21,13 +21,11 @@ from envbuilder.bundle.format import (
     order,
     problem,
 )
-from envbuilder.containers.engine import connection
-from envbuilder.containers.engine import images as engine_images
+from envbuilder.containers.engine import connection, images as engine_images
 from envbuilder.containers.oci import archive, reference
 from envbuilder.containers.oci.layout import INDEX, Descriptor, Index, encode
 from envbuilder.containers.registry import base_images
-from envbuilder.core import settings as core_settings
-from envbuilder.core import types
+from envbuilder.core import settings as core_settings, types
 from envbuilder.core.decoding import place
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.files import read_text
@@ -38,9 +36,11 @@ from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.fetch import fetch
 from envbuilder.packages.store import Store, download_room, require_rooms
 from envbuilder.payload.training.dataset import MNIST_SHA256
-from envbuilder.profiles import library as profile_library
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import (
+    library as profile_library,
+    lock as profile_lock,
+    profile as profiles,
+)
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import Profile

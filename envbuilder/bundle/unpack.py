@@ -13,13 +13,11 @@ from msgspec import Struct
 
 from envbuilder.bundle.collect import PROJECT, blobs
 from envbuilder.bundle.format import LARGEST_TEXT, SIGNED_TYPE, TEXTS, Manifest, Reader, opened
-from envbuilder.containers.engine import connection
-from envbuilder.containers.engine import images as engine_images
+from envbuilder.containers.engine import connection, images as engine_images
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layout import JSON_LIMIT, Descriptor, Index, Layout, decode, place
 from envbuilder.containers.registry import base_images
-from envbuilder.core import files, resources, types
-from envbuilder.core import settings as core_settings
+from envbuilder.core import files, resources, settings as core_settings, types
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, require_writable

@@ -13,8 +13,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.locks import compare, conda, resolve
 from envbuilder.locks.entries import Entry, of_project, unused_locks
-from envbuilder.profiles import library
-from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import library, lock as profile_lock
 from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:

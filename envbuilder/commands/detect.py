@@ -13,8 +13,7 @@ from envbuilder.commands.options import json_option, load_settings, root_option,
 from envbuilder.core import console, types
 from envbuilder.core.text import bandwidth
 from envbuilder.core.types import FRAMEWORKS
-from envbuilder.host import assumed, describe, model_fit, probe, system
-from envbuilder.host import record as recorder
+from envbuilder.host import assumed, describe, model_fit, probe, record as recorder, system
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best, grouped, workarounds
 from envbuilder.project import catalog

@@ -16,8 +16,7 @@ from envbuilder.commands import fleet_node, fleet_render
 from envbuilder.commands.options import adding, json_option, load_settings
 from envbuilder.core import console, files, text
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
-from envbuilder.fleet import drift, model, page, planning, slurm, table
-from envbuilder.fleet import folder as folders
+from envbuilder.fleet import drift, folder as folders, model, page, planning, slurm, table
 from envbuilder.fleet.kubernetes import results
 from envbuilder.fleet.run import Run
 from envbuilder.fleet.settings import FILE, FleetSettings, read

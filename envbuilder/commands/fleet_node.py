@@ -15,8 +15,7 @@ from envbuilder.build.request import Request
 from envbuilder.commands.options import environment_option, load_settings, profile_option
 from envbuilder.core import console, files
 from envbuilder.core.errors import VERIFY_FAILED, BuildError
-from envbuilder.fleet import folder as folders
-from envbuilder.fleet import node as examination
+from envbuilder.fleet import folder as folders, node as examination
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS
 from envbuilder.fleet.slurm import given_gpus
 from envbuilder.payload.parallel import shares

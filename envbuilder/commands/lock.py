@@ -17,8 +17,7 @@ from envbuilder.core.text import indented_proof, shown
 from envbuilder.locks import compare, conda, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.python.indexes import canonical
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:

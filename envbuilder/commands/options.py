@@ -12,8 +12,7 @@ import msgspec
 from click.core import ParameterSource
 
 from envbuilder.containers.oci import reference
-from envbuilder.core import decoding, files, process, types
-from envbuilder.core import settings as core_settings
+from envbuilder.core import decoding, files, process, settings as core_settings, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.profiles.backends import BACKENDS, makes_image

@@ -11,11 +11,9 @@ from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import probe
-from envbuilder.profiles import library
-from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import library, lock as profile_lock
 from envbuilder.profiles.fit import judge
-from envbuilder.profiles.profile import canonical, names, search_path
-from envbuilder.profiles.profile import load as load_profile
+from envbuilder.profiles.profile import canonical, load as load_profile, names, search_path
 
 
 @click.group("profiles", invoke_without_command=True, short_help="List profiles, or show one.")

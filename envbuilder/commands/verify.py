@@ -28,8 +28,7 @@ from envbuilder.core.errors import (
     VerifyError,
 )
 from envbuilder.packages import mnist
-from envbuilder.verify import page as report_page
-from envbuilder.verify import parallel, start
+from envbuilder.verify import page as report_page, parallel, start
 from envbuilder.verify.figures import print_verdict
 from envbuilder.verify.report import history, model, speed
 from envbuilder.verify.run import Job, examine, unfinished

@@ -9,8 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from envbuilder.containers.engine.container import Devices, bound, mount
-from envbuilder.containers.engine.container import Volume as Bound
+from envbuilder.containers.engine.container import Devices, Volume as Bound, bound, mount
 from envbuilder.core import decoding, process
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.text import printable

@@ -19,8 +19,7 @@ from typing import Any
 
 from envbuilder.core import resources, text
 from envbuilder.core.text import amount, counted, duration, first, percent, times
-from envbuilder.fleet import drift as drifts
-from envbuilder.fleet import table
+from envbuilder.fleet import drift as drifts, table
 from envbuilder.fleet.judge import LEAST_EQUALS
 from envbuilder.fleet.model import (
     LEFT_OUT,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from envbuilder.core import text
 from envbuilder.core.errors import ToolError
-from envbuilder.fleet import folder as folders
-from envbuilder.fleet import groups, judge, planning
+from envbuilder.fleet import folder as folders, groups, judge, planning
 from envbuilder.fleet.model import Entry, Group, Outcome, Promise, Summary, natural
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm
 

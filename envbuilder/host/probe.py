@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder.host import cpu, engines, memory
-from envbuilder.host import system as system_facts
+from envbuilder.host import cpu, engines, memory, system as system_facts
 from envbuilder.host.gpus import amd, apple, intel, nvidia, pci
 from envbuilder.host.snapshot import Reader, Snapshot, System
 

@@ -13,9 +13,12 @@ from envbuilder.locks import entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.profile import Profile, search_path
-from envbuilder.profiles.profile import load as load_profile
-from envbuilder.profiles.profile import names as profile_names
+from envbuilder.profiles.profile import (
+    Profile,
+    load as load_profile,
+    names as profile_names,
+    search_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

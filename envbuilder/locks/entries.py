@@ -14,9 +14,7 @@ from msgspec.structs import replace
 from envbuilder.core import decoding, files, ownership, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import LOCKS, PROJECT_FILE
-from envbuilder.profiles import library
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profile_files
+from envbuilder.profiles import library, lock as profile_lock, profile as profile_files
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import catalog, environments

@@ -13,8 +13,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import first
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.frameworks import DEFAULT, of_name
-from envbuilder.profiles.profile import load as load_profile
-from envbuilder.profiles.profile import names
+from envbuilder.profiles.profile import load as load_profile, names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,8 +21,7 @@ from envbuilder.core.files import read_text
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import LOCKS, PROJECT_FILE
 from envbuilder.core.text import shown
-from envbuilder.profiles import backends, frameworks
-from envbuilder.profiles import profile as profile_files
+from envbuilder.profiles import backends, frameworks, profile as profile_files
 from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.profiles.library import Library, OtherFrameworkError
 from envbuilder.profiles.profile import Python

@@ -18,8 +18,7 @@ from urllib3.response import HTTPResponse
 
 from envbuilder.build import execute, plan, reproduce, sbom
 from envbuilder.build.image import debian_base, system, wheels
-from envbuilder.bundle import format as bundle_format
-from envbuilder.bundle import unpack
+from envbuilder.bundle import format as bundle_format, unpack
 from envbuilder.containers.oci import archive, layer, reference, rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.layout import INDEX, Layout
@@ -30,14 +29,12 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import model, probe
 from envbuilder.packages import mnist
-from envbuilder.packages.conda import install
-from envbuilder.packages.conda import lock as conda_lock
+from envbuilder.packages.conda import install, lock as conda_lock
 from envbuilder.packages.debian import deb, package, suite
 from envbuilder.packages.python import indexes, upstream, uv, wheel_conflicts
 from envbuilder.packages.store import Store
 from envbuilder.payload.training import dataset
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile
+from envbuilder.profiles import lock as profile_lock, profile
 from envbuilder.profiles.lock import File
 from envbuilder.verify import page
 from envbuilder.verify.report import comparison, history

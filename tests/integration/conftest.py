@@ -27,8 +27,7 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import mnist
 from envbuilder.packages.python import uv
 from tests.conftest import missing
-from tests.support import conda_channel as conda
-from tests.support import conda_packages, conda_project, debian_python
+from tests.support import conda_channel as conda, conda_packages, conda_project, debian_python
 from tests.support.conda_project import Project, lay_little
 from tests.support.projects import lay_profile
 from tests.support.registry_server import Registry

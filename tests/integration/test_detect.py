@@ -16,8 +16,7 @@ import pytest
 
 import envbuilder
 from envbuilder.core import process
-from envbuilder.host import model as host
-from envbuilder.host import probe
+from envbuilder.host import model as host, probe
 
 # Python itself reports these, whoever starts a program and by which module.
 WATCHED = """\

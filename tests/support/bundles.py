@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.bundle import format as form
-from envbuilder.bundle import unpack as unpacking
+from envbuilder.bundle import format as form, unpack as unpacking
 from envbuilder.bundle.format import Manifest, Member, Part
 from envbuilder.core.console import PlainProgress
 from envbuilder.packages.store import Store

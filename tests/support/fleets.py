@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.core.errors import ToolError
-from envbuilder.fleet import folder as folders
-from envbuilder.fleet import judge
+from envbuilder.fleet import folder as folders, judge
 from envbuilder.fleet.model import Detected, Node, Promise
 from envbuilder.fleet.planning import Common, Plan
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm, parse_jobs

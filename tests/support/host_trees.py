@@ -31,9 +31,7 @@ import msgspec
 import yaml
 
 from envbuilder.core import resources
-from envbuilder.host import model as host
-from envbuilder.host import probe, system
-from envbuilder.host import record as recorder
+from envbuilder.host import model as host, probe, record as recorder, system
 from envbuilder.host.record import PLANTED, plant
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.library import Library

@@ -13,10 +13,8 @@ from envbuilder.build.request import Build, Request
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError
-from envbuilder.host import interpreters
-from envbuilder.host import model as host
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.host import interpreters, model as host
+from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:

@@ -10,14 +10,12 @@ import pytest
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Index, Layout, decode
-from envbuilder.containers.registry import blobs
-from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry import blobs, transfer as registry
 from envbuilder.containers.registry.connection import ACCEPT, OK, Connection
 from envbuilder.core import http_transport
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.http_transport import Limits
-from tests.support import image_layouts as images
-from tests.support import registry_fixture as fake_registry
+from tests.support import image_layouts as images, registry_fixture as fake_registry
 from tests.support.registry_fixture import PASSWORD, USER, FakeRegistry
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder.core import resources
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as lockfile, profile as profiles
 from tests.support import make_wheels
 from tests.support.projects import lay_profile
 

@@ -19,8 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.support import slurm_configuration as configuration
-from tests.support import slurm_processes as processes
+from tests.support import slurm_configuration as configuration, slurm_processes as processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

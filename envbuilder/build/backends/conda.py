@@ -34,9 +34,12 @@ from envbuilder.build.plan import Artifact, LinkFiles, Plan, Step, fingerprint, 
 from envbuilder.core import process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import HostError, InvalidError, ToolError
-from envbuilder.packages.conda import activation, records, virtual_packages
-from envbuilder.packages.conda import lock as conda_locks
-from envbuilder.packages.conda import records as prefix_records
+from envbuilder.packages.conda import (
+    activation,
+    lock as conda_locks,
+    records,
+    virtual_packages,
+)
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import Target, lock_digest, select
@@ -257,7 +260,7 @@ class CondaEnvironment(NativeEnvironment):
 
     def owner(self, path: str) -> str:
         """Return the conda package that a path belongs to."""
-        return prefix_records.owner(self.prefix, path)
+        return records.owner(self.prefix, path)
 
 
 def _bash() -> str:

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 
 from envbuilder.build import project_layer, render
 from envbuilder.build.backends import layers
-from envbuilder.build.image import base as image_base
-from envbuilder.build.image import records
+from envbuilder.build.image import base as image_base, records
 from envbuilder.build.image.contents import name_image
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import (

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from envbuilder.build import conventions, project_layer, render
-from envbuilder.build.image import base as image_base
-from envbuilder.build.image import parts
+from envbuilder.build.image import base as image_base, parts
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import (
     Artifact,

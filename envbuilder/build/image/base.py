@@ -32,8 +32,7 @@ if TYPE_CHECKING:
         Layout,
     )
     from envbuilder.host.model import Host
-    from envbuilder.profiles.profile import Base as BaseImage
-    from envbuilder.profiles.profile import Profile
+    from envbuilder.profiles.profile import Base as BaseImage, Profile
 
 LATEST = "latest"
 """Tag of a profile's newest image."""

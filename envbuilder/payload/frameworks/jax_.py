@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from ..interface import Kernel, Observation, Step
-from ..machine import hardware
-from ..machine import threads as thread_counts
+from ..machine import hardware, threads as thread_counts
 from ..machine.device import limited
 from ..machine.facts import installed
 from ..numerics import arithmetic

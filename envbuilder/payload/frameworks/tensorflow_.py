@@ -30,8 +30,7 @@ from typing import (
 )
 
 from ..interface import Census, Kernel, Observation, Step, Tensors
-from ..machine import hardware
-from ..machine import threads as thread_counts
+from ..machine import hardware, threads as thread_counts
 from ..machine.accelerators import ACCELERATORS
 from ..machine.device import NO_KERNEL, first_line, limited, require_nodes, require_undisguised
 from ..numerics import arithmetic, precision
@@ -41,8 +40,7 @@ from .numpy_ import NumpyFramework
 from .tensorflow_job import Batch, Job, Network
 
 if TYPE_CHECKING:
-    from ..numerics.reference import Geometry
-    from ..numerics.reference import Step as Gradients
+    from ..numerics.reference import Geometry, Step as Gradients
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import conda_channel as conda
-from tests.support import conda_packages as packages
+from tests.support import conda_channel as conda, conda_packages as packages
 from tests.support.conda_server import PASSWORD, serve
 
 if TYPE_CHECKING:

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import conda_channel as conda
-from tests.support import conda_packages as packages
-from tests.support.conda_project import CHANNEL, PLATFORMS, VIRTUAL
-from tests.support.conda_project import lay_listed as lay
+from tests.support import conda_channel as conda, conda_packages as packages
+from tests.support.conda_project import CHANNEL, PLATFORMS, VIRTUAL, lay_listed as lay
 from tests.support.conda_server import serve
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from tests.support import conda_channel as conda
-from tests.support import conda_packages as packages
+from tests.support import conda_channel as conda, conda_packages as packages
 from tests.support.conda_project import Project, contents, prefix_of, tree_of
 from tests.support.conda_server import serve
 

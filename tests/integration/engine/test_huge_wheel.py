@@ -17,8 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import resources
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as lockfile, profile as profiles
 from tests.conftest import missing
 from tests.integration.conftest import offer_of
 from tests.support import huge_wheel, index_server

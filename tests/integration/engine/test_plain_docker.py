@@ -23,7 +23,6 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.debian import suite as archives
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
-from envbuilder.profiles import lock
 from envbuilder.profiles import lock as lockfile
 from tests.integration.conftest import Cli, offer_of
 from tests.support import index_server
@@ -71,7 +70,7 @@ def pytorch_index(own: settings.Settings) -> Iterator[str]:
 def build_options(own: settings.Settings) -> list[str]:
     """What a user of this machine says to `docker build`: its mirrors, and whom it trusts."""
     options = []
-    for source in (lock.MAIN, lock.SECURITY):
+    for source in (lockfile.MAIN, lockfile.SECURITY):
         name = f"{source.upper().replace('-', '_')}_MIRROR"
         options += ["--build-arg", f"{name}={archives.roots(source, own)[0]}"]
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.engine.conftest import PODMAN_BASE as BASE
-from tests.integration.engine.conftest import run_podman as call
+from tests.integration.engine.conftest import PODMAN_BASE as BASE, run_podman as call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,8 +23,7 @@ from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import load as load_settings
 from envbuilder.core.types import BUILDERS
 from envbuilder.packages.store import Store
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import File
 from tests.conftest import missing
 from tests.integration.conftest import TINY, Cli

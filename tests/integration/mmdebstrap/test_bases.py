@@ -21,8 +21,7 @@ from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError
-from envbuilder.core.settings import Settings
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.packages import fetch
 from envbuilder.packages.debian import status as base_status
 from envbuilder.packages.store import Store

@@ -17,16 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.core import console, resources
-from envbuilder.core import types as words
+from envbuilder.core import console, resources, types as words
 from envbuilder.core.errors import BuildError
-from envbuilder.core.settings import Settings
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.locks import system_packages
 from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import File, Lock, Target
 from tests.conftest import missing
 from tests.support import debs, make_wheels

@@ -25,8 +25,7 @@ from tests.conftest import missing
 from tests.integration.conftest import lay_tiny, start
 from tests.support import image_files
 from tests.support.arm_host import arm_host
-from tests.support.images import BASE
-from tests.support.images import image as small_image
+from tests.support.images import BASE, image as small_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

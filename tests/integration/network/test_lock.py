@@ -14,10 +14,8 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.python import upstream
 from envbuilder.packages.python.uv import Offer
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
-from tests.support import index_server
-from tests.support import make_wheels as small_wheels
+from envbuilder.profiles import lock as lockfile, profile as profiles
+from tests.support import index_server, make_wheels as small_wheels
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,7 @@ import pytest
 
 from tests.integration.conftest import lay_tiny, locked, start
 from tests.support.arm_host import arm_host
-from tests.support.images import BASE
-from tests.support.images import image as small_image
+from tests.support.images import BASE, image as small_image
 from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:

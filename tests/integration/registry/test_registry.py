@@ -18,9 +18,7 @@ import pytest
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import base_images as bases
-from envbuilder.containers.registry import transfer
-from envbuilder.containers.registry import transfer as client
+from envbuilder.containers.registry import base_images as bases, transfer
 from envbuilder.containers.registry.blobs import PIECE
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import http_transport
@@ -78,9 +76,9 @@ def connect(host: str, name: str = "envbuilder/cpu") -> Connection:
 
 def push(
     host: str, layout: Layout, image: Descriptor, found: Settings, **options: Any
-) -> client.Pushed:
+) -> transfer.Pushed:
     name, tag = options.pop("name", "envbuilder/cpu"), options.pop("tag", "latest")
-    return client.push(
+    return transfer.push(
         connect(host, name), tag, layout, image, found.uploads_dir, SILENT, **options
     )
 
@@ -108,7 +106,7 @@ def test_an_index_keeps_its_digest(
     push(registry.host, layout, index, found)
     for name in ("amd64", "arm64"):
         pulled = Layout.create(tmp_path / name)
-        client.pull(connect(registry.host), index.digest, pulled, f"linux/{name}", SILENT)
+        transfer.pull(connect(registry.host), index.digest, pulled, f"linux/{name}", SILENT)
         assert [d.platform.architecture for d in pulled.images() if d.platform] == [name]
 
 
@@ -281,7 +279,7 @@ def test_a_pull_that_is_cut_goes_on(
     with cutting(registry.host) as proxy:
         proxy.cut_back_after = PIECE
         pulled = Layout.create(tmp_path / "pulled")
-        done = client.pull(connect(proxy.host), image.digest, pulled, "linux/amd64", SILENT)
+        done = transfer.pull(connect(proxy.host), image.digest, pulled, "linux/amd64", SILENT)
         assert proxy.cuts == 1
     assert done == BIG + manifest.config.size  # nothing came twice
 

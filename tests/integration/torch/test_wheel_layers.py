@@ -14,8 +14,7 @@ from envbuilder.containers.oci.layer import compressor
 from envbuilder.containers.oci.layout import Layout
 from tests.conftest import missing
 from tests.support.arm_host import linux_host
-from tests.support.images import BASE
-from tests.support.images import image as small_image
+from tests.support.images import BASE, image as small_image
 
 if TYPE_CHECKING:
     from pathlib import Path

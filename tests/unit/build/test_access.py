@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from envbuilder.build import access
 from envbuilder.build.access import NOTHING, Access
 from envbuilder.containers.engine.container import Port, Volume
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.settings import Settings
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.settings import Settings, load as load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,20 +11,15 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from packageurl import PackageURL
 
 from envbuilder import __version__, cli
-from envbuilder.build import attestations, plan
-from envbuilder.build import payload as pack
-from envbuilder.build.backends import docker
-from envbuilder.build.backends import integrity as seal
-from envbuilder.build.image import base as image_base
-from envbuilder.build.image import contents, debian_base
+from envbuilder.build import attestations, payload as pack, plan
+from envbuilder.build.backends import docker, integrity as seal
+from envbuilder.build.image import base as image_base, contents, debian_base
 from envbuilder.containers.engine import connection
-from envbuilder.core import files as atomic
-from envbuilder.core import resources
+from envbuilder.core import files as atomic, resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.packages.debian import status as base_status

@@ -14,8 +14,7 @@ from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import fetch as origins
 from envbuilder.packages.conda import exports
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as lockfile, profile as profiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from envbuilder.build import attestations, outputs, plan, sbom
 from envbuilder.build.backends import docker, layers
-from envbuilder.build.image import base as image_base
-from envbuilder.build.image import records
+from envbuilder.build.image import base as image_base, records
 from envbuilder.build.outputs import Output
 from envbuilder.build.request import Request
 from envbuilder.containers.engine.interface import LABEL

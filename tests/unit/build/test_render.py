@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 
@@ -29,8 +28,7 @@ from envbuilder.core.project_file import Environment
 from envbuilder.core.resources import MARK
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python.indexes import override
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
 from tests.support.tools import tools
 

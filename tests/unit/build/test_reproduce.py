@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from envbuilder.build import pipeline, project_layer, reproduce
@@ -32,8 +31,7 @@ from envbuilder.core import settings as core_settings
 from envbuilder.core.archives import Tar
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.settings import Settings
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
 from tests.support.engines import FakeEngine

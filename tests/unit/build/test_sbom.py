@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from packageurl import PackageURL
 
 from envbuilder.build import attestations, plan, sbom

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder.bundle import collect
-from envbuilder.bundle import format as form
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.bundle import collect, format as form
+from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.library import Library
 from tests.support.bundles import PARENT, PROFILE, QUIET, made_of, part, small_lock
 

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.bundle import collect
-from envbuilder.bundle import format as form
-from envbuilder.bundle import self_wheel as own
-from envbuilder.bundle import unpack as unpacking
+from envbuilder.bundle import collect, format as form, self_wheel as own, unpack as unpacking
 from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
@@ -22,11 +19,9 @@ from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
-from envbuilder.profiles import lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock, profile as profiles
 from envbuilder.profiles.library import LOCK_TYPE, Library
-from envbuilder.signatures import envelope
-from envbuilder.signatures import statement as statements
+from envbuilder.signatures import envelope, statement as statements
 from tests.support import signing
 from tests.support.bundles import QUIET, WHEEL, made_of, part, sha, unpack
 from tests.support.tools import tools

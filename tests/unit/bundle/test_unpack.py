@@ -15,26 +15,20 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.bundle import collect
-from envbuilder.bundle import format as form
-from envbuilder.bundle import unpack as unpacking
+from envbuilder.bundle import collect, format as form, unpack as unpacking
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
-from envbuilder.core.settings import Configuration, Signatures
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.settings import Configuration, Signatures, load as load_settings
 from envbuilder.packages import store
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.store import Store
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.library import Library
 from envbuilder.project import catalog
-from tests.support import absence, signing
-from tests.support import image_layouts as made
+from tests.support import absence, image_layouts as made, signing
 from tests.support.bundles import (
     PARENT,
     PROFILE,
@@ -291,11 +285,11 @@ def second(settings: Settings, **changes: Any) -> tuple[Part, ...]:
     """The profile `other` and its lock, which has the files of `tiny`'s targets."""
     folder = settings.config_dir / "profiles"
     (folder / "other.yaml").write_text(PROFILE)
-    lock = lockfile.load(folder / "locks" / "tiny.json")
+    lock = profile_lock.load(folder / "locks" / "tiny.json")
     lock = msgspec.structs.replace(lock, profile="other", **changes)
     other = profiles.load("other", [folder])
-    lock = msgspec.structs.replace(lock, inputs=lockfile.inputs_digest(other))
-    text = lockfile.dump(lock).encode()
+    lock = msgspec.structs.replace(lock, inputs=profile_lock.inputs_digest(other))
+    text = profile_lock.dump(lock).encode()
     return (
         part("profiles/other.yaml", PROFILE.encode(), "profile"),
         part("locks/other.json", text, "lock"),

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from envbuilder.ci.matrix import LockedProfile, Omission, Row, Selection, rows
 from envbuilder.ci.workflow import SERVICES
 from envbuilder.core import resources, types
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from tests.support.conda_locks import lock_of_python
 
 FOLDERS = (resources.profiles_dir(),)

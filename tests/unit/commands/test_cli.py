@@ -22,8 +22,7 @@ from envbuilder.core.errors import (
     ToolError,
     VerifyError,
 )
-from envbuilder.host import model as host
-from envbuilder.host import probe
+from envbuilder.host import model as host, probe
 from envbuilder.verify import start
 from tests.support.command_line import run
 

@@ -10,8 +10,7 @@ from click.testing import CliRunner, Result
 
 from envbuilder import cli
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.fleet import folder as folders
-from envbuilder.fleet import groups, slurm
+from envbuilder.fleet import folder as folders, groups, slurm
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary
 

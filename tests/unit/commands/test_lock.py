@@ -14,14 +14,12 @@ from msgspec.structs import replace
 from envbuilder.commands import lock as locks
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.settings import Settings
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.locks import conda, resolve
 from envbuilder.locks.entries import Entry
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda.lock import Lock as CondaLock
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.profile import load as load_profile
 from tests.support.command_line import run
 from tests.support.tools import tools

@@ -30,8 +30,7 @@ from envbuilder.host import interpreters, probe
 from envbuilder.packages import fetch, store
 from envbuilder.packages.debian import deb
 from envbuilder.packages.python import wheel_conflicts
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.project import catalog
 from tests.support import images, signing
 from tests.support.engines import FakeEngine

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from envbuilder.core import files, process
-from envbuilder.core.settings import Settings
-from envbuilder.core.settings import load as load_settings
-from envbuilder.host import model as host
-from envbuilder.host import probe
+from envbuilder.core.settings import Settings, load as load_settings
+from envbuilder.host import model as host, probe
 from envbuilder.verify import page
 from envbuilder.verify.report import history
 from tests.support import command_line

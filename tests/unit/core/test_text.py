@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core import text
 from envbuilder.core.errors import EnvbuilderError

@@ -6,8 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.doctor import accelerators, diagnosis
 from envbuilder.host import drivers

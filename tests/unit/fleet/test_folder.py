@@ -11,8 +11,7 @@ import pytest
 
 from envbuilder.core import decoding, ownership
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet import folder as folders
-from envbuilder.fleet import judge
+from envbuilder.fleet import folder as folders, judge
 from envbuilder.fleet.model import Group
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary, unreported

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.host import assumed as target
-from envbuilder.host import model as host
-from envbuilder.host import probe
+from envbuilder.host import assumed as target, model as host, probe
 from envbuilder.host.model import Host
 from envbuilder.profiles.choice import choose_best
 from tests.support import host_trees

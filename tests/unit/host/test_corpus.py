@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from envbuilder.core import resources
 from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.surroundings import Around
-from envbuilder.host import describe as facts
-from envbuilder.host import model as host
-from envbuilder.host import model_fit, probe, snapshot, tables
+from envbuilder.host import describe as facts, model as host, model_fit, probe, snapshot, tables
 from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best

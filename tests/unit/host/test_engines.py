@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError

@@ -10,11 +10,9 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from envbuilder.host import memory, probe
-from envbuilder.host import model as host
+from envbuilder.host import memory, model as host, probe
 from envbuilder.host.memory import Slot
 from envbuilder.host.snapshot import Snapshot
 

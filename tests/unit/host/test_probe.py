@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError
-from envbuilder.host import model as host
-from envbuilder.host import probe, snapshot, system, tables, text
+from envbuilder.host import model as host, probe, snapshot, system, tables, text
 from envbuilder.host.model import Host
 from tests.support import host_trees
 

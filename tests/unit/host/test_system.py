@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from envbuilder.host import model as host
-from envbuilder.host import probe, system
+from envbuilder.host import model as host, probe, system
 from envbuilder.host.snapshot import Reader, Snapshot
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from envbuilder.core import resources
 from envbuilder.locks import compare, target_wheels
 from envbuilder.packages.python.uv import Found, Uv
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.lock import File, Target
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import conda
-from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.packages.conda import solve
+from envbuilder.packages.conda import lock as conda_lock, solve
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
@@ -17,13 +16,11 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
-from envbuilder.packages.python import upstream, uv
-from envbuilder.packages.python import uv as uv_compile
+from envbuilder.packages.python import upstream, uv as uv_compile
 from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File
-from envbuilder.profiles.profile import Python, Tools
-from envbuilder.profiles.profile import load as load_profile
+from envbuilder.profiles.profile import Python, Tools, load as load_profile
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
@@ -627,13 +624,13 @@ def test_the_wheel_pip_would_take() -> None:
         '{ url = "https://i/x-1-cp311-cp311-musllinux_1_1_x86_64.whl", hashes = {} },\n'
         '{ name = "x-1-cp311-abi3-manylinux_2_17_x86_64.whl", url = "u", size = 5 },\n]\n'
     )
-    (found,) = uv.parse_pylock(text, "linux/amd64", "3.11")
+    (found,) = uv_compile.parse_pylock(text, "linux/amd64", "3.11")
     assert (found.file, found.size) == ("x-1-cp311-abi3-manylinux_2_17_x86_64.whl", 5)
-    (found,) = uv.parse_pylock(text, "linux/arm64", "3.11")
+    (found,) = uv_compile.parse_pylock(text, "linux/arm64", "3.11")
     assert (found.file, found.sha256) == ("x-1-py3-none-any.whl", "1")
     only = text.replace("py3-none-any", "cp39-cp39-win_amd64")
     with pytest.raises(BuildError, match="x: no matching wheel"):
-        uv.parse_pylock(only, "macos/arm64", "3.11")
+        uv_compile.parse_pylock(only, "macos/arm64", "3.11")
 
 
 @pytest.mark.parametrize(
@@ -649,7 +646,7 @@ def test_the_wheel_pip_would_take() -> None:
 )
 def test_tags_that_fit(platform: Any, tag: str) -> None:
     text = package("x", "1", f"https://i/x-1-{tag}.whl")
-    assert uv.parse_pylock(text, platform, "3.12")
+    assert uv_compile.parse_pylock(text, platform, "3.12")
 
 
 @pytest.mark.parametrize(
@@ -663,14 +660,14 @@ def test_tags_that_fit(platform: Any, tag: str) -> None:
 )
 def test_tags_that_do_not_fit(platform: Any, tag: str) -> None:
     with pytest.raises(BuildError):
-        uv.parse_pylock(package("x", "1", f"https://i/x-1-{tag}.whl"), platform, "3.12")
+        uv_compile.parse_pylock(package("x", "1", f"https://i/x-1-{tag}.whl"), platform, "3.12")
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_a_pylock_or_a_clear_error(text: str) -> None:
     for start in ("", "[[packages]]\n", 'packages = [{name = "x", version = "1", wheels = [{'):
         try:
-            uv.parse_pylock(start + text, "linux/amd64", "3.11")
+            uv_compile.parse_pylock(start + text, "linux/amd64", "3.11")
         except BuildError:
             continue
 
@@ -679,5 +676,5 @@ def test_any_text_is_a_pylock_or_a_clear_error(text: str) -> None:
 def test_preferences_are_valid_toml(pins: dict[str, str]) -> None:
     import tomllib
 
-    found = tomllib.loads(uv.preferences(pins))["packages"]
+    found = tomllib.loads(uv_compile.preferences(pins))["packages"]
     assert {p["name"]: p["version"] for p in found} == pins

@@ -16,8 +16,7 @@ from envbuilder.packages.debian.package import Package
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock, LockedBase, Target
-from envbuilder.profiles.profile import Base, DebianBase
-from envbuilder.profiles.profile import load as load_profile
+from envbuilder.profiles.profile import Base, DebianBase, load as load_profile
 from tests.support.tools import tools
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from envbuilder.core.project_file import Definition
 from envbuilder.core.settings import Configuration, Settings, Signatures
 from envbuilder.locks import resolve
 from envbuilder.notebooks import kernels, server
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from tools import refresh_requirements
 
 CHOICE = kernels.Choice(project=Path("/project"), environment="default", request=Request())

@@ -16,7 +16,6 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
 from envbuilder.core.http_transport import Limits
 from envbuilder.packages import fetch
-from envbuilder.packages import fetch as origins
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, Target
 from tests.support import faulty_server
@@ -115,7 +114,7 @@ def located(
     """uv would find the file at this server; retries do not sleep."""
     urls = {NAME: server.url}
     monkeypatch.setattr(fetch, "_ask_uv", lambda *args: urls)
-    monkeypatch.setattr(origins, "find_links", lambda: (tmp_path / "links",))
+    monkeypatch.setattr(fetch, "find_links", lambda: (tmp_path / "links",))
     monkeypatch.setattr(http_transport.Session, "pause", lambda self, seconds: None)
     return urls
 
@@ -190,7 +189,7 @@ def test_the_next_folder_of_find_links_may_have_it(
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
     monkeypatch.setattr(fetch, "file_sha256", sha256)
-    monkeypatch.setattr(origins, "find_links", lambda: folders)
+    monkeypatch.setattr(fetch, "find_links", lambda: folders)
     monkeypatch.setattr(fetch, "_locate", lambda *args: pytest.fail("an index was asked"))
     assert run(found, wheel()) == 1
     assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
@@ -307,7 +306,7 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
         return answered(answer)(argv, **options)
 
     monkeypatch.setattr(process, "run", fake)
-    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {"UV_INDEX": "https://x"})
+    monkeypatch.setattr(fetch, "uv_variables", lambda source, settings: {"UV_INDEX": "https://x"})
     urls = fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found)
     assert urls == {NAME: f"https://files.example/x/{NAME}"}
     assert seen["pins"] == f"tiny==1.0 --hash=sha256:{wheel().sha256}\n"
@@ -334,7 +333,7 @@ def test_an_escaped_plus_in_a_url_is_one(found: Settings, monkeypatch: pytest.Mo
     url = f"https://files.example/x/{name.replace('+', '%2B')}#sha256=0"
     answer = f'[[packages]]\nname = "torch"\nwheels = [{{ url = "{url}" }}]\n'
     monkeypatch.setattr(process, "run", answered(answer))
-    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
+    monkeypatch.setattr(fetch, "uv_variables", lambda source, settings: {})
     assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == {name: url}
 
 
@@ -348,7 +347,7 @@ def test_what_uv_does_not_find_is_named_with_the_reason(
     printed = "error: x\n  cause: Failed to fetch: https://h.example/a\n  cause: Connection refused"
     done = process.Completed(argv=(), returncode=2, stdout="", stderr=printed, seconds=0.1)
     monkeypatch.setattr(process, "run", lambda *args, **options: done)
-    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
+    monkeypatch.setattr(fetch, "uv_variables", lambda source, settings: {})
     files = [msgspec.structs.replace(wheel(), name=f"p{n}") for n in range(count)]
     with pytest.raises(BuildError) as caught:
         fetch._ask_uv("linux/amd64", "3.11", "default", files, found)
@@ -363,7 +362,7 @@ def test_a_package_without_wheels_has_no_url(
     monkeypatch.undo()
     answer = '[[packages]]\nname = "tiny"\n'
     monkeypatch.setattr(process, "run", answered(answer))
-    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
+    monkeypatch.setattr(fetch, "uv_variables", lambda source, settings: {})
     assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == {}
 
 

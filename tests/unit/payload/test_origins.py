@@ -4,8 +4,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.payload import origins
 from envbuilder.payload.origins import Library, Loaded

@@ -14,8 +14,7 @@ from envbuilder.profiles import accelerators
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.needs import Needs, worst
-from envbuilder.profiles.profile import Requires
-from envbuilder.profiles.profile import load as load_profile
+from envbuilder.profiles.profile import Requires, load as load_profile
 from tests.support.broken_hosts import RAPHAEL, changed
 from tests.support.host_trees import PROFILES, profile
 

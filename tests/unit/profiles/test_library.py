@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import library
-from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import library, lock as profile_lock
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import load as load_profile
 from envbuilder.signatures import statement as statements

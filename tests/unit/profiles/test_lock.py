@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
-from envbuilder.profiles.profile import DebianBase
-from envbuilder.profiles.profile import load as load_profile
+from envbuilder.profiles.profile import DebianBase, load as load_profile
 from tests.support import absence
 from tests.support.tools import tools
 

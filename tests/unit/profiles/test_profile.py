@@ -6,15 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks import resolve
 from envbuilder.packages.python import indexes, upstream
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:

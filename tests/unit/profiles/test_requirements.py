@@ -6,15 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from packaging.utils import canonicalize_name
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
-from envbuilder.profiles import requirements
+from envbuilder.profiles import lock as profile_lock, profile as profiles, requirements
 
 if TYPE_CHECKING:
     from pathlib import Path

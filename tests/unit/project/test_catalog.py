@@ -11,8 +11,7 @@ from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Definition, Environment
 from envbuilder.core.settings import load as load_settings
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.project import catalog
 from envbuilder.project.catalog import adapt, framework_of

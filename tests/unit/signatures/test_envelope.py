@@ -8,8 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.signatures import envelope as envelopes

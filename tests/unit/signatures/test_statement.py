@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError, SignatureError
-from envbuilder.signatures import envelope as envelopes
-from envbuilder.signatures import statement
-from envbuilder.signatures import statement as statements
+from envbuilder.signatures import envelope as envelopes, statement as statements
 from envbuilder.signatures.envelope import (
     ChangedPayloadError,
     OtherSubjectError,
@@ -163,18 +161,18 @@ STATEMENT = statements.make([Subject(name="it", digest=DIGEST)], KIND, {})
 
 
 def require(files: list[Path], *trusted: PrivateKey) -> statements.Signed:
-    return statement.require("it", files, [k.public for k in trusted], KIND, DIGEST)[1]
+    return statements.require("it", files, [k.public for k in trusted], KIND, DIGEST)[1]
 
 
 def test_one_line_that_several_keys_sign(key: PrivateKey, tmp_path: Path) -> None:
     path = tmp_path / "it.intoto.jsonl"
-    assert statement.path_beside(tmp_path / "it") == path
-    statement.write_file(path, STATEMENT, key)
+    assert statements.path_beside(tmp_path / "it") == path
+    statements.write_file(path, STATEMENT, key)
     before = path.read_bytes()
-    statement.write_file(path, STATEMENT, key)
+    statements.write_file(path, STATEMENT, key)
     assert path.read_bytes() == before  # signed already
     other = signing.read_key(signing.lay_key(tmp_path / "other.pem", "ed25519"))
-    statement.write_file(path, STATEMENT, other)
+    statements.write_file(path, STATEMENT, other)
     assert path.read_bytes().count(b"\n") == 1
     assert len(json.loads(path.read_bytes())["signatures"]) == 2
     assert require([path], key).keyid == key.public.id
@@ -188,20 +186,22 @@ def test_nothing_is_replaced_that_is_no_signature_file(
     path = tmp_path / "it.intoto.jsonl"
     path.write_text(content)
     with pytest.raises(InvalidError, match="exists, and is no signature file") as refused:
-        statement.write_file(path, STATEMENT, key)
+        statements.write_file(path, STATEMENT, key)
     assert "--output" in refused.value.hint
     assert path.read_text() == content
 
 
 def test_lines_of_other_tools_are_read(key: PrivateKey, tmp_path: Path) -> None:
     first, second, path = (tmp_path / f"{n}.intoto.jsonl" for n in (1, 2, 3))
-    statement.write_file(first, statements.make([Subject(digest={"a": "b"})], "urn:other", {}), key)
-    statement.write_file(second, STATEMENT, key)
+    statements.write_file(
+        first, statements.make([Subject(digest={"a": "b"})], "urn:other", {}), key
+    )
+    statements.write_file(second, STATEMENT, key)
     spaced = json.dumps(json.loads(second.read_bytes())).encode()  # blanks after commas, as others
     path.write_bytes(first.read_bytes() + b"\n" + spaced)
     assert require([path], key).type == KIND
     path.write_bytes(second.read_bytes() * 16)
-    assert len(statement.read_file(path)) == 16
+    assert len(statements.read_file(path)) == 16
     path.write_bytes(second.read_bytes() * 17)
     with pytest.raises(InvalidError, match="16 envelopes"):
         require([path], key)
@@ -229,7 +229,7 @@ def test_files_that_are_damaged_or_too_large(key: PrivateKey, tmp_path: Path) ->
     with pytest.raises(InvalidError, match="cannot be read"):
         require([tmp_path], key)
     with pytest.raises(BuildError, match="cannot be written"):
-        statement.write_file(path / "x", STATEMENT, key)
+        statements.write_file(path / "x", STATEMENT, key)
 
 
 OTHER = {"sha256": "b" * 64}

@@ -8,8 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import mnist

@@ -23,8 +23,7 @@ from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Host
 from envbuilder.payload import start as payload_start
 from envbuilder.payload.machine import threads
-from envbuilder.profiles import lock as locks
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as locks, profile as profiles
 from envbuilder.verify import start
 
 

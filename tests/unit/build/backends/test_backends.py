@@ -10,11 +10,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import payload as pack
-from envbuilder.build import plan
+from envbuilder.build import payload as pack, plan
 from envbuilder.build.backends import container, devices, docker, integrity, venv
-from envbuilder.build.image import base as image_base
-from envbuilder.build.image import records
+from envbuilder.build.image import base as image_base, records
 from envbuilder.build.request import Request
 from envbuilder.containers.engine.container import Devices
 from envbuilder.containers.engine.interface import BuildCommand, Image
@@ -24,8 +22,7 @@ from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.host.interpreters import Interpreter
 from envbuilder.host.model import Host
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as lockfile, profile as profiles
 from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.pipeline import a_build

@@ -20,11 +20,15 @@ from envbuilder.build.request import Request
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host.model import Cpu, Gpu, Host
-from envbuilder.packages.conda import activation, install, steps, virtual_packages
-from envbuilder.packages.conda import lock as conda_lockfile
-from envbuilder.packages.conda import records as prefix_records
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.packages.conda import (
+    activation,
+    install,
+    lock as conda_lockfile,
+    records as prefix_records,
+    steps,
+    virtual_packages,
+)
+from envbuilder.profiles import lock as lockfile, profile as profiles
 from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:

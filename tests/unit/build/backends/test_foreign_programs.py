@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.build.access import Access
-from envbuilder.build.backends import foreign_programs as foreign
-from envbuilder.build.backends import venv
+from envbuilder.build.backends import foreign_programs as foreign, venv
 from envbuilder.build.backends.venv import NativeEnvironment
 from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError, ToolError

@@ -11,8 +11,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from envbuilder.build.backends import integrity
 from envbuilder.build.backends.integrity import Difference, Entry

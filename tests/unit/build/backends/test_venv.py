@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.build.backends import venv
-from envbuilder.core.settings import Settings
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.settings import Settings, load as load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

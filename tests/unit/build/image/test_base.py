@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from envbuilder.build import execute, pipeline, plan
 from envbuilder.build.backends import docker, layers
-from envbuilder.build.image import base
 from envbuilder.build.image import base as image_base
 from envbuilder.build.outputs import Output
 from envbuilder.build.project_layer import ProjectLayer
@@ -26,9 +25,7 @@ from envbuilder.core import console, resources
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.core.project_file import Definition
 from envbuilder.packages import fetch
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import BASE, image
 from tests.support.pipeline import a_build
@@ -65,7 +62,7 @@ def test_a_base_in_the_engine_is_asked_for_once(
 ) -> None:
     requests, look = list[str](), engine.image
     monkeypatch.setattr(engine, "image", lambda name: requests.append(name) or look(name))
-    chosen = base.find(TARGET, engine, Request(base_image=ref), found, scripts=False)
+    chosen = image_base.find(TARGET, engine, Request(base_image=ref), found, scripts=False)
     assert (chosen.ref, chosen.identity, chosen.folder) == (ref, DIGEST, "/layout")
     assert engine.done == ([f"pull {ref} for {TARGET.platform}"] if pulled else [])
     assert requests == [ref] * (2 if pulled else 1)
@@ -75,7 +72,7 @@ def test_a_locked_base_that_the_engine_lacks_is_no_request_in_a_dry_run(
     engine: FakeEngine, found: Settings
 ) -> None:
     request = replace(Request(), dry_run=True)
-    assert base.find(TARGET, engine, request, found, scripts=False).folder == ""
+    assert image_base.find(TARGET, engine, request, found, scripts=False).folder == ""
     assert engine.done == []
 
 
@@ -100,7 +97,7 @@ def test_images_of_a_project_have_its_name(
             found, project=Path(above, folder), environment=environment, definition=Definition()
         )
         build = a_build(found, profile, request=Request(tag="me/x:1"))
-        return base.names(replace(build, settings=settings), TARGET, "ab" * 32, None)
+        return image_base.names(replace(build, settings=settings), TARGET, "ab" * 32, None)
 
     first, latest, tag = names("/a")
     assert re.fullmatch(rf"envbuilder/{expected}/cpu:py3\.11-(ab){{6}}", first)
@@ -115,7 +112,7 @@ def test_images_of_no_project_have_the_name_of_their_profile(found: Settings) ->
     profile = profiles.load("cpu", (resources.profiles_dir(),))
     for project in (None, Path("/a/app")):  # its envbuilder.yaml only holds configuration
         build = a_build(replace(found, project=project), profile)
-        names = base.names(build, TARGET, "ab" * 32, PROJECT)
+        names = image_base.names(build, TARGET, "ab" * 32, PROJECT)
         assert names == ("envbuilder/cpu:py3.11-abababababab", "envbuilder/cpu:project")
 
 
@@ -126,7 +123,7 @@ IMAGE = Image(id="sha256:" + "a" * 64, tags=("base:1",), labels={})
 
 def parts(found: Settings, name: str, python: str, **request: Any) -> tuple[Build, Target]:
     asked = a_build(found, name, request=Request(**request))
-    return asked, lockfile.select(asked.lock, "linux/amd64", python)
+    return asked, profile_lock.select(asked.lock, "linux/amd64", python)
 
 
 def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Plan:
@@ -140,7 +137,7 @@ def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Pla
 def on_engine(found: Settings, build: BuildCommand, name: str, python: str) -> plan.Plan:
     """A plan of the engine's own builder on an image that the engine has."""
     return docker.plan(
-        *parts(found, name, python), base.Base(ref="base:1", identity=IMAGE.id), build
+        *parts(found, name, python), image_base.Base(ref="base:1", identity=IMAGE.id), build
     )
 
 

@@ -10,8 +10,7 @@ from envbuilder.build import execute
 from envbuilder.containers.engine import connection
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.host import interpreters, probe
-from envbuilder.host import model as host
+from envbuilder.host import interpreters, model as host, probe
 from envbuilder.packages import fetch
 from tests.support.pipeline import PLAIN, PYTHON, Said
 

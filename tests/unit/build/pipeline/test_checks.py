@@ -16,8 +16,7 @@ from envbuilder.build.request import Request
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings, Signatures
-from envbuilder.host import model as host
-from envbuilder.host import probe
+from envbuilder.host import model as host, probe
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles import library
 from envbuilder.signatures import statement as statements

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Member

@@ -9,19 +9,16 @@ from urllib.parse import parse_qs
 
 import pytest
 import requests
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import auth
-from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry import auth, transfer as registry
 from envbuilder.containers.registry.auth import Challenge, Credential, DeniedError, Login
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
-from tests.support import image_layouts as images
-from tests.support import registry_fixture as fake_registry
+from tests.support import image_layouts as images, registry_fixture as fake_registry
 from tests.support.registry_fixture import TOKEN, FakeRegistry
 from tests.support.registry_requests import (
     BIG,

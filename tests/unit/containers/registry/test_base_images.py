@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import base_images as bases
-from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry import base_images as bases, transfer as registry
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
 from tests.support import image_layouts as images

@@ -20,7 +20,6 @@ from envbuilder.containers.oci.layout import (
     encode,
 )
 from envbuilder.containers.registry import blobs, transfer
-from envbuilder.containers.registry import transfer as registry
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import http
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
@@ -103,10 +102,10 @@ def test_a_platform_that_is_not_there(
     push(server, source, index, found, "index")
     layout = Layout.create(tmp_path / "b")
     with pytest.raises(InvalidError, match="no images for macos/arm64") as caught:
-        registry.pull(connect(server), "index", layout, "macos/arm64", SILENT)
+        transfer.pull(connect(server), "index", layout, "macos/arm64", SILENT)
     assert "linux/amd64, linux/arm64" in caught.value.hint
     with pytest.raises(InvalidError, match="is for linux/amd64, not for linux/arm64"):
-        registry.pull(connect(server), there.digest, layout, "linux/arm64", SILENT)
+        transfer.pull(connect(server), there.digest, layout, "linux/arm64", SILENT)
     assert layout.index().manifests == ()
 
 
@@ -290,7 +289,7 @@ def test_the_first_failure_stops_the_other_transfers(
     made = connect(server)
     started = time.monotonic()
     with pytest.raises(BuildError, match=rf"{config.digest}: HTTP 403"):
-        registry.pull(made, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
+        transfer.pull(made, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
     assert time.monotonic() - started < 10
     with pytest.raises(BuildError, match="does not answer"):
         made.ask("GET", made.url("x"), "later", accept=(404,))
@@ -301,7 +300,7 @@ def test_the_first_failure_stops_the_other_transfers(
 )
 def test_plain_http_is_what_the_user_configured(found: Settings, host: str, scheme: str) -> None:
     options = replace(found, configuration=Configuration(plain_http=("lab.example:5000",)))
-    made = registry.connect(reference.parse(f"{host}/a"), options)
+    made = transfer.connect(reference.parse(f"{host}/a"), options)
     assert made.url("x") == f"{scheme}://{host}/v2/a/x"
 
 

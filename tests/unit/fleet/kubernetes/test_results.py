@@ -6,13 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet.kubernetes import render as rendering
-from envbuilder.fleet.kubernetes import results
+from envbuilder.fleet.kubernetes import render as rendering, results
 from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Group, Summary
 from envbuilder.fleet.settings import Claim, FleetSettings, KubernetesSettings
 from envbuilder.payload.report import UNREPEATED

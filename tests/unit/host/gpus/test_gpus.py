@@ -4,11 +4,9 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from envbuilder.host import model as host
-from envbuilder.host import probe, snapshot, system
+from envbuilder.host import model as host, probe, snapshot, system
 from envbuilder.host.gpus import apple, intel, pci
 from envbuilder.host.model import Gpu, Link
 from tests.support import host_trees

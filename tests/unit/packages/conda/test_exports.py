@@ -17,11 +17,9 @@ from envbuilder.build import render
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import fetch as origins
-from envbuilder.packages.conda import exports, records
-from envbuilder.packages.conda import lock as conda_lockfile
+from envbuilder.packages.conda import exports, lock as conda_lockfile, records
 from envbuilder.packages.conda.lock import Lock, Package, Target
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as lockfile, profile as profiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.packages.conda import install, records
 from envbuilder.packages.conda.lock import Package
 from envbuilder.packages.conda.steps import InstallConda, Rehome
-from tests.support import conda_channel as conda
-from tests.support import conda_packages as packages
+from tests.support import conda_channel as conda, conda_packages as packages
 
 rattler = pytest.importorskip("rattler")
 zstandard = pytest.importorskip("zstandard")

@@ -6,12 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from envbuilder.core import resources
-from envbuilder.core import types as words
+from envbuilder.core import resources, types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.conda import lock as lockfile
 from envbuilder.packages.conda.lock import Lock, Package, Target

@@ -11,7 +11,6 @@ import pytest
 
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.packages.conda import records
-from envbuilder.packages.conda import records as prefixes
 from envbuilder.packages.conda.lock import Package
 from envbuilder.packages.conda.records import Installed
 
@@ -95,11 +94,11 @@ def lay(prefix: Path, name: str, content: str | bytes) -> Path:
 
 
 def test_records_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
-    assert prefixes.read(tmp_path) == []
+    assert records.read(tmp_path) == []
     for name in ("b", "a"):
         lay(tmp_path, f"{name}-1.0-0.json", json.dumps({"name": name}))
     lay(tmp_path, "history", "no record")
-    assert [(i.file, i.name) for i in prefixes.read(tmp_path)] == [
+    assert [(i.file, i.name) for i in records.read(tmp_path)] == [
         ("a-1.0-0.json", "a"),
         ("b-1.0-0.json", "b"),
     ]
@@ -120,7 +119,7 @@ def test_records_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_is_named(content: bytes, reason: str, tmp_path: Path) -> None:
     path = lay(tmp_path, "a.json", content)
     with pytest.raises(BuildError) as raised:
-        prefixes.read(tmp_path)
+        records.read(tmp_path)
     assert raised.value.message.startswith(f"{path}: {reason}")
     assert len(raised.value.message) < len(str(path)) + 200
 
@@ -179,13 +178,13 @@ def test_only_different_content_at_one_path_clashes(
 ) -> None:
     place(tmp_path, first, second)
     expected = None if same else ("share/x", "a", "b")
-    assert prefixes.clash(clashing("a"), tmp_path) == expected
+    assert records.clash(clashing("a"), tmp_path) == expected
 
 
 def test_a_clash_with_nobody_is_one_with_another(tmp_path: Path) -> None:
     place(tmp_path, "one", "other")
-    assert prefixes.clash(clashing(), tmp_path) == ("share/x", "another", "b")
-    assert prefixes.clash([installed("a", {"_path": "share/x"})], tmp_path) is None
+    assert records.clash(clashing(), tmp_path) == ("share/x", "another", "b")
+    assert records.clash([installed("a", {"_path": "share/x"})], tmp_path) is None
 
 
 # --- what names the prefix, and what is not run
@@ -201,7 +200,7 @@ def test_files_that_name_the_prefix_and_their_records_differ_from_host_to_host()
         installed("plain", {"_path": "share/other", "path_type": "softlink"}),
         installed("tool", {"_path": "bin/tool", "path_type": "unix_python_entry_point"}),
     ]
-    assert list(prefixes.placed(packages)) == [
+    assert list(records.placed(packages)) == [
         "etc/placed.conf",
         "conda-meta/placed-1.0-0.json",
         "bin/tool",
@@ -216,7 +215,7 @@ def test_packages_with_a_script_of_their_own_are_named() -> None:
         installed("c", {"_path": "share/c"}, {"_path": "bin/.c-post-link.sh"}),
         installed("d"),
     ]
-    assert list(prefixes.scripted(packages)) == ["a", "c"]
+    assert list(records.scripted(packages)) == ["a", "c"]
 
 
 # --- what conda reads
@@ -236,8 +235,8 @@ def test_a_record_names_public_urls_and_nothing_of_the_build(tmp_path: Path) -> 
     packages = [installed("numerik", **old), installed("tool", version="2")]
     (tmp_path / "conda-meta").mkdir()
     channels = {"conda-forge": "https://conda.anaconda.org/conda-forge"}
-    prefixes.write(tmp_path, packages, [locked("numerik"), locked("tool", "noarch")], channels)
-    first, second = prefixes.read(tmp_path)
+    records.write(tmp_path, packages, [locked("numerik"), locked("tool", "noarch")], channels)
+    first, second = records.read(tmp_path)
     assert first.data == {
         "name": "numerik",
         "paths_data": {"paths": []},
@@ -257,11 +256,11 @@ def test_a_record_names_public_urls_and_nothing_of_the_build(tmp_path: Path) -> 
 
 
 def test_the_package_that_a_path_belongs_to(tmp_path: Path) -> None:
-    assert prefixes.owner(tmp_path, "share/x") == ""
+    assert records.owner(tmp_path, "share/x") == ""
     for name in ("a", "b"):
         lay(tmp_path, f"{name}.json", json.dumps(installed(name, {"_path": f"share/{name}"}).data))
-    assert [prefixes.owner(tmp_path, f"share/{n}") for n in "abc"] == ["a", "b", ""]
+    assert [records.owner(tmp_path, f"share/{n}") for n in "abc"] == ["a", "b", ""]
     lay(tmp_path, "0.json", '{"paths_data": {"paths": [1]}}')  # edited by somebody
-    assert prefixes.owner(tmp_path, "share/a") == "a"
+    assert records.owner(tmp_path, "share/a") == "a"
     lay(tmp_path, "c.json", b"{")
-    assert prefixes.owner(tmp_path, "share/a") == ""
+    assert records.owner(tmp_path, "share/a") == ""

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from debian.deb822 import PkgRelation
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.packages.debian import package
-from envbuilder.packages.debian import suite as debian
+from envbuilder.packages.debian import package, suite as debian
 from envbuilder.packages.debian.package import Atom, Package, closure, relations
 from envbuilder.profiles.lock import File
 

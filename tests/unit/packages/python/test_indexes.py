@@ -6,14 +6,12 @@ import string
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core import http, pip
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.pip import Sources
-from envbuilder.core.settings import Configuration, Settings
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.settings import Configuration, Settings, load as load_settings
 from envbuilder.packages.python import indexes
 
 

@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core import http
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python import upstream, wheel_conflicts
-from envbuilder.packages.python import wheel_conflicts as wheel_records
 from envbuilder.packages.python.uv import Found
 from envbuilder.packages.python.wheel_conflicts import clash, contents, require_compatible
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
 from tests.support import index_server, make_wheels
-from tests.support import make_wheels as small_wheels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +48,7 @@ class Wheels:
         self.files: list[File] = []
 
     def add(self, name: str, files: Mapping[str, bytes], scripts: str = "") -> File:
-        made = small_wheels.write(self.folder, name, files, scripts)
+        made = make_wheels.write(self.folder, name, files, scripts)
         return self.keep(name, made.read_bytes())
 
     def keep(self, name: str, data: bytes) -> File:
@@ -232,7 +229,7 @@ def test_a_wheel_that_cannot_be_used_is_named(wheels: Wheels, data: bytes) -> No
 
 
 def test_a_huge_record_is_not_read(wheels: Wheels, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheel_records, "RECORD_LIMIT", 1 << 20)
+    monkeypatch.setattr(wheel_conflicts, "RECORD_LIMIT", 1 << 20)
     wheels.keep("left", archive("x" * ((1 << 20) + 1)))
     assert "larger than 1 MiB" in wheels.refused()
 
@@ -284,9 +281,9 @@ def test_any_text_is_understood_or_refused(members: list[str], record: str, poin
 
 @given(st.dictionaries(st.from_regex(r"[a-c]{1,2}(/[a-c]{1,2})?\.py", fullmatch=True), st.binary()))
 def test_a_wheel_is_known_from_its_record_alone(files: dict[str, bytes]) -> None:
-    record = "".join(f"{p},{small_wheels.recorded(c)},{len(c)}\n" for p, c in files.items())
+    record = "".join(f"{p},{make_wheels.recorded(c)},{len(c)}\n" for p, c in files.items())
     found = contents("w-1", "3.11", files, record, "")
-    assert found == {f"{SITE}/{p}": small_wheels.recorded(c) for p, c in files.items()}
+    assert found == {f"{SITE}/{p}": make_wheels.recorded(c) for p, c in files.items()}
 
 
 def test_a_line_that_takes_quadratic_time_is_refused(wheels: Wheels) -> None:

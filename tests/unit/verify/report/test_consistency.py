@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.payload.options import FULL as MEASURED
-from envbuilder.payload.options import QUICK, Gates
+from envbuilder.payload.options import FULL as MEASURED, QUICK, Gates
 from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify.report import consistency, model

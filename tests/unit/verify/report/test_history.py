@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core.console import PlainProgress, _PlainTask
 from envbuilder.core.errors import VerifyError
