@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 from . import frameworks, measure
 from .machine import clock, contention, hardware, threads
 from .numerics import arithmetic, numerics, precision
-from .options import only_compiled
+from .options import COMPILED_ONLY
 from .report import PASSED, SKIPPED, UNREPEATED, WARNING, CheckError
 from .training import outside, train
-from .training.dataset import SIDE
+from .training.dataset import SIDE, Dataset
 
 if TYPE_CHECKING:
     from .interface import Framework, Job, Observation
     from .run import Run
-    from .training.dataset import Dataset
 
 Result = Tuple[str, str]
 
@@ -315,7 +314,7 @@ def check_kernels(run: Run) -> Result:
 
 
 def _places(run: Run, prefix: str) -> Dict[str, Optional[Observation]]:
-    if not only_compiled(prefix):
+    if not prefix.startswith(COMPILED_ONLY):
         return {"training": run.observed}
     observed = next((o.observed for o in run.outcomes if o.backend == "zentorch"), {})
     return {f"compiled {phase}": observed.get(phase) for phase in ("inference", "training")}

@@ -13,16 +13,17 @@ from typing import (
     Any,
     Callable,
     Dict,
+    Iterable,
     Iterator,
     List,
     Optional,
     Sequence,
-    Set,
     Tuple,
 )
 
 from .machine import hardware
 
+PROFILED_STEPS = 3
 TOP = 15
 """Maximum number of kernels that the report names."""
 
@@ -41,6 +42,14 @@ class Observation:
     """The kernels that the profiler saw."""
 
     kernels: Tuple[Kernel, ...]
+
+    @classmethod
+    def of(cls, events: Iterable[Tuple[str, bool, float]]) -> Observation:
+        """Add up the microseconds of each name, on the device and not."""
+        spent: Dict[Tuple[str, bool], float] = {}
+        for name, on_device, microseconds in events:
+            spent[name, on_device] = spent.get((name, on_device), 0.0) + microseconds
+        return cls(tuple(Kernel(name, time, place) for (name, place), time in spent.items()))
 
     def on_device(self) -> List[Kernel]:
         """Return the kernels that a device other than the CPU ran."""
@@ -151,22 +160,11 @@ class Step:
     dtypes: Tuple[str, ...]
     observation: Observation
 
-
-@dataclass
-class Census:
-    """Device types and dtypes of parameters, gradients and activations in a training step."""
-
-    devices: Set[str] = field(default_factory=set)
-    dtypes: Set[str] = field(default_factory=set)
-
-    def add(self, device: str, dtype: str) -> None:
-        """Record one array."""
-        self.devices.add(device)
-        self.dtypes.add(dtype)
-
-    def step(self, observation: Observation) -> Step:
-        """Return them with what the profiler saw."""
-        return Step(tuple(sorted(self.devices)), tuple(sorted(self.dtypes)), observation)
+    @classmethod
+    def of(cls, arrays: Iterable[Tuple[str, str]], observation: Observation) -> Step:
+        """Return a step by the device type and dtype of each of its arrays."""
+        devices, dtypes = (tuple(sorted(set(kind))) for kind in zip(*arrays))  # noqa: B905
+        return cls(devices, dtypes, observation)
 
 
 class Job(ABC):

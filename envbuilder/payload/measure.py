@@ -191,33 +191,28 @@ def _logging(bench: Bench) -> Dict[str, Any]:
     """
     job = bench.framework.job(bench.seed)
     batches = bench.framework.batches(bench.data, MOST_STEPS)
-    single = min(_timed_steps(bench, job, batches[:1], _at_end) for _ in range(2))
+
+    def timed(part: List[Any], at_once: int) -> float:
+        return clock.timed(bench.framework.wait, partial(_steps, job, part, at_once))[0]
+
+    single = min(timed(batches[:1], 1) for _ in range(2))
     affordable = int(bench.budget.logging / (2 * ROUNDS * single))
     batches = batches[: max(LEAST_STEPS, min(MOST_STEPS, affordable))]
-    samples: Dict[Callable[..., None], List[float]] = {_every_step: [], _at_end: []}
+    samples: Dict[int, List[float]] = {1: [], len(batches): []}
     for _ in range(ROUNDS):
-        for way, spent in samples.items():
-            spent.append(_timed_steps(bench, job, batches, way))
+        for at_once, spent in samples.items():
+            spent.append(timed(batches, at_once))
     return {
         "steps": len(batches),
-        "every_step_seconds": statistics.median(samples[_every_step]),
-        "at_end_seconds": statistics.median(samples[_at_end]),
+        "every_step_seconds": statistics.median(samples[1]),
+        "at_end_seconds": statistics.median(samples[len(batches)]),
     }
 
 
-def _timed_steps(
-    bench: Bench, job: Job, batches: List[Any], way: Callable[[Job, List[Any]], None]
-) -> float:
-    return clock.timed(bench.framework.wait, partial(way, job, batches))[0]
-
-
-def _every_step(job: Job, batches: List[Any]) -> None:
-    for batch in batches:
-        job.fetch([job.train(batch)])
-
-
-def _at_end(job: Job, batches: List[Any]) -> None:
-    job.fetch([job.train(batch) for batch in batches])
+def _steps(job: Job, batches: List[Any], at_once: int) -> None:
+    """Train on the batches; fetch the losses of this many steps at once."""
+    for first in range(0, len(batches), at_once):
+        job.fetch([job.train(batch) for batch in batches[first : first + at_once]])
 
 
 def training_flops(images: int) -> int:

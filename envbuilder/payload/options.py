@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from .training.dataset import Dataset
 
+COMPILED_ONLY = "zentorch::"
+"""Prefix of kernels that run only in compiled code."""
+
 SUBSET_EPOCHS = 3
 FEW = 10_000
 """Images below which one epoch is not enough: after as many, the network reaches 96 %."""
@@ -106,7 +109,9 @@ class Options:
 
     def required_kernels(self) -> Tuple[str, ...]:
         """Return the kernel prefixes this run can see; in compiled code only if it compiles."""
-        return tuple(p for p in self.require_kernels if not (only_compiled(p) and self.quick))
+        return tuple(
+            p for p in self.require_kernels if not (self.quick and p.startswith(COMPILED_ONLY))
+        )
 
     def required(self) -> Tuple[str, ...]:
         """Return the names of the checks that this run must have passed."""
@@ -115,8 +120,3 @@ class Options:
         names += (BLIND_TEST,) if self.questions else ()
         names += (STEP,) if self.record else ()
         return names + (("kernels",) if self.required_kernels() else ())
-
-
-def only_compiled(prefix: str) -> bool:
-    """Return whether kernels of this prefix run only in compiled code, as all of zentorch's do."""
-    return prefix.startswith("zentorch::")

@@ -9,14 +9,12 @@ from . import SCHEMA
 from .machine import clock, contention, facts
 from .numerics import compilers, numerics
 from .report import Checks, judge, not_run
-from .training import train
+from .training import dataset, outside, train
 
 if TYPE_CHECKING:
     from .events import Events
     from .interface import Framework, Job, Observation, Tensors
     from .options import Options
-    from .training.dataset import Dataset
-    from .training.outside import Recorder
 
 UNKNOWN = {"version": None, "build": None, "runtime": None}
 
@@ -26,7 +24,7 @@ class Run:
     """Observations so far; None or an empty value means not observed yet."""
 
     options: Options
-    data: Dataset
+    data: dataset.Dataset
     events: Events
     started: clock.Reading = field(default_factory=clock.read)
     checks: Checks = field(default_factory=Checks)
@@ -38,7 +36,7 @@ class Run:
     """Readings of all clocks before and after each training pass, by its name."""
     disturbances: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     """What competed for the processor during each timed piece of work, by its name."""
-    recorder: Optional[Recorder] = None
+    recorder: Optional[outside.Recorder] = None
     moved: Dict[str, float] = field(default_factory=dict)
     """How far the training moved each parameter, relative to its norm before."""
     cold_start: Optional[float] = None

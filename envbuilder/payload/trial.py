@@ -18,11 +18,10 @@ from . import start
 from .machine import clock, contention, device, facts, threads
 from .machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES, device_of
 from .numerics import compilers, numerics, precision
-from .training import eager, model, train
+from .training import dataset, eager, model, train
 
 if TYPE_CHECKING:
     from .interface import Tensors
-    from .training.dataset import Dataset
 
 CHUNKS = 10
 TESTED = 2_000
@@ -66,7 +65,7 @@ class Feed:
     start_method: Optional[str] = None
 
 
-def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
+def run(setting: Setting, data: dataset.Dataset) -> Dict[str, Any]:
     """Train under the setting and return what was measured and what was really in effect.
 
     Raises RuntimeError, ValueError or ImportError if the setting is not available here.
@@ -110,7 +109,7 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
     }
 
 
-def check_compile(setting: Setting, data: Dataset) -> Dict[str, Any]:
+def check_compile(setting: Setting, data: dataset.Dataset) -> Dict[str, Any]:
     """Check whether a compile backend is right here, with the gradient check of ``verify``."""
     device.require_nodes(setting.device)
     import torch
@@ -150,7 +149,7 @@ def _order(torch: Any, count: int, samples: int, generator: Any) -> Any:
     return torch.cat(passes)[:samples]
 
 
-def _feed(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
+def _feed(torch: Any, setting: Setting, data: dataset.Dataset, order: Any) -> Feed:
     if setting.workers is None:
         return _from_device(torch, setting, data, order)
     # Starting workers is not timed: it is paid once per training, not for each image.
@@ -175,7 +174,7 @@ def _feed(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
     return Feed(batches(), start_method=str(context.get_start_method()) if context else None)
 
 
-def _from_device(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
+def _from_device(torch: Any, setting: Setting, data: dataset.Dataset, order: Any) -> Feed:
     held = eager.tensors(torch, data.train, setting.device)
     device.synchronize(torch, setting.device)
     began = time.perf_counter()
@@ -221,12 +220,12 @@ def _train(job: eager.Job, setting: Setting, feed: Feed) -> Tuple[List[float], f
     return rates, float(total) / timed_steps
 
 
-def _dtypes(job: eager.Job, setting: Setting, data: Dataset) -> List[str]:
+def _dtypes(job: eager.Job, setting: Setting, data: dataset.Dataset) -> List[str]:
     """Return the dtypes of tensors in a training step; they show whether bfloat16 took part."""
     few = eager.tensors(job.torch, data.train.first(train.BATCH), setting.device)
     images, labels = eager.batches(few, 1)[0]
     batch = model.arrange(job.torch, images, job.form)
-    return sorted(eager.observe(job, batch, labels).dtypes)
+    return sorted({dtype for _, dtype in eager.observe(job, batch, labels)})
 
 
 # ---- data loading in worker processes, as users of DataLoader do it

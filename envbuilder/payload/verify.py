@@ -23,13 +23,12 @@ from .machine.accelerators import FALLBACK_VARIABLES
 from .numerics import compilers
 from .report import BLIND_TEST, FAILED, PASSED, STEP, Check
 from .run import Run
-from .training import outside, train
+from .training import dataset, outside, train
 
 if TYPE_CHECKING:
     from .events import Events
     from .interface import Framework, Job, Tensors
     from .options import Options
-    from .training.dataset import Dataset
 
 AFTER_TRAINING = {
     "data copied": checks.check_copied,
@@ -42,7 +41,7 @@ AFTER_TRAINING = {
 OF_ONE_FRAMEWORK = {"vae": torch_checks.check_vae}
 
 
-def verify(options: Options, data: Dataset, events: Events) -> Dict[str, Any]:
+def verify(options: Options, data: dataset.Dataset, events: Events) -> Dict[str, Any]:
     """Run all checks and return the report; it also records unexpected errors."""
     run = Run(options, data, events)
     began = time.perf_counter()

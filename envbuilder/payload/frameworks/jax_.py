@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
-from ..interface import Kernel, Observation, Step
+from ..interface import Observation, Step
 from ..machine import hardware, threads as thread_counts
 from ..machine.device import limited
 from ..machine.facts import installed
@@ -74,8 +74,6 @@ NOTED = ("JAX_DEFAULT_MATMUL_PRECISION", "JAX_ENABLE_X64", "XLA_FLAGS")
 """Variables that the report records with those that lower the precision."""
 
 COUNTERS = {"allocated": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
-
-PROFILED_STEPS = 3
 
 HOST, DEVICE, STREAM = "/host:CPU", "/device:", "Stream"
 """Names of the profiler's planes, or how they begin; lines of a device that hold kernels."""
@@ -267,8 +265,7 @@ class Jax(NumpyFramework):
         devices = {type_of(device) for array in arrays for device in array.devices()}
         executable = job.executable(batch).as_text()
         dtypes = {str(array.dtype) for array in arrays} | float_types(executable)
-        steps = partial(_train, job, batch)
-        observation = profile(self.jax, executable, steps)
+        observation = profile(self.jax, executable, partial(self.profiled, job, batch))
         return Step(tuple(sorted(devices)), tuple(sorted(dtypes)), observation)
 
     def compute(self, function: Callable[..., Any], inputs: List[Any], dtype: str) -> Any:
@@ -326,12 +323,6 @@ class Jax(NumpyFramework):
         return super().room() if limit is None or used is None else (limit - used, None)
 
 
-def _train(job: Job, batch: Any) -> None:
-    for _ in range(PROFILED_STEPS):
-        loss = job.train(batch)
-    job.wait(loss)
-
-
 def type_of(device: Any) -> str:
     """Return the type of one of JAX's devices; some versions give a platform's name instead."""
     types = {row.name: row.device_type for row in PLATFORMS.values()}
@@ -341,20 +332,16 @@ def type_of(device: Any) -> str:
 def profile(jax: Any, executable: str, work: Callable[[], None]) -> Observation:
     """Run ``work`` under the profiler; ``executable`` is the text of what it executes."""
     names = instructions(executable)
-    spent: Dict[Tuple[str, bool], float] = defaultdict(float)
     with tempfile.TemporaryDirectory(prefix="envbuilder-") as folder:
         with jax.profiler.trace(folder):
             work()
-        for file in Path(folder).rglob("*.xplane.pb"):
-            data = jax.profiler.ProfileData.from_file(str(file))
-            for name, on_device, nanoseconds in _events(data, names):
-                spent[name, on_device] += nanoseconds / 1000
-    kernels = [Kernel(name, time, on_device) for (name, on_device), time in spent.items()]
-    return Observation(tuple(kernels))
+        files = map(str, Path(folder).rglob("*.xplane.pb"))
+        parts = [jax.profiler.ProfileData.from_file(file) for file in files]
+        return Observation.of(event for data in parts for event in _events(data, names))
 
 
 def _events(data: Any, names: Dict[str, str]) -> Iterator[Tuple[str, bool, float]]:
-    """Yield name, side and duration of each kernel and each instruction of the executable."""
+    """Yield name, side and microseconds of each kernel and instruction of the executable."""
     for plane in data.planes:
         on_device = plane.name.startswith(DEVICE)
         if not on_device and plane.name != HOST:
@@ -364,7 +351,7 @@ def _events(data: Any, names: Dict[str, str]) -> Iterator[Tuple[str, bool, float
                 continue
             for event in line.events:
                 if on_device or event.name in names:
-                    yield names.get(event.name, event.name), on_device, event.duration_ns
+                    yield names.get(event.name, event.name), on_device, event.duration_ns / 1000
 
 
 def instructions(executable: str) -> Dict[str, str]:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from .. import interface
-from ..interface import Tensors, Traffic
+from ..interface import (
+    PROFILED_STEPS,
+    Comparison,
+    Errors,
+    Framework,
+    Job,
+    Scores,
+    Split,
+    Tensors,
+    Traffic,
+)
 from ..machine import hardware
 from ..measure import COPY, array_bytes
 from ..numerics import arithmetic, reference
 from ..training.dataset import SIDE
 from ..training.train import TEST_BATCH, first_batches
 
-if TYPE_CHECKING:
-    from ..interface import Comparison, Errors, Split
-    from ..numerics.reference import Step
 
-
-class NumpyFramework(interface.Framework):
+class NumpyFramework(Framework):
     """A framework judged by numpy, which it has brought along."""
 
     numpy: Any
@@ -49,12 +54,18 @@ class NumpyFramework(interface.Framework):
         """
 
     @abstractmethod
-    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Step:
+    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> reference.Step:
         """Run a training step without dropout; all arguments and results are numpy's."""
 
     @abstractmethod
     def triad(self, size: int) -> Callable[[], Any]:
         """Return a function that reads two arrays of this many bytes and writes one."""
+
+    def profiled(self, job: Job, batch: Any) -> None:
+        """Train on a batch a few times, and wait for the device."""
+        for _ in range(PROFILED_STEPS):
+            loss = job.train(batch)
+        self.wait(loss)
 
     def room(self) -> Tuple[Optional[int], Optional[int]]:
         """Return the bytes that can still be allocated, and those of the CPU's caches."""
@@ -122,7 +133,7 @@ class NumpyFramework(interface.Framework):
         return reference.compare(steps, trials, partial(reference.relative_error, self.numpy))
 
 
-class NumpyJob(interface.Job):
+class NumpyJob(Job):
     """One training by such a framework, in the published form but for the channels' place."""
 
     framework: NumpyFramework
@@ -143,7 +154,7 @@ class NumpyJob(interface.Job):
         """Return the labels of a split."""
         return [int(label) for label in self.framework.fetch(data.labels)]
 
-    def predict(self, images: Any) -> Iterator[interface.Scores]:
+    def predict(self, images: Any) -> Iterator[Scores]:
         """Yield log-probabilities of images as bytes (N, 28, 28), by ``TEST_BATCH``."""
         for first in range(0, len(images), TEST_BATCH):
             count = min(TEST_BATCH, len(images) - first)

@@ -11,7 +11,6 @@ launches a kernel on a GPU is on the host's plane, too; a tensor's device is not
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
-    DefaultDict,
     Dict,
     Iterator,
     List,
@@ -29,18 +27,23 @@ from typing import (
     Tuple,
 )
 
-from ..interface import Census, Kernel, Observation, Step, Tensors
+from ..interface import Observation, Step, Tensors
 from ..machine import hardware, threads as thread_counts
 from ..machine.accelerators import ACCELERATORS
-from ..machine.device import NO_KERNEL, first_line, limited, require_nodes, require_undisguised
+from ..machine.device import (
+    first_line,
+    limited,
+    require_nodes,
+    require_undisguised,
+    without_kernel,
+)
 from ..numerics import arithmetic, precision
 from ..report import CheckError
 from . import tensorflow_job
 from .numpy_ import NumpyFramework
-from .tensorflow_job import Batch, Job, Network
 
 if TYPE_CHECKING:
-    from ..numerics.reference import Geometry, Step as Gradients
+    from ..numerics import reference
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,6 @@ ROWS = {
 }
 """No version of TensorFlow that is still maintained drives the others (tensorflow#84167, #91)."""
 
-PROFILED_STEPS = 3
 SIZE = 1 << 20
 MOST_SEEDS = 1 << 30
 
@@ -91,11 +93,10 @@ def load(accelerator: str, threads: Optional[int]) -> TensorFlow:
         config.threading.set_inter_op_parallelism_threads(1)
     # An operation that the device lacks is an error, instead of work of the CPU.
     config.set_soft_device_placement(False)
-    gpus = config.list_physical_devices("GPU")
     if accelerator == "cpu":
         config.set_visible_devices([], "GPU")
     else:
-        for gpu in gpus:
+        for gpu in config.list_physical_devices("GPU"):
             # Otherwise all of its memory is reserved, and growth tells nothing.
             config.experimental.set_memory_growth(gpu, True)
     return TensorFlow(tensorflow, accelerator)
@@ -113,7 +114,7 @@ class TensorFlow(NumpyFramework):
         self.numpy = limited("numpy")
         self.version = str(tensorflow.__version__)
         self.place = f"/device:{self.device_type()}:0"
-        self._compared: Optional[Network] = None
+        self._compared: Optional[tensorflow_job.Network] = None
         """A network that is compared with numpy's: it is traced once, and used for each step."""
 
     def on_cpu(self) -> TensorFlow:
@@ -123,8 +124,7 @@ class TensorFlow(NumpyFramework):
     @property
     def build(self) -> Mapping[str, Any]:
         """How TensorFlow was built; libraries and versions stand there for GPU builds only."""
-        built: Mapping[str, Any] = self.tensorflow.sysconfig.get_build_info()
-        return built
+        return dict(self.tensorflow.sysconfig.get_build_info())
 
     def facts(self) -> Dict[str, Optional[str]]:
         """Return version, build ("cpu", "cu125", "rocm6.2") and the version of its runtime."""
@@ -232,10 +232,7 @@ class TensorFlow(NumpyFramework):
 
     def why_not(self, error: BaseException) -> str:
         """Return a sentence on an error that says that the build lacks a kernel; else empty."""
-        text = str(error).lower().replace("_", " ")
-        if not any(phrase in text for phrase in NO_KERNEL):
-            return ""
-        return f"a part of this build has no kernel for the GPU: {first_line(error)}"
+        return without_kernel(error)
 
     def counted(self, what: str) -> Optional[int]:
         """Return the bytes that TensorFlow holds on a GPU, or their maximum."""
@@ -276,7 +273,7 @@ class TensorFlow(NumpyFramework):
         """Convert bytes to float32, as the training does."""
         return self.on_device(tensorflow_job.normalise, self.tensorflow, images)
 
-    def batches(self, data: Tensors, count: int) -> List[Batch]:
+    def batches(self, data: Tensors, count: int) -> List[tensorflow_job.Batch]:
         """Return the first batches, normalised, with labels; small data are repeated."""
         return list(self.on_device(super().batches, data, count))
 
@@ -285,19 +282,14 @@ class TensorFlow(NumpyFramework):
         with self.tensorflow.device(self.place):
             return function(*arguments)
 
-    def job(self, seed: int) -> Job:
+    def job(self, seed: int) -> tensorflow_job.Job:
         """Prepare a new network and optimizer on the device."""
-        return Job(self, self.tensorflow, self.place, seed % MOST_SEEDS)
+        return tensorflow_job.Job(self, self.tensorflow, self.place, seed % MOST_SEEDS)
 
     def observe(self, job: Any, batch: Any) -> Step:
         """Train operator by operator and look at the tensors, then as a graph, profiled."""
-        census: Census = job.census(batch)
-        return census.step(profile(self.tensorflow, partial(self._train, job, batch)))
-
-    def _train(self, job: Job, batch: Batch) -> None:
-        for _ in range(PROFILED_STEPS):
-            job.train(batch)
-        self.wait()
+        seen = job.census(batch)
+        return Step.of(seen, profile(self.tensorflow, partial(self.profiled, job, batch)))
 
     def compute(self, function: Callable[..., Any], inputs: List[Any], dtype: str) -> Any:
         """Run a case, operator by operator, with the loss of the network."""
@@ -319,17 +311,17 @@ class TensorFlow(NumpyFramework):
             tensors = [tensorflow.cast(tensorflow.constant(values), dtype) for values in inputs]
             return function(operators, *tensors).numpy()
 
-    def _convolve(self, images: Any, weight: Any, geometry: Geometry) -> Any:
+    def _convolve(self, images: Any, weight: Any, geometry: reference.Geometry) -> Any:
         """Return a convolution without a bias; TensorFlow sees the groups by the shapes."""
         border, stride = [geometry.padding] * 2, geometry.stride
         padding = [[0, 0], border, border, [0, 0]] if geometry.padding else "VALID"
         conv2d = self.tensorflow.nn.conv2d
         return conv2d(images, weight, stride, padding, dilations=geometry.dilation)
 
-    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Gradients:
+    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> reference.Step:
         """Run a step of the traced network without dropout; weights are assigned in place."""
         if self._compared is None:
-            self._compared = Network(self.tensorflow, self.place, weights)
+            self._compared = tensorflow_job.Network(self.tensorflow, self.place, weights)
         return self._compared.plain_step(weights, images, labels)
 
     def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
@@ -379,12 +371,11 @@ def profile(tensorflow: Any, work: Callable[[], Any]) -> Observation:
         space = xplane_pb2.XSpace()
         for file in Path(folder).rglob("*.xplane.pb"):
             space.MergeFromString(file.read_bytes())
-    return Observation(tuple(kernels(space)))
+    return Observation.of(events(space))
 
 
-def kernels(space: Any) -> Iterator[Kernel]:
-    """Yield the operations of the host and everything that ran on a device, each name once."""
-    times: DefaultDict[Tuple[str, bool], float] = defaultdict(float)
+def events(space: Any) -> Iterator[Tuple[str, bool, float]]:
+    """Yield the operations of the host and everything that ran on a device: name, side, µs."""
     for plane in space.planes:
         on_device = plane.name.startswith(DEVICE)
         for line in plane.lines:
@@ -393,6 +384,4 @@ def kernels(space: Any) -> Iterator[Kernel]:
                 # Of the host's events, only operations have a second name: the kernel's.
                 name = named.name if on_device else named.display_name
                 if name:
-                    times[name, on_device] += event.duration_ps / 1e6
-    for (name, on_device), microseconds in times.items():
-        yield Kernel(name, microseconds, on_device)
+                    yield name, on_device, event.duration_ps / 1e6

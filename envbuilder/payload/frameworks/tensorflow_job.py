@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from ..interface import Census
 from ..numerics.reference import Step
 from ..training import model
 from ..training.dataset import SIDE
@@ -179,15 +178,15 @@ class Job(NumpyJob):
         """Train on a batch and return its loss."""
         return self._run(self._update, batch, 0, len(batch[1]))
 
-    def census(self, batch: Batch) -> Census:
-        """Train on a batch, operator by operator, and record where its tensors are."""
-        census, spec = Census(), self._tensorflow.DeviceSpec
+    def census(self, batch: Batch) -> List[Tuple[str, str]]:
+        """Train on a batch, operator by operator; return each tensor's device type and dtype."""
+        seen, spec = [], self._tensorflow.DeviceSpec
         with self._tensorflow.device(self._place):
             loss, gradients, outputs = self._run(self._update_all, batch)
         for tensor in (loss, *gradients, *outputs, *self.network.variables.values()):
             device = spec.from_string(place_of(tensor)).device_type
-            census.add(str(device), str(tensor.dtype.name))
-        return census
+            seen.append((str(device), str(tensor.dtype.name)))
+        return seen
 
     def _run(self, update: Callable[..., Any], batch: Batch, *bounds: int) -> Any:
         self._steps += 1

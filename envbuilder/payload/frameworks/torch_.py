@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from .. import captured, interface
+from .. import captured
+from ..interface import (
+    PROFILED_STEPS,
+    Comparison,
+    Errors,
+    Framework,
+    Split,
+    Step,
+    Tensors,
+    Traffic,
+)
 from ..machine import device, facts, hardware
-from ..machine.accelerators import ACCELERATORS, Accelerator, build_of, device_of, runtime_of
+from ..machine.accelerators import ACCELERATORS, build_of, device_of, runtime_of
 from ..measure import COPY, array_bytes
 from ..numerics import arithmetic, numerics, precision, reference
 from ..training import eager, model
-
-if TYPE_CHECKING:
-    from ..interface import Comparison, Errors, Split, Step, Tensors, Traffic
-    from ..numerics.reference import Trial
-
-PROFILED_STEPS = 3
 
 
 def load(accelerator: str, threads: Optional[int]) -> Torch:
@@ -27,7 +31,7 @@ def load(accelerator: str, threads: Optional[int]) -> Torch:
     return Torch(torch, accelerator)
 
 
-class Torch(interface.Framework):
+class Torch(Framework):
     """An imported torch that is to use one accelerator."""
 
     name = "torch"
@@ -35,19 +39,10 @@ class Torch(interface.Framework):
 
     def __init__(self, torch: Any, accelerator: str, ipex: Any = None) -> None:
         self.torch, self.accelerator, self.ipex = torch, accelerator, ipex
+        self.row, self.form = ACCELERATORS[accelerator], model.fastest(accelerator)
         self.version = str(torch.__version__)
-        self.trials: List[Trial] = []
+        self.trials: List[reference.Trial] = []
         """What the gradients were compared with; compile backends are compared with it, too."""
-
-    @property
-    def row(self) -> Accelerator:
-        """What is known of the accelerator."""
-        return ACCELERATORS[self.accelerator]
-
-    @property
-    def form(self) -> model.Form:
-        """How the network is computed on it."""
-        return model.fastest(self.accelerator)
 
     def extend(self, names: Sequence[str]) -> None:
         """Load IPEX; others take effect in compiled code only."""
@@ -88,7 +83,8 @@ class Torch(interface.Framework):
 
     def why_not(self, error: BaseException) -> str:
         """Return a sentence on an error that says that the build lacks a kernel; else empty."""
-        return device.without_kernel(self.torch, self.accelerator, error)
+        sentence = device.without_kernel(error)
+        return f"{sentence} ({self.row.kernels(self.torch)})" if sentence else ""
 
     def counted(self, what: str) -> Optional[int]:
         """Return the bytes in one of the accelerator's counters; None if torch has no such."""
@@ -137,9 +133,15 @@ class Torch(interface.Framework):
     def observe(self, job: Any, batch: Any) -> Step:
         """Train with hooks on every layer, then under the profiler."""
         job.model.train()
-        census = eager.observe(job, *batch)
-        steps = partial(_train, job, [batch] * PROFILED_STEPS)
-        return census.step(eager.profile(self.torch, self.accelerator, steps))
+        seen = eager.observe(job, *batch)
+        return Step.of(
+            seen,
+            eager.profile(
+                self.torch,
+                self.accelerator,
+                lambda: [job.train(batch) for _ in range(PROFILED_STEPS)],
+            ),
+        )
 
     def norm(self, array: Any) -> float:
         """Return the Euclidean norm."""
@@ -193,7 +195,11 @@ class Torch(interface.Framework):
 
     def captured(self, data: Tensors, seed: int) -> Optional[Dict[str, Any]]:
         """Measure epochs with the step captured as a CUDA graph, where there are such graphs."""
-        if self.ipex is not None or not captured.offered(self.torch, self.accelerator):
+        if (
+            self.accelerator == "cpu"
+            or self.ipex is not None
+            or not hasattr(self.row.module(self.torch), "CUDAGraph")
+        ):
             return None
         return captured.measure(self.torch, self.accelerator, data, seed)
 
@@ -240,8 +246,3 @@ class Torch(interface.Framework):
             self.row.module(self.torch).synchronize(1)
 
         return work
-
-
-def _train(job: eager.Job, batches: Sequence[eager.Batch]) -> None:
-    for batch in batches:
-        job.train(batch)

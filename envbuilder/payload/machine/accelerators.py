@@ -46,11 +46,8 @@ def compiled_build(torch: Any) -> str:
 
 def runtime_of(torch: Any) -> Optional[str]:
     """Return the CUDA, HIP or SYCL version that torch was built with; None for a CPU build."""
-    for name in ("cuda", "hip", "xpu"):
-        version = getattr(torch.version, name, None)
-        if version:
-            return str(version)
-    return None
+    versions = (getattr(torch.version, name, None) for name in ("cuda", "hip", "xpu"))
+    return next((str(version) for version in versions if version), None)
 
 
 def architectures(torch: Any) -> List[str]:

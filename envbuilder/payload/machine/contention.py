@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from . import threads
-from .threads import read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,23 +43,23 @@ class Reading:
 def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) -> Reading:
     """Read all counters. ``root`` and ``allowed`` replace the machine in tests."""
     folders = threads.cgroup_folders(
-        read_text(root / "proc/self/cgroup"),
-        read_text(root / "proc/self/mountinfo"),
+        threads.read_text(root / "proc/self/cgroup"),
+        threads.read_text(root / "proc/self/mountinfo"),
     )
-    stats = [parse_throttling(read_text(root / name / "cpu.stat")) for name, _ in folders]
+    stats = [parse_throttling(threads.read_text(root / name / "cpu.stat")) for name, _ in folders]
     # A quota of any parent throttles, too; each level counts its own.
     throttled = max((stat for stat in stats if stat is not None), default=(None, None))
     pressures = (
-        parse_pressure(read_text(root / name / "cpu.pressure"))
+        parse_pressure(threads.read_text(root / name / "cpu.pressure"))
         for name, version in folders
         if version == 2
     )
-    stat, ticks = read_text(root / "proc/stat"), os.sysconf("SC_CLK_TCK")
+    stat, ticks = threads.read_text(root / "proc/stat"), os.sysconf("SC_CLK_TCK")
     cpus = threads.allowed_cpus() if allowed is None else allowed
     return Reading(
         counter=time.perf_counter(),
         cpu=time.process_time(),
-        pressure=parse_pressure(read_text(root / "proc/pressure/cpu")),
+        pressure=parse_pressure(threads.read_text(root / "proc/pressure/cpu")),
         cgroup_pressure=next((p for p in pressures if p is not None), None),
         throttled=throttled[0],
         throttled_periods=throttled[1],

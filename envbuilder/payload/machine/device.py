@@ -8,7 +8,6 @@ import is without a limit.
 from __future__ import annotations
 
 import faulthandler
-import importlib
 import importlib.util
 import os
 import stat
@@ -185,13 +184,12 @@ def require_usable(torch: Any, accelerator: str) -> str:
     return f"{row.describe(torch)['name']}: allocated, computed and read back{listed}"
 
 
-def without_kernel(torch: Any, accelerator: str, error: BaseException) -> str:
+def without_kernel(error: BaseException) -> str:
     """Return a sentence for an error that says that this build lacks a kernel; else empty."""
     text = str(error).lower().replace("_", " ")
-    if torch is None or not any(phrase in text for phrase in NO_KERNEL):
+    if not any(phrase in text for phrase in NO_KERNEL):
         return ""
-    kernels = ACCELERATORS[accelerator].kernels(torch)
-    return f"a part of this build has no kernel for the GPU: {first_line(error)} ({kernels})"
+    return f"a part of this build has no kernel for the GPU: {first_line(error)}"
 
 
 def require_undisguised(accelerator: str, environ: Mapping[str, str]) -> None:

@@ -19,7 +19,6 @@ from typing import Any, Callable, Dict, List, Tuple
 from ..interface import Errors
 from ..machine.accelerators import device_of
 from . import reference
-from .reference import PLAIN, Geometry
 
 SEED = 1
 SCALE = 0.25
@@ -264,7 +263,7 @@ class Operators:
     variance: Callable[[Any, int], Any]
     norm: Callable[..., Any]
     maximum: Callable[[Any, int], Any]
-    convolve: Callable[[Any, Any, Geometry], Any]
+    convolve: Callable[[Any, Any, reference.Geometry], Any]
     pool: Callable[[Any], Any]
     loss: Callable[[Any, List[int]], Any]
 
@@ -344,7 +343,9 @@ def _plain_elementwise(operators: Operators, whole: Any) -> Any:
     return first * second + operators.tanh(third)
 
 
-def _plain_convolution(*shapes: Tuple[int, ...], geometry: Geometry = PLAIN) -> Case:
+def _plain_convolution(
+    *shapes: Tuple[int, ...], geometry: reference.Geometry = reference.PLAIN
+) -> Case:
     return Case(shapes, lambda run, images, weight: run.convolve(images, weight, geometry))
 
 
@@ -370,21 +371,21 @@ PLAIN_CASES: Dict[str, Case] = {
     "conv2d of one channel": _plain_convolution((8, 28, 28, 1), (3, 3, 1, 32)),
     "conv2d of a channel slice": Case(
         ((8, 20, 20, 20), (3, 3, 16, 24)),
-        lambda run, images, weight: run.convolve(images[:, :, :, 2:18], weight, PLAIN),
+        lambda run, images, weight: run.convolve(images[:, :, :, 2:18], weight, reference.PLAIN),
     ),
     "conv2d with a transposed weight": Case(
         ((8, 20, 20, 16), (3, 3, 24, 16)),
         lambda run, images, weight: run.convolve(
-            images, run.transpose(weight, (0, 1, 3, 2)), Geometry(stride=2, padding=1)
+            images, run.transpose(weight, (0, 1, 3, 2)), reference.Geometry(stride=2, padding=1)
         ),
     ),
     "conv2d in groups": _plain_convolution(
-        (8, 20, 20, 16), (3, 3, 4, 24), geometry=Geometry(groups=4)
+        (8, 20, 20, 16), (3, 3, 4, 24), geometry=reference.Geometry(groups=4)
     ),
     "conv2d of an expanded image": Case(
         ((1, 12, 12, 16), (3, 3, 16, 24)),
         lambda run, images, weight: run.convolve(
-            run.broadcast(images, (8, 12, 12, 16)), weight, Geometry(dilation=2)
+            run.broadcast(images, (8, 12, 12, 16)), weight, reference.Geometry(dilation=2)
         ),
     ),
     "conv2d of 65,537 channels": _plain_convolution(

@@ -13,26 +13,21 @@ import os
 import statistics
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+from ..interface import PROFILED_STEPS, Comparison, Observation, Tensors
 from ..machine import clock, device, facts
 from ..machine.accelerators import device_of
 from ..report import PASSED, WARNING
 from ..training import eager, model, train
 from . import arithmetic, numerics, reference
 
-if TYPE_CHECKING:
-    from ..interface import Comparison, Observation, Tensors
-    from ..training.model import Form
-    from .reference import Trial
-
 BACKENDS = ("inductor", "zentorch")
 INFERENCE_SAMPLES = 20
 TRAINING_BLOCKS = 6
 STEPS_A_BLOCK = 10
-PROFILED_STEPS = 3
 OUTPUT_TOLERANCE = 1e-4
 """For log-probabilities against float64, norm-wise; float32 stays below 1e-6."""
 
@@ -68,10 +63,10 @@ class Bench:
 
     torch: Any
     accelerator: str
-    form: Form
+    form: model.Form
     training: Tensors
     test: Tensors
-    trials: List[Trial]
+    trials: List[reference.Trial]
     tolerance: float
 
     def wait(self, result: Any = None) -> None:
@@ -184,7 +179,8 @@ def _measure_training(bench: Bench, outcome: Outcome) -> None:
     torch = bench.torch
     torch._dynamo.reset()
     plain = eager.prepare(torch, bench.accelerator, bench.form, reference.SEED)
-    form = bench.form.for_compilers()
+    # The generated code draws the dropout masks.
+    form = replace(bench.form, byte_masks=False)
     compiled = eager.prepare(torch, bench.accelerator, form, reference.SEED)
     compiled.model = _compiled(bench, outcome.backend, compiled.model)
     batches = [

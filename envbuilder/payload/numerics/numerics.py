@@ -15,7 +15,6 @@ from .reference import LEARNING_RATE, SEED, Step, Trial, compare
 
 if TYPE_CHECKING:
     from ..interface import Comparison, Tensors
-    from ..training.model import Form
 
 TRIALS = 3
 QUICK_TRIALS = 2
@@ -28,7 +27,7 @@ With weights rounded as TF32 does, gradients differ by 1e-2 to 4e-2 (30 batches)
 differs by about 1."""
 
 
-def network(torch: Any, form: Form) -> Any:
+def network(torch: Any, form: model.Form) -> Any:
     """Build the real network without dropout, which differs between devices; weights are fixed."""
     return model.build(torch, SEED, form, shares=(0.0, 0.0))
 
@@ -53,7 +52,7 @@ def trials(torch: Any, data: Tensors, count: int) -> List[Trial]:
     return result
 
 
-def check(torch: Any, form: Form, net: Any, call: Any, steps: List[Trial]) -> Comparison:
+def check(torch: Any, form: model.Form, net: Any, call: Any, steps: List[Trial]) -> Comparison:
     """Repeat the trials on ``net``, called through ``call`` (``net`` or its compiled form)."""
     ours = []
     for trial in steps:

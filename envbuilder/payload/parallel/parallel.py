@@ -36,10 +36,6 @@ class Scaling:
     ranks: int = 0
     gradients_equal: Optional[bool] = None
 
-    def _backend(self) -> str:
-        row = ACCELERATORS[self.accelerator]
-        return row.library or row.collective
-
     def report(self) -> Dict[str, Any]:
         """Return the report; passed only if no check failed, of one device or of all together."""
         joint = [check.as_dict() for check in self.checks.done]
@@ -55,12 +51,12 @@ class Scaling:
 
         rates = [device["samples_per_second"] for device in self.devices]
         total = sum(rates) if rates and None not in rates else None
-        reasons = sentences(FAILED)
+        reasons, row = sentences(FAILED), ACCELERATORS[self.accelerator]
         return {
             "schema": SCHEMA,
             "devices": self.devices,
             "ranks": self.ranks,
-            "backend": self._backend() if self.ranks > 1 else None,
+            "backend": (row.library or row.collective) if self.ranks > 1 else None,
             "batch": BATCH * self.ranks,
             "samples_per_second": self.rate,
             "efficiency": self.rate / total if self.rate and total else None,
@@ -102,33 +98,30 @@ def measure(options: argparse.Namespace, out: Events) -> Dict[str, Any]:
     return scaling.report()
 
 
-class _Part:
-    """A part of the work in the form of a check, so that it is timed as one."""
+def _finished(checks: Checks, name: str, start: Callable[[], Ended]) -> Optional[Ended]:
+    """Run a part of the work as a check, so that it is timed; None if a rank did not finish."""
+    ended: List[Ended] = []
 
-    def __init__(self, start: Callable[[], Ended]) -> None:
-        self._start = start
-        self.results: List[Dict[str, Any]] = []
+    def check() -> Tuple[str, str]:
+        ended.append(start())
+        return check_ended(ended[0])
 
-    def check(self) -> Tuple[str, str]:
-        """Run the part, and require that every rank finished."""
-        self.ended = self._start()
-        outcome = check_ended(self.ended)
-        self.results = self.ended.results
-        return outcome
+    return ended[0] if checks.run(name, check) else None
 
 
 def run_alone(scaling: Scaling, index: int, start: Callable[[], Ended]) -> None:
     """Run one device alone and judge its results."""
-    checks, part = Checks(), _Part(start)
-    rate = None
-    if checks.run("run", part.check):
-        (result,) = part.results
+    checks, name, rate = Checks(), None, None
+    ended = _finished(checks, "run", start)
+    if ended:
+        (result,) = ended.results
+        name = result["name"]
         checks.run("gradients", check_single, result)
         rate = BATCH * result["block_steps"] / statistics.median(result["block_seconds"])
     scaling.devices.append(
         {
             "index": index,
-            "name": part.results[0]["name"] if part.results else None,
+            "name": name,
             "samples_per_second": rate,
             "checks": [check.as_dict() for check in checks.done],
         }
@@ -137,10 +130,9 @@ def run_alone(scaling: Scaling, index: int, start: Callable[[], Ended]) -> None:
 
 def run_together(scaling: Scaling, start: Callable[[], Ended]) -> None:
     """Run all ranks together and judge their results."""
-    run, part = scaling.checks.run, _Part(start)
-    if not run("ranks", part.check):
+    run, ended = scaling.checks.run, _finished(scaling.checks, "ranks", start)
+    if not ended:
         return
-    ended = part.ended
     run("own devices", check_distinct, ended.results)
     same = run("gradients equal", check_same, "gradients", ended.gradients, ended.label)
     scaling.gradients_equal = run("gradients", check_single, ended.results[0]) and same

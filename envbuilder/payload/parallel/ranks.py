@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 from .. import origins
 from ..machine import clock, device, hardware
 from ..machine.accelerators import ACCELERATORS, device_of
-from ..numerics import numerics
-from ..numerics.arithmetic import relative_error
+from ..numerics import arithmetic, numerics
 from ..training import dataset, eager, model
 from . import shares
 
@@ -165,7 +164,7 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
         "name": hardware.cpu_name()
         if accelerator == "cpu"
         else _properties(torch, accelerator).name,
-        "device": where or _identity(torch, accelerator),
+        "device": where if accelerator == "cpu" else _identity(torch, accelerator),
         "threads": torch.get_num_threads(),
         "gradient": worst,
         "gradient_error": error if math.isfinite(error) else None,
@@ -183,8 +182,6 @@ def _properties(torch: Any, accelerator: str) -> Any:
 
 def _identity(torch: Any, accelerator: str) -> str:
     """Return what identifies this device: its UUID, else its index among the visible ones."""
-    if accelerator == "cpu":
-        return ""
     uuid = getattr(_properties(torch, accelerator), "uuid", None)
     if uuid is not None:
         return f"UUID {uuid}"
@@ -223,7 +220,7 @@ def _prove(torch: Any, rank: Rank, accelerator: str, tensors: Tensors) -> Tuple[
         torch, single, single, together, torch.cat([labels for _, labels in joined]).cpu()
     )
     errors = {
-        name: relative_error(ours.gradients[name], exact.gradients[name])
+        name: arithmetic.relative_error(ours.gradients[name], exact.gradients[name])
         for name in exact.gradients
     }
     return max(errors.items(), key=lambda pair: pair[1])

@@ -6,7 +6,6 @@ import ctypes
 from dataclasses import dataclass
 from functools import partial
 from typing import (
-    TYPE_CHECKING,
     Any,
     Callable,
     Dict,
@@ -14,20 +13,17 @@ from typing import (
     List,
     Optional,
     Sequence,
+    Set,
     Tuple,
 )
 
 from .. import interface
-from ..interface import Census, Kernel, Observation, Tensors
+from ..interface import Kernel, Observation, Split, Tensors
 from ..machine import device
 from ..machine.accelerators import ACCELERATORS, device_of
 from . import model
 from .dataset import SIDE
 from .train import DEVIATION, GAMMA, LEARNING_RATE, MEAN, TEST_BATCH, first_batches
-
-if TYPE_CHECKING:
-    from ..interface import Curve, Split
-    from .model import Form
 
 Batch = Tuple[Any, Any]
 """Images, normalised and in the form's memory layout, and their labels."""
@@ -39,17 +35,13 @@ class Job(interface.Job):
 
     torch: Any
     accelerator: str
-    form: Form
+    form: model.Form
     model: Any
     optimizer: Any
     scheduler: Any
     generator: Any
     extension: Optional[str] = None
     """What an extension of torch did to the network and its optimizer."""
-    curve: Optional[Curve] = None
-    on_first_step: Optional[Callable[[], None]] = None
-    order: Any = None
-    """The order of images in the last epoch, on the device."""
     shuffled: Optional[Batch] = None
     """All images of the current epoch."""
 
@@ -182,7 +174,7 @@ def batches(data: Tensors, count: int) -> List[Batch]:
     return [(normalise(data.images[cut]), data.labels[cut]) for cut in cuts]
 
 
-def prepare(torch: Any, accelerator: str, form: Form, seed: int) -> Job:
+def prepare(torch: Any, accelerator: str, form: model.Form, seed: int) -> Job:
     """Prepare a new network on the device with the example's optimizer and schedule."""
     net = model.build(torch, seed, form).to(device_of(accelerator))
     job = Job(torch, accelerator, form, net, None, None, torch.Generator().manual_seed(seed))
@@ -227,12 +219,12 @@ def weights(net: Any) -> Dict[str, Any]:
     return {name: value.detach().cpu().double().clone() for name, value in net.state_dict().items()}
 
 
-def observe(job: Job, images: Any, labels: Any) -> Census:
-    """Run one more training step and record the device and dtype of each of its tensors."""
-    census = Census()
+def observe(job: Job, images: Any, labels: Any) -> Set[Tuple[str, str]]:
+    """Run one more training step and return the device type and dtype of each of its tensors."""
+    seen: Set[Tuple[str, str]] = set()
 
     def add(tensor: Any) -> None:
-        census.add(tensor.device.type, str(tensor.dtype).replace("torch.", ""))
+        seen.add((tensor.device.type, str(tensor.dtype).replace("torch.", "")))
 
     hooks = [
         layer.register_forward_hook(lambda _layer, _inputs, output: add(output))
@@ -247,7 +239,7 @@ def observe(job: Job, images: Any, labels: Any) -> Census:
         add(parameter)
         if parameter.grad is not None:
             add(parameter.grad)
-    return census
+    return seen
 
 
 def profile(torch: Any, accelerator: str, work: Callable[[], Any]) -> Observation:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Dict, List, Tuple
 
 WEIGHTS = {
@@ -63,10 +63,6 @@ class Form:
             "memory_format": "channels_last" if self.channels_last else "contiguous",
             "dropout": "masks drawn as bytes" if self.byte_masks else None,
         }
-
-    def for_compilers(self) -> Form:
-        """Return the form for `torch.compile`, whose generated code draws the dropout masks."""
-        return replace(self, byte_masks=False)
 
 
 PUBLISHED = Form(pool_first=False, channels_last=False)

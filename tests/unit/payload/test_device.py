@@ -82,13 +82,12 @@ MISSING = (
 
 
 def test_a_missing_kernel_later_in_a_run_is_one_sentence() -> None:
-    error = RuntimeError(MISSING.format("invalid device function"))
-    assert device.without_kernel(HipTorch("gfx1103"), "rocm", error).startswith(
+    torch = Torch(HipTorch("gfx1103"), "rocm")
+    assert torch.why_not(RuntimeError(MISSING.format("invalid device function"))).startswith(
         "a part of this build has no kernel for the GPU: HIP error: invalid device function (this"
         " GPU is gfx1103; this torch"
     )
-    assert device.without_kernel(HipTorch(), "rocm", ValueError("other")) == ""
-    assert device.without_kernel(None, "rocm", error) == ""
+    assert torch.why_not(ValueError("other")) == ""
 
 
 @pytest.mark.parametrize(

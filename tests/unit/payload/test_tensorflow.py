@@ -11,7 +11,7 @@ import pytest
 
 from envbuilder.payload.frameworks import tensorflow_, tensorflow_job
 from envbuilder.payload.frameworks.tensorflow_ import TensorFlow
-from envbuilder.payload.interface import Kernel
+from envbuilder.payload.interface import Kernel, Observation
 from envbuilder.payload.numerics import precision
 from envbuilder.payload.report import CheckError
 
@@ -156,10 +156,10 @@ def test_kernels_are_the_operations_of_the_host_and_all_that_a_gpu_ran() -> None
             plane("Task Environment"),
         ]
     )
-    assert list(tensorflow_.kernels(space)) == [
+    assert Observation.of(tensorflow_.events(space)).kernels == (
         Kernel("_MklNativeConv2D", 12.0, False),
         Kernel("ampere_sgemm_128x64_nn", 3.0, True),
-    ]
+    )
 
 
 def test_a_tensor_is_where_its_memory_is_and_a_variable_where_it_says() -> None:
