@@ -160,15 +160,6 @@ class System(Struct, frozen=True, kw_only=True):
     """Folder of the layout to which the builder exports it otherwise."""
 
 
-class PlannedLayer(Struct, frozen=True, kw_only=True):
-    """A layer of an image that has not been assembled yet."""
-
-    what: str
-    """The same words as in the finished image's history, or their beginning."""
-    bytes: int | None = None
-    """Size of the files that it is made from; None if the lock does not state it."""
-
-
 class Assemble(Action, frozen=True, kw_only=True):
     """Assemble an image from a base and layers, as an OCI layout."""
 
@@ -186,9 +177,6 @@ class Assemble(Action, frozen=True, kw_only=True):
     debs: tuple[File, ...]
     system: System | None
     """How the packages are installed; None: they consist of files only and are unpacked."""
-    layers: tuple[PlannedLayer, ...]
-    """What is known of the layers on top of the base, bottom first. A large wheel may become
-    several: its own list of files decides, once it is fetched."""
     project: ProjectLayer | UnsetType = UNSET
     """The project's own files, for the last layer."""
     variables: dict[str, str]
@@ -310,11 +298,11 @@ class UsedBase(Struct, frozen=True, kw_only=True):
 
 
 class BaseCheck(Struct, frozen=True, kw_only=True):
-    """A base image whose Python is checked before anything is fetched."""
+    """A base image that is checked, or pulled, before anything is fetched."""
 
     ref: str
     layout: str
-    """Folder of its OCI layout; empty if it is checked in the engine."""
+    """Folder of its OCI layout, whose Python is checked; empty if an engine has it, or will."""
     pythons: tuple[types.PythonVersion, ...]
     """The versions for which the lock has images on this platform."""
 

@@ -34,12 +34,7 @@ from envbuilder.build.plan import Artifact, LinkFiles, Plan, Step, fingerprint, 
 from envbuilder.core import process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import HostError, InvalidError, ToolError
-from envbuilder.packages.conda import (
-    activation,
-    lock as conda_locks,
-    records,
-    virtual_packages,
-)
+from envbuilder.packages.conda import activation, lock as conda_locks, records, virtual_packages
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import Target, lock_digest, select
@@ -257,10 +252,6 @@ class CondaEnvironment(NativeEnvironment):
         """Return the variable that tells the activation what to restore."""
         stated = " ".join(names)
         return {_STATED: stated} if stated else {}
-
-    def owner(self, path: str) -> str:
-        """Return the conda package that a path belongs to."""
-        return records.owner(self.prefix, path)
 
 
 def _bash() -> str:

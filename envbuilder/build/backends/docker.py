@@ -50,7 +50,6 @@ from envbuilder.profiles.lock import Target, lock_digest
 
 if TYPE_CHECKING:
     from envbuilder.build.backends.container import DockerEnvironment
-    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.build.request import Build, Product, Request
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
@@ -151,7 +150,7 @@ def plan(
     target: Target,
     base: image_base.Base,
     command: BuildCommand,
-    project: ProjectLayer | None = None,
+    project: project_layer.ProjectLayer | None = None,
     instance: Instance | None = None,
 ) -> Plan:
     """Return the plan of the image; pure.

@@ -26,7 +26,7 @@ from envbuilder.core.resources import OWN
 from envbuilder.core.text import first
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 MARKER = "envbuilder.json"
 """Build metadata in a prefix: that envbuilder made it, from what, and its digests at that time."""
@@ -247,11 +247,11 @@ def is_sealed(prefix: Path) -> bool:
     return (prefix / MARKER).is_file() or (prefix / OWN).is_dir() or not any(prefix.iterdir())
 
 
-def require_unchanged(prefix: Path, python: str, owner: Callable[[str], str]) -> tuple[Entry, ...]:
+def require_unchanged(prefix: Path, python: str) -> tuple[Entry, ...]:
     """Raise `VerifyError` if an environment or its base interpreter has changed since its build.
 
-    `python` is its interpreter, below the prefix; `owner` returns the package that a path belongs
-    to, or an empty string. Returns what `require_untouched` compares with later.
+    `python` is its interpreter, below the prefix. Returns what `require_untouched` compares with
+    later.
     """
     what = f"{prefix} was changed after the build"
     with _reading(prefix, python, what):
@@ -267,12 +267,10 @@ def require_unchanged(prefix: Path, python: str, owner: Callable[[str], str]) ->
     changed = differences(built, entries) if built else ()
     if changed and all(d.path.startswith("/") for d in changed):
         what = "the base interpreter has changed since the build, as by an upgrade"
-    raise _error(f"{what}: {_named(changed, owner)}", prefix, python)
+    raise _error(f"{what}: {_named(changed)}", prefix, python)
 
 
-def require_untouched(
-    prefix: Path, python: str, owner: Callable[[str], str], before: tuple[Entry, ...]
-) -> None:
+def require_untouched(prefix: Path, python: str, before: tuple[Entry, ...]) -> None:
     """Raise `VerifyError` if a file has changed since `require_unchanged` returned `before`.
 
     Contents are not read again: a file that was changed and restored counts as changed.
@@ -281,7 +279,7 @@ def require_untouched(
     with _reading(prefix, python, what):
         changed = differences(before, _walk(prefix))
     if changed:
-        raise _error(f"{what}: {_named(changed, owner)}", prefix, python)
+        raise _error(f"{what}: {_named(changed)}", prefix, python)
 
 
 def _walk(prefix: Path) -> tuple[Entry, ...]:
@@ -297,12 +295,9 @@ def _reading(prefix: Path, python: str, what: str) -> Iterator[None]:
         raise _error(message, prefix, python) from error
 
 
-def _named(changed: Sequence[Difference], owner: Callable[[str], str]) -> str:
-    owners = ((d, owner(d.path)) for d in changed[:SHOWN])  # looking one up takes a while
-    named = [f"{d.path} ({d.how}{f', of {o}' if o else ''})" for d, o in owners]
-    return (
-        first([*named, *(d.path for d in changed[SHOWN:])], SHOWN) or f"its list of files ({FILES})"
-    )
+def _named(changed: Sequence[Difference]) -> str:
+    named = [f"{d.path} ({d.how})" for d in changed]
+    return first(named, SHOWN) or f"its list of files ({FILES})"
 
 
 def _error(message: str, prefix: Path, python: str) -> VerifyError:

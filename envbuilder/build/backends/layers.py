@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from envbuilder.build import conventions, project_layer, render
-from envbuilder.build.image import base as image_base, parts
+from envbuilder.build.image import base as image_base
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import (
     Artifact,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.build.request import Build, Product
     from envbuilder.containers.engine.interface import BuildCommand, Engine
     from envbuilder.profiles.profile import Profile
@@ -58,7 +57,7 @@ def plan(
     base: image_base.Base,
     machine: types.Platform | None,
     command: BuildCommand | None,
-    project: ProjectLayer | None = None,
+    project: project_layer.ProjectLayer | None = None,
 ) -> Plan:
     """Return the plan of the image; pure.
 
@@ -118,7 +117,6 @@ def plan(
             wheels=wheels,
             debs=debs,
             system=system,
-            layers=parts.outline(wheels, debs, target.python, project),
             project=project or UNSET,
             variables=variables,
             labels=labels,

@@ -264,11 +264,6 @@ class NativeEnvironment(Environment):
         del names  # by default, no script sets any
         return {}
 
-    def owner(self, path: str) -> str:
-        """Return the package that a path of the environment belongs to; empty if unknown."""
-        del path
-        return ""
-
     def run_payload(
         self,
         arguments: Callable[[Mapping[str, str]], Sequence[str]],
@@ -308,7 +303,7 @@ class NativeEnvironment(Environment):
             timeout=TIMEOUT_SECONDS,
             on_stdout=on_line,
         )
-        integrity.require_untouched(self.prefix, self.python, self.owner, before)
+        integrity.require_untouched(self.prefix, self.python, before)
         return done
 
     @cached_property
@@ -318,7 +313,7 @@ class NativeEnvironment(Environment):
         Bytecode in the environment is not in its integrity manifest. Done once: tuning starts the
         payload a hundred times, and no start should hash 12,000 files or compile torch's again.
         """
-        before = integrity.require_unchanged(self.prefix, self.python, self.owner)
+        before = integrity.require_unchanged(self.prefix, self.python)
         for note in isolation.notes(os.environ):
             progress().note(f"note: {note}")
         folder = tempfile.mkdtemp(prefix="envbuilder-")

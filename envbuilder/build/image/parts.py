@@ -6,15 +6,12 @@ are transferred from and to a registry in parallel.
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.build.plan import PlannedLayer
-from envbuilder.build.project_layer import REASON, ProjectLayer
 from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
@@ -59,11 +56,12 @@ def parts(
     `split` returns what `cut` yields for the files of a large wheel. `room` is the maximum number
     of layers, not counting the last one.
     """
-    large = _large(wheels, sizes)[: max(room, 0)]
+    ranked = sorted(wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
+    large = [w for w in ranked if sizes[w.sha256] >= LARGE][: max(room, 0)]
     remaining = max(room - len(large), 0)
     result = []
     for wheel in large:
-        title = _name(wheel)
+        title = f"{wheel.name} {wheel.version}"
         groups = split(wheel)[:remaining]
         remaining -= len(groups)
         for files in groups:
@@ -73,32 +71,8 @@ def parts(
         result.append(Part(wheels=(wheel,), without=without, reason=title))
     small = tuple(w for w in wheels if w not in large)
     if small:
-        result.append(Part(wheels=small, reason=_rest(len(small))))
+        result.append(Part(wheels=small, reason=f"{len(small)} smaller packages"))
     return result
-
-
-def outline(
-    wheels: Sequence[File],
-    debs: Sequence[File],
-    python: types.PythonVersion,
-    project: ProjectLayer | None = None,
-) -> tuple[PlannedLayer, ...]:
-    """Return what is known of an image's layers before anything is fetched, bottom first.
-
-    Only a wheel's own list of files shows into how many layers it is split. A wheel whose size the
-    lock does not state counts as large: sizes are missing for builds of torch alone.
-    """
-    sizes = {w.sha256: w.size or sys.maxsize for w in wheels}
-    large = _large(wheels, sizes)
-    small = [w for w in wheels if w not in large]
-    return (
-        *(PlannedLayer(what=_name(wheel), bytes=wheel.size) for wheel in large),
-        *([PlannedLayer(what=_rest(len(small)), bytes=_total(small))] if small else []),
-        *([PlannedLayer(what=packages(debs), bytes=_total(debs))] if debs else []),
-        PlannedLayer(what=environment(python)),
-        PlannedLayer(what=PAYLOAD),
-        *([PlannedLayer(what=REASON, bytes=project.bytes)] if project else []),
-    )
 
 
 def packages(debs: Sequence[File]) -> str:
@@ -109,24 +83,6 @@ def packages(debs: Sequence[File]) -> str:
 def environment(python: str) -> str:
     """Return the words for the layer of the venv scaffold, bound to a Python."""
     return f"environment for Python {python}"
-
-
-def _total(files: Sequence[File]) -> Bytes:
-    return sum(file.size or 0 for file in files)
-
-
-def _large(wheels: Sequence[File], sizes: Mapping[types.Sha256, Bytes]) -> list[File]:
-    """Return the wheels that get layers of their own, the largest first."""
-    ranked = sorted(wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
-    return [w for w in ranked if sizes[w.sha256] >= LARGE]
-
-
-def _name(wheel: File) -> str:
-    return f"{wheel.name} {wheel.version}"
-
-
-def _rest(count: int) -> str:
-    return f"{count} smaller packages"
 
 
 def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:

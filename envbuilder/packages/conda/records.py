@@ -190,15 +190,3 @@ def write(
         path = prefix / FOLDER / package.file
         path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
         path.chmod(0o644)
-
-
-def owner(prefix: Path, path: str) -> str:
-    """Return the package that a path of a prefix belongs to; empty if no record lists it."""
-    try:
-        installed = read(prefix)
-    except BuildError:
-        return ""
-    for package in installed:
-        if any(entry.get("_path") == path for entry in package.paths):
-            return package.name
-    return ""

@@ -64,7 +64,7 @@ def test_those_of_an_environment_lie_beside_it_and_leave_it_as_it_was(found: Set
         "sbom": f"{artifact.ref}.sbom.cdx.json",
         "provenance": f"{artifact.ref}.provenance.json",
     }
-    seal.require_unchanged(Path(artifact.ref), "bin/python", lambda path: "")
+    seal.require_unchanged(Path(artifact.ref), "bin/python")
     assert sorted(p.name for p in found.envs_dir.iterdir()) == sorted(
         Path(p).name for p in (artifact.ref, *written.values())
     )
@@ -514,8 +514,6 @@ def test_accepted_signatures_are_recorded() -> None:
     ]
     earlier = attestations.provenance(planned(), IMAGE, {})
     assert json.loads(attestations.also_signed(earlier, (signed,))) == document
-    with pytest.raises(ValueError, match="not a provenance"):
-        attestations.also_signed(b"{}", (signed,))
 
 
 def test_the_same_build_gives_the_same_bytes() -> None:
@@ -540,18 +538,6 @@ def test_a_statement_can_be_about_a_registrys_manifest_as_well() -> None:
     assert attestations.also_about(both, manifest) == both
     before, after = (json.loads(c)["predicate"] for c in (content, both))
     assert before == after
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"[]", b"{}", b'{"predicate": 1}', b'{"subject": [1]}', b"\xff"]
-)
-def test_only_our_statements_get_further_subjects(content: bytes) -> None:
-    with pytest.raises(ValueError, match="statement"):
-        attestations.also_about(content, IMAGE)
-    foreign = json.loads(attestations.provenance(planned(), IMAGE, {}))
-    foreign["predicate"]["buildDefinition"]["buildType"] = "https://example.org/other"
-    with pytest.raises(ValueError, match="another builder"):
-        attestations.also_about(json.dumps(foreign).encode(), IMAGE)
 
 
 @given(name=st.text(st.characters(codec="utf-8"), min_size=1))

@@ -492,8 +492,6 @@ def test_what_names_the_prefix_and_what_has_a_script(tmp_path: Path) -> None:
         *("x", "conda-meta/a-1.0-0.json", "bin/b", "conda-meta/b-1.0-0.json"),
     ]
     assert list(prefix_records.scripted(read)) == ["c"]
-    assert prefix_records.owner(tmp_path, "y") == "a"
-    assert prefix_records.owner(tmp_path, "nobodys") == ""
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\udcff"])
@@ -502,7 +500,6 @@ def test_a_damaged_record_is_no_crash(tmp_path: Path, text: str) -> None:
     (tmp_path / "conda-meta/a.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(BuildError, match=r"a\.json"):
         prefix_records.read(tmp_path)
-    assert prefix_records.owner(tmp_path, "x") == ""
 
 
 # --- activation

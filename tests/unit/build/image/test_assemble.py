@@ -95,7 +95,7 @@ class Bench:
         stated: dict[str, Any] = {
             "what": "test", "base": str(self.base.folder), "layout": str(work / "layout"),
             "platform": "linux/amd64", "python": "3.11", "epoch": 1_700_000_000, "uv": uv(self),
-            "wheels": tuple(wheels), "debs": (), "system": None, "layers": (),
+            "wheels": tuple(wheels), "debs": (), "system": None,
             "variables": {"VIRTUAL_ENV": "/opt/env"}, "labels": {"a": "b"},
             "names": ("envbuilder/x:1",), "ahead": "", "cache": str(self.folder / "cache"),
             "fresh": False, "work": str(work / "stage"), "records": str(self.folder / "records"),
@@ -162,16 +162,6 @@ def test_the_image_is_the_base_the_wheels_the_environment_and_the_payload(
         "envbuilder: torch 1.0", "envbuilder: 2 smaller packages",
         "envbuilder: environment for Python 3.11.2", "envbuilder: payload",
     ]  # fmt: skip
-
-
-def test_a_dry_run_names_the_layers_that_are_made(bench: Bench, wheels: list[File]) -> None:
-    layout, manifest = bench.make(wheels)
-    history = [h["created_by"] for h in layout.read_config(manifest)["history"]]
-    sized = [replace(w, size=bench.store.path(w.sha256).stat().st_size) for w in wheels]
-    planned = parts.outline(sized, (), "3.11")
-    assert len(planned) == len(history)
-    for part, line in zip(planned, history, strict=True):
-        assert line.startswith(f"envbuilder: {part.what}")
 
 
 def test_every_build_gives_the_same_image(bench: Bench, wheels: list[File]) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, strategies as st
-from msgspec.structs import replace
 
 from envbuilder.build.image import parts as module
 from envbuilder.build.image.parts import CUT, LARGE, cut, parts
@@ -145,17 +144,3 @@ def test_a_wheel_of_4_gib_is_cut_as_before(size: int) -> None:
 def test_a_wheel_of_deep_folders_is_cut_too() -> None:
     files = {f"{'a/' * 1100}{n}": 2 * CUT for n in range(40)}
     assert len(list(cut(files))) < 40
-
-
-def test_a_wheel_of_unknown_size_is_outlined_as_a_large_one() -> None:
-    unknown = replace(SIX, size=None)
-    known = replace(TORCH, size=200 << 20)
-    deb = replace(TYPING, kind="deb", name="libc6", version="2.36", size=7)
-    assert [(p.what, p.bytes) for p in module.outline([known, unknown, TYPING], [deb], "3.12")] == [
-        ("six 1.0", None),
-        ("torch 1.0", 200 << 20),
-        ("1 smaller packages", 1),
-        ("libc6 2.36", 7),
-        ("environment for Python 3.12", None),
-        ("payload", None),
-    ]
