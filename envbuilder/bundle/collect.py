@@ -259,7 +259,7 @@ def of_envbuilder(
     extra = "conda" if any(selection.conda for selection in selections) else ""
     uv = selections[0].tools[0].version
     for platform, python in sorted(used):
-        if not self_wheel.accepted(itself, [python]):
+        if not self_wheel.accepts(itself, python):
             continue
         progress.note(f"· resolve envbuilder's dependencies for {platform} with Python {python}")
         resolved = self_wheel.dependencies(itself, platform, python, settings, progress, uv, extra)

@@ -22,12 +22,9 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.fetch import fetch, uv_variables
 from envbuilder.packages.python import indexes
-from envbuilder.packages.python.indexes import canonical
 from envbuilder.profiles.lock import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
@@ -130,14 +127,11 @@ def requirements(wheel: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
     return tuple(requirements), str(stated.get("Requires-Python", ""))
 
 
-def accepted(
-    wheel: Wheel, pythons: Iterable[types.PythonVersion]
-) -> tuple[types.PythonVersion, ...]:
-    """Return those of these Pythons that envbuilder supports."""
+def accepts(wheel: Wheel, python: types.PythonVersion) -> bool:
+    """Return whether envbuilder supports this Python."""
     from packaging.specifiers import SpecifierSet
 
-    specifier = SpecifierSet(requirements(wheel)[1])
-    return tuple(p for p in pythons if specifier.contains(p))
+    return SpecifierSet(requirements(wheel)[1]).contains(python)
 
 
 def dependencies(
@@ -167,9 +161,10 @@ def dependencies(
             index=StaticIndex(url="", offers={}),
         )
         direct = requirements(wheel, extra)[0]
-        preferred = {**_installed_versions(metadata.distributions()), "uv": uv_version}
+        known = [d for d in metadata.distributions() if d.metadata["Name"]]
+        preferred = {indexes.canonical(d.metadata["Name"]): d.version for d in known}
         try:
-            answer = uv.compile(direct, platform, python, preferred)
+            answer = uv.compile(direct, platform, python, {**preferred, "uv": uv_version})
         except UnresolvableError as error:
             raise BuildError(
                 f"envbuilder's own dependencies cannot be resolved: {error}"
@@ -179,9 +174,3 @@ def dependencies(
         files, Target(platform=platform, python=python, base=None, files=files), settings, progress
     )
     return files
-
-
-def _installed_versions(installed: Iterable[metadata.Distribution]) -> dict[str, str]:
-    """Return name → version of the installed distributions."""
-    known: Sequence[metadata.Distribution] = [d for d in installed if d.metadata["Name"]]
-    return {canonical(d.metadata["Name"]): d.version for d in known}

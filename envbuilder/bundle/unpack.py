@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import File, Lock
+    from envbuilder.profiles.lock import Lock
 
 _LINES = 40
 """Lines of a difference that are shown."""
@@ -190,16 +190,19 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
 
     Every profile must be loadable, and be listed in the manifest or extended by one that is. Every
     lock must belong to such a profile, or to a project's variant of it, and match it. Every file of
-    a project must be one that its environment is read from. Every locked file must be named by a
-    lock, and each profile must have all files of a target. `texts`: path in the bundle → content.
+    a project must be one that its environment is read from. Each profile must have all files of a
+    target. `texts`: path in the bundle → content.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
         folder = Path(scratch)
         for path, content in texts.items():
-            files.write(folder / _below(path), content)
+            files.write(folder / path.removeprefix("profiles/"), content)
         try:
-            needed, locked = _needed(manifest, folder)
-            needed |= _signatures(needed, folder)
+            needed = _needed(manifest, folder)
+            locks = [p for p in needed if p.startswith(("locks/", f"{PROJECT}/{LOCKS}/"))]
+            for path in (f"{lock}{statement.SUFFIX}" for lock in locks):
+                statement.read_file(folder / path)  # raises an error for a malformed one
+                needed.add(path)
         except InvalidError as error:  # about a file of the scratch folder
             message = error.message.replace(f"{folder}/locks/", "the bundle's locks/")
             message = message.replace(f"{folder}/{PROJECT}/", "the bundle's project/")
@@ -212,16 +215,11 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
             f" ({', '.join(manifest.profiles)})",
             _UNTRUSTED,
         )
-    for member in manifest.of_kind("file"):
-        file = locked.get(member.sha256)
-        if file is None or file.size not in {None, member.size}:
-            raise InvalidError(f"no lock of the bundle names its {member.path}", _UNTRUSTED)
 
 
-def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]]:
-    """Return the paths that a manifest's profiles need, and their locked files by sha256."""
+def _needed(manifest: Manifest, folder: Path) -> set[str]:
+    """Return the paths of the texts that a manifest's profiles need."""
     needed: set[str] = set()
-    locked: dict[str, File] = {}
     variants = None
     if manifest.environment is not None:
         # What the project's file configures has no effect.
@@ -244,24 +242,12 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
         (path,) = library.lock_places(name)
         needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
         needed.add(str(path.relative_to(folder)))
-        locked |= {f.sha256: f for f in lock.files}
         _require_target(manifest, lock)
         conda = conda_lock.find(name, library)
         if conda is not None:
             conda_lock.require_usable(profile, conda)
             needed.add(str(conda_lock.beside(path).relative_to(folder)))
-            packages = (p for t in conda.targets for p in t.packages)
-            locked |= {p.sha256: p.as_file for p in packages}
-    return needed, locked
-
-
-def _signatures(needed: Iterable[str], folder: Path) -> set[str]:
-    """Return the paths that signatures of needed locks have; `InvalidError` if one is malformed."""
-    locks = (path for path in needed if path.startswith(("locks/", f"{PROJECT}/{LOCKS}/")))
-    paths = {f"{path}{statement.SUFFIX}" for path in locks}
-    for path in paths:
-        statement.read_file(folder / path)
-    return paths
+    return needed
 
 
 def _require_target(manifest: Manifest, lock: Lock) -> None:
@@ -289,19 +275,17 @@ def drafts(
     for path, content in texts.items():
         if path.startswith(f"{PROJECT}/"):
             continue
-        below = _below(path)
+        below, why = path.removeprefix("profiles/"), ""
         used = next((f / below for f in folders if (f / below).is_file()), None)
-        old = used.read_bytes() if used else None
-        if old == content:
+        if used is not None and (old := used.read_bytes()) == content:
             continue
-        draft = Draft(path=user / below, content=content)
         if used is not None and used.is_relative_to(resources.profiles_dir()):
-            draft = Draft(path=user / below, content=content, why="overrides the shipped one")
-        elif used is not None and old is not None:
+            why = "overrides the shipped one"
+        elif used is not None:
             show(_difference(old, content, used))
             if not force or used != user / below:
                 refused.append(used)
-        changes.append(draft)
+        changes.append(Draft(path=user / below, content=content, why=why))
     if refused:
         replaceable = all(path.is_relative_to(user) for path in refused)
         raise InvalidError(
@@ -319,11 +303,6 @@ def write(changes: Iterable[Draft]) -> None:
     hint = "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
     for draft in sorted(changes, key=lambda d: d.path.suffix != ".json"):
         files.save(draft.path, draft.content, BuildError, hint)
-
-
-def _below(path: str) -> Path:
-    """Map a bundle path to one below a profile folder: `profiles/x.yaml` → `x.yaml`."""
-    return Path(path.removeprefix("profiles/"))
 
 
 def _difference(old: bytes, new: bytes, path: Path) -> str:
@@ -425,21 +404,20 @@ def _loaded(
 
     An image that has the name in the engine already is kept, unless `force`.
     """
-    results = list[Image]()
-    with contextlib.ExitStack() as stack:
-        engine: Engine | None = None
-        if images:
-            try:
-                engine = stack.enter_context(connection.connect())
-            except ToolError as error:
-                progress.note(f"note: base images stay on disk: {error.message}")
-        for image, layout in images:
-            name = image.annotations.get(archive.NAME, "")
-            loaded = bool(
-                engine and name and _load(engine, name, image, layout, progress, force=force)
-            )
-            results.append(Image(name=name, folder=str(layout.folder), loaded=loaded))
-    return tuple(results)
+    named = [(image, layout, image.annotations.get(archive.NAME, "")) for image, layout in images]
+    loaded = set[str]()
+    if images:
+        try:
+            with connection.connect() as engine:
+                for image, layout, name in named:
+                    if name and _load(engine, name, image, layout, progress, force=force):
+                        loaded.add(name)
+        except ToolError as error:
+            progress.note(f"note: base images stay on disk: {error.message}")
+    return tuple(
+        Image(name=name, folder=str(layout.folder), loaded=name in loaded)
+        for _, layout, name in named
+    )
 
 
 def _load(

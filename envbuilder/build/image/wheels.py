@@ -93,7 +93,7 @@ class Packed(Struct, frozen=True, kw_only=True):
                 if size > self.size:
                     raise self._damaged()
                 yield data
-        except isal_zlib.error as error:  # type: ignore[misc] (its stub declares an instance)
+        except isal_zlib.error as error:  # type: ignore[misc]  # the stub has an instance
             raise self._damaged() from error
         if (size, crc) != (self.size, self.crc):
             raise self._damaged()

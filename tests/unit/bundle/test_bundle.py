@@ -60,7 +60,7 @@ def test_envbuilder_goes_along_for_each_platform_with_the_locks_uv(
         return ()
 
     monkeypatch.setattr(own, "wheel", lambda settings: own.Wheel(file="e.whl", content=b"e"))
-    monkeypatch.setattr(own, "accepted", lambda itself, pythons: pythons)
+    monkeypatch.setattr(own, "accepts", lambda itself, python: True)
     monkeypatch.setattr(own, "dependencies", dependencies)
     platforms: list[Any] = ["linux/amd64", "macos/arm64"]
     wanted = collect.select(["tiny"], platforms, [], Library([found.config_dir / "profiles"]))

@@ -160,7 +160,7 @@ def test_with_a_conda_lock_the_installer_of_its_packages_goes_along(
     monkeypatch.setattr(
         self_wheel, "wheel", lambda settings: self_wheel.Wheel(file="e.whl", content=b"e")
     )
-    monkeypatch.setattr(self_wheel, "accepted", lambda itself, pythons: pythons)
+    monkeypatch.setattr(self_wheel, "accepts", lambda itself, python: True)
     monkeypatch.setattr(self_wheel, "dependencies", dependencies)
     conda = conda_lockfile.Target(
         platform="linux/amd64", python="3.11", virtual_packages={}, packages=()

@@ -7,6 +7,7 @@ import hashlib
 import io
 import zipfile
 from importlib import metadata
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,7 +69,7 @@ def test_an_installation_becomes_a_wheel_again(installed: Path) -> None:
     assert all(n in listed for n in names)
     assert own.requirements(wheel) == (("click>=8",), ">=3.11")
     assert own.requirements(wheel, "test")[0] == ("click>=8", "pytest")
-    assert own.accepted(wheel, ["3.9", "3.11", "3.12"]) == ("3.11", "3.12")
+    assert [own.accepts(wheel, python) for python in ("3.9", "3.11")] == [False, True]
 
 
 def test_a_changed_installation_is_not_passed_on(installed: Path) -> None:
@@ -86,9 +87,11 @@ def test_of_uv_the_locked_version_goes_along_whatever_is_installed(
         preferred.update(pins)
         return ()
 
-    monkeypatch.setattr(
-        own, "_installed_versions", lambda installed: {"uv": "99.0", "click": "8.3.0"}
-    )
+    here = [
+        SimpleNamespace(metadata={"Name": name}, version=version)
+        for name, version in (("uv", "99.0"), ("Click", "8.3.0"), (None, "1"))
+    ]
+    monkeypatch.setattr(metadata, "distributions", lambda: here)
     monkeypatch.setattr(own, "requirements", lambda wheel, extra: (("click", "uv"), ""))
     monkeypatch.setattr(uv_compile.Uv, "compile", compiled)
     itself = own.Wheel(file="e.whl", content=b"e")
