@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.build import payload
-from envbuilder.core import pip, process, resources, uv_program
+from envbuilder.core import pip, process, resources, types, uv_program
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.fetch import fetch, uv_variables
@@ -25,7 +25,6 @@ from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import Target
 
 if TYPE_CHECKING:
-    from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import File
@@ -162,7 +161,7 @@ def dependencies(
         )
         direct = requirements(wheel, extra)[0]
         known = [d for d in metadata.distributions() if d.metadata["Name"]]
-        preferred = {indexes.canonical(d.metadata["Name"]): d.version for d in known}
+        preferred = {types.canonical(d.metadata["Name"]): d.version for d in known}
         try:
             answer = uv.compile(direct, platform, python, {**preferred, "uv": uv_version})
         except UnresolvableError as error:

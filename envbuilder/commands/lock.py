@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from envbuilder.commands.options import json_option, load_settings, profile_option
-from envbuilder.core import console
+from envbuilder.core import console, types
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.core.files import save
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import indented_proof, shown
 from envbuilder.locks import compare, conda, entries
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.packages.python.indexes import canonical
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.library import Library
 
@@ -185,7 +184,7 @@ def _require_locked(
     available = {file.name for lock in locks for file in lock.files}
     conda_names = {name for entry in of_conda for name in conda.names(entry.earlier)}
     for name in names:
-        if canonical(name) not in available | conda_names:
+        if types.canonical(name) not in available | conda_names:
             close = get_close_matches(name, available, n=1)
             raise InvalidError(
                 f"--upgrade-package: no lock holds {shown(name)}",

@@ -206,6 +206,14 @@ Date = Annotated[
 ]
 
 
+def canonical(name: str) -> str:
+    """Return the normalised name of a distribution (PEP 503).
+
+    `packaging` does the same, but importing it takes longer than reading all profiles.
+    """
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def is_name(text: str) -> bool:
     """Return whether this is a valid profile name; the profile's file is named after it."""
     return re.match(_NAME, text) is not None

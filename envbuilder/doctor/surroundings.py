@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import base_images
-from envbuilder.core import process
+from envbuilder.core import process, types
 from envbuilder.core.errors import EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.http import host_of, open_session, reason, request
 from envbuilder.doctor.problem import Problem
@@ -134,7 +134,7 @@ def _indexes(
     profile: Profile | None, files: Sequence[File], settings: Settings, listed: Sequence[Place]
 ) -> Iterator[Source]:
     """Yield the user's own indexes, those that the lock's files come from, and configured ones."""
-    page = {file.source: indexes.canonical(file.name) for file in reversed(files)}
+    page = {file.source: types.canonical(file.name) for file in reversed(files)}
     usual = page.pop(indexes.DEFAULT, _USUAL_PROJECT)
     for place in listed:
         if place.url.startswith(("http://", "https://")):

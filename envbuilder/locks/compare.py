@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.packages.python.indexes import DEFAULT, canonical
+from envbuilder.core import types
+from envbuilder.packages.python.indexes import DEFAULT
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import applies
 
@@ -70,7 +71,7 @@ def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
         return
     wheels = {wheel.name: wheel.requires for wheel in target.of_kind("wheel")}
     todo = [
-        canonical(need.name)
+        types.canonical(need.name)
         for need in map(Requirement, profile.requirements)
         if applies(need.marker, target.platform, target.python)
     ]

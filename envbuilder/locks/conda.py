@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks import entries
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.packages.python.indexes import canonical
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import (
     Profile,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.conda.lock import Lock
     from envbuilder.packages.conda.solve import Channels
     from envbuilder.profiles.library import Library
 
@@ -115,7 +114,7 @@ def solved(
     upgrade: bool,
     packages: Collection[str],
     again: bool,
-) -> tuple[Lock | None, Lock]:
+) -> tuple[conda_lock.Lock | None, conda_lock.Lock]:
     """Return the conda lock so far, and the new one.
 
     Versions are kept if they still fit, unless `upgrade`, and except for `packages`. Unless
@@ -125,7 +124,7 @@ def solved(
     from envbuilder.packages.conda import solve
 
     before = conda_lock.load(entry.earlier) if entry.earlier else None
-    free = {canonical(name) for name in packages}
+    free = {types.canonical(name) for name in packages}
     if before is not None and not (upgrade or again or before.missing):
         fresh = before.inputs == conda_lock.inputs_digest(entry.profile)
         if fresh and free.isdisjoint(_names(before)):
@@ -140,21 +139,21 @@ def names(path: Path | None) -> frozenset[str]:
     return _names(conda_lock.load(path)) if path else frozenset()
 
 
-def _names(lock: Lock) -> frozenset[str]:
+def _names(lock: conda_lock.Lock) -> frozenset[str]:
     packages = (package for target in lock.targets for package in target.packages)
-    return frozenset(canonical(package.name) for package in packages)
+    return frozenset(types.canonical(package.name) for package in packages)
 
 
-def _without(lock: Lock, names: set[str]) -> Lock:
+def _without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
     """Return a lock without some packages, so that these may move and the others are kept."""
     targets = (
-        replace(t, packages=tuple(p for p in t.packages if canonical(p.name) not in names))
+        replace(t, packages=tuple(p for p in t.packages if types.canonical(p.name) not in names))
         for t in lock.targets
     )
     return replace(lock, targets=tuple(targets))
 
 
-def as_files(profile: Profile, lock: Lock | None) -> profile_lock.Lock | None:
+def as_files(profile: Profile, lock: conda_lock.Lock | None) -> profile_lock.Lock | None:
     """Return a conda lock in the form that changes are shown of."""
     if lock is None:
         return None

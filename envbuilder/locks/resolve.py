@@ -20,7 +20,6 @@ from envbuilder.core.settings import require_writable
 from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
-from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import (
     UnresolvableError,
     Uv,
@@ -96,7 +95,7 @@ def resolve(
                 options=("--excludes", str(left_out)),
             )
             first = basis or (origin[1] if origin and not upgrade else None)
-            before = partial(_preferred, first, set(map(canonical, upgrade_packages)))
+            before = partial(_preferred, first, set(map(types.canonical, upgrade_packages)))
             debs = Debs(profile, settings, basis, on_progress, origin)
             read_contents = contents or partial(
                 wheel_conflicts.remote_contents, settings=settings, variables=variables
@@ -139,12 +138,12 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
     reasons += [f"uv is {version}, not {profile.tools.uv}" for version in others]
     for target in lock.targets:
         where = f"{target.platform} Python {target.python}"
-        pins = {canonical(f.name): f.version for f in target.of_kind("wheel")}
+        pins = {types.canonical(f.name): f.version for f in target.of_kind("wheel")}
         for line in profile.requirements:
             need = Requirement(line)
             if not applies(need.marker, target.platform, target.python):
                 continue
-            pin = pins.get(canonical(need.name))
+            pin = pins.get(types.canonical(need.name))
             if pin is None:
                 reasons.append(f"{where}: {need.name} is missing")
             elif not need.specifier.contains(Version(pin), prereleases=True):
@@ -277,7 +276,7 @@ def _preferred(
     for target in basis.targets if basis else ():
         if (target.platform, target.python) == (platform, python):
             wheels = target.of_kind("wheel")
-            return {f.name: f.version for f in wheels if canonical(f.name) not in free}
+            return {f.name: f.version for f in wheels if types.canonical(f.name) not in free}
     return {}
 
 

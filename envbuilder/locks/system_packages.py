@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from envbuilder.core import types
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.debian.suite import Suite
     from envbuilder.profiles.lock import File
     from envbuilder.profiles.profile import Profile
 
@@ -45,7 +44,7 @@ class Debs:
         fresh = previous is not None and previous.inputs == inputs_digest(profile)
         of_origin = origin[1] if origin and _is_same_system(profile, origin[0]) else None
         self._previous = previous if fresh else of_origin
-        self._suites: dict[str, Suite] = {}
+        self._suites: dict[str, suite.Suite] = {}
         self._closures: dict[types.Platform, tuple[File, ...]] = {}
 
     def of(
@@ -103,7 +102,7 @@ class Debs:
                 return target
         return None
 
-    def _suite(self, platform: str) -> Suite:
+    def _suite(self, platform: str) -> suite.Suite:
         if platform not in self._suites:
             name = self._profile.debian_suite
             self._suites[platform] = suite.load(name, platform, self._settings, self._note)

@@ -13,10 +13,9 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.core import http, parallel
+from envbuilder.core import http, parallel, types
 from envbuilder.core.text import escaped
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
-from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import applies
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     import requests
 
-    from envbuilder.core import types
     from envbuilder.core.http_transport import Session
     from envbuilder.packages.python.uv import Found, Offer, Uv
     from envbuilder.profiles.lock import File
@@ -44,11 +42,11 @@ def require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
 
     offered: dict[str, set[str]] = {}
     for offer in offers:
-        offered.setdefault(canonical(offer.distribution), set()).add(offer.version)
-    sources = {canonical(d): s for d, s in profile.indexes.items()}
+        offered.setdefault(types.canonical(offer.distribution), set()).add(offer.version)
+    sources = {types.canonical(d): s for d, s in profile.indexes.items()}
     for line in profile.requirements:
         need = Requirement(line)
-        name = canonical(need.name)
+        name = types.canonical(need.name)
         if name in sources and not any(
             need.specifier.contains(Version(v), prereleases=True) for v in offered.get(name, ())
         ):
@@ -74,20 +72,20 @@ def of_target(
     from packaging.requirements import Requirement
 
     wheels = _of_indexes(profile, platform, python, before, uv)
-    present = {canonical(wheel.file.name): wheel.file.version for wheel in wheels}
+    present = {types.canonical(wheel.file.name): wheel.file.version for wheel in wheels}
     names = FRAMEWORKS[profile.framework].names & present.keys()
     required = [
         need.name
         for need in map(Requirement, profile.requirements)
-        if canonical(need.name) in names and applies(need.marker, platform, python)
+        if types.canonical(need.name) in names and applies(need.marker, platform, python)
     ]
-    others = names - {canonical(required[0])} if required else frozenset()
+    others = names - {types.canonical(required[0])} if required else frozenset()
     if not others:
         return wheels
-    same = (f"{name}=={present[canonical(required[0])]}" for name in sorted(others))
+    same = (f"{name}=={present[types.canonical(required[0])]}" for name in sorted(others))
     limited = msgspec.structs.replace(profile, constraints=(*profile.constraints, *same))
     wheels = _of_indexes(limited, platform, python, before, uv)
-    return tuple(wheel for wheel in wheels if canonical(wheel.file.name) not in others)
+    return tuple(wheel for wheel in wheels if types.canonical(wheel.file.name) not in others)
 
 
 def compared(
@@ -152,7 +150,7 @@ def _of_indexes(
     If uv takes the best version of several indexes, that may be PyPI's, a build for other hardware:
     then it resolves again without that version.
     """
-    sources = {canonical(d): s for d, s in profile.indexes.items()}
+    sources = {types.canonical(d): s for d, s in profile.indexes.items()}
     excluded: list[str] = []
     foreign: list[File] = []
     while len(excluded) <= _MOST_EXCLUDED:
@@ -166,16 +164,17 @@ def _of_indexes(
         foreign = [
             w.file
             for w in wheels
-            if sources.get(canonical(w.file.name), w.file.source) != w.file.source
+            if sources.get(types.canonical(w.file.name), w.file.source) != w.file.source
         ]
         if not foreign:
             return wheels
         excluded += [f"{f.name}!={f.version}" for f in foreign]
     name = foreign[0].name
+    source = sources[types.canonical(name)]
     raise UnresolvableError(
         f"{platform} with Python {python}: {name} is required, but no source states the hash of a"
-        f" build for this hardware (index {sources[canonical(name)]}) that fits, and PyPI's builds"
-        f" are for other hardware: {_elsewhere(sources[canonical(name)])}"
+        f" build for this hardware (index {source}) that fits, and PyPI's builds are for other"
+        f" hardware: {_elsewhere(source)}"
     )
 
 

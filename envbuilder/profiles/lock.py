@@ -17,10 +17,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, types
-from envbuilder.core.decoding import explain
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.text import shown
-from envbuilder.profiles.requirements import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,10 +99,10 @@ def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best
         return "role: a wheel cannot be part of a base"
     if file.source in _DEBIAN_SOURCES:
         return f"source: {file.source} has no wheels"
-    if file.name != canonical(file.name):
-        return f"name: is not normalised: expected {canonical(file.name)}"
+    if file.name != types.canonical(file.name):
+        return f"name: is not normalised: expected {types.canonical(file.name)}"
     parts = file.file.split("-")
-    if len(parts) not in _WHEEL_PARTS or canonical(parts[0]) != file.name:
+    if len(parts) not in _WHEEL_PARTS or types.canonical(parts[0]) != file.name:
         return f"name: {file.name}, but the file is another distribution's"
     if not _same_version(unquote(parts[1]), file.version):
         return f"version: {file.version}, but the file is of another version"
@@ -334,7 +332,7 @@ def decoded(read: bytes, path: Path, kind: type[_T], schema: int, name: str, com
     try:
         return decoding.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise explain(error, kind, str(path), "") from error
+        raise decoding.explain(error, kind, str(path), "") from error
 
 
 def _check(lock: Lock, path: Path) -> None:

@@ -53,18 +53,10 @@ class _Lists(Struct, frozen=True, kw_only=True):
     add_requirements: tuple[types.Requirement, ...] = ()
 
 
-def canonical(name: str) -> str:
-    """Return the normalised form of a name (PEP 503).
-
-    `packaging` does the same, but importing it takes longer than reading all profiles.
-    """
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def distribution(requirement: str) -> str:
     """Return the normalised name of the distribution that a requirement names."""
     match = re.match(r"[A-Za-z0-9._-]*", requirement)
-    return canonical(match[0] if match else "")
+    return types.canonical(match[0] if match else "")
 
 
 def applies(marker: Marker | None, platform: types.Platform, python: str) -> bool:

@@ -13,18 +13,15 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, types
-from envbuilder.core.decoding import parse_yaml, place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import lines
-from envbuilder.project.lines import MOST, Line, Listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from envbuilder.profiles.frameworks import Framework
 
 LONGEST = 500
 """Maximum length of a spec."""
@@ -118,7 +115,7 @@ _DEFAULTS = "defaults"
 _NO_CHANNEL = "nodefaults"
 
 
-def read_environment_yml(project: Path, file: str) -> Listed:
+def read_environment_yml(project: Path, file: str) -> lines.Listed:
     """Return what an environment lists; `file` is its path in the project.
 
     Raises `InvalidError`.
@@ -132,16 +129,16 @@ class _Reader:
     def __init__(self, project: Path, file: str) -> None:
         self._project, self._file, self._where = project, file, escaped(file)
         self._text = lines.read_text(project, file)
-        self._data = parse_yaml(self._text, self._where)
-        self._requirements: list[Line] = []
-        self._conda: list[Line] = []
+        self._data = decoding.parse_yaml(self._text, self._where)
+        self._requirements: list[lines.Line] = []
+        self._conda: list[lines.Line] = []
         self._pip: list[tuple[str, str]] = []
-        self._pythons: list[Line] = []
+        self._pythons: list[lines.Line] = []
         self._left_out: list[str] = []
-        self._renamed: dict[str, Framework | None] = {}
+        self._renamed: dict[str, frameworks.Framework | None] = {}
         self._built: list[str] = []
 
-    def listed(self) -> Listed:
+    def listed(self) -> lines.Listed:
         self._require_keys()
         every = self._channels()
         others = (*_FRAMEWORK_CHANNELS, _DEFAULTS, _NO_CHANNEL)
@@ -149,7 +146,7 @@ class _Reader:
         for spec, where in self._specs():
             self._take(spec, where, channels)
         from_pip = lines.read_lines(self._project, self._file, self._pip)
-        return Listed(
+        return lines.Listed(
             requirements=(*self._requirements, *from_pip.requirements),
             constraints=from_pip.constraints,
             pythons=tuple(self._pythons),
@@ -160,7 +157,7 @@ class _Reader:
         )
 
     def _place(self, *path: object) -> str:
-        return place(self._where, self._text, [str(part) for part in path])
+        return decoding.place(self._where, self._text, [str(part) for part in path])
 
     def _require_keys(self) -> None:
         for key in self._data:
@@ -179,8 +176,8 @@ class _Reader:
         value = [] if self._data.get(key) is None else self._data[key]
         if not isinstance(value, list):
             raise InvalidError(f"{self._place(key)}: {key}: expected a list")
-        if len(value) > MOST:
-            raise InvalidError(f"{self._place(key)}: {key}: more than {MOST} entries")
+        if len(value) > lines.MOST:
+            raise InvalidError(f"{self._place(key)}: {key}: more than {lines.MOST} entries")
         return value
 
     def _channels(self) -> list[str]:
@@ -229,7 +226,7 @@ class _Reader:
         elif spec.name == "python":
             if spec.versions:
                 text = _of_pypi(spec, spec.name, where).text.removeprefix(spec.name)
-                self._pythons.append(Line(text, where))
+                self._pythons.append(lines.Line(text, where))
         elif spec.name != "pip":
             if spec.channel and channels[:1] != (spec.channel,):
                 raise InvalidError(
@@ -237,7 +234,7 @@ class _Reader:
                     " single package is not supported, unless it is the first one of channels",
                     f"Write {spec.name} only, or put the channel first under channels.",
                 )
-            self._conda.append(Line(spec.text(), where))
+            self._conda.append(lines.Line(spec.text(), where))
             self._built += [spec.name] if spec.build else []
 
     def _notes(self, every: list[str], channels: tuple[str, ...]) -> Iterator[str]:
@@ -265,7 +262,7 @@ class _Reader:
             )
 
 
-def _of_pypi(spec: Spec, name: str, where: str) -> Line:
+def _of_pypi(spec: Spec, name: str, where: str) -> lines.Line:
     specifier = spec.specifier()
     if specifier is None:
         raise InvalidError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, files, settings, yaml_files
+from envbuilder.core import decoding, files, settings, types, yaml_files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import (
     DEFAULT,
@@ -23,7 +23,7 @@ from envbuilder.core.project_file import (
 from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.text import shown
 from envbuilder.profiles import frameworks
-from envbuilder.profiles.requirements import canonical, distribution
+from envbuilder.profiles.requirements import distribution
 from envbuilder.project import environments
 from envbuilder.project.lines import parse, read_text
 from envbuilder.project.tables import Pyproject, pyproject
@@ -116,7 +116,7 @@ def removed(
     Raise `InvalidError` for one that is not listed there, with the place where it is, if any.
     """
     file = _File(text, path, environment)
-    for name in dict.fromkeys(map(canonical, names)):
+    for name in dict.fromkeys(map(types.canonical, names)):
         places = file.places(name)
         if not places:
             _refuse_missing(file, name, project)
@@ -127,7 +127,7 @@ def removed(
 
 def _checked(text: str, definition: Definition) -> str:
     """Return the package that a requirement names. Raises `InvalidError` as a lock of it would."""
-    name = canonical(parse(text, "envbuilder add").name)
+    name = types.canonical(parse(text, "envbuilder add").name)
     if framework := frameworks.of_name(name):
         hint = f"Write framework: {framework} into {PROJECT_FILE}: then it is in every environment."
         if framework == (definition.framework or frameworks.DEFAULT):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from envbuilder.core import types
 from envbuilder.core.decoding import decode
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks
-from envbuilder.profiles.requirements import canonical
 from envbuilder.project.lines import LONGEST, MOST, SHOWN, Line, Listed, line, parse, read_text
 from envbuilder.project.tables import (
     chosen_names,
@@ -79,10 +79,10 @@ def _reduced(part: Any, chosen: Chosen) -> str | bool:
         left, operator, right = (str(each.serialize()) for each in part)
         variable, value = (right, left) if right == "extra" else (left, right)
         if variable == "extra" and operator in {"==", "!="}:
-            return (canonical(value[1:-1]) in chosen.extras) == (operator == "==")
+            return (types.canonical(value[1:-1]) in chosen.extras) == (operator == "==")
         sets = {"extras": chosen.extras, "dependency_groups": chosen.groups}
         if right in sets and operator in {"in", "not in"}:
-            return (canonical(left[1:-1]) in sets[right]) == (operator == "in")
+            return (types.canonical(left[1:-1]) in sets[right]) == (operator == "in")
         return f"{left} {operator} {right}"
     alternatives: list[list[str | bool]] = [[]]
     for each in part:
@@ -213,7 +213,7 @@ class _UvLockReader:
     ) -> None:
         self._lock, self._file = lock, file
         self._root = root = self._project()
-        of_groups = {canonical(name): e for name, e in root.metadata.requires_dev.items()}
+        of_groups = {types.canonical(name): e for name, e in root.metadata.requires_dev.items()}
         self._groups = chosen_names("group", groups, of_groups, file)
         # Before uv 0.6, `provides-extras` was not written.
         provided = (*root.metadata.provides_extras, *root.optional_dependencies)
@@ -249,7 +249,7 @@ class _UvLockReader:
     def _named_extras(self) -> set[str]:
         """Return the extras that chosen ones name through the project itself."""
         return {
-            canonical(extra)
+            types.canonical(extra)
             for entry in self._entries
             if entry.name == self._root.name
             and (parsed := self._parsed(entry))
@@ -359,7 +359,7 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
     of_groups = chosen_names("group", groups, lock.dependency_groups or (), file)
     chosen = Chosen(
         frozenset(chosen_names("extra", extras, lock.extras or (), file)),
-        frozenset(of_groups.union(map(canonical, lock.default_groups or ()))),
+        frozenset(of_groups.union(map(types.canonical, lock.default_groups or ()))),
     )
     notes = [
         f"{name}: {escaped(package.name, 60)} is left out: it is the project itself."

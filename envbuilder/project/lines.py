@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from envbuilder.profiles.frameworks import Framework
 
 LARGEST = 1 << 20
 """Maximum size in bytes of a file that is written by hand."""
@@ -218,12 +217,12 @@ def refuse_location(location: str, text: str, where: str) -> NoReturn:
     )
 
 
-def profile_decides(framework: Framework) -> str:
+def profile_decides(framework: frameworks.Framework) -> str:
     """Return why no line of a file decides on a build."""
     return f"the profile decides where {framework.title} comes from"
 
 
-def _of_host(location: str) -> Framework | None:
+def _of_host(location: str) -> frameworks.Framework | None:
     """Return the framework to whose own host a URL leads."""
     try:
         host = urlsplit(location.strip("\"'")).hostname or ""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
 
+from envbuilder.core import types
 from envbuilder.core.decoding import decode
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks
-from envbuilder.profiles.requirements import canonical
 from envbuilder.project.lines import MOST, SHOWN, Line, Listed, line, parse, read_text
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _refuse_unlisted(kind: str, name: str, available: Iterable[str], file: str) 
 
 def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file: str) -> set[str]:
     """Return the normalised names of extras or groups; all must be available."""
-    chosen, possible = set(map(canonical, names)), set(map(canonical, available))
+    chosen, possible = set(map(types.canonical, names)), set(map(types.canonical, available))
     for name in sorted(chosen - possible):
         _refuse_unlisted(kind, name, possible, file)
     return chosen
@@ -98,7 +98,7 @@ def refuse_source(name: str, kind: str, where: str, key: str) -> NoReturn:
 
 def is_itself(parsed: Requirement, project: str, where: str) -> bool:
     """Return whether a requirement names the project itself, for extras of its own."""
-    if not project or canonical(parsed.name) != project:
+    if not project or types.canonical(parsed.name) != project:
         return False
     if parsed.marker:
         raise InvalidError(
@@ -197,20 +197,20 @@ def _required(
 ) -> Iterator[Line]:
     """Yield the requirements of a project; each extra and group counts once."""
     project = tables.project or _Project()
-    name, places = canonical(project.name), _lines_of(text)
+    name, places = types.canonical(project.name), _lines_of(text)
     lists: dict[tuple[str, str], tuple[str, Sequence[str | _Include]]] = {
         ("", ""): ("project.dependencies", project.dependencies or ())
     }
     for key, extra in project.optional_dependencies.items():
-        lists["extra", canonical(key)] = f"project.optional-dependencies.{key}", extra
+        lists["extra", types.canonical(key)] = f"project.optional-dependencies.{key}", extra
     for key, group in tables.dependency_groups.items():
-        lists["group", canonical(key)] = f"dependency-groups.{key}", group
-    sources = {canonical(key): source for key, source in tables.tool.uv.sources.items()}
+        lists["group", types.canonical(key)] = f"dependency-groups.{key}", group
+    sources = {types.canonical(key): source for key, source in tables.tool.uv.sources.items()}
     todo = [("", ""), *(("extra", extra) for extra in extras), *(("group", g) for g in groups)]
     finished = set()
     while todo:
         kind, chosen = todo.pop(0)
-        chosen = canonical(chosen)
+        chosen = types.canonical(chosen)
         if (kind, chosen) in finished:
             continue
         finished.add((kind, chosen))

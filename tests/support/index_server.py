@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, unquote
 
-from envbuilder.packages.python.indexes import canonical
+from envbuilder.core.types import canonical
 from tests.support.http_server import serving
 
 if TYPE_CHECKING:

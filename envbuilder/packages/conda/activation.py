@@ -19,14 +19,13 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, resources, types
 from envbuilder.core.errors import BuildError
-from envbuilder.core.resources import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envbuilder.packages.conda.steps import WriteActivation
 
-SCRIPT = f"{OWN}/activate.sh"
+SCRIPT = f"{resources.OWN}/activate.sh"
 """The script to source in bash, below a prefix."""
 SCRIPTS = {
     "etc/conda/activate.d/envbuilder.sh": "conda/activate-d.sh.j2",
@@ -34,7 +33,7 @@ SCRIPTS = {
     "etc/conda/deactivate.d/envbuilder.sh": "conda/deactivate-d.sh.j2",
     "etc/conda/deactivate.d/envbuilder.fish": "conda/deactivate-d.fish.j2",
     SCRIPT: "conda/activate.sh.j2",
-    f"{OWN}/activate.fish": "conda/activate.fish.j2",
+    f"{resources.OWN}/activate.fish": "conda/activate.fish.j2",
 }
 """Paths below a prefix → templates."""
 _PACKAGE_VARIABLES = "etc/conda/env_vars.d"

@@ -20,7 +20,6 @@ from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SUBDIRS, again
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import accelerators
-from envbuilder.profiles.accelerators import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -108,7 +107,7 @@ def at_a_glance(profile: Profile, lock: WheelLock) -> tuple[tuple[str, str], ...
 
 
 def _needs(profile: Profile, lock: WheelLock, platform: types.Platform) -> Iterator[str]:
-    needed = needs(profile, lock, platform)
+    needed = accelerators.needs(profile, lock, platform)
     if needed.nvidia_driver:
         yield f"NVIDIA driver {needed.nvidia_driver} or newer"
     if needed.sm:

@@ -21,7 +21,6 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import require_signature
-from envbuilder.profiles.lock import File, content, decoded
 
 if TYPE_CHECKING:
     from envbuilder.profiles.library import Library
@@ -66,9 +65,9 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         return frozenset(match[0] for match in matches if match)
 
     @property
-    def as_file(self) -> File:
+    def as_file(self) -> profile_lock.File:
         """Return the package as a locked file, for the store, the SBOM and the plan."""
-        return File(
+        return profile_lock.File(
             kind="conda",
             name=self.name,
             version=self.version,
@@ -135,7 +134,7 @@ def path_for(name: str, library: Library) -> Path | None:
 
 def load(path: Path) -> Lock:
     """Read the conda lock in `path`; raise `InvalidError` if damaged or of an unknown schema."""
-    return _parse(content(path, _COMMAND), path)
+    return _parse(profile_lock.content(path, _COMMAND), path)
 
 
 def find(name: str, library: Library) -> Lock | None:
@@ -149,13 +148,13 @@ def find_signed(name: str, library: Library) -> tuple[Lock | None, tuple[Signed,
     path = path_for(name, library)
     if path is None:
         return None, ()
-    read = content(path, _COMMAND)
+    read = profile_lock.content(path, _COMMAND)
     signed = require_signature(path, read, library.folders, library.trusted)
     return _parse(read, path), signed
 
 
 def _parse(read: bytes, path: Path) -> Lock:
-    lock = decoded(read, path, Lock, SCHEMA, "conda lock", _COMMAND)
+    lock = profile_lock.decoded(read, path, Lock, SCHEMA, "conda lock", _COMMAND)
     _check(lock, path)
     return lock
 

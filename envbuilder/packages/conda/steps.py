@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from envbuilder.core import types
-from envbuilder.core.types import Action
 from envbuilder.packages.conda.lock import Package
 
 
-class InstallConda(Action, frozen=True, kw_only=True):
+class InstallConda(types.Action, frozen=True, kw_only=True):
     """Install conda packages into a prefix, without running any of their scripts."""
 
     packages: tuple[Package, ...]
@@ -24,7 +23,7 @@ class InstallConda(Action, frozen=True, kw_only=True):
     """A temporary folder for this installation; the prefix shares nothing with another."""
 
 
-class Rehome(Action, frozen=True, kw_only=True):
+class Rehome(types.Action, frozen=True, kw_only=True):
     """Point a virtual environment at the interpreter beside it, both at their final location."""
 
     env: str
@@ -34,7 +33,7 @@ class Rehome(Action, frozen=True, kw_only=True):
     """The interpreter, as the target of the link `bin/python`."""
 
 
-class WriteActivation(Action, frozen=True, kw_only=True):
+class WriteActivation(types.Action, frozen=True, kw_only=True):
     """Write the scripts that activate a conda environment, with conda and without it."""
 
     env: str

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.core import archives
-from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError
 from envbuilder.core.text import escaped, is_encodable, shown
 from envbuilder.profiles import lock
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from envbuilder.core.errors import EnvbuilderError
     from envbuilder.packages.store import Store
-    from envbuilder.profiles.lock import File
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
@@ -42,7 +40,7 @@ _CLEAN = "members of a clean deb 1"
 """What the store remembers; the number changes whenever `members` refuses more or less."""
 
 
-def require_clean(files: Iterable[File], store: Store) -> None:
+def require_clean(files: Iterable[lock.File], store: Store) -> None:
     """Raise `BuildError` if a .deb in the store has a member that an image must not have.
 
     This is for packages that dpkg will unpack, in an engine's container or for a base: dpkg writes
@@ -54,17 +52,17 @@ def require_clean(files: Iterable[File], store: Store) -> None:
             store.derived(file.sha256, _CLEAN, int, partial(_count, file))
 
 
-def _count(file: File, path: Path) -> int:
+def _count(file: lock.File, path: Path) -> int:
     with opened(file, path) as package:
         return sum(1 for _ in members(file, package.data()))
 
 
-def opened(file: File, path: Path) -> AbstractContextManager[Deb]:
+def opened(file: lock.File, path: Path) -> AbstractContextManager[Deb]:
     """Open a .deb; raise `BuildError` if it is damaged or not a .deb."""
     return open_deb(path, lambda reason: refused(file, f"it is damaged: {reason}"))
 
 
-def members(file: File, data: Tar) -> Iterator[tuple[str, tarfile.TarInfo]]:
+def members(file: lock.File, data: archives.Tar) -> Iterator[tuple[str, tarfile.TarInfo]]:
     """Yield each member of a package's data, by its path below the root.
 
     Raise `BuildError` for a duplicate, an unsafe path, or anything but files, folders and links
@@ -89,7 +87,7 @@ def members(file: File, data: Tar) -> Iterator[tuple[str, tarfile.TarInfo]]:
         yield name, member
 
 
-def member_path(file: File, stated: str) -> str:
+def member_path(file: lock.File, stated: str) -> str:
     """Return a member's path below the root; empty for the root itself."""
     name = stated.removeprefix("./").removesuffix("/")
     if name in {"", "."}:
@@ -101,7 +99,7 @@ def member_path(file: File, stated: str) -> str:
     return name
 
 
-def require_named(file: File, fields: Mapping[str, str]) -> None:
+def require_named(file: lock.File, fields: Mapping[str, str]) -> None:
     """Raise `BuildError` if a package is not the locked one, or its fields violate Debian policy.
 
     Files are named after these control fields.
@@ -115,7 +113,7 @@ def require_named(file: File, fields: Mapping[str, str]) -> None:
         raise refused(file, "its architecture violates Debian policy")
 
 
-def refused(file: File, reason: str) -> BuildError:
+def refused(file: lock.File, reason: str) -> BuildError:
     """Return the error for a package that cannot be used as it is."""
     return BuildError(
         f"{file.basename}: refused: {escaped(reason, LONGEST_REASON)}",
@@ -137,7 +135,7 @@ class Deb:
         self._stream, self._failure = stream, failure
         self._parts = dict(self._listed())
 
-    def data(self) -> Tar:
+    def data(self) -> archives.Tar:
         """Return the archive of the package's own files."""
         return self._tar("data.tar")
 
@@ -153,12 +151,12 @@ class Deb:
             raise self._failure("it has no control file")
         return files
 
-    def _tar(self, name: str) -> Tar:
+    def _tar(self, name: str) -> archives.Tar:
         start, size = next((p for n, p in self._parts.items() if n.startswith(name)), (0, 0))
         if not start:
             raise self._failure(f"it has no {name}")
         part: Any = io.BufferedReader(_Part(self._stream, start, size))
-        return Tar(part, size, self._failure)
+        return archives.Tar(part, size, self._failure)
 
     def _listed(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Yield the name, start and size of each part."""

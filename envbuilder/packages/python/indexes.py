@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, resources, types
-from envbuilder.core.decoding import decode, parse_yaml
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text
 from envbuilder.core.pip import Sources, local_folder, parsed_url
@@ -45,10 +44,10 @@ def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
     path = (folder or resources.profiles_dir()) / "indexes.yaml"
     text = read_text(path)
     table: dict[str, Upstream] = {}
-    for name, entry in parse_yaml(text, str(path)).items():
+    for name, entry in decoding.parse_yaml(text, str(path)).items():
         if not isinstance(entry, dict):
             raise InvalidError(f"{path}: {name}: expected the keys kind, url and what")
-        table[name] = decode(entry, Upstream, f"{path}: {name}")
+        table[name] = decoding.decode(entry, Upstream, f"{path}: {name}")
     return table
 
 
@@ -153,13 +152,6 @@ def with_login(url: str, variables: Mapping[str, str]) -> str:
             if at and (scheme.rpartition("=")[2], host) == (parts.scheme, parts.netloc):
                 return parts._replace(netloc=f"{login}@{host}").geturl()
     return url
-
-
-def canonical(name: str) -> str:
-    """Return a distribution's name as indexes spell it (PEP 503)."""
-    from packaging.utils import canonicalize_name
-
-    return canonicalize_name(name)
 
 
 UV_PLATFORM = {

@@ -19,12 +19,9 @@ import requests
 from msgspec import Meta, Struct
 
 from envbuilder.core import archives, decoding, http, pip, resources, types
-from envbuilder.core.decoding import decode, parse_yaml
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text
-from envbuilder.core.http import reason
 from envbuilder.packages.python import indexes
-from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import Offer
 
 if TYPE_CHECKING:
@@ -78,7 +75,7 @@ class Claim(_Strict, frozen=True):
 def load_claim(path: Path) -> Claim:
     """Read the claim in one file; raise `InvalidError` naming file and key."""
     text = read_text(path)
-    return decode(parse_yaml(text, str(path)), Claim, str(path), text)
+    return decoding.decode(decoding.parse_yaml(text, str(path)), Claim, str(path), text)
 
 
 def load_claims(folder: Path | None = None) -> tuple[Claim, ...]:
@@ -192,7 +189,7 @@ def _version(file: str, distribution: str) -> str:
         name, version, _, _ = parse_wheel_filename(file)
     except ValueError:  # also for a version number of 5,000 digits
         return ""
-    return str(version) if name == canonical(distribution) else ""
+    return str(version) if name == types.canonical(distribution) else ""
 
 
 def read_url(url: str) -> bytes:
@@ -286,12 +283,14 @@ def from_claim(claim: Claim) -> tuple[Offer, ...]:
 
 def local_wheels(locations: Iterable[str], distributions: Sequence[str]) -> tuple[Offer, ...]:
     """Return the wheels of the wanted distributions in folders on this machine."""
-    names = {canonical(w) for w in distributions}
+    names = {types.canonical(w) for w in distributions}
     result: list[Offer] = []
     for location in locations:
         folder = pip.local_folder(location)
         wheels = sorted(folder.glob("*.whl")) if folder and folder.is_dir() else []
-        result += [read_wheel(w) for w in wheels if canonical(w.name.partition("-")[0]) in names]
+        result += [
+            read_wheel(w) for w in wheels if types.canonical(w.name.partition("-")[0]) in names
+        ]
     return tuple(result)
 
 
@@ -358,17 +357,18 @@ def offers(
     for distribution, source in sorted(sources.items()):
         page: tuple[Offer, ...] = ()
         if source not in silent:
-            address = f"{indexes.url(source, settings)}/{canonical(distribution)}/"
+            address = f"{indexes.url(source, settings)}/{types.canonical(distribution)}/"
             try:
                 text = read(address).decode("utf-8", "replace")
                 page = parse_page(text, address, distribution, source)
             except OSError as error:
                 silent.add(source)
-                on_progress(f"{source}: unreachable ({reason(error)}); using claims")
+                on_progress(f"{source}: unreachable ({http.reason(error)}); using claims")
         claimed = [
             offer
             for claim in all_claims
-            if canonical(claim.distribution) == canonical(distribution) and claim.index == source
+            if types.canonical(claim.distribution) == types.canonical(distribution)
+            and claim.index == source
             for offer in from_claim(claim)
         ]
         merged, notes = merge(page, local_wheels(find_links, [distribution]), claimed, source)

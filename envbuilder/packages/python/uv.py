@@ -25,7 +25,6 @@ from envbuilder.core import decoding, pip, text, types, uv_program
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 from envbuilder.packages.python import indexes
-from envbuilder.packages.python.indexes import DEFAULT, canonical
 from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def write_index(offers: Iterable[Offer], folder: Path) -> StaticIndex:
     for offer in offers:
         url = _url(offer, folder)
         by_url[unquote(url)] = offer
-        name = canonical(offer.distribution)
+        name = types.canonical(offer.distribution)
         pages.setdefault(name, []).append(_link(offer, url))
         if offer.requires_dist is not None:
             # uv knows requirements by release, not by file: they hold for all wheels of this one.
@@ -132,7 +131,7 @@ def _link(offer: Offer, url: str) -> str:
 def _requirements(offer: Offer, requires_dist: tuple[str, ...]) -> str:
     """Return an entry of uv.toml; a JSON string or list of such is the same in TOML."""
     entry = {
-        "name": canonical(offer.distribution),
+        "name": types.canonical(offer.distribution),
         "version": offer.version,
         "requires-dist": requires_dist,
     }
@@ -211,7 +210,7 @@ def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
         raise ValueError(f"{package['name']}: no matching wheel")
     _, file, location, wheel = min(fitting, key=lambda item: item[:2])
     return Wheel(
-        name=canonical(package["name"]),
+        name=types.canonical(package["name"]),
         version=package["version"],
         file=file,
         sha256=wheel.get("hashes", {}).get("sha256", ""),
@@ -387,7 +386,7 @@ class Uv(Struct, frozen=True, kw_only=True):
                 f"{wheel.file}: your package index states no sha256 for it",
                 "Use an index that states hashes.",
             )
-        stated |= {"source": DEFAULT, "provenance": "read", "by": "the package index"}
+        stated |= {"source": indexes.DEFAULT, "provenance": "read", "by": "the package index"}
         return Found(file=_checked(**same, **stated), url=url)
 
 
@@ -413,7 +412,7 @@ def links(locations: Sequence[str], offered: Iterable[str], work: Path) -> tuple
     """
     if not locations:
         return ()
-    names = {canonical(name) for name in offered}
+    names = {types.canonical(name) for name in offered}
     result = []
     mirror = work / "find-links"
     # Always passed, even if empty: it replaces the user's UV_FIND_LINKS.
@@ -425,6 +424,6 @@ def links(locations: Sequence[str], offered: Iterable[str], work: Path) -> tuple
             continue
         for path in sorted(folder.glob("*.whl")) if folder.is_dir() else ():
             target = mirror / path.name
-            if canonical(path.name.partition("-")[0]) not in names and not target.exists():
+            if types.canonical(path.name.partition("-")[0]) not in names and not target.exists():
                 target.symlink_to(path.absolute())
     return (*result, str(mirror))

@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from envbuilder.core import archives, http, parallel
-from envbuilder.core.archives import path_objection, reserved_objection
+from envbuilder.core import archives, http, parallel, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import shown
 from envbuilder.packages.python import indexes
-from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
@@ -113,7 +111,7 @@ def contents(
         "purelib": site,
         "platlib": site,
         "scripts": "bin/",
-        "headers": f"include/site/python{python}/{canonical(stem.partition('-')[0])}/",
+        "headers": f"include/site/python{python}/{types.canonical(stem.partition('-')[0])}/",
         "data": "",
     }
     installed = {}
@@ -127,7 +125,9 @@ def contents(
         installed[place] = identifier
     installed |= scripts
     for path in installed:
-        if wrong := path_objection(path) or reserved_objection(path, with_python=True):
+        if wrong := archives.path_objection(path) or archives.reserved_objection(
+            path, with_python=True
+        ):
             raise ValueError(wrong)
     return installed
 

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python import indexes, upstream
@@ -221,7 +222,7 @@ def test_shipped_claims_are_whole() -> None:
         assert claim.metadata.by
         assert all(map(Requirement, claim.metadata.requires_dist))
         names = [parse_wheel_filename(file.file)[:2] for file in claim.files]
-        release = (indexes.canonical(claim.distribution), Version(claim.version))
+        release = (types.canonical(claim.distribution), Version(claim.version))
         assert names == [release] * len(claim.files) != []
         assert len({file.file for file in claim.files}) == len(names)
         assert all(file.by for file in claim.files)
