@@ -11,10 +11,13 @@ import signal
 import textwrap
 from collections import Counter
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, AnyStr, NoReturn
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
 
 # Where tests run in the background, Ctrl-C is ignored, with nohup SIGHUP, too, and programs that
 # they start inherit that; but what is caught here has its default effect in a program.
@@ -41,6 +44,17 @@ def missing(what: str, why: str) -> NoReturn:
     if what in REQUIRED:
         pytest.fail(f"{what} is required here (ENVBUILDER_REQUIRE), but {why}")
     pytest.skip(f"no {what}: {textwrap.shorten(why, 150, placeholder=' …')}")
+
+
+def exited(code: int, done: CompletedProcess[AnyStr]) -> CompletedProcess[AnyStr]:
+    """Return a process that ended with this exit code; fail with what another one printed."""
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def succeeded(done: CompletedProcess[AnyStr]) -> CompletedProcess[AnyStr]:
+    """Return a process that ended with exit code 0; fail with what another one printed."""
+    return exited(0, done)
 
 
 @pytest.fixture(scope="session")

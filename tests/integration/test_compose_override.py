@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from envbuilder.containers.engine.container import limits
-from tests.conftest import missing
+from tests.conftest import exited, missing, succeeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -105,10 +105,11 @@ def reserved(service: dict[str, Any]) -> Any:
 def test_shellcheck_accepts() -> None:
     if shutil.which("shellcheck") is None:
         missing("shellcheck", "it is not installed")
-    done = subprocess.run(
-        ["shellcheck", "--norc", *SCRIPTS], capture_output=True, text=True, check=False
+    succeeded(
+        subprocess.run(
+            ["shellcheck", "--norc", *SCRIPTS], capture_output=True, text=True, check=False
+        )
     )
-    assert done.returncode == 0, done.stdout
 
 
 def test_there_are_scripts() -> None:
@@ -311,8 +312,7 @@ def test_a_user_writes_as_that_user(open_folder: Path) -> None:
     machine = Machine(open_folder, "cpu")
     who = user()
     os.chown(machine.project, who["user"], who["group"])
-    done = machine.run(**who)
-    assert done.returncode == 0, done.stderr
+    succeeded(machine.run(**who))
     written = yaml.safe_load((machine.project / NAME).read_text())
     assert written["services"]["env"] == {"user": f"{who['user']}:{who['group']}"}
 
@@ -355,8 +355,7 @@ def test_what_it_did_not_write_stays(kind: str, tmp_path: Path) -> None:
         case "link":
             path.symlink_to(other)
     before = path.lstat()
-    done = machine.run(timeout=10)
-    assert done.returncode == 2
+    done = exited(2, machine.run(timeout=10))
     assert f"error: {path}: exists" in done.stderr
     assert path.lstat() == before or kind == "link"
     assert other.read_text() == "services: {mine: {}}\n"
@@ -366,7 +365,6 @@ def test_what_it_did_not_write_stays(kind: str, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(open_folder: Path) -> None:
     machine = Machine(open_folder, "cpu")
     machine.project.chmod(0o555)
-    done = machine.run(**user())
-    assert done.returncode == 2
+    done = exited(2, machine.run(**user()))
     assert done.stderr == f"error: {machine.project}: cannot be written\n"
     assert not (machine.project / NAME).exists()

@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from envbuilder.build.backends import conda
+from tests.conftest import exited
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,5 +36,6 @@ def test_what_a_user_states_holds_after_the_activation(tmp_path: Path) -> None:
         assert "_envbuilder_stated" not in seen
     assert [path.name for path in tmp_path.iterdir()] == ["activate.sh"]
     script.write_text("return 3\n")
-    done = subprocess.run(["bash", "-c", conda._INSIDE, str(script), "touch", "x"], check=False)
-    assert done.returncode == 3
+    done = exited(
+        3, subprocess.run(["bash", "-c", conda._INSIDE, str(script), "touch", "x"], check=False)
+    )

@@ -15,6 +15,7 @@ from envbuilder.build.backends import devices
 from envbuilder.containers.engine.container import Devices
 from envbuilder.core.settings import load as load_settings
 from envbuilder.project import catalog
+from tests.conftest import exited, succeeded
 from tests.support import examples, host_trees
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def test_each_machine_takes_its_own_build_from_the_one_lock(
     how, platform, profile, wheel, expected = HOSTS[name]
     examples.copy(examples.LOCKED, tmp_path)
     options = ("--dry-run", "--target-host", recording(name), *how)
-    done = cli("build", *options, environment=NO_ENGINE)
-    assert done.returncode == 0, done.stderr
-    plan: dict[str, Any] = json.loads(done.stdout)
+    plan: dict[str, Any] = json.loads(
+        succeeded(cli("build", *options, environment=NO_ENGINE)).stdout
+    )
     backend = "venv" if how == NATIVE else "docker"
     assert (plan["profile"], plan["backend"], plan["platform"]) == (profile, backend, platform)
     files = {file["name"]: file["file"] for file in plan["files"] if file["kind"] == "wheel"}
@@ -83,8 +84,7 @@ def test_each_machine_takes_its_own_build_from_the_one_lock(
 def test_a_mac_is_set_up_by_a_script_with_the_same_lock(cli: Cli, tmp_path: Path) -> None:
     examples.copy(examples.LOCKED, tmp_path)
     host = ("--target-host", recording("mac-m2"))
-    refused = cli("build", "--dry-run", *host)
-    assert refused.returncode == 3
+    refused = exited(3, cli("build", "--dry-run", *host))
     assert "profile mps: mps fits: macOS 14.5; Apple M2 Pro GPU" in refused.stderr
     assert "a native environment for macos/arm64 cannot be made on linux/" in refused.stderr
     assert cli("render", *host, "-o", "mac").returncode == 0

@@ -17,6 +17,7 @@ import pytest
 import envbuilder
 from envbuilder.core import process
 from envbuilder.host import model as host, probe
+from tests.conftest import succeeded
 
 # Python itself reports these, whoever starts a program and by which module.
 WATCHED = """\
@@ -50,14 +51,15 @@ sys.stdout.buffer.write(msgspec.json.encode(probe.host()))
 
 def started(code: str, environment: dict[str, str]) -> list[str]:
     """Which events of a starting process came while `code` ran."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"{WATCHED}{code}print(json.dumps(started), file=sys.stderr)"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = succeeded(
+        subprocess.run(
+            [sys.executable, "-c", f"{WATCHED}{code}print(json.dumps(started), file=sys.stderr)"],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     )
-    assert done.returncode == 0, done.stderr
     events: list[str] = json.loads(done.stderr.splitlines()[-1])
     return events
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import succeeded
 from tests.support import examples
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ def test_a_project_for_another_framework(
 ) -> None:
     request.getfixturevalue(fixture)
     examples.copy(name, tmp_path)
-    done = cli("lock")
-    assert done.returncode == 0, done.stderr
+    succeeded(cli("lock"))
     kind = framework.partition(" ")[0]
     locked = {path.name for path in (tmp_path / "envbuilder.lock").iterdir()}
     assert locked == {f"default.{kind}-cpu.json", f"default.{kind}-cuda.json"}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.core import ownership
+from tests.conftest import exited
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,8 +67,7 @@ def test_profiles_and_locks_of_another_user_do_not_decide(
     (shared / "profiles" / "locks" / "cpu.json").write_text("{}")
     assert cli("build", "--dry-run", "--profile", "cpu", "--backend", "venv").returncode == 2
     os.chown(shared / name, OTHER, OTHER)
-    done = cli("build", "--dry-run", "--profile", "cpu", "--backend", "venv")
-    assert done.returncode == 2
+    done = exited(2, cli("build", "--dry-run", "--profile", "cpu", "--backend", "venv"))
     assert f"{shared / name} belongs to uid {OTHER}" in done.stderr
     assert cli("profiles", "show", "mine").returncode == 2
 

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 import envbuilder
-from tests.conftest import missing
+from tests.conftest import exited, missing, succeeded
 from tests.integration.conftest import lay_tiny, start
 
 if TYPE_CHECKING:
@@ -134,8 +134,7 @@ def machine(session_environment: dict[str, str], tiny_lock: str) -> Iterator[Mac
 @pytest.fixture
 def filled(machine: Machine) -> Machine:
     """The administrator built once, and opened the store as the guide says."""
-    done = machine.admin(*BUILD)
-    assert done.returncode == 0, done.stderr
+    succeeded(machine.admin(*BUILD))
     machine.open()
     return machine
 
@@ -143,8 +142,7 @@ def filled(machine: Machine) -> Machine:
 def test_two_users_build_from_it_and_nothing_of_it_changes(filled: Machine) -> None:
     before = filled.snapshot()
     for uid in USERS:
-        done = filled.user(uid, *BUILD, ENVBUILDER_SHARED_STORE=str(filled.cache))
-        assert done.returncode == 0, done.stderr
+        done = succeeded(filled.user(uid, *BUILD, ENVBUILDER_SHARED_STORE=str(filled.cache)))
         prefix = json.loads(done.stdout)["artifact"]["ref"]
         assert prefix.startswith(str(filled.home(uid)))
         script = "import setuptools; print(setuptools.__version__)"
@@ -165,15 +163,13 @@ def test_two_users_build_from_it_and_nothing_of_it_changes(filled: Machine) -> N
         own = [p for p in (filled.home(uid) / "cache").rglob("*") if p.stat().st_size > 100_000]
         assert own == [], "the user has a copy of their own"
     assert filled.snapshot() == before
-    without = filled.user(USERS[0], *BUILD, "--rebuild", ENVBUILDER_SHARED_STORE="")
-    assert without.returncode == 1
+    without = exited(1, filled.user(USERS[0], *BUILD, "--rebuild", ENVBUILDER_SHARED_STORE=""))
     assert "cannot find" in without.stderr
 
 
 def test_a_line_in_the_configuration_is_enough(filled: Machine) -> None:
     (filled.project / "envbuilder.yaml").write_text(f"shared_store: {filled.cache}\n")
-    done = filled.user(USERS[0], *BUILD)
-    assert done.returncode == 0, done.stderr
+    succeeded(filled.user(USERS[0], *BUILD))
 
 
 def test_wrong_bytes_in_it_are_refused_and_found_by_the_doctor(filled: Machine) -> None:
@@ -181,8 +177,7 @@ def test_wrong_bytes_in_it_are_refused_and_found_by_the_doctor(filled: Machine) 
     content = wheel.read_bytes()
     wheel.write_bytes(b"X" + content[1:])
     shared = {"ENVBUILDER_SHARED_STORE": str(filled.cache)}
-    done = filled.user(USERS[0], *BUILD, **shared)
-    assert done.returncode == 1
+    done = exited(1, filled.user(USERS[0], *BUILD, **shared))
     assert f"damaged in the shared store ({wheel})" in done.stderr
     asked = filled.user(USERS[0], "doctor", "--profile", "tiny", "--json", **shared)
     problems = {p["code"]: p for p in json.loads(asked.stdout)["problems"]}
@@ -226,8 +221,7 @@ def test_the_cache_of_another_user_is_no_cache_of_ours(filled: Machine) -> None:
             if arguments[0] == "build":
                 assert done.returncode in {1, 2}, done.stdout
                 assert str(theirs) in done.stderr
-    done = filled.user(second, *BUILD, **shared, **named)
-    assert done.returncode == 2
+    done = exited(2, filled.user(second, *BUILD, **shared, **named))
     assert f"belongs to uid {first}" in done.stderr
 
 
@@ -238,8 +232,7 @@ def test_the_umask_of_the_administrator_does_not_matter(machine: Machine, umask:
     before = machine.user(USERS[0], *BUILD, ENVBUILDER_SHARED_STORE=str(machine.cache))
     assert before.returncode == 1, "folders of ours are closed"
     machine.open()
-    later = machine.user(USERS[0], *BUILD, ENVBUILDER_SHARED_STORE=str(machine.cache))
-    assert later.returncode == 0, later.stderr
+    succeeded(machine.user(USERS[0], *BUILD, ENVBUILDER_SHARED_STORE=str(machine.cache)))
 
 
 @pytest.mark.slow

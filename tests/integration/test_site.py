@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,10 +48,11 @@ def site(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     shutil.copy(repository / "zensical.toml", folder)
     shutil.copytree(repository / "docs", folder / "docs")
-    done = subprocess.run(
-        [program, "build", "--strict"], cwd=folder, capture_output=True, text=True, check=False
+    succeeded(
+        subprocess.run(
+            [program, "build", "--strict"], cwd=folder, capture_output=True, text=True, check=False
+        )
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     return folder / "build" / "site"
 
 

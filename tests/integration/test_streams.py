@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import exited, succeeded
+
 PROGRAM = f"{shlex.quote(sys.executable)} -m envbuilder"
 PRINTING = [
     "--help",
@@ -49,8 +51,7 @@ def test_results_that_are_lost_are_an_error(
 ) -> None:
     if "/dev/full" in where and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
-    done = shell(f"{PROGRAM} {command} {where}", session_environment, tmp_path)
-    assert done.returncode == 1, done.stderr
+    done = exited(1, shell(f"{PROGRAM} {command} {where}", session_environment, tmp_path))
     assert f"error: standard output cannot be written: {why}" in done.stderr
     assert plain(done)
 
@@ -73,11 +74,11 @@ def test_a_reader_that_has_gone_ends_it_quietly(
 def test_messages_and_input_may_be_missing(
     where: str, session_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    done = shell(f"{PROGRAM} profiles --json {where}", session_environment, tmp_path)
-    assert done.returncode == 0
+    done = succeeded(shell(f"{PROGRAM} profiles --json {where}", session_environment, tmp_path))
     assert '"schema"' in done.stdout
-    wrong = shell(f"{PROGRAM} build --profile nope {where}", session_environment, tmp_path)
-    assert wrong.returncode == 2
+    wrong = exited(
+        2, shell(f"{PROGRAM} build --profile nope {where}", session_environment, tmp_path)
+    )
     assert plain(wrong)
 
 
@@ -98,6 +99,5 @@ def test_a_removed_working_folder(
 def test_a_full_output_of_run_is_ours_to_tell(
     session_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    done = shell(f"{PROGRAM} run --help > /dev/full", session_environment, tmp_path)
-    assert done.returncode == 125
+    done = exited(125, shell(f"{PROGRAM} run --help > /dev/full", session_environment, tmp_path))
     assert plain(done)

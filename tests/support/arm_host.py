@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from tests.conftest import succeeded
 from tests.integration.conftest import start
 
 if TYPE_CHECKING:
@@ -22,9 +23,7 @@ def linux_host(
     environment: dict[str, str], folder: Path, machine: str, platform: words.Platform
 ) -> Path:
     """Return a file for `--target-host`: this machine, as if it had another processor."""
-    done = start(("detect", "--json"), environment)
-    assert done.returncode == 0, done.stderr
-    detected = json.loads(done.stdout)
+    detected = json.loads(succeeded(start(("detect", "--json"), environment)).stdout)
     detected["host"] |= {"machine": machine, "platform": platform}
     path = folder / "host.json"
     path.write_text(json.dumps(detected))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.conftest import succeeded
 from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
@@ -84,17 +85,14 @@ class Project:
         return self._cli(*arguments, environment={**self.environment, CHANNEL: url, **variables})
 
     def lock(self, url: str) -> None:
-        done = self.run(url, "lock", "--backend", "conda", "--profile", "little")
-        assert done.returncode == 0, done.stderr
+        succeeded(self.run(url, "lock", "--backend", "conda", "--profile", "little"))
 
     def build(self, url: str, *options: str, **variables: str) -> Any:
         arguments = ("build", "--profile", "little", "--backend", "conda", *options, "--json")
         return self.run(url, *arguments, **variables)
 
     def built(self, url: str, *options: str, **variables: str) -> Any:
-        done = self.build(url, *options, **variables)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(succeeded(self.build(url, *options, **variables)).stdout)
 
     def started(self, url: str) -> subprocess.Popen[str]:
         """A build that goes on; `environment` must be complete."""

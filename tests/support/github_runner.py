@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from tests.conftest import succeeded
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -188,18 +190,19 @@ class _Job:
         """Do all steps, and what actions do after the last; return whether all is well."""
         assert filled(self.job["runs-on"], self.context) == "ubuntu-24.04"
         volumes = (f"{self.folder}:{HOME}", f"{self.runner.packages}:{PACKAGES}:ro")
-        started = subprocess.run(
-            [
-                *("docker", "run", "--rm", "--detach", "--init", "--network", "none"),
-                *("--user", f"{os.getuid()}:{os.getgid()}"),
-                *(word for volume in volumes for word in ("--volume", volume)),
-                *(self.runner.image, "sleep", "3600"),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
+        started = succeeded(
+            subprocess.run(
+                [
+                    *("docker", "run", "--rm", "--detach", "--init", "--network", "none"),
+                    *("--user", f"{os.getuid()}:{os.getgid()}"),
+                    *(word for volume in volumes for word in ("--volume", volume)),
+                    *(self.runner.image, "sleep", "3600"),
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         )
-        assert started.returncode == 0, started.stderr
         self.container = started.stdout.strip()
         try:
             for step in self.job["steps"]:
@@ -262,8 +265,7 @@ class _Job:
         """Put a Python with pip first on PATH, as the action does."""
         made = self.runner.folder / program
         if not made.is_dir():
-            done = self._execute(program, "-m", "venv", f"{HOME}/python")
-            assert done.returncode == 0, done.stdout
+            succeeded(self._execute(program, "-m", "venv", f"{HOME}/python"))
             (self.folder / "python").rename(made)
         shutil.copytree(made, self.folder / "python", symlinks=True)
         self.path = f"{HOME}/python/bin:{self.path}"

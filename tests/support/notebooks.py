@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,9 +48,11 @@ class Lab(Struct, kw_only=True):
     def use(self, *cells: str) -> dict[str, Any]:
         """Log in, run cells in a new kernel, interrupt one; return what came of it."""
         command = [str(self.python), str(CLIENT), self.link, *cells]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stderr
-        results: dict[str, Any] = json.loads(done.stdout)
+        results: dict[str, Any] = json.loads(
+            succeeded(
+                subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+            ).stdout
+        )
         return results
 
 

@@ -6,6 +6,8 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from tests.conftest import succeeded
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,15 +20,14 @@ _SECONDS = 90.0
 
 def submit(cluster: SlurmCluster, node: str, script: str, *options: str) -> str:
     """Submit a shell script for one node as the user; return the job's id."""
-    done = cluster.run(("sbatch", "--parsable", f"--nodelist={node}", *options, f"--wrap={script}"))
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return succeeded(
+        cluster.run(("sbatch", "--parsable", f"--nodelist={node}", *options, f"--wrap={script}"))
+    ).stdout.strip()
 
 
 def fields(cluster: SlurmCluster, job: str) -> dict[str, str]:
     """Return what `scontrol show job` says; values end where the next key begins."""
-    done = cluster.run(("scontrol", "--oneliner", "show", "job", job))
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cluster.run(("scontrol", "--oneliner", "show", "job", job)))
     return dict(re.findall(r"(\S+?)=(.*?)(?= \S+?=|\s*$)", done.stdout))
 
 
@@ -57,5 +58,4 @@ def expire(cluster: SlurmCluster, job: str) -> None:
 
     slurmctld looks at it every 30 s.
     """
-    done = cluster.run(("scontrol", "update", f"JobId={job}", "EndTime=now+1"), user=False)
-    assert done.returncode == 0, done.stderr
+    succeeded(cluster.run(("scontrol", "update", f"JobId={job}", "EndTime=now+1"), user=False))

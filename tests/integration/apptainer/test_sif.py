@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from tests.conftest import missing
+from tests.conftest import exited, missing, succeeded
 from tests.support import slurm
 from tests.support.fleet_site import IMPORTS, Site, usable_python
 from tests.support.slurm import USER, SlurmCluster, identity
@@ -98,14 +98,12 @@ def image(person: Person, cli: Cli, base_image: str) -> Image:
     layout = person.folder / "layout"
     if not stated.exists():
         build = ("build", "--profile", "cpu", "--backend", "docker", "--base-image", base_image)
-        done = cli(*build, "--output", f"oci:{layout}", "--json")
-        assert done.returncode == 0, done.stderr
+        done = succeeded(cli(*build, "--output", f"oci:{layout}", "--json"))
         subprocess.run(["chmod", "-R", "a+rX", layout], check=True)
         digest = json.loads(done.stdout)["artifact"]["manifest_digest"]
         # Compressing it takes a minute, and shows nothing.
         arguments = ("--mksquashfs-args", "-noI -noD -noF -noX")
-        made = person.run("apptainer", "build", *arguments, str(path), f"oci:{layout}@{digest}")
-        assert made.returncode == 0, made.stderr
+        succeeded(person.run("apptainer", "build", *arguments, str(path), f"oci:{layout}@{digest}"))
         shutil.rmtree(layout)
         stated.write_text(done.stdout)
     return Image(path, json.loads(stated.read_text()))
@@ -113,12 +111,12 @@ def image(person: Person, cli: Cli, base_image: str) -> Image:
 
 @pytest.mark.slow
 def test_another_image_is_refused_and_says_what_to_do(person: Person, image: Image) -> None:
-    other = person.verify("--profile", "zendnn", "--sif", str(image.path), "--quick", "--force")
-    assert other.returncode == 2, other.stderr
+    other = exited(
+        2, person.verify("--profile", "zendnn", "--sif", str(image.path), "--quick", "--force")
+    )
     assert "an image of the profile cpu, not zendnn" in other.stderr
     assert "envbuilder build --profile zendnn --backend docker" in other.stderr
-    text = person.verify("--profile", "cpu", "--sif", "/etc/hosts", "--quick")
-    assert text.returncode == 2, text.stderr
+    text = exited(2, person.verify("--profile", "cpu", "--sif", "/etc/hosts", "--quick"))
     assert "/etc/hosts: not an image that Apptainer reads" in text.stderr
     without = person.verify("--profile", "cpu", "--sif", str(image.path), PATH="/usr/bin:/bin")
     if shutil.which("apptainer", path="/usr/bin:/bin") is None:
@@ -144,10 +142,11 @@ def test_a_node_of_a_fleet_proves_its_profile_in_an_image(
             sif={"cpu": str(image.path)},
             setup=[f"export {name}={value}" for name, value in variables.items()],
         )
-        done = site.run(
-            "verify", "--fleet", str(settings), "--quick", "--folder", "inside", timeout=900
+        succeeded(
+            site.run(
+                "verify", "--fleet", str(settings), "--quick", "--folder", "inside", timeout=900
+            )
         )
-        assert done.returncode == 0, done.stdout + done.stderr
         entry = site.entries("inside")[NODE]
         (result,) = (cluster.work / "inside" / "results").iterdir()
         report = json.loads(result.read_text())["report"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from tests.conftest import exited, succeeded
 from tests.support import conda_channel as conda
 from tests.support.conda_project import (
     CHANNEL,
@@ -55,8 +56,7 @@ def test_from_nothing_to_a_command_and_again_the_same(
         " os.environ['ACTIVATED_VARIABLE'], os.environ['LITTLE'], sep='|')\n"
         "sys.exit(7)"
     )
-    done = project.within("python", "-c", code)
-    assert done.returncode == 7, done.stderr
+    done = exited(7, project.within("python", "-c", code))
     assert done.stdout.split("|") == [
         *(f"{prefix}/venv", str(prefix)),
         f"{prefix}/venv/lib/python3.11/site-packages/setuptools/__init__.py",
@@ -117,8 +117,7 @@ def test_a_path_longer_than_packages_take_is_told(
     url = conda_channel.as_uri()
     project.lock(url)
     long = tmp_path / "/".join(["x" * 60] * 5)
-    done = project.build(url, ENVBUILDER_DATA_DIR=str(long))
-    assert done.returncode == 1
+    done = exited(1, project.build(url, ENVBUILDER_DATA_DIR=str(long)))
     assert "placed-1.0-0.tar.bz2: cannot be installed in" in done.stderr
     assert "ENVBUILDER_DATA_DIR" in done.stderr
 
@@ -126,8 +125,9 @@ def test_a_path_longer_than_packages_take_is_told(
 def test_elsewhere_it_has_the_same_digest(project: Project, conda_channel: Path) -> None:
     url = conda_channel.as_uri()
     project.lock(url)
-    done = project.run(url, "reproduce", "--profile", "little", "--backend", "conda", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(
+        project.run(url, "reproduce", "--profile", "little", "--backend", "conda", "--json")
+    )
     assert json.loads(done.stdout)["status"] == "equal"
 
 
@@ -258,8 +258,7 @@ def test_without_a_gpu_it_can_be_built_and_not_run(project: Project, conda_chann
     url = conda_channel.as_uri()
     project.lay("gpu-only", virtual={**VIRTUAL, "__cuda": "12.4"})
     project.lock(url)
-    done = project.build(url)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(project.build(url))
     assert "warning: no NVIDIA GPU was found" in done.stderr
     assert project.within("true").returncode == 125
     assert "locked for CUDA 12.4" in project.within("true").stderr
@@ -304,8 +303,7 @@ def test_the_cpu_profile_trains_inside(
     chosen = ("--profile", "cpu", "--backend", "conda")
     with serve(channel) as served:
         environment = {CHANNEL: served.url}
-        done = cli("lock", *chosen, environment=environment)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(cli("lock", *chosen, environment=environment))
         report = tmp_path / "report.json"
         quick = ("--quick", "--epochs", "1", "--output", str(report))
         done = cli("verify", *chosen, *quick, environment=environment)
@@ -323,6 +321,5 @@ def test_the_cpu_profile_trains_inside(
     assert done.stdout.split() == ["2.13.0+cpu", place, str(prefix)], done.stderr
     edited = prefix / "lib/python3.11/random.py"
     edited.write_bytes(edited.read_bytes() + b"\n")
-    done = cli("verify", *chosen, "--quick")
-    assert done.returncode == 5
+    done = exited(5, cli("verify", *chosen, "--quick"))
     assert "lib/python3.11/random.py (changed, of python)" in done.stdout + done.stderr

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
+from tests.conftest import exited, succeeded
 from tests.integration.conftest import locked
 from tests.support.conda_server import serve
 from tests.support.projects import lay_profile
@@ -63,11 +64,9 @@ def served(
     (tmp_path / "profiles" / "locks" / "lab.json").write_text(wheel_lock)
     with serve(conda_channel, token=TOKEN) as served:
         monkeypatch.setenv("ENVBUILDER_INDEX_LAB", served.secret_url)
-        done = cli("lock", "--backend", "conda", "--profile", "lab")
-        assert done.returncode == 0, done.stderr
+        succeeded(cli("lock", "--backend", "conda", "--profile", "lab"))
         for target in ("conda", "conda-explicit", "pixi"):
-            done = cli("render", "--profile", "lab", "--target", target, "-o", f"out/{target}")
-            assert done.returncode == 0, done.stderr
+            succeeded(cli("render", "--profile", "lab", "--target", target, "-o", f"out/{target}"))
         yield served
 
 
@@ -121,13 +120,11 @@ def test_a_mirror_is_not_exported_and_a_folder_is_refused(
 ) -> None:
     folder = {"ENVBUILDER_INDEX_LAB": conda_channel.as_uri()}
     for target in ("conda", "conda-explicit", "pixi"):
-        done = cli("render", "--profile", "lab", "--target", target, environment=folder)
-        assert done.returncode == 2
+        done = exited(2, cli("render", "--profile", "lab", "--target", target, environment=folder))
         assert "'lab' is a folder on this machine" in done.stderr
         assert "ENVBUILDER_INDEX_LAB" in done.stderr
         assert done.stdout == ""
     shipped = {"ENVBUILDER_INDEX_CONDA_FORGE": served.url}
-    done = cli("render", "--profile", "cpu", "--target", "conda", environment=shipped)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("render", "--profile", "cpu", "--target", "conda", environment=shipped))
     assert '  - "conda-forge"\n' in done.stdout
     assert served.host not in done.stdout

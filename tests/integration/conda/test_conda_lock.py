@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import exited, succeeded
 from tests.support import conda_channel as conda, conda_packages as packages
 from tests.support.conda_server import PASSWORD, serve
 
@@ -62,8 +63,7 @@ def test_every_platform_is_locked_from_this_machine_and_again_the_same(
     profile(tmp_path, "tiny-lib", virtual=VIRTUAL)
     with serve(conda_matrix) as served:
         url = served.url if over == "http" else conda_matrix.as_uri()
-        done = lock(cli, url)
-        assert done.returncode == 0, done.stderr
+        succeeded(lock(cli, url))
         text = (tmp_path / "profiles/locks/conda-test.conda.json").read_text()
         assert lock(cli, url).returncode == 0
         assert lock(cli, url, "--upgrade").returncode == 0
@@ -151,8 +151,7 @@ def test_versions_stay_until_an_upgrade_and_go_with_their_package(
         for stated in channel.glob("*/repodata*"):
             stated.unlink()  # else a name that is known is not read anew
         conda.index(channel)
-        done = lock(cli, served.url)
-        assert done.returncode == 0, done.stderr
+        succeeded(lock(cli, served.url))
     archive = (channel / packages.TINY_LIB.place).read_bytes()
     found = {p["name"]: p["sha256"] for p in locked(tmp_path)["targets"][0]["packages"]}
     assert found["tiny-lib"] == hashlib.sha256(archive).hexdigest()
@@ -168,8 +167,7 @@ def test_no_hash_no_lock(cli: Cli, conda_matrix: Path, tmp_path: Path) -> None:
     assert "tiny-lib-1.0-pyh0_0.conda: its channel states no sha256" in done.stderr
     assert not (tmp_path / "profiles" / "locks").exists()
     # What lies here can be read, and is.
-    done = lock(cli, channel.as_uri())
-    assert done.returncode == 0, done.stderr
+    done = succeeded(lock(cli, channel.as_uri()))
     archive = channel / packages.TINY_LIB.place
     found = {p["name"]: p["sha256"] for p in locked(tmp_path)["targets"][0]["packages"]}
     assert found["tiny-lib"] == hashlib.sha256(archive.read_bytes()).hexdigest()
@@ -181,8 +179,7 @@ def test_a_local_archive_that_was_changed_is_not_locked(
     channel = conda.copy(conda_matrix, tmp_path / "hurt")
     conda.tamper(channel, packages.TINY_LIB)
     profile(tmp_path, "tiny-lib")
-    done = lock(cli, channel.as_uri())
-    assert done.returncode == 1
+    done = exited(1, lock(cli, channel.as_uri()))
     assert "was changed after the channel was indexed" in done.stderr
 
 
@@ -192,8 +189,7 @@ def test_a_record_for_another_platform_is_refused(
     channel = conda.copy(conda_matrix, tmp_path / "hurt")
     conda.claim_subdir(channel, packages.PLACED, "osx-arm64")
     profile(tmp_path, "placed")
-    done = lock(cli, channel.as_uri())
-    assert done.returncode == 1
+    done = exited(1, lock(cli, channel.as_uri()))
     assert "is offered for linux-64, but its record is for osx-arm64" in done.stderr
 
 
@@ -204,8 +200,7 @@ def test_what_opens_a_channel_is_in_no_lock_and_no_message(
     profile(tmp_path, "tiny-lib")
     options: dict[str, Any] = {"token": "tk-12345"} if secret == "token" else {"password": True}
     with serve(conda_matrix, **options) as served:
-        done = lock(cli, served.secret_url)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(lock(cli, served.secret_url))
         closed = lock(cli, served.url)
         profile(tmp_path, "no-such-package")
         wrong = lock(cli, served.secret_url)
@@ -213,8 +208,7 @@ def test_what_opens_a_channel_is_in_no_lock_and_no_message(
     assert "tk-12345" not in text
     assert PASSWORD not in text
     assert closed.returncode == 1, "it is closed without"
-    gone = lock(cli, served.secret_url)
-    assert gone.returncode == 1
+    gone = exited(1, lock(cli, served.secret_url))
     assert "a channel cannot be read" in gone.stderr
     assert "ENVBUILDER_INDEX_CONDA_FORGE" in gone.stderr
     assert "tk-12345" not in gone.stderr

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import exited, succeeded
 from tests.support import conda_channel as conda, conda_packages as packages
 from tests.support.conda_project import CHANNEL, PLATFORMS, VIRTUAL, lay_listed as lay
 from tests.support.conda_server import serve
@@ -44,32 +45,27 @@ def locked(folder: Path) -> dict[str, dict[str, str]]:
 
 def test_lock_writes_it_and_check_notices_a_change(run: Run, tmp_path: Path) -> None:
     lay(tmp_path, "tiny-lib=1.0", "pytorch-cuda=12.4", of_profile=["tiny-lib"])
-    done = run("lock")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run("lock"))
     assert f"default.little: locked, 3 targets, 6 conda packages → {tmp_path / LOCK}" in done.stdout
     versions = {"python": "3.11.2", "tiny-lib": "1.0"}
     assert locked(tmp_path) == dict.fromkeys(PLATFORMS, versions)
     assert run("check").returncode == 0
     # What is fresh needs no channel.
     text = (tmp_path / LOCK).read_text()
-    again = run("lock", channel="http://127.0.0.1:1/gone")
-    assert again.returncode == 0, again.stderr
+    again = succeeded(run("lock", channel="http://127.0.0.1:1/gone"))
     assert "default.little: locked, unchanged, 3 targets, 6 conda packages" in again.stdout
     assert (tmp_path / LOCK).read_text() == text
     lay(tmp_path, "tiny-lib=1.0", "owner-a", of_profile=["tiny-lib"])
-    checked = run("check")
-    assert checked.returncode == 2
+    checked = exited(2, run("check"))
     assert "its conda packages changed after they were locked" in checked.stdout
-    stale = run("build")
-    assert stale.returncode == 2
+    exited(2, run("build"))
     (tmp_path / LOCK).unlink()
     assert "its conda packages are not locked" in run("check").stdout
 
 
 def test_a_package_that_one_platform_lacks(run: Run, tmp_path: Path) -> None:
     lay(tmp_path, "tiny-lib", "placed")
-    done = run("lock")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run("lock"))
     assert [*locked(tmp_path)] == ["linux/amd64"]
     for platform in ("linux/arm64", "macos/arm64"):
         assert f"not for {platform} 3.11: no choice of packages satisfies it:\n" in done.stdout
@@ -99,8 +95,7 @@ def test_what_cannot_be_solved_is_2_and_says_why(
     run: Run, tmp_path: Path, listed: list[str], of_profile: list[str], words: list[str]
 ) -> None:
     lay(tmp_path, *listed, of_profile=of_profile)
-    done = run("lock")
-    assert done.returncode == 2
+    done = exited(2, run("lock"))
     assert "default.little: conda packages cannot be locked: " in done.stdout
     for each in words:
         assert each in done.stdout
@@ -117,8 +112,7 @@ def test_a_conflict_with_the_profile_names_both(
     conda.write(packages.library("tiny-lib", "x = 2\n", version="2.0"), channel)
     conda.index(channel)
     lay(tmp_path, "tiny-lib=1", of_profile=["tiny-lib >=2"])
-    done = run("lock", channel=channel.as_uri())
-    assert done.returncode == 2
+    done = exited(2, run("lock", channel=channel.as_uri()))
     assert "tiny-lib 1.*" in done.stdout
     assert "profile 'little' requests tiny-lib >=2, tiny-lib 1.*" in done.stdout
     # An upgrade moves it, of one package or of all.
@@ -126,8 +120,7 @@ def test_a_conflict_with_the_profile_names_both(
     assert run("lock").returncode == 0
     assert run("lock", channel=channel.as_uri()).returncode == 0
     assert locked(tmp_path)["linux/amd64"]["tiny-lib"] == "1.0"
-    done = run("lock", "--upgrade-package", "tiny-lib", channel=channel.as_uri())
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run("lock", "--upgrade-package", "tiny-lib", channel=channel.as_uri()))
     assert "tiny-lib 1.0 → 2.0" in done.stdout
 
 
@@ -135,8 +128,7 @@ def test_a_channel_of_the_projects_own_needs_a_url(
     cli: Cli, run: Run, conda_matrix: Path, tmp_path: Path
 ) -> None:
     lay(tmp_path, "tiny-lib", channels="lab, conda-forge")
-    done = run("lock")
-    assert done.returncode == 2
+    done = exited(2, run("lock"))
     assert "the source 'lab' has no URL" in done.stdout
     assert "indexes: lab: https://…" in done.stdout
     with serve(conda_matrix) as served:
@@ -154,8 +146,7 @@ def test_a_channel_is_read_once_for_all_profiles(
     text = "profiles: [little, other]\nrequirements_from: [environment.yml]\n"
     (tmp_path / "envbuilder.yaml").write_text(text)
     with serve(conda_matrix) as served:
-        done = run("lock", "--backend", "conda", channel=served.url)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(run("lock", "--backend", "conda", channel=served.url))
         assert len(served.requests) == len({*served.requests})
     assert done.stdout.count("locked, 3 targets") == 2
 
@@ -167,14 +158,13 @@ def test_built_and_run_without_a_word_about_the_backend(
     lay(tmp_path, "python=3.11", "tiny-lib", "placed")
     with (tmp_path / "environment.yml").open("a") as stream:
         stream.write("  - pip: [einops]\n")
-    done = run("lock", channel=conda_channel.as_uri())
-    assert done.returncode == 0, done.stderr
+    succeeded(run("lock", channel=conda_channel.as_uri()))
     (tmp_path / "train.py").write_text(
         "import einops, sys, tiny_lib\nprint(sys.prefix, sys.base_prefix, tiny_lib.__file__)\n"
     )
-    done = run("run", "--", "python", "train.py", channel=conda_channel.as_uri())
-    assert done.returncode == 0, done.stderr
-    venv, prefix, library = done.stdout.split()
+    venv, prefix, library = succeeded(
+        run("run", "--", "python", "train.py", channel=conda_channel.as_uri())
+    ).stdout.split()
     assert venv == f"{prefix}/venv"
     assert library == f"{prefix}/lib/python3.11/site-packages/tiny_lib/__init__.py"
     # Editors find the interpreter that has the wheels.
@@ -196,12 +186,11 @@ def test_pytorch_stays_that_of_the_profile(
         "conda": {"virtual_packages": {"linux/amd64": VIRTUAL}},
     }
     (tmp_path / "profiles" / "little.yaml").write_text(json.dumps(profile))
-    done = run("lock", channel=conda_channel.as_uri())
-    assert done.returncode == 0, done.stderr
+    succeeded(run("lock", channel=conda_channel.as_uri()))
     assert {*locked(tmp_path)["linux/amd64"]} == {"python", "tiny-lib"}
-    verified = run("verify", "--quick", "--json", channel=conda_channel.as_uri())
-    assert verified.returncode == 0, verified.stderr
-    report = json.loads(verified.stdout)
+    report = json.loads(
+        succeeded(run("verify", "--quick", "--json", channel=conda_channel.as_uri())).stdout
+    )
     assert (report["status"], report["backend"]) == ("passed", "conda")
     script = "import tiny_lib, torch; print(torch.__version__)"
     assert run("run", "--", "python", "-c", script).stdout == "2.13.0+cpu\n"

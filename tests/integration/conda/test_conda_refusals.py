@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from tests.conftest import exited, succeeded
 from tests.support import conda_channel as conda, conda_packages as packages
 from tests.support.conda_project import Project, contents, prefix_of, tree_of
 from tests.support.conda_server import serve
@@ -35,8 +36,7 @@ def test_a_tampered_archive_is_refused(
         project.lock(url)
         conda.tamper(hurt, package)
         fresh = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "cache")}
-        done = project.build(url, **fresh)
-        assert done.returncode == 1
+        done = exited(1, project.build(url, **fresh))
         assert f"{package.file}: " in done.stderr
         assert "another file under this name" in done.stderr
         assert project.left() == []
@@ -82,8 +82,7 @@ def test_a_failure_of_the_library_is_told_in_one_line_without_folders(
     conda.index(own)
     project.lay("lacking")
     project.lock(own.as_uri())
-    done = project.build(own.as_uri())
-    assert done.returncode == 1
+    done = exited(1, project.build(own.as_uri()))
     (said,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
     assert "conda packages cannot be installed: " in said
     assert "share/owned.txt" in said
@@ -128,8 +127,7 @@ def test_what_opens_a_channel_is_nowhere_told(
     closed = {"token": "very-secret-token"} if secret == "token" else {"password": True}
     with serve(conda_channel, **closed) as served:  # type: ignore[arg-type]
         project.lock(served.secret_url)
-        done = project.build(served.secret_url, **fresh)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(project.build(served.secret_url, **fresh))
         wrong = served.secret_url.replace("very-secret", "very-secret-and-wrong")
         other = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "other")}
         refused = project.build(wrong, "--rebuild", **other)
@@ -155,8 +153,7 @@ def test_an_edited_file_is_named_and_reaches_no_other_environment(
         "share/placed.txt"
     ].content
     verify = ("verify", "--profile", "little", "--backend", "conda", "--quick")
-    done = project.run(url, *verify)
-    assert done.returncode == 5
+    done = exited(5, project.run(url, *verify))
     assert "share/placed.txt (changed, of placed)" in done.stderr + done.stdout
     assert "tiny_lib/__init__.py (changed, of tiny-lib)" in done.stderr + done.stdout
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.conftest import missing
+from tests.conftest import exited, missing, succeeded
 from tests.support.api_server import serving
 from tests.support.kubernetes import log_of
 from tests.support.manifests import LEAST
@@ -66,9 +66,7 @@ def test_the_commands_of_the_readme_create_save_and_show(
     assert sent == {f"{each['kind']} {each['metadata']['name']}": each for each in files}
     assert len(created) == 3
     shell(folder, save.replace("envbuilder fleet show .", ""))
-    done = cli("fleet", "show", "out", "--json")
-    assert done.returncode == 5, done.stderr
-    summary = json.loads(done.stdout)["summary"]
+    summary = json.loads(exited(5, cli("fleet", "show", "out", "--json")).stdout)["summary"]
     assert [(e["node"], e["outcome"]) for e in summary["entries"]] == [
         ("cpu-1", "unproven"),
         ("cpu-2", "unproven"),
@@ -77,11 +75,12 @@ def test_the_commands_of_the_readme_create_save_and_show(
 
 
 def shell(folder: Path, script: str) -> None:
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+    succeeded(
+        subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     )
-    assert done.returncode == 0, done.stderr

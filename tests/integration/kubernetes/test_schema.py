@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 from tests.support.manifests import FULL, LEAST
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def test_the_strict_schema_accepts_all_files(
     cli: Cli, tmp_path: Path, validate: str, settings: object, version: str
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({"kubernetes": settings}))
-    done = cli("fleet", "render", "-o", "out")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("fleet", "render", "-o", "out"))
     files = [Path(tmp_path, line) for line in done.stdout.splitlines() if line.endswith("yaml")]
     assert len(files) == 3
     assert refusals(validate, version, *files) == ""
@@ -58,8 +57,7 @@ def test_the_strict_schema_accepts_a_training_across_nodes(
 ) -> None:
     settings = {**LEAST, "nodes": {"a": "cuda", "b": "cuda"}, "shared": {"claim": "scratch"}}
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({"kubernetes": settings}))
-    done = cli("fleet", "render", "--ddp", "-o", "out")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("fleet", "render", "--ddp", "-o", "out"))
     files = [Path(tmp_path, line) for line in done.stdout.splitlines() if line.endswith("yaml")]
     assert len(files) == 3
     assert refusals(validate, NEW, *files) == ""

@@ -20,7 +20,7 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.debian import status as dpkg_status
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 from tests.integration.conftest import Cli, locked, start
 from tests.support import image_files
 from tests.support.arm_host import arm_host
@@ -144,14 +144,13 @@ def build(
         shutil.copytree(project, folder, dirs_exist_ok=True)
         host = arm_host(session_environment, folder)
         environment = {**session_environment, **GB10}
-        done = start(
+        done = succeeded(start(
             ("build", "--profile", "arm", "--target-host", str(host), "--output", "oci:i",
              "--json"),
             {**environment, "ENVBUILDER_CACHE_DIR": str(folder / "cache"), **variables},
             cwd=folder,
             umask=umask,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        ))  # fmt: skip
         result: dict[str, Any] = json.loads(done.stdout)
         assert (result["status"], result["builder"]) == ("built", "layers")
         return result["artifact"]["digest"], Layout.open(folder / "i")
@@ -270,9 +269,8 @@ def test_the_lock_of_cpu_for_arm_stays_a_claim(
     assert lock.state == "claimed"
     assert f"torch {torch.version} (linux/arm64, Python 3.11)" in lock.reason
     host = arm_host(session_environment, tmp_path)
-    done = cli("build", "--profile", "cpu", "--target-host", str(host), "--dry-run",
-               "--output", "oci:image", "--base-image", "python:3.11")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("build", "--profile", "cpu", "--target-host", str(host), "--dry-run",
+               "--output", "oci:image", "--base-image", "python:3.11"))  # fmt: skip
     assert f"hashes claimed by others, which the download confirms: torch {torch.version}" in (
         done.stderr
     )

@@ -26,7 +26,7 @@ from envbuilder.packages import fetch
 from envbuilder.packages.debian import status as base_status
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from tests.conftest import missing
+from tests.conftest import exited, missing, succeeded
 from tests.integration.conftest import locked, start
 from tests.support.projects import lay_profile
 
@@ -203,8 +203,7 @@ def test_without_mmdebstrap_nothing_is_downloaded(
     (tmp_path / "docker").symlink_to(client)
     nothing = {"PATH": str(tmp_path), "ENVBUILDER_CACHE_DIR": str(tmp_path / "cache")}
     argv = ("build", "--profile", "based", "--backend", "docker", "--output", f"oci:{tmp_path}/o")
-    done = start(argv, {**session_environment, **nothing}, cwd=based)
-    assert done.returncode == 4, done.stderr
+    done = exited(4, start(argv, {**session_environment, **nothing}, cwd=based))
     assert "mmdebstrap is not on PATH" in done.stderr
     assert "apt-get install mmdebstrap" in done.stderr
     assert not (tmp_path / "cache" / "store").exists()
@@ -241,9 +240,7 @@ def test_an_image_on_it(
     own: Settings, builder: str,
 ) -> None:  # fmt: skip
     argv = ("build", "--profile", "based", "--backend", "docker", "--builder", builder, "--json")
-    done = start(argv, session_environment, cwd=based)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = json.loads(succeeded(start(argv, session_environment, cwd=based)).stdout)
     ref = result["artifact"]["ref"]
     # The base was made before, by another process: it says itself what made it.
     step = debian_base.step(target, own)

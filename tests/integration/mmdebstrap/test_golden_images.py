@@ -25,7 +25,7 @@ from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import File, Lock, Target
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 from tests.support import debs, make_wheels
 from tests.support.arm_host import linux_host
 from tests.support.images import PYTHON
@@ -119,16 +119,17 @@ def made(
     found.mkdir(parents=True)
     for file in files:
         Store(own.store_dir).link(file, found)
-    done = cli(
-        *("build", "--profile", name, "--builder", "layers", "--target-host", str(host)),
-        *("--output", f"oci:{folder / 'image'}", "--json"),
-        environment={
-            **NO_ENGINE,
-            "PIP_FIND_LINKS": str(found),
-            "ENVBUILDER_CACHE_DIR": str(folder / "cache"),
-        },
+    done = succeeded(
+        cli(
+            *("build", "--profile", name, "--builder", "layers", "--target-host", str(host)),
+            *("--output", f"oci:{folder / 'image'}", "--json"),
+            environment={
+                **NO_ENGINE,
+                "PIP_FIND_LINKS": str(found),
+                "ENVBUILDER_CACHE_DIR": str(folder / "cache"),
+            },
+        )
     )
-    assert done.returncode == 0, done.stderr
     layout = Layout.open(folder / "image")
     manifest = layout.manifest(PLATFORM)
     config = layout.read_config(manifest)

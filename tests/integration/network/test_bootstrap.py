@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuilder import __version__
-from tests.conftest import missing
+from tests.conftest import exited, missing, succeeded
 from tests.support import make_wheels as small_wheels
 from tests.support.locked_wheels import fetched
 
@@ -203,8 +203,7 @@ def test_the_locked_versions_come_although_the_index_has_newer_ones(
         **spoiled(tmp_path / "spoiled"),
         "PATH": f"{fake}{os.pathsep}{os.environ['PATH']}",
     }
-    done = bootstrap(checkout, index.url, "setup", **environment)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(bootstrap(checkout, index.url, "setup", **environment))
     locked = pins(checkout / "requirements" / "run.txt")
     found = installed(checkout)
     assert {name: found.get(name) for name in locked} == locked
@@ -217,8 +216,9 @@ def test_the_locked_versions_come_although_the_index_has_newer_ones(
     )
     assert (done.returncode, done.stdout) == (0, f"envbuilder {__version__}\n"), done.stderr
     # README's second command, in the same checkout.
-    done = bootstrap(checkout, index.url, "test", "-q", TEST_FILE, "-k", "broken", **environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(
+        bootstrap(checkout, index.url, "test", "-q", TEST_FILE, "-k", "broken", **environment)
+    )
     assert " passed" in done.stdout
     locked = pins(checkout / "requirements" / "test.txt")
     found = installed(checkout)
@@ -244,8 +244,7 @@ def test_what_is_not_the_locked_file_is_refused(checkout: Path, index: Index) ->
     wheel.unlink()
     small_wheels.write(index.folder / "wheels", "click", {}, version=str(version))
     assert wheel.exists()
-    done = bootstrap(checkout, index.url, "setup")
-    assert done.returncode == 4
+    done = exited(4, bootstrap(checkout, index.url, "setup"))
     assert "error: pip could not install requirements/run.txt: a file is not the one" in done.stderr
     assert wheel.name in done.stderr
     assert hashlib.sha256(content).hexdigest() in done.stderr
@@ -254,14 +253,12 @@ def test_what_is_not_the_locked_file_is_refused(checkout: Path, index: Index) ->
 
     wheel.unlink()
     index.write_pages()
-    done = bootstrap(checkout, index.url, "setup")
-    assert done.returncode == 4
+    done = exited(4, bootstrap(checkout, index.url, "setup"))
     assert "click==" in done.stderr
     assert "has no wheel of that version" in done.stderr
 
     nowhere = "http://127.0.0.1:9/simple"
-    done = bootstrap(checkout, nowhere, "setup", PIP_RETRIES="0")
-    assert done.returncode == 4
+    done = exited(4, bootstrap(checkout, nowhere, "setup", PIP_RETRIES="0"))
     assert "the package index cannot be reached" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -27,7 +27,7 @@ from envbuilder.containers.registry import transfer as registries
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
 from envbuilder.packages import fetch as origins
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 from tests.integration.conftest import lay_tiny, start
 from tests.support import examples
 from tests.support.conda_project import CHANNEL, lay_listed, lay_little
@@ -173,8 +173,7 @@ def test_conda_packages_go_along_with_what_installs_them(
         ("lock", "--profile", "little", "--backend", "conda"),
         ("bundle", "--profile", "little", "-o", str(there.home / "little.tar")),
     ):
-        done = start(arguments, environment, cwd=project)
-        assert done.returncode == 0, done.stderr
+        succeeded(start(arguments, environment, cwd=project))
     with tarfile.open(there.home / "little.tar") as archive:
         archive.extractall(
             there.home, [m for m in archive if m.name.startswith("wheels/")], filter="data"
@@ -207,15 +206,16 @@ def test_an_installed_envbuilder_packs_itself(
         programs / "pip", "install", "-q", "--no-index", "--find-links", folder, "envbuilder-ml"
     )
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [programs / "envbuilder", *BUNDLE, "-o", "again.tar"],
-        env={**environment, **session_environment},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    succeeded(
+        subprocess.run(
+            [programs / "envbuilder", *BUNDLE, "-o", "again.tar"],
+            env={**environment, **session_environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     )
-    assert done.returncode == 0, done.stderr
     with tarfile.open(tmp_path / "again.tar") as archive:
         name = next(n for n in archive.getnames() if n.startswith("wheels/envbuilder_ml-"))
         again = archive.extractfile(name)
@@ -233,8 +233,7 @@ def contents(wheel: Any) -> dict[str, bytes]:
 def test_the_same_inputs_give_the_same_bytes(
     cli: Cli, tiny: Path, bundle: Path, tmp_path: Path
 ) -> None:
-    done = cli(*BUNDLE, "-o", "sub/other.tar", environment={"TZ": "Asia/Tokyo", "LC_ALL": "C"})
-    assert done.returncode == 0, done.stderr
+    succeeded(cli(*BUNDLE, "-o", "sub/other.tar", environment={"TZ": "Asia/Tokyo", "LC_ALL": "C"}))
     assert (tmp_path / "sub" / "other.tar").read_bytes() == bundle.read_bytes()
 
 
@@ -259,8 +258,7 @@ def test_cpu_is_built_and_verified_without_network(
     cli: Cli, torch_prefix: Path, mnist_dir: Path, tmp_path: Path, there: Machine
 ) -> None:
     arguments = ("bundle", "--profile", "cpu", *BUNDLE[3:])
-    done = cli(*arguments, "-o", "cpu.tar")
-    assert done.returncode == 0, done.stderr
+    succeeded(cli(*arguments, "-o", "cpu.tar"))
     there.envbuilder("unbundle", tmp_path / "cpu.tar")
     there.envbuilder("build", "--profile", "cpu", "--backend", "venv")
     arguments = ("verify", "--profile", "cpu", "--backend", "venv")
@@ -275,9 +273,9 @@ def test_a_project_trains_in_its_clone_without_network(
 ) -> None:
     """As docs/guides/offline.md has it."""
     examples.copy("script", tmp_path)
-    done = cli(*("bundle", "--profile", "cpu", *BUNDLE[3:]), "-o", "script.tar")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(
+        succeeded(cli(*("bundle", "--profile", "cpu", *BUNDLE[3:]), "-o", "script.tar")).stdout
+    )
     assert (told["environment"], told["members"]["project"]) == ("default", 3)
     there.cwd = there.home / "clone"
     examples.copy("script", there.cwd)
@@ -312,8 +310,7 @@ def test_conda_packages_of_a_project_go_along(
     lay_listed(project, "python=3.11", "tiny-lib")
     environment = {**session_environment, CHANNEL: conda_channel.as_uri()}
     for arguments in (("lock",), ("bundle", "--profile", "little", "-o", "../little.tar")):
-        done = start(arguments, environment, cwd=project)
-        assert done.returncode == 0, done.stderr
+        succeeded(start(arguments, environment, cwd=project))
     there.cwd = there.home / "clone"
     shutil.copytree(project, there.cwd)
     there.envbuilder("unbundle", tmp_path / "little.tar")
@@ -334,17 +331,16 @@ def test_the_base_image_goes_with_it(
     docker_client.images.get(base_image).tag(own_tag)
     before = real_engine.image(own_tag)
     assert before is not None
-    done = cli(*BUNDLE, "--base-image", own_tag, "-o", "tiny.tar")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli(*BUNDLE, "--base-image", own_tag, "-o", "tiny.tar"))
     assert json.loads(done.stdout)["lacks"] == []
     docker_client.images.remove(own_tag)
     folders = {
         f"ENVBUILDER_{n}_DIR": str(tmp_path / "there" / n.lower())
         for n in ("CACHE", "DATA", "CONFIG")
     }
-    done = cli("unbundle", "tiny.tar", "--json", environment=folders)
-    assert done.returncode == 0, done.stderr
-    (base,) = json.loads(done.stdout)["bases"]
+    (base,) = json.loads(
+        succeeded(cli("unbundle", "tiny.tar", "--json", environment=folders)).stdout
+    )["bases"]
     assert (base["name"].endswith(own_tag), base["loaded"]) == (True, True)
     after = real_engine.image(own_tag)
     assert after is not None
@@ -352,18 +348,15 @@ def test_the_base_image_goes_with_it(
     # Without an engine, an image is made of it all the same.
     alone = {**folders, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
     arguments = ("--base-image", f"oci:{base['folder']}", "--output", "image.tar", "--json")
-    done = cli("build", "--profile", "tiny", *arguments, environment=alone)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("build", "--profile", "tiny", *arguments, environment=alone))
     assert json.loads(done.stdout)["artifact"]["kind"] == "archive"
     # What is another image is left alone.
     docker_client.images.remove(own_tag)
     other = derived(docker_client, base_image, own_tag)
-    done = cli("unbundle", "tiny.tar", "--json", environment=folders)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("unbundle", "tiny.tar", "--json", environment=folders))
     assert "--force replaces it" in done.stderr
     assert real_engine.image(own_tag).id == other  # type: ignore[union-attr]
-    done = cli("unbundle", "tiny.tar", "--force", environment=folders)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("unbundle", "tiny.tar", "--force", environment=folders))
     assert real_engine.image(own_tag).id == before.id  # type: ignore[union-attr]
 
 
@@ -411,12 +404,12 @@ def test_a_locked_base_image_is_found_by_its_digest_without_network(
     profile = tmp_path / "profiles" / "tiny.yaml"
     base = f'{{ref: "{where.name}:1", digest: "{image.digest}", python_path: /usr/bin/python3}}'
     profile.write_text(f"{profile.read_text()}base:\n  '3.11': {base}\n  '3.12': {base}\n")
-    done = cli("lock", "--profile", "tiny")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("lock", "--profile", "tiny"))
     # The session's cache may have this very image by its digest.
     folders = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "cache")}
-    done = cli("bundle", "--profile", "tiny", "-o", "tiny.tar", "--json", environment=folders)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(
+        cli("bundle", "--profile", "tiny", "-o", "tiny.tar", "--json", environment=folders)
+    )
     assert json.loads(done.stdout)["lacks"] == []
     registry.stop()
     there.envbuilder("unbundle", tmp_path / "tiny.tar")

@@ -11,15 +11,16 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from envbuilder.build.backends import integrity as seal
+from tests.conftest import succeeded
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Cli
 
 
 def built(cli: Cli, *arguments: str) -> dict[str, Any]:
-    done = cli("build", "--profile", "tiny", "--json", *arguments)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(
+        succeeded(cli("build", "--profile", "tiny", "--json", *arguments)).stdout
+    )
     return result
 
 

@@ -16,6 +16,7 @@ from envbuilder.core import resources, uv_program
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
+from tests.conftest import exited, succeeded
 from tests.integration.conftest import offer_of
 from tests.support import index_server
 
@@ -77,9 +78,7 @@ def uv(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[st
 def torch_of(python: Path) -> str:
     """The version of torch that is installed for an interpreter."""
     script = "from importlib.metadata import version; print(version('torch'))"
-    done = run(python, "-c", script)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return succeeded(run(python, "-c", script)).stdout.strip()
 
 
 @pytest.fixture
@@ -104,11 +103,12 @@ def header(path: Path, program: str) -> list[str]:
 @pytest.fixture
 def walled(cli: Cli, torch_wheels: Path, tmp_path: Path) -> Path:
     """The requirements of `cpu` where PyTorch's index is out of reach, with all the wheels."""
-    done = cli(
-        *("render", "--profile", "cpu", "--target", "requirements", "-o", "out"),
-        environment={"ENVBUILDER_INDEX_PYTORCH_CPU": CLOSED},
+    succeeded(
+        cli(
+            *("render", "--profile", "cpu", "--target", "requirements", "-o", "out"),
+            environment={"ENVBUILDER_INDEX_PYTORCH_CPU": CLOSED},
+        )
     )
-    assert done.returncode == 0, done.stderr
     path = tmp_path / "out" / "requirements.txt"
     assert f"\n--extra-index-url {CLOSED}\n" in path.read_text()
     (tmp_path / "out" / "wheels").symlink_to(torch_wheels)
@@ -122,8 +122,7 @@ def test_pip_takes_requirements_though_an_index_is_out_of_reach(
     """Where it finds every wheel elsewhere, pip only warns. (The script below installs.)"""
     python = fresh()
     options = ("--dry-run", "--find-links", "wheels")
-    done = run(python, "-m", "pip", *header(walled, "pip"), *options, cwd=walled.parent)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run(python, "-m", "pip", *header(walled, "pip"), *options, cwd=walled.parent))
     assert "torch-2.13.0+cpu" in done.stdout.splitlines()[-1]
 
 
@@ -136,8 +135,7 @@ def test_uv_needs_every_index_or_none(walled: Path, fresh: Callable[..., Path]) 
     assert done.returncode != 0
     assert CLOSED in done.stderr
     offline = ("--no-index", "--find-links", "wheels", "--python", python)
-    done = uv(*words, *offline, cwd=walled.parent)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(uv(*words, *offline, cwd=walled.parent))
     assert torch_of(python) == "2.13.0+cpu"
 
 
@@ -145,17 +143,16 @@ def test_uv_needs_every_index_or_none(walled: Path, fresh: Callable[..., Path]) 
 def test_the_script_makes_an_environment(
     cli: Cli, torch_index: str, torch_python: Path, tmp_path: Path
 ) -> None:
-    done = cli(
-        *("render", "--profile", "cpu", "--target", "script", "-o", "out"),
-        environment={"ENVBUILDER_INDEX_PYTORCH_CPU": torch_index},
+    done = succeeded(
+        cli(
+            *("render", "--profile", "cpu", "--target", "script", "-o", "out"),
+            environment={"ENVBUILDER_INDEX_PYTORCH_CPU": torch_index},
+        )
     )
-    assert done.returncode == 0, done.stderr
     script = ("env", f"PYTHON={torch_python}", "sh", "out/setup-venv.sh", "made")
-    done = run(*script, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run(*script, cwd=tmp_path))
     assert "torch 2.13.0+cpu is ready" in done.stdout
-    again = run(*script, cwd=tmp_path)
-    assert again.returncode == 2
+    again = exited(2, run(*script, cwd=tmp_path))
     assert "exists already" in again.stderr
     shutil.rmtree(tmp_path / "made")
 
@@ -176,8 +173,7 @@ def test_a_script_that_fails_leaves_no_environment(
 @pytest.fixture
 def pylock(cli: Cli, torch_wheels: Path, tmp_path: Path) -> Path:
     """The pylock file of `cpu` with the folder of wheels that its header describes."""
-    done = cli("render", "--profile", "cpu", "--target", "pylock", "-o", "out")
-    assert done.returncode == 0, done.stderr
+    succeeded(cli("render", "--profile", "cpu", "--target", "pylock", "-o", "out"))
     wheels = tmp_path / "out" / "wheels"
     wheels.mkdir()
     for path in torch_wheels.iterdir():
@@ -190,8 +186,7 @@ def test_uv_installs_pylock_offline(pylock: Path, fresh: Callable[..., Path]) ->
     python = fresh("--without-pip")
     words = header(pylock, "uv")
     assert "--offline" in words
-    done = uv(*words, "--python", python, cwd=pylock.parent)
-    assert done.returncode == 0, done.stderr
+    succeeded(uv(*words, "--python", python, cwd=pylock.parent))
     assert torch_of(python) == "2.13.0+cpu"
 
 
@@ -199,11 +194,9 @@ def test_uv_installs_pylock_offline(pylock: Path, fresh: Callable[..., Path]) ->
 def test_a_new_pip_takes_pylock(pylock: Path, fresh: Callable[..., Path]) -> None:
     """pip reads such files from 26.1 on. A dry run checks every wheel, and unpacks none."""
     python = fresh()
-    done = run(python, "-m", "pip", "install", "--quiet", "--upgrade", "pip>=26.1")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run(python, "-m", "pip", "install", "--quiet", "--upgrade", "pip>=26.1"))
     words = header(pylock, "pip install")
-    done = run(python, "-m", "pip", *words, "--dry-run", cwd=pylock.parent)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run(python, "-m", "pip", *words, "--dry-run", cwd=pylock.parent))
     assert "torch-2.13.0+cpu" in done.stdout.splitlines()[-1]
 
 
@@ -213,8 +206,7 @@ def test_pip_takes_what_conda_hands_it(
     damaged: bool, cli: Cli, tiny: Path, fresh: Callable[..., Path], tmp_path: Path
 ) -> None:
     """conda writes the lines under `pip:` into a file beside its own, and has pip read that."""
-    done = cli("render", "--profile", "tiny", "--target", "conda", "-o", "out")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("render", "--profile", "tiny", "--target", "conda", "-o", "out"))
     out = tmp_path / "out"
     data = yaml.safe_load((out / "environment.yml").read_text())
     assert data["dependencies"][:2] == ["python 3.11.*", "pip"]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import exited, succeeded
 from tests.support.http_server import serving
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ def test_a_wrong_hash_is_1_and_nothing_is_kept(cli: Cli, tiny: Path, tmp_path: P
                     file["sha256"] = wrong
 
     edit(tiny, change)
-    done = cli(*BUILD, environment=own_folders(tmp_path))
-    assert done.returncode == 1
+    done = exited(1, cli(*BUILD, environment=own_folders(tmp_path)))
     assert "setuptools" in done.stderr
     assert not list((tmp_path / "cache" / "store").glob(f"sha256/*/{wrong}"))
     assert not list((tmp_path / "data").rglob("bin"))
@@ -62,18 +62,15 @@ def test_a_wrong_hash_is_1_and_nothing_is_kept(cli: Cli, tiny: Path, tmp_path: P
 def test_a_tampered_wheel_is_refused(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     """An index that sends other bytes under the right name."""
     folders = own_folders(tmp_path)
-    done = cli(*BUILD, environment=folders)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli(*BUILD, environment=folders))
     store = tmp_path / "cache" / "store" / "sha256"
     name = next(f for f in first_target(tiny)["files"] if f["name"] == "setuptools")
     path = store / name["sha256"][:2] / name["sha256"]
     path.chmod(0o644)
     path.write_bytes(path.read_bytes() + b"x")
-    done = cli(*BUILD, "--rebuild", environment=folders)
-    assert done.returncode == 1
+    done = exited(1, cli(*BUILD, "--rebuild", environment=folders))
     assert "damaged in the store" in done.stderr
-    done = cli(*BUILD, "--rebuild", environment=folders)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli(*BUILD, "--rebuild", environment=folders))
 
 
 def first_target(lock: Path) -> dict[str, Any]:
@@ -137,8 +134,7 @@ class Slow(BaseHTTPRequestHandler):
 def slow_index(cli: Cli, tiny: Path, tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """An index that has only the wheel of `tiny`, slowly; and a store that has all but that."""
     folders = own_folders(tmp_path)
-    done = cli(*BUILD, environment=folders)
-    assert done.returncode == 0, done.stderr
+    succeeded(cli(*BUILD, environment=folders))
     file = next(f for f in first_target(tiny)["files"] if f["name"] == "setuptools")
     path = tmp_path / "cache" / "store" / "sha256" / file["sha256"][:2] / file["sha256"]
     Slow.content, Slow.name, Slow.ranges = path.read_bytes(), file["file"], []
@@ -202,8 +198,7 @@ def test_a_full_disk_is_1_and_leaves_nothing(cli: Cli, tiny: Path, tmp_path: Pat
             "ENVBUILDER_CACHE_DIR": str(small / "cache"),
             "ENVBUILDER_DATA_DIR": str(small / "data"),
         }
-        done = cli(*BUILD, environment=environment)
-        assert done.returncode == 1
+        done = exited(1, cli(*BUILD, environment=environment))
         assert "space" in done.stderr
         assert "Traceback" not in done.stderr
         assert not list((small / "cache").glob("store/sha256/*/*"))[2:]

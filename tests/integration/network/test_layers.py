@@ -21,7 +21,7 @@ from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 from tests.integration.conftest import lay_tiny, start
 from tests.support import image_files
 from tests.support.arm_host import arm_host
@@ -104,12 +104,14 @@ def files(client: Any, ref: str) -> dict[str, tuple[Any, ...]]:
 
 
 def built(cli: Cli, profile: str, base: str, builder: str) -> dict[str, Any]:
-    done = cli(
-        *("build", "--profile", profile, "--backend", "docker", "--base-image", base),
-        *("--builder", builder, "--json"),
+    result: dict[str, Any] = json.loads(
+        succeeded(
+            cli(
+                *("build", "--profile", profile, "--backend", "docker", "--base-image", base),
+                *("--builder", builder, "--json"),
+            )
+        ).stdout
     )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
     assert result["builder"] == builder
     return result
 
@@ -152,11 +154,12 @@ def test_the_engine_gets_lower_layers_while_others_are_made(
     if "containerd" not in str(docker_client.info()["DriverStatus"]):
         pytest.skip("only the containerd store keeps layers as they came")
     began = time.time()
-    done = cli(
-        *("build", "--profile", "cpu", "--backend", "docker", "--base-image", base_image),
-        *("--builder", "layers", "--rebuild", "--json"),
+    done = succeeded(
+        cli(
+            *("build", "--profile", "cpu", "--backend", "docker", "--base-image", base_image),
+            *("--builder", "layers", "--rebuild", "--json"),
+        )
     )
-    assert done.returncode == 0, done.stderr
     ahead = f"envbuilder/ahead:{json.loads(done.stdout)['fingerprint'][:12]}"
     events = docker_client.events(
         since=int(began), until=int(time.time()) + 1, filters={"type": "image"}, decode=True
@@ -220,13 +223,24 @@ def outputs(
     profile: str = "tiny",
     environment: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    done = cli(
-        *("build", "--profile", profile, "--base-image", base, "--output", target, "--json"),
-        *options,
-        environment={**NOWHERE, **(environment or {})},
+    result: dict[str, Any] = json.loads(
+        succeeded(
+            cli(
+                *(
+                    "build",
+                    "--profile",
+                    profile,
+                    "--base-image",
+                    base,
+                    "--output",
+                    target,
+                    "--json",
+                ),
+                *options,
+                environment={**NOWHERE, **(environment or {})},
+            )
+        ).stdout
     )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
@@ -285,13 +299,14 @@ def test_an_image_for_another_architecture_needs_no_emulation(
     host = arm_host(session_environment, tmp_path)
     digests = set()
     for name in ("one", "two"):
-        done = cli(
-            *("build", "--profile", "arm", "--target-host", str(host)),
-            *("--base-image", f"oci:{base.folder}", "--output", f"oci:{name}", "--json"),
-            *("--rebuild",),
-            environment=NOWHERE,
+        done = succeeded(
+            cli(
+                *("build", "--profile", "arm", "--target-host", str(host)),
+                *("--base-image", f"oci:{base.folder}", "--output", f"oci:{name}", "--json"),
+                *("--rebuild",),
+                environment=NOWHERE,
+            )
         )
-        assert done.returncode == 0, done.stderr
         digests.add(json.loads(done.stdout)["artifact"]["digest"])
     assert len(digests) == 1
     layout = Layout.open(tmp_path / "one")

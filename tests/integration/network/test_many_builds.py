@@ -14,6 +14,7 @@ import pytest
 
 from envbuilder.packages.python import upstream
 from envbuilder.packages.store import Store
+from tests.conftest import succeeded
 from tests.integration.conftest import locked
 from tests.support import index_server, small_profiles
 
@@ -31,8 +32,7 @@ def project(
     for name in small_profiles.names():
         locked(tmp_path, name, environment)
     ((sha256, uv),) = small_profiles.tools(tmp_path).items()
-    done = cli("build", "--profile", "small-0", "--backend", "venv", environment=environment)
-    assert done.returncode == 0, done.stderr
+    succeeded(cli("build", "--profile", "small-0", "--backend", "venv", environment=environment))
     shutil.copyfile(Store(test_cache / "store").path(sha256), wheels / uv)
     return tmp_path
 

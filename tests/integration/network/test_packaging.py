@@ -27,7 +27,7 @@ from envbuilder.core import uv_program
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import fetch as origins
 from envbuilder.packages.python import indexes
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Cli
@@ -48,8 +48,7 @@ Installed = Callable[..., subprocess.CompletedProcess[str]]
 
 def uv(*arguments: str, environment: dict[str, str]) -> None:
     """Run uv with the user's own index; it must succeed."""
-    done = ask_uv(*arguments, environment=environment)
-    assert done.returncode == 0, done.stderr
+    succeeded(ask_uv(*arguments, environment=environment))
 
 
 def ask_uv(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -253,8 +252,7 @@ def test_the_sdist_holds_what_one_needs_to_work_on_it(built: Path, source_files:
 def test_it_is_the_installed_one_that_runs(installed: Installed, prefix: Path) -> None:
     """Else all that follows would prove nothing."""
     asked = "from envbuilder.core import resources as r; print(r.profiles_dir(), r.templates_dir())"
-    done = installed("python", "-c", asked)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(installed("python", "-c", asked))
     for folder in done.stdout.split():
         assert Path(folder).is_relative_to(prefix.resolve())
 
@@ -273,8 +271,7 @@ def test_it_is_the_installed_one_that_runs(installed: Installed, prefix: Path) -
 def test_every_way_to_start_it(installed: Installed, how: tuple[str, ...]) -> None:
     done = installed(*how, "--version")
     assert (done.returncode, done.stdout) == (0, f"envbuilder {__version__}\n"), done.stderr
-    done = installed(*how, "profiles", "show", "cpu", "--json")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(installed(*how, "profiles", "show", "cpu", "--json"))
     assert json.loads(done.stdout)["profile"]["name"] == "cpu"
     assert done.stderr == ""
 

@@ -10,7 +10,7 @@ import pytest
 
 from envbuilder.build.image.parts import LARGE
 from envbuilder.containers.oci.layout import Layout
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 from tests.support import make_wheels
 from tests.support.images import image as small_image
 
@@ -46,8 +46,7 @@ def build(cli: Cli, tiny: Path, tmp_path: Path) -> Callable[..., tuple[Any, list
             missing("network", f"the package index cannot be asked: {done.stdout}{done.stderr}")
         place = tmp_path / f"image{len(requirements)}"
         options = ("--base-image", base, "--output", f"oci:{place}")
-        done = cli("build", "--profile", "tiny", *options, environment=environment)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(cli("build", "--profile", "tiny", *options, environment=environment))
         lock = json.loads((tmp_path / "envbuilder.lock" / "default.tiny.json").read_text())
         return lock, list(Layout.open(place).manifest("linux/amd64").layers)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import exited
 from tests.integration.conftest import lay_tiny, locked, start
 from tests.support.arm_host import arm_host
 from tests.support.images import BASE, image as small_image
@@ -141,7 +142,6 @@ def test_without_any_uv_what_must_be_fetched_is_4(
         ("build", "--profile", "tiny", "--backend", "venv"),
         ("lock", "--profile", "tiny", "--output-dir", "out"),
     ):
-        done = start(arguments, environment, cwd=project)
-        assert done.returncode == 4, done.stderr
+        done = exited(4, start(arguments, environment, cwd=project))
         assert "uv: not found" in done.stderr
         assert "pip install uv" in done.stderr

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.packages.python.wheel_conflicts import contents
+from tests.conftest import succeeded
 from tests.support import make_wheels as small_wheels
 
 if TYPE_CHECKING:
@@ -62,10 +63,8 @@ def test_wheels_that_do_not_go_together(cli: Cli, pair: dict[str, str], tmp_path
     assert not [*(tmp_path / "data").glob("*/*")]
 
     small_wheels.write(tmp_path / "wheels", "right", {SHARED: b"left"}, "tool = left:main")
-    made = cli("lock", *wanted, environment=pair)
-    assert made.returncode == 0, made.stderr
-    done = cli("build", *wanted, *options, "--json", environment=pair)
-    assert done.returncode == 0, done.stderr
+    made = succeeded(cli("lock", *wanted, environment=pair))
+    done = succeeded(cli("build", *wanted, *options, "--json", environment=pair))
     assert json.loads(done.stdout)["status"] == "built"
 
 

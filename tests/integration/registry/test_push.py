@@ -12,6 +12,7 @@ from envbuilder.build.attestations import MEDIA_TYPES
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry.connection import Connection
+from tests.conftest import exited
 from tests.support.registry_requests import attached
 from tests.support.registry_server import PASSWORD, USER, Registry
 
@@ -127,13 +128,11 @@ def test_failures_have_their_exit_codes(
         assert push(ref, failing=True).returncode == 2
     assert push(f"{registry.host}/a:1", "--builder", "buildkit", failing=True).returncode == 2
     assert push(f"{registry.host}/a:1", "--backend", "venv", failing=True).returncode == 2
-    closed = push(f"{closed_registry.host}/a:1", failing=True)
-    assert closed.returncode == 1
+    closed = exited(1, push(f"{closed_registry.host}/a:1", failing=True))
     assert f"docker login {closed_registry.host}" in closed.stderr
     assert "assemble the image" not in closed.stderr  # it was asked before
     registry.stop()
-    gone = push(f"{registry.host}/a:1", failing=True)
-    assert gone.returncode == 1
+    gone = exited(1, push(f"{registry.host}/a:1", failing=True))
     assert "does not answer (connection refused)" in gone.stderr
     assert "Traceback" not in gone.stderr + closed.stderr
 

@@ -26,6 +26,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.http_transport import Limits
 from envbuilder.core.settings import Configuration, Settings
+from tests.conftest import succeeded
 from tests.support import image_layouts as images
 from tests.support.registry_requests import attached
 from tests.support.registry_server import PASSWORD, USER, Registry, cutting
@@ -189,8 +190,7 @@ def test_a_push_after_one_that_was_ended(
     if restarted:
         registry.stop(signal.SIGKILL)
         registry.start()
-    done = pusher(ref, layout, found, after=0)
-    assert done.returncode == 0, done.stderr
+    succeeded(pusher(ref, layout, found, after=0))
     assert _is_there(registry, image, found)
 
 
@@ -222,8 +222,9 @@ def test_kills_at_any_moment(
     ):
         argv = [sys.executable, "-c", program, *arguments]
         started = time.monotonic()
-        whole = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
-        assert whole.returncode == 0, whole.stderr
+        succeeded(
+            subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        )
         seconds = time.monotonic() - started
         for _ in range(kills):
             _forget(registry, found, program)
@@ -233,10 +234,9 @@ def test_kills_at_any_moment(
             time.sleep(chance.uniform(0, seconds))
             child.kill()
             child.wait()
-            again = subprocess.run(
-                argv, env=environment, capture_output=True, text=True, check=False
+            succeeded(
+                subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
             )
-            assert again.returncode == 0, again.stderr
         _forget(registry, found, PULLER)
         assert _is_there(registry, image, found)
 

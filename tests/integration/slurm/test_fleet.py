@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import exited, succeeded
 from tests.support.fleet_site import Site
 from tests.support.slurm import SlurmCluster
 from tests.support.slurm_configuration import Node
@@ -110,11 +111,13 @@ def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
 def test_a_job_that_does_not_start_is_cancelled_and_named(site: Site) -> None:
     before = submit(site.cluster, "n-waits", "sleep 300")
     settings = site.settings(profiles=RULES)
-    done = site.run(
-        *("verify", "--fleet", str(settings), "--folder", "late", "--nodes", "n-waits"),
-        *("--wait", "3s"),
+    exited(
+        5,
+        site.run(
+            *("verify", "--fleet", str(settings), "--folder", "late", "--nodes", "n-waits"),
+            *("--wait", "3s"),
+        ),
     )
-    assert done.returncode == 5, done.stderr
     entry = site.entries("late")["n-waits"]
     assert entry["outcome"] == "pending"
     assert entry["detail"].startswith("not started within 3.00 s: ")
@@ -143,8 +146,7 @@ def test_an_interrupted_run_cancels_its_own_jobs_and_goes_on(site: Site) -> None
 
     (site.cluster.work / "halted" / "go-on").touch()
     first = site.entries("halted")["n-canned1"]["job"]
-    done = site.run("verify", "--resume", "halted")
-    assert done.returncode == 0, done.stderr
+    succeeded(site.run("verify", "--resume", "halted"))
     entries = site.entries("halted")
     assert {e["outcome"] for e in entries.values()} == {"verified"}
     assert entries["n-canned1"]["job"] == first

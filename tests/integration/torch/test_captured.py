@@ -10,6 +10,7 @@ import pytest
 
 import envbuilder
 from envbuilder.core import resources
+from tests.conftest import succeeded
 
 pytestmark = pytest.mark.torch
 
@@ -51,12 +52,11 @@ print(json.dumps([measured, losses, eagerly, OnTheCpu(torch, "cpu", held, 1).epo
 
 def run(python: Path, *words: str) -> list[object]:
     root = str(Path(envbuilder.__file__).parents[1])
-    done = subprocess.run(
+    done = succeeded(subprocess.run(
         [str(python), "-c", PROGRAM, str(resources.mnist_subset_dir()), *words],
         env={"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
         check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    ))  # fmt: skip
     result: list[object] = json.loads(done.stdout.splitlines()[-1])
     return result
 

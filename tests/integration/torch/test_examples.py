@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import exited, succeeded
 from tests.support import examples
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ def test_the_others_train_once_they_are_locked(
     cli: Cli, torch_prefix: Path, tmp_path: Path, name: str
 ) -> None:
     examples.copy(name, tmp_path)
-    done = cli("lock", "--profile", "cpu")
-    assert done.returncode == 0, done.stderr
+    succeeded(cli("lock", "--profile", "cpu"))
     train(cli, name)
     if environment := IN_ENVIRONMENTS.get(name):
         tests = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
@@ -58,22 +58,18 @@ def test_locked_for_every_profile_and_rendered_for_each(
     cli: Cli, tmp_path: Path, name: str
 ) -> None:
     examples.copy(name, tmp_path)
-    done = cli("lock")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("lock"))
     assert "cannot be locked" not in done.stdout
-    checked = cli("check")
-    assert checked.returncode == 0, checked.stdout
+    checked = succeeded(cli("check"))
     profiles = re.findall(r"^✓ default\.(\S+)", checked.stdout, re.MULTILINE)
     assert set(profiles) == PROFILES.get(name, ALL)
     for profile in profiles:
-        rendered = cli("render", "--profile", profile, "-o", profile)
-        assert rendered.returncode == 0, rendered.stderr
+        succeeded(cli("render", "--profile", profile, "-o", profile))
         requirements = (tmp_path / profile / "requirements.txt").read_text()
         assert "scikit-learn==" in requirements or "scikit_learn==" in requirements
     again = cli("lock")
     assert again.stdout.count(", unchanged,") == done.stdout.count(" targets, ")
     if name in PROFILES:
         return
-    refused = cli("lock", "--profile", "xpu-ipex")
-    assert refused.returncode == 2
+    refused = exited(2, cli("lock", "--profile", "xpu-ipex"))
     assert "xpu-ipex: cannot be locked: torch==2.8.0+xpu: " in refused.stdout

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from envbuilder.payload.machine import device
+from tests.conftest import exited
 
 
 def test_an_import_that_hangs_ends_the_process(tmp_path: Path) -> None:
@@ -20,13 +21,15 @@ def test_an_import_that_hangs_ends_the_process(tmp_path: Path) -> None:
         "device.torch_for('cpu')\n"
     )
     root = str(Path(device.__file__).parents[3])
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), root],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = exited(
+        1,
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path), root],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        ),
     )
-    assert done.returncode == 1
     assert device.HUNG in done.stderr
     assert "torch.py" in done.stderr, "where it hung"

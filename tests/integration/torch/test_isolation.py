@@ -23,7 +23,7 @@ import pytest
 from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.start import Start
-from tests.conftest import missing
+from tests.conftest import exited, missing, succeeded
 from tests.support.overlays import Verdict
 from tests.support.reports import measured
 
@@ -307,19 +307,20 @@ def test_children_are_isolated_too(
     python, bytecode = str(prefix / "bin" / "python"), str(outside.folder / "cache")
     start = Start(as_found=False, prefix=str(prefix), executable=python, bytecode=bytecode)
     isolated = [python, "-I", "-X", f"pycache_prefix={bytecode}", pyz, "--promise", start.text()]
-    done = subprocess.run(
-        [*isolated, *command, "--data", resources.mnist_subset_dir()],
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "OMP_WAIT_POLICY": "PASSIVE",
-        },
-        cwd=work,
-        capture_output=True,
-        text=True,
-        check=False,
+    succeeded(
+        subprocess.run(
+            [*isolated, *command, "--data", resources.mnist_subset_dir()],
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "OMP_WAIT_POLICY": "PASSIVE",
+            },
+            cwd=work,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     )
-    assert done.returncode == 0, done.stderr + done.stdout
     assert outside.touched == []
 
 
@@ -346,15 +347,17 @@ def test_the_shell_that_activates_is_nobody_elses(
     hook = outside.folder / "hook.sh"
     hook.write_text(f"touch {outside.canaries}/hook; . {other}/other.sh\n")
     function = f"() {{ touch {outside.canaries}/function; }}"
-    done = project.run(
-        url,
-        *("verify", "--profile", "little", "--backend", "conda", *QUICK),
-        BASH_ENV=str(hook),
-        ENV=str(hook),
-        CONDA_PREFIX=str(outside.folder / "other"),
-        **{"BASH_FUNC_unset%%": function, "BASH_FUNC__activate%%": function},
+    done = exited(
+        5,
+        project.run(
+            url,
+            *("verify", "--profile", "little", "--backend", "conda", *QUICK),
+            BASH_ENV=str(hook),
+            ENV=str(hook),
+            CONDA_PREFIX=str(outside.folder / "other"),
+            **{"BASH_FUNC_unset%%": function, "BASH_FUNC__activate%%": function},
+        ),
     )
-    assert done.returncode == 5, done.stderr
     assert "No module named 'torch'" in json.loads(done.stdout)["reasons"][0]
     assert outside.touched == []
 

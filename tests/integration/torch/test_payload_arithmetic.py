@@ -11,6 +11,7 @@ import pytest
 
 from envbuilder import payload
 from envbuilder.payload.numerics.arithmetic import CASES
+from tests.conftest import succeeded
 
 Seen = dict[str, list[str]]
 
@@ -19,14 +20,15 @@ Seen = dict[str, list[str]]
 def seen(torch_python: Path) -> Seen:
     """Fault → the dtypes and cases that failed."""
     package = Path(payload.__file__).parents[1]
-    done = subprocess.run(
-        [str(torch_python), str(Path(__file__).with_name("payload_faults.py"))],
-        env={**os.environ, "PYTHONPATH": str(package)},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = succeeded(
+        subprocess.run(
+            [str(torch_python), str(Path(__file__).with_name("payload_faults.py"))],
+            env={**os.environ, "PYTHONPATH": str(package)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     )
-    assert done.returncode == 0, done.stderr[-2000:]
     found: Seen = json.loads(done.stdout)
     return found
 

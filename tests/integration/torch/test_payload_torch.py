@@ -20,6 +20,7 @@ from envbuilder.core import resources
 from envbuilder.payload.report import UNREPEATED
 from envbuilder.payload.training import dataset
 from envbuilder.verify.report import model as report
+from tests.conftest import exited
 
 SUBSET = resources.mnist_subset_dir()
 
@@ -328,8 +329,7 @@ def execute(pyz: Path, *command: str, **environment: str) -> subprocess.Complete
 
 def test_exec_becomes_the_command_with_a_thread_count(pyz: Path) -> None:
     code = "import os; print(os.environ['OMP_NUM_THREADS']); raise SystemExit(7)"
-    done = execute(pyz, sys.executable, "-c", code)
-    assert done.returncode == 7
+    done = exited(7, execute(pyz, sys.executable, "-c", code))
     assert int(done.stdout) >= 1
     assert execute(pyz, sys.executable, "-c", code, OMP_NUM_THREADS="3").stdout == "3\n"
 

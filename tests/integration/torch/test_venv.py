@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import exited, succeeded
 from tests.integration.conftest import start
 
 if TYPE_CHECKING:
@@ -31,10 +32,11 @@ def test_an_unchanged_build_is_reused(cli: Cli, torch_prefix: Path) -> None:
 @pytest.mark.slow
 def test_quick_verification_passes_and_tells(cli: Cli, torch_prefix: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    done = cli(
-        *("verify", "--profile", "cpu", "--backend", "venv", "--quick", "--output", str(report))
+    done = succeeded(
+        cli(
+            *("verify", "--profile", "cpu", "--backend", "venv", "--quick", "--output", str(report))
+        )
     )
-    assert done.returncode == 0, done.stderr
     assert "VERIFIED: cpu did the work" in done.stdout
     data = json.loads(report.read_text())
     assert data["schema"] == 2
@@ -49,11 +51,22 @@ def test_quick_verification_passes_and_tells(cli: Cli, torch_prefix: Path, tmp_p
 
 @pytest.mark.soak
 def test_a_full_epoch_reaches_the_accuracy(cli: Cli, torch_prefix: Path, mnist_dir: Path) -> None:
-    done = cli(
-        *("verify", "--profile", "cpu", "--backend", "venv", "--data", str(mnist_dir), "--json")
+    data = json.loads(
+        succeeded(
+            cli(
+                *(
+                    "verify",
+                    "--profile",
+                    "cpu",
+                    "--backend",
+                    "venv",
+                    "--data",
+                    str(mnist_dir),
+                    "--json",
+                )
+            )
+        ).stdout
     )
-    assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout)
     assert data["dataset"]["subset"] is False
     assert data["training"]["epochs"][0]["accuracy"] >= 0.975
 
@@ -62,21 +75,21 @@ def test_a_full_epoch_reaches_the_accuracy(cli: Cli, torch_prefix: Path, mnist_d
 def test_cuda_is_3_here_and_5_when_forced(cli: Cli, torch_python: Path) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA GPU")
-    done = cli("verify", "--profile", "cuda", "--python", str(torch_python), "--quick")
-    assert done.returncode == 3
+    done = exited(3, cli("verify", "--profile", "cuda", "--python", str(torch_python), "--quick"))
     assert "NVIDIA" in done.stderr
-    done = cli("verify", "--profile", "cuda", "--python", str(torch_python), "--quick", "--force")
-    assert done.returncode == 5
+    done = exited(
+        5, cli("verify", "--profile", "cuda", "--python", str(torch_python), "--quick", "--force")
+    )
     assert "NOT VERIFIED" in done.stdout
 
 
 def test_run_passes_the_code_and_the_environment_through(cli: Cli, torch_prefix: Path) -> None:
     script = "import os, sys; print(sys.prefix, os.environ['LD_PRELOAD']); sys.exit(7)"
-    done = cli("run", "--profile", "cpu", "--backend", "venv", "--", "python", "-c", script)
-    assert done.returncode == 7
+    done = exited(
+        7, cli("run", "--profile", "cpu", "--backend", "venv", "--", "python", "-c", script)
+    )
     assert done.stdout.startswith(f"{torch_prefix} {torch_prefix}/lib/envbuilder/libtcmalloc")
-    done = cli("run", "--profile", "cpu", "--backend", "venv", "--", "no-such-program")
-    assert done.returncode == 125
+    done = exited(125, cli("run", "--profile", "cpu", "--backend", "venv", "--", "no-such-program"))
 
 
 def test_no_command_reaches_another_environments_installer(
@@ -95,22 +108,18 @@ def test_no_command_reaches_another_environments_installer(
     # What would change the environment is refused before that is built.
     changing = "pip install would change the environment"
     for command in (["pip", "install", "x"], ["pip3.11", "list"], ["conda"], ["jupyter"]):
-        done = cli("run", *tiny_here, *command, environment=path)
-        assert done.returncode == 125
+        done = exited(125, cli("run", *tiny_here, *command, environment=path))
         missing = f"{command[0]} is not in this environment"
         assert (changing if command[1:2] == ["install"] else missing) in done.stderr
         assert "add_requirements: (or requirements:) in profiles/tiny.yaml" in done.stderr
         assert "envbuilder lock --profile tiny" in done.stderr
     for inner in ("pip install x", "conda list", "jupyter lab"):
-        done = cli("run", *tiny_here, "bash", "-c", inner, environment=path)
-        assert done.returncode == 125, done.stderr
+        done = exited(125, cli("run", *tiny_here, "bash", "-c", inner, environment=path))
         assert f"{inner.split()[0]} is not in this environment" in done.stderr
     assert not trace.exists()
-    done = cli("run", *tiny_here, str(elsewhere / "jupyter"), environment=path)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("run", *tiny_here, str(elsewhere / "jupyter"), environment=path))
     assert trace.exists(), "what is named by its path is meant"
-    done = cli("run", *tiny_here, "git", "--version", environment=path)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("run", *tiny_here, "git", "--version", environment=path))
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh", "fish"])
@@ -131,13 +140,16 @@ def test_a_shell_reaches_no_other_environment_whatever_its_own_files_do(
     (home / ".config" / "fish" / "config.fish").write_text(fish)
     path = f"{elsewhere}:{os.environ['PATH']}"
     places = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), "PATH": path}
-    done = start(
-        ("shell", "--profile", "tiny", "--backend", "venv"),
-        {**session_environment, **places, "SHELL": program},
-        cwd=tmp_path,
-        input="echo mine=$MINE\npip install x\npython -c 'import sys; print(sys.prefix)'\nexit 7\n",
+    done = exited(
+        7,
+        start(
+            ("shell", "--profile", "tiny", "--backend", "venv"),
+            {**session_environment, **places, "SHELL": program},
+            cwd=tmp_path,
+            input="echo mine=$MINE\npip install x\n"
+            "python -c 'import sys; print(sys.prefix)'\nexit 7\n",
+        ),
     )
-    assert done.returncode == 7, done.stderr
     assert "another" not in done.stdout
     assert "pip is not in this environment" in done.stderr
     assert f"{session_environment['ENVBUILDER_DATA_DIR']}/envs/tiny-" in done.stdout
@@ -154,11 +166,12 @@ def test_an_edited_file_does_not_reach_the_next_environment(
     right = edited.read_bytes()
     edited.write_bytes(b"raise SystemExit('tampered')\n")
     try:
-        done = cli(
-            *("build", "--profile", "cpu", "--backend", "venv", "--json"),
-            environment={"ENVBUILDER_DATA_DIR": str(tmp_path / "second")},
+        done = succeeded(
+            cli(
+                *("build", "--profile", "cpu", "--backend", "venv", "--json"),
+                environment={"ENVBUILDER_DATA_DIR": str(tmp_path / "second")},
+            )
         )
-        assert done.returncode == 0, done.stderr
         second = Path(json.loads(done.stdout)["artifact"]["ref"])
         assert (second / edited.relative_to(torch_prefix)).read_bytes() == right
     finally:
@@ -199,8 +212,7 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(
     if number != signal.SIGKILL:
         assert not list(envs.glob(".*.partial"))
         assert "Traceback" not in said
-    done = cli(*command[3:], "--json", environment=environment)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli(*command[3:], "--json", environment=environment))
     prefix = Path(json.loads(done.stdout)["artifact"]["ref"])
     again = subprocess.run(
         [prefix / "bin" / "python", "-c", "import torch; print(torch.__version__)"],

