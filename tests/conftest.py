@@ -11,13 +11,11 @@ import signal
 import textwrap
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, AnyStr, NoReturn
+from subprocess import CompletedProcess
+from typing import Any, AnyStr, NoReturn
 
 import hypothesis
 import pytest
-
-if TYPE_CHECKING:
-    from subprocess import CompletedProcess
 
 # Where tests run in the background, Ctrl-C is ignored, with nohup SIGHUP, too, and programs that
 # they start inherit that; but what is caught here has its default effect in a program.

@@ -9,14 +9,11 @@ import lzma
 import re
 import tarfile
 import zipfile
+from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from random import Random
 
 import zstandard
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from random import Random
 
 TOKENS = (
     *(b"\0", b"\xff", b"..", b"/", b"//", b"\n", b"\r", b"\x1b[2J", b"\xc2\x9b", b" ", b"-", b"~"),

@@ -14,27 +14,25 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import platformdirs
 import pytest
 
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.docker import DockerEngine
+from envbuilder.containers.engine.interface import Engine
 from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import mnist
 from envbuilder.packages.python import uv
+from envbuilder.profiles import lock
 from tests.conftest import missing
 from tests.support import conda_channel as conda, conda_packages, conda_project, debian_python
 from tests.support.conda_project import Project, lay_little
 from tests.support.projects import lay_profile
 from tests.support.registry_server import Registry
-
-if TYPE_CHECKING:
-    from envbuilder.containers.engine.interface import Engine
-    from envbuilder.profiles import lock
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 FOLDER = Path(__file__).parent

@@ -7,17 +7,15 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
 from envbuilder.containers.engine.container import limits
 from tests.conftest import exited, missing, succeeded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PROFILES = ("cpu", "cuda", "rocm", "xpu")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from envbuilder.build.backends import conda
 from tests.conftest import exited
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_what_a_user_states_holds_after_the_activation(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,10 +16,8 @@ from envbuilder.containers.engine.container import Devices
 from envbuilder.core.settings import load as load_settings
 from envbuilder.project import catalog
 from tests.conftest import exited, succeeded
+from tests.integration.conftest import Cli
 from tests.support import examples, host_trees
-
-if TYPE_CHECKING:
-    from tests.integration.conftest import Cli
 
 RENDER, GROUP = 992, 44
 """The groups of render nodes and of every other node on the constructed machines."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -23,11 +24,7 @@ from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.project import edit, environments
 from envbuilder.project.catalog import adapt
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from envbuilder.project.environments import Contents
+from envbuilder.project.environments import Contents
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT.parent / "shared" / "corpus"

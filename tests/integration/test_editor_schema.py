@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import missing
 from tests.support.language_server import LanguageServer
 from tools import project_schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 BAD = {
     "dependencies: [rich]\n": (0, "Property dependencies is not allowed."),

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import succeeded
+from tests.integration.conftest import Cli
 from tests.support import examples
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 
 @pytest.mark.slow

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support import guides
 from tests.support.conda_project import CHANNEL
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.guides import Guide
+from tests.support.guides import Guide
 
 TESTED = [
     pytest.param(guide, id=guide.name, marks=[getattr(pytest.mark, n) for n in guide.needs.split()])

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from envbuilder.core import ownership
 from tests.conftest import exited
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
+from tests.integration.conftest import Cli
 
 OTHER = 54321
 DECIDES = "profile: nowhere-to-be-found\nindexes:\n  pytorch-cpu: https://example.invalid/evil\n"

@@ -12,8 +12,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,9 +22,6 @@ import pytest
 import envbuilder
 from tests.conftest import exited, missing, succeeded
 from tests.integration.conftest import lay_tiny, start
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.network
 USERS = (54321, 54322)

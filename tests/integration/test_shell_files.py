@@ -5,14 +5,11 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import missing, succeeded
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMPLETE = """\
 source {file}

@@ -8,15 +8,12 @@ import re
 import select
 import shutil
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from envbuilder.commands import run
 from tests.conftest import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "(envbuilder vision.cpu) "
 _ESCAPES = re.compile(

@@ -7,14 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.faulty_server import FaultyServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STATE_SECONDS = 60
 """How long each state would last without a signal, at least."""

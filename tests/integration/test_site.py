@@ -6,16 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conftest import missing, succeeded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOADED = {
     *(("script", "src"), ("img", "src"), ("img", "srcset"), ("iframe", "src"), ("source", "src")),

@@ -6,14 +6,12 @@ Every Job that was created has one pod, whose log is what `log_of` returns of ru
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support import http_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def _resources(group: str, *kinds: str) -> dict[str, Any]:

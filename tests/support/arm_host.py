@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from envbuilder.core import types as words
 from tests.conftest import succeeded
 from tests.integration.conftest import start
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core import types as words
 
 
 def arm_host(environment: dict[str, str], folder: Path) -> Path:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import typing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from envbuilder.doctor import diagnosis as doctor
+from envbuilder.doctor.problem import Problem
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import model as host
 from envbuilder.host.model import Containers, Cpu, Engine, Gpu, Host, Link, Memory
+from envbuilder.profiles import profile as reading
 from tests.support.host_trees import PROFILES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from envbuilder.doctor.problem import Problem
-    from envbuilder.profiles import profile as reading
 
 GIB = 2**30
 OBSTACLES = typing.get_args(host.Obstacle)

@@ -13,10 +13,8 @@ import select
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 WIDER = """
 [...document.querySelectorAll('body *')].filter(e => {

@@ -10,11 +10,8 @@ import contextlib
 import re
 import socket
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path
 
 _UPGRADE = b"POST /grpc HTTP/1.1\r\nHost: d\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
 _PROFILE = re.compile(rb"label:io\.envbuilder\.profile\x12.([a-z0-9-]+)", re.DOTALL)

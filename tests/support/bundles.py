@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from envbuilder.bundle import format as form, unpack as unpacking
 from envbuilder.bundle.format import Manifest, Member, Part
 from envbuilder.core.console import PlainProgress
+from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.profile import Profile
 from tests.support.tools import tools
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
-    from envbuilder.profiles.profile import Profile
 
 QUIET = PlainProgress(lambda line: None)
 WHEEL = b"a wheel" * 1000

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from urllib.parse import quote
 
 import uv
@@ -19,9 +20,6 @@ import uv
 from envbuilder.packages.python import upstream
 from tests.support import index_server, make_wheels
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOGIN = "me:c4nary/of%the@index"
 """What the index wants. Its password needs escapes in a URL."""

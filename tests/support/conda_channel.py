@@ -20,16 +20,13 @@ import posixpath
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import zstandard
 from msgspec import Struct
 from msgspec.structs import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PLACEHOLDER = "/placehold".ljust(250, "_") + "/env"
 """The prefix that files were made for; longer than those they are installed into."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.packages.conda.lock import Lock, Package, Target
-
-if TYPE_CHECKING:
-    from envbuilder.profiles.profile import Profile
+from envbuilder.profiles.profile import Profile
 
 
 def lock_of_python(profile: Profile, build: str = "0") -> Lock:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import threading
+from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.support.http_server import serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 USER, PASSWORD = "somebody", "very-secret-password"
 _ARCHIVES = (".conda", ".tar.bz2")

@@ -12,14 +12,11 @@ import os
 import shutil
 import stat
 import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from tests.support import host_trees
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _COVERED = """\
 if [ -d /sys/fs/cgroup ]; then

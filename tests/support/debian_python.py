@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.support.conda_channel import Entry, Package
-
-if TYPE_CHECKING:
-    import tarfile
-    from collections.abc import Iterator
 
 _DEBS = ("libpython3.11-minimal", "libpython3.11-stdlib", "python3.11-minimal")
 _LIBRARY = "lib/python3.11"

@@ -5,15 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
+from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from envbuilder.packages.store import Store
 
 
 def tar(members: Mapping[str, bytes | str | None], mtime: int = 0) -> bytes:

@@ -8,10 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 _START_SECONDS, _STOP_SECONDS = 60.0, 30.0
 

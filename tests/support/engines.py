@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
-from envbuilder.containers.engine.container import Limits
+from envbuilder.containers.engine.container import Container, Limits
 from envbuilder.containers.engine.interface import BuildCommand, Engine, Image, StoredVolume
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.process import Completed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
-
-    import pytest
-
-    from envbuilder.containers.engine.container import Container
-    from envbuilder.containers.oci.layout import Layout
 
 BUILDKIT = BuildCommand(
     builder="buildkit",

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envbuilder.core.settings import LOCKS
-
-if TYPE_CHECKING:
-    import subprocess
 
 ROOT = Path(__file__).resolve().parents[2] / "examples"
 LOCKED = "script"

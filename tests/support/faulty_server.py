@@ -13,10 +13,8 @@ import re
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Self
 
 _DRIP_SECONDS = 0.02
 _RANGE = re.compile(rb"^range: *bytes=([0-9]+)-", re.IGNORECASE | re.MULTILINE)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from envbuilder.fleet import judge
 from envbuilder.fleet.model import Detected, Entry, Group, Promise, Summary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
 
 RUN = "20261123t091500z-0123ab"
 EARLIER = "20261116t091500z-4567cd"

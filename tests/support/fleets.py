@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders, judge
@@ -12,10 +14,6 @@ from envbuilder.fleet.model import Detected, Node, Promise
 from envbuilder.fleet.planning import Common, Plan
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm, parse_jobs
 from tests.support import reports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 RUN = "20261123t091500z-4f1a2b"
 STARTED = "20261123T091500Z"

@@ -14,16 +14,14 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
 from tests.conftest import succeeded
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 HOME = "/home/runner"
 WORKSPACE = f"{HOME}/work"

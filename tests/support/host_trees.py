@@ -25,7 +25,7 @@ import functools
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import yaml
@@ -35,11 +35,9 @@ from envbuilder.host import model as host, probe, record as recorder, system
 from envbuilder.host.record import PLANTED, plant
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Expects, Profile, Python, Requires, Tools
 from tools import record_host
-
-if TYPE_CHECKING:
-    from envbuilder.profiles.lock import Lock
 
 FOLDER = Path(__file__).parents[1] / "data" / "hosts"
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from http.server import HTTPServer
+from collections.abc import Iterator
+from http.server import HTTPServer
 
 
 @contextlib.contextmanager

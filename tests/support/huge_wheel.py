@@ -10,15 +10,12 @@ import io
 import random
 import zipfile
 import zlib
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from envbuilder.profiles.lock import File
 from tests.support.images import encoded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 VERSION = "2.14.0+rocm7.2"
 NAME = f"torch-{VERSION}-cp311-cp311-manylinux_2_28_x86_64.whl"

@@ -7,15 +7,13 @@ import csv
 import hashlib
 import io
 import re
+import tarfile
 import zipfile
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import tarfile
-    from pathlib import Path
-
-    from envbuilder.containers.oci.layout import Layout, Manifest
-    from envbuilder.core.archives import Tar
+from envbuilder.containers.oci.layout import Layout, Manifest
+from envbuilder.core.archives import Tar
 
 RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 AARCH64 = 183

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from envbuilder.containers.oci.layout import (
     CONFIG,
@@ -12,13 +11,11 @@ from envbuilder.containers.oci.layout import (
     MANIFEST,
     Descriptor,
     Index,
+    Layout,
     Manifest,
     Platform,
     encode,
 )
-
-if TYPE_CHECKING:
-    from envbuilder.containers.oci.layout import Layout
 
 
 def image(layout: Layout, *layers: bytes, architecture: str = "amd64") -> Descriptor:

@@ -6,7 +6,9 @@ import base64
 import hashlib
 import io
 import zipfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Member
@@ -21,13 +23,8 @@ from envbuilder.containers.oci.layout import (
     encode,
     place,
 )
+from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from envbuilder.packages.store import Store
 
 PYTHON = b"\x7fELF\x003.2.0\x003.11.2\x00"
 STATUS = """\

@@ -7,18 +7,15 @@ import contextlib
 import io
 import json
 import secrets
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 from envbuilder.core.types import canonical
+from envbuilder.packages.python.uv import Offer
 from tests.support.http_server import serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from envbuilder.packages.python.uv import Offer
 
 
 class Server(ThreadingHTTPServer):

@@ -5,11 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import zipfile
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 
 def write(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Any
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 LONG = "ip-10-0-0-1.eu-central-1.compute.internal"

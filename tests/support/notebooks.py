@@ -9,15 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from tests.conftest import missing, succeeded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 CLIENT = Path(__file__).with_name("notebook_client.py")
 CELLS = (

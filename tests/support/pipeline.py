@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,12 +13,10 @@ from envbuilder.build.request import Build, Request
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError
+from envbuilder.core.settings import Settings
 from envbuilder.host import interpreters, model as host
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.project import catalog
-
-if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
 
 SHIPPED = (resources.profiles_dir(),)
 FITS = "extends: cpu\n"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from envbuilder.payload.training import dataset, outside
 from envbuilder.verify import run as verify
 from envbuilder.verify.step import Proof, Repeated
 from tests.support.reports import measured, report_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import pytest
 
 LIFE = 10_000.0
 """Seconds that its process lived, so that no sum of a report is too long."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from envbuilder.build.project_layer import ProjectLayer
 from envbuilder.project.image_files import Contents, ImageFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def lay(folder: Path, files: dict[str, bytes], **options: Any) -> ProjectLayer:

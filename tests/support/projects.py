@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import resources
 from envbuilder.profiles import lock as profile_lock, profile as profiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 FOLDERS = (resources.profiles_dir(),)
 LOCK = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")

@@ -5,18 +5,16 @@ It stands for an environment: `Faults` are what its framework may do wrongly.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy
 
 from envbuilder.payload.numerics import reference
 from envbuilder.payload.training import model, outside, train
 from envbuilder.payload.training.dataset import SIDE, Split
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 Arrays = dict[str, Any]
 

@@ -9,14 +9,12 @@ import itertools
 import json
 import re
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.support.http_server import serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 USER, PASSWORD, TOKEN = "somebody", "very-secret-password", "very-secret-token"
 

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.containers.oci import reference
-from envbuilder.containers.oci.layout import Index, Layout, decode
+from envbuilder.containers.oci.layout import Descriptor, Index, Layout, decode
 from envbuilder.containers.registry import blobs, transfer as registry
 from envbuilder.containers.registry.connection import ACCEPT, OK, Connection
-from envbuilder.core import http_transport
+from envbuilder.core import http_transport, types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.http_transport import Limits
+from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images, registry_fixture as fake_registry
 from tests.support.registry_fixture import PASSWORD, USER, FakeRegistry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from envbuilder.containers.oci.layout import Descriptor
-    from envbuilder.core import types
-    from envbuilder.core.settings import Settings
 
 BIG = bytes(range(256)) * 8192  # 2 MiB
 SMALL = b"a small layer"

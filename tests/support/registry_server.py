@@ -10,11 +10,8 @@ import socket
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path
 
 USER, PASSWORD = "somebody", "very-secret-password"
 # bcrypt, the only kind that it takes; cost 5, so that a request does not take long

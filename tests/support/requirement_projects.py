@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.project.environments import read
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from envbuilder.project.lines import Line, Listed
+from envbuilder.project.lines import Line, Listed
 
 DATA = Path(__file__).parent.parent / "data" / "project_files"
 

@@ -11,17 +11,15 @@ packages from elsewhere (test_isolation.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from tests.support.reports import epoch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 
 @dataclass(frozen=True)

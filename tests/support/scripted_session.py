@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import requests
 import urllib3
 from requests.structures import CaseInsensitiveDict
@@ -13,9 +14,6 @@ from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import auth, connection
 from envbuilder.containers.registry.auth import Credential
 from envbuilder.containers.registry.connection import Connection
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def answer(status: int, body: bytes = b"", reason: str = "", **headers: str) -> requests.Response:

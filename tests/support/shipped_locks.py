@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
-from envbuilder.core import resources
+from envbuilder.core import resources, types as words
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile, profile as profiles
+from envbuilder.profiles.lock import File, Lock, Target
 from tests.support import make_wheels
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core import types as words
-    from envbuilder.packages.store import Store
-    from envbuilder.profiles.lock import File, Lock, Target
 
 SHIPPED = resources.profiles_dir()
 

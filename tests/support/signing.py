@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives import serialization as forms
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from envbuilder.signatures import keys
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.signatures.keys import PrivateKey
+from envbuilder.signatures.keys import PrivateKey
 
 PEM = forms.Encoding.PEM
 

@@ -16,15 +16,12 @@ import stat
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any, Self
 
 from tests.support import slurm_configuration as configuration, slurm_processes as processes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
-    from typing import Self
 
 USER = "nobody"
 """Runs the clients and so the jobs: unprivileged, and on every Debian."""

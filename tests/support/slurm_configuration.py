@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 import socket
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 # Below what the kernel gives to outgoing connections.
 _PORTS = range(20_000, 32_000)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from tests.conftest import succeeded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.slurm import SlurmCluster
+from tests.support.slurm import SlurmCluster
 
 _FINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"})
 _SECONDS = 90.0

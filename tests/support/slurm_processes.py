@@ -10,11 +10,8 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _SECONDS = 20.0
 

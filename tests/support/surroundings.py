@@ -8,17 +8,14 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from envbuilder.core import uv_program
 from tests.conftest import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 TURKISH = ("tr_TR", "ISO-8859-9")
 """A locale whose text is not UTF-8, and in which the capital of `i` is not `I`."""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from envbuilder.core import types as words
 from envbuilder.profiles.lock import File, Lock, Target
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from envbuilder.core import types as words
 
 WHEELS: Mapping[words.Platform, str] = {
     "linux/amd64": "manylinux_2_17_x86_64",

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envbuilder.core import console
 from envbuilder.core.errors import VerifyError
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import tune
 from envbuilder.verify.tune_settings import Finding, Pair, Setting, Survey, Trial, candidates
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 TCMALLOC = "/prefix/lib/envbuilder/libtcmalloc_minimal.so.4"
 SURVEY: dict[str, Any] = {

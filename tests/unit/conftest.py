@@ -5,17 +5,15 @@ from __future__ import annotations
 import itertools
 import socket
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.core import settings
 from envbuilder.core.settings import SHARED_STORE
 from tests.support.registry_requests import server, source, there
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ["server", "source", "there"]  # fixtures: a registry, and what is pushed to it
 

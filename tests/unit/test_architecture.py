@@ -8,12 +8,9 @@ import itertools
 import re
 import sys
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STARTERS = {"subprocess", "multiprocessing", "pty"}
 ELSEWHERE = ("payload/", "containers/inside/guard.py", "notebooks/inside/")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.sabotages import DEVICES, EVERY, FORGED, OF_TENSORFLOW, PLANTED, Device
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLASSES = {
     *("nothing learned", "labels leak", "clock", "device faked", "other data"),

@@ -11,21 +11,18 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.conftest import exited, missing, succeeded
+from tests.integration.conftest import Cli
 from tests.support import slurm
 from tests.support.fleet_site import IMPORTS, Site, usable_python
 from tests.support.slurm import USER, SlurmCluster, identity
 from tests.support.slurm_configuration import Node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.integration.conftest import Cli
 
 NODE = "n-cpu"
 HOSTILE = {

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.fleet import drift, page
-from envbuilder.fleet.model import Group
+from envbuilder.fleet.model import Group, Summary
 from tests.support.browser import SMALLEST_TEXT, WIDER, Browser
 from tests.support.fleet_runs import Fleet, earlier, entry, summary, unreported
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.fleet.model import Summary
 
 NODES = 1000
 PHONE, DESKTOP = 360, 1280

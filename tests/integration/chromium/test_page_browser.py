@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.verify import page
 from tests.support.browser import SMALLEST_TEXT, WIDER, Browser
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PHONE, DESKTOP = 390, 1100
 

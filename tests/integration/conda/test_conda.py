@@ -6,12 +6,12 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 
 from tests.conftest import exited, succeeded
+from tests.integration.conftest import Cli
 from tests.support import conda_channel as conda
 from tests.support.conda_project import (
     CHANNEL,
@@ -23,9 +23,6 @@ from tests.support.conda_project import (
     tree_of,
 )
 from tests.support.conda_server import serve
-
-if TYPE_CHECKING:
-    from tests.integration.conftest import Cli
 
 
 @pytest.mark.slow

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import succeeded
 from tests.support import conda_channel as conda, conda_packages as packages
 from tests.support.conda_server import serve
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GLIBC = ("__glibc", "2.36", "0")
 

@@ -6,22 +6,17 @@ import asyncio
 import hashlib
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
 from tests.conftest import exited, succeeded
-from tests.integration.conftest import locked
-from tests.support.conda_server import serve
+from tests.integration.conftest import Cli, locked
+from tests.support.conda_server import Served, serve
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
-    from tests.support.conda_server import Served
 
 pytestmark = pytest.mark.network
 TOKEN = "s3cret-token"

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import exited, succeeded
+from tests.integration.conftest import Cli
 from tests.support import conda_channel as conda, conda_packages as packages
 from tests.support.conda_server import PASSWORD, serve
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 VIRTUAL = {
     "linux/amd64": {"__glibc": "2.28"},

@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -17,9 +17,6 @@ from tests.conftest import exited, succeeded
 from tests.support import conda_channel as conda, conda_packages as packages
 from tests.support.conda_project import Project, contents, prefix_of, tree_of
 from tests.support.conda_server import serve
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KILLS = 3
 """Moments at which a build is killed; 20 in a soak."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.exact_steps import require_exact
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_three_steps_are_those_of_numpy_in_float64(jax_prefix: Path) -> None:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.conftest import exited, missing, succeeded
+from tests.integration.conftest import Cli
 from tests.support.api_server import serving
 from tests.support.kubernetes import log_of
 from tests.support.manifests import LEAST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 
 def saved_log(run: str, node: str, pod: str) -> str:

@@ -6,16 +6,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from tests.conftest import missing, succeeded
+from tests.integration.conftest import Cli
 from tests.support.manifests import FULL, LEAST
-
-if TYPE_CHECKING:
-    from tests.integration.conftest import Cli
 
 OLD, NEW = "1.30.0", "1.37.0"
 

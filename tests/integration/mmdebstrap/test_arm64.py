@@ -8,31 +8,28 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from debian.deb822 import Deb822
 
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.rootfs import RootFs
 from envbuilder.core import resources
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.debian import status as dpkg_status
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.lock import Target
 from tests.conftest import missing, succeeded
 from tests.integration.conftest import Cli, locked, start
 from tests.support import image_files
 from tests.support.arm_host import arm_host
+from tests.support.image_files import Content
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from envbuilder.containers.oci.rootfs import RootFs
-    from envbuilder.profiles.lock import Target
-    from tests.support.image_files import Content
 
 pytestmark = [pytest.mark.network, pytest.mark.soak]
 

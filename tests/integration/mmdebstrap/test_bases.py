@@ -10,13 +10,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 from envbuilder.build.image import debian_base
+from envbuilder.build.plan import MakeBase
 from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine.interface import Engine
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console
@@ -26,14 +28,10 @@ from envbuilder.packages import fetch
 from envbuilder.packages.debian import status as base_status
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.lock import Target
 from tests.conftest import exited, missing, succeeded
 from tests.integration.conftest import locked, start
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from envbuilder.build.plan import MakeBase
-    from envbuilder.containers.engine.interface import Engine
-    from envbuilder.profiles.lock import Target
 
 pytestmark = pytest.mark.network
 MAKER = """\

@@ -12,7 +12,9 @@ import json
 import os
 import platform
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,16 +28,11 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import File, Lock, Target
 from tests.conftest import missing, succeeded
+from tests.integration.conftest import Cli
 from tests.support import debs, make_wheels
 from tests.support.arm_host import linux_host
 from tests.support.images import PYTHON
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

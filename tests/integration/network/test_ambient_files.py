@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -23,14 +25,9 @@ from envbuilder.locks import resolve
 from envbuilder.packages import fetch
 from envbuilder.packages.python import upstream
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.profile import Profile
 from envbuilder.project.environments import read
 from tests.support import index_server, make_wheels
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from envbuilder.profiles.profile import Profile
 
 OURS, THEIRS = "1.0", "2.0"
 OTHER_USER = 54321

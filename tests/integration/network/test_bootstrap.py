@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -26,11 +27,6 @@ from envbuilder import __version__
 from tests.conftest import exited, missing, succeeded
 from tests.support import make_wheels as small_wheels
 from tests.support.locked_wheels import fetched
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 COPIED = ("bootstrap.py", "pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("envbuilder", "profiles", "requirements", "share", "templates")

@@ -16,28 +16,24 @@ import sys
 import tarfile
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine.interface import Engine
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import transfer as registries
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
 from envbuilder.packages import fetch as origins
 from tests.conftest import missing, succeeded
-from tests.integration.conftest import lay_tiny, start
+from tests.integration.conftest import Cli, lay_tiny, start
 from tests.support import examples
 from tests.support.conda_project import CHANNEL, lay_listed, lay_little
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from envbuilder.containers.engine.interface import Engine
-    from tests.integration.conftest import Cli
-    from tests.support.registry_server import Registry
+from tests.support.registry_server import Registry
 
 # No base image, unless a test names one: the registry of the locked one may be out of reach.
 BUNDLE = ("bundle", "--profile", "tiny", "--base-image", "envbuilder-test-none:1", "--json")

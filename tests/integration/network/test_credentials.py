@@ -6,16 +6,14 @@ every process that they start: as they are, percent-encoded and in base64.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support import canaries
 from tests.support.canaries import CANARY, ESCAPED, WRONG, Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

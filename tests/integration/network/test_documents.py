@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from cyclonedx.schema import SchemaVersion
@@ -12,9 +12,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from envbuilder.build.backends import integrity as seal
 from tests.conftest import succeeded
-
-if TYPE_CHECKING:
-    from tests.integration.conftest import Cli
+from tests.integration.conftest import Cli
 
 
 def built(cli: Cli, *arguments: str) -> dict[str, Any]:

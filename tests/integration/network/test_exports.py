@@ -7,7 +7,9 @@ import platform
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,14 +19,8 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.conftest import exited, succeeded
-from tests.integration.conftest import offer_of
+from tests.integration.conftest import Cli, offer_of
 from tests.support import index_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 PLATFORM = "linux/arm64" if platform.machine() == "aarch64" else "linux/amd64"
 LOCK = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")

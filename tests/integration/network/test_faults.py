@@ -12,19 +12,16 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import exited, succeeded
+from tests.integration.conftest import Cli
 from tests.support.http_server import serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 BUILD = ("build", "--profile", "tiny", "--backend", "venv", "--json")
 

@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tarfile
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,17 +24,10 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.conftest import missing, succeeded
-from tests.integration.conftest import lay_tiny, start
+from tests.integration.conftest import Cli, lay_tiny, start
 from tests.support import image_files
 from tests.support.arm_host import arm_host
 from tests.support.images import BASE, image as small_image
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
-
 
 OWN = {"dev", "etc/hostname", "etc/hosts", "etc/mtab", "etc/resolv.conf", ".dockerenv"}
 """What every container has besides its image."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -22,9 +23,6 @@ from tests.conftest import missing, succeeded
 from tests.integration.conftest import start
 from tests.support import image_files, images, shipped_locks
 from tests.support.arm_host import arm_host
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHIPPED = shipped_locks.target("cuda", "linux/arm64")
 PROFILE = """\

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,14 +16,9 @@ from envbuilder.locks import resolve
 from envbuilder.packages.python import upstream
 from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles import lock as lockfile, profile as profiles
+from envbuilder.profiles.lock import Lock
+from envbuilder.profiles.profile import Profile
 from tests.support import index_server, make_wheels as small_wheels
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.profile import Profile
-
 
 SHIPPED = (resources.profiles_dir(),)
 

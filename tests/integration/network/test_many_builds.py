@@ -8,18 +8,14 @@ import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from envbuilder.packages.python import upstream
 from envbuilder.packages.store import Store
 from tests.conftest import succeeded
-from tests.integration.conftest import locked
+from tests.integration.conftest import Cli, locked
 from tests.support import index_server, small_profiles
-
-if TYPE_CHECKING:
-    from tests.integration.conftest import Cli
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import tomllib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
@@ -28,10 +27,7 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import fetch as origins
 from envbuilder.packages.python import indexes
 from tests.conftest import missing, succeeded
-
-if TYPE_CHECKING:
-    from tests.integration.conftest import Cli
-
+from tests.integration.conftest import Cli
 
 INFO = f"envbuilder_ml-{__version__}.dist-info"
 DATA = "envbuilder/data"

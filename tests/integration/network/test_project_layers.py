@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.build.image.parts import LARGE
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import Descriptor, Layout
 from tests.conftest import missing, succeeded
+from tests.integration.conftest import Cli
 from tests.support import make_wheels
 from tests.support.images import image as small_image
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from envbuilder.containers.oci.layout import Descriptor
-    from tests.integration.conftest import Cli
 
 PROJECT = "profiles: [tiny]\nrequirements: [{}]\n"
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,6 @@ from tests.integration.conftest import lay_tiny, locked, start
 from tests.support.arm_host import arm_host
 from tests.support.images import BASE, image as small_image
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 ARM = """\
 extends: _cpu

@@ -6,19 +6,14 @@ import json
 import subprocess
 import sys
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from envbuilder.packages.python.wheel_conflicts import contents
 from tests.conftest import succeeded
+from tests.integration.conftest import Cli
 from tests.support import make_wheels as small_wheels
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
-
 
 PAIR = """\
 extends: _cpu

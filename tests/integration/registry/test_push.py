@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.build.attestations import MEDIA_TYPES
 from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine.interface import Engine
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry.connection import Connection
 from tests.conftest import exited
+from tests.integration.conftest import Cli
 from tests.support.registry_requests import attached
 from tests.support.registry_server import PASSWORD, USER, Registry
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.containers.engine.interface import Engine
-    from tests.integration.conftest import Cli
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 

@@ -11,13 +11,15 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine.interface import Engine
 from envbuilder.containers.oci import reference
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.containers.registry import base_images as bases, transfer
 from envbuilder.containers.registry.blobs import PIECE
 from envbuilder.containers.registry.connection import Connection
@@ -30,12 +32,6 @@ from tests.conftest import succeeded
 from tests.support import image_layouts as images
 from tests.support.registry_requests import attached
 from tests.support.registry_server import PASSWORD, USER, Registry, cutting
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.containers.engine.interface import Engine
-    from envbuilder.containers.oci.layout import Descriptor
 
 SILENT = PlainProgress(lambda line: None)
 BIG = 2 * PIECE + PIECE // 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,9 +10,6 @@ from tests.conftest import missing
 from tests.support import slurm
 from tests.support.fleet_site import usable_python
 from tests.support.slurm_configuration import Node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NODES = (
     Node("n-cuda", ("cuda",), "gpu:cuda:1"),

@@ -7,7 +7,9 @@ themselves is recorded, except in `make soak`: to be proven takes them minutes.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +18,6 @@ from tests.support.left_over import wait_for
 from tests.support.slurm import SlurmCluster
 from tests.support.slurm_configuration import Node
 from tests.support.slurm_jobs import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 NODES = tuple(Node(name, ("cpu",)) for name in ("n-one", "n-two", "n-canned1", "n-canned2"))

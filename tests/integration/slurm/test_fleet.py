@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +18,6 @@ from tests.support.fleet_site import Site
 from tests.support.slurm import SlurmCluster
 from tests.support.slurm_configuration import Node
 from tests.support.slurm_jobs import submit, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 GPUS = 2

@@ -9,7 +9,10 @@ repeated.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +23,6 @@ from tests.support.fleet_site import Site
 from tests.support.quiet import wait_until_quiet
 from tests.support.slurm import SlurmCluster
 from tests.support.slurm_configuration import Node
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 pytestmark = [pytest.mark.soak, pytest.mark.quiet]
 ALIKE = ("n-alike1", "n-alike2", "n-alike3")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.exact_steps import require_exact
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.slow

@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,6 @@ from envbuilder.core import resources
 from envbuilder.verify.report import model as report
 from tests.conftest import missing
 from tests.support.left_over import left_over, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SUBSET = resources.mnist_subset_dir()
 ROOT = Path(envbuilder.__file__).parents[1]

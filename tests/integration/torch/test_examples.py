@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import exited, succeeded
+from tests.integration.conftest import Cli
 from tests.support import examples
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 NATIVE = ("--profile", "cpu", "--backend", "venv")
 OTHERS = sorted({*examples.COMMANDS} - {examples.LOCKED})

@@ -9,19 +9,15 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from tests.integration.conftest import Cli
 from tests.support.overlays import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 SOME, MANY = (2,), (1, 2, 3, 4, 4, 3, 2, 1) * 5
 """How many verifications run at the same time, one group after the other: 2 and 100 in all. On two

@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,11 +24,9 @@ from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.start import Start
 from tests.conftest import exited, missing, succeeded
+from tests.support.conda_project import Project
 from tests.support.overlays import Verdict
 from tests.support.reports import measured
-
-if TYPE_CHECKING:
-    from tests.support.conda_project import Project
 
 QUICK = ("--quick", "--epochs", "1", "--json")
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,10 +19,8 @@ from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.verify.report import model as report
 from tests.conftest import succeeded
+from tests.integration.conftest import Cli
 from tests.support.left_over import left_over, wait_for
-
-if TYPE_CHECKING:
-    from tests.integration.conftest import Cli
 
 SUBSET = resources.mnist_subset_dir()
 ROOT = Path(envbuilder.__file__).parents[1]

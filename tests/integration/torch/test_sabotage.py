@@ -16,8 +16,8 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -44,9 +44,6 @@ from tests.support.sabotages import (
     parameters,
     plant,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MODULES = Path(__file__).with_name("sabotage")
 soak = pytest.mark.soak

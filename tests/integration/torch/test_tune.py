@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +18,6 @@ from envbuilder.packages import mnist
 from envbuilder.profiles import profile as profiles
 from envbuilder.verify import tune, tune_settings
 from envbuilder.verify.tune_settings import Survey, candidates
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
 
 EXPECTS = profiles.Expected(device="cpu", version="2.13.0+cpu")
 FEW = ("--steps", "4", "--warm-up", "1")

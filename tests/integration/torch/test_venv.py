@@ -10,15 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.conftest import exited, succeeded
-from tests.integration.conftest import start
-
-if TYPE_CHECKING:
-    from tests.integration.conftest import Cli
+from tests.integration.conftest import Cli, start
 
 
 def test_an_unchanged_build_is_reused(cli: Cli, torch_prefix: Path) -> None:

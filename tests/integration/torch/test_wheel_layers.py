@@ -6,20 +6,17 @@ After a wanted change: `make golden`, then say in the commit why they moved.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.containers.oci.layer import compressor
 from envbuilder.containers.oci.layout import Layout
 from tests.conftest import missing
+from tests.integration.conftest import Cli
 from tests.support.arm_host import linux_host
 from tests.support.images import BASE, image as small_image
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

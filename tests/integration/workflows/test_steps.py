@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.conftest import succeeded
 from tests.support.reports import epoch, written
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ROW = {
     "ID": "zendnn-linux-amd64-py3.11-venv",

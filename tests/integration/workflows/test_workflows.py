@@ -8,8 +8,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,9 +22,6 @@ from envbuilder.project import catalog
 from tests.conftest import missing, succeeded
 from tests.support.conda_locks import lock_of_python
 from tests.support.projects import FOLDERS, lay_locked
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SCHEMAS = {"github": "vendor.github-workflows", "gitlab": "vendor.gitlab-ci"}
 LINT = """

@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,7 @@ from envbuilder.payload.machine import threads
 from envbuilder.payload.machine.threads import CpuFacts
 from envbuilder.payload.options import Options
 from envbuilder.payload.training import dataset
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.payload.training.dataset import Dataset
+from envbuilder.payload.training.dataset import Dataset
 
 SHIPPED = resources.mnist_subset_dir()
 

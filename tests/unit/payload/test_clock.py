@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,9 +11,6 @@ from hypothesis import given, strategies as st
 import envbuilder.payload
 from envbuilder.payload.machine import clock
 from envbuilder.payload.machine.clock import Reading, problems
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FILES = sorted(Path(envbuilder.payload.__file__).parent.rglob("*.py"))
 BEFORE = Reading(100.0, 1000.0, 1.7e9, 5000.0)

@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import io
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -12,9 +12,6 @@ from hypothesis import given, strategies as st
 from envbuilder.core import resources
 from envbuilder.payload.training import dataset
 from envbuilder.payload.training.dataset import DataError, Idx
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHIPPED = resources.mnist_subset_dir()
 

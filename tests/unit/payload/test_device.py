@@ -3,8 +3,9 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import numpy
@@ -15,9 +16,6 @@ from envbuilder.payload.machine import device, hardware
 from envbuilder.payload.machine.accelerators import ACCELERATORS
 from envbuilder.payload.report import CheckError
 from tests.support.hip import HipTorch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Arrays(numpy.ndarray[Any, Any]):

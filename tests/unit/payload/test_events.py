@@ -4,12 +4,11 @@ import io
 import json
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from envbuilder.payload.events import Events, take_stdout
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:

@@ -3,16 +3,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from envbuilder.payload.frameworks.torch_ import Torch
 from envbuilder.payload.machine import facts
 from tests.support.hip import HipTorch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_facts_of_torch_and_of_the_platform() -> None:

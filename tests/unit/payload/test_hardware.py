@@ -2,16 +2,13 @@ from __future__ import annotations
 
 import platform
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.payload.machine import hardware
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(root: Path, files: dict[str, str]) -> Path:

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import pytest
@@ -13,9 +14,6 @@ import pytest
 from envbuilder.payload import frameworks
 from envbuilder.payload.frameworks import jax_
 from envbuilder.payload.report import CheckError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Config:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.payload.arguments import parser
 from envbuilder.payload.events import Events
 from envbuilder.payload.parallel import launch, multi_node, shares
-from envbuilder.payload.parallel.agreement import check_distinct
+from envbuilder.payload.parallel.agreement import Ended, check_distinct
 from envbuilder.payload.parallel.multi_node import Folder
 from envbuilder.payload.report import CheckError
 from envbuilder.verify.report import model
 from tests.support.sleeping import Time
 from tests.unit.payload.test_parallel import ended, result
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.payload.parallel.agreement import Ended
 
 NUMBERS = b"\0\0\x80?"
 FACTS = {"machine": "boot-1", "address": "10.1.0.1", "count": 1, "torch": "2", "payload": "p"}

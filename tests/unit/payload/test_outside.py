@@ -2,18 +2,15 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from envbuilder.payload.events import Events
 from envbuilder.payload.report import CheckError
 from envbuilder.payload.training import outside
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 FRAMEWORK: Any = SimpleNamespace(images=lambda content: content)
 

@@ -9,7 +9,8 @@ import math
 import struct
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -22,10 +23,6 @@ from envbuilder.payload.machine.accelerators import ACCELERATORS
 from envbuilder.payload.parallel import agreement, launch, parallel, shares
 from envbuilder.payload.parallel.agreement import Ended
 from envbuilder.payload.report import PASSED, CheckError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 GLOO, NCCL = launch.INTERFACE_VARIABLES
 

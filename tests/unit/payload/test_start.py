@@ -3,7 +3,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from multiprocessing import util
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,6 @@ from envbuilder.payload import cli, start
 from envbuilder.payload.parallel import launch
 from envbuilder.payload.report import CheckError
 from envbuilder.payload.start import ActualStart, Start
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROMISE = Start(
     as_found=False,

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from envbuilder.payload.machine import threads
 from envbuilder.payload.machine.threads import CpuFacts, decide, fetch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

@@ -5,16 +5,14 @@ import json
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.payload import arguments, cli, events, trial, tuning
 from envbuilder.payload.numerics.compilers import CACHES
 from envbuilder.payload.training import model
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def options(*given: str) -> Any:

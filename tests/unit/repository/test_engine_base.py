@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import archive
@@ -11,9 +11,6 @@ from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import Target
 from tests.support.images import image
 from tools import engine_base
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def target() -> Target:

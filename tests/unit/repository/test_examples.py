@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from envbuilder.locks import compare, resolve
 from envbuilder.locks.entries import Entry, of_project
 from envbuilder.profiles import lock as profile_lock
 from tests.support import examples
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def entries(name: str, folder: Path) -> list[Entry]:

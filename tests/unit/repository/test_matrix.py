@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from envbuilder.core import resources
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import Lock
+from envbuilder.profiles.profile import Profile
 from tools import matrix
 from tools.matrix import Run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.profile import Profile
 
 LIBRARY = Library((resources.profiles_dir(),))
 RUNS = matrix.evidence().runs

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
 from tools import gpu_pack, gpu_run
 from tools.gpu_run import Result, Runner, Setting, Step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SETTING = Setting(
     envbuilder=("envbuilder",),

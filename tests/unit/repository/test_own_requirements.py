@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SETS = {"run": None, "test": "test", "docs": "docs", "dev": "dev"}
 """Names of the files, and the extra that each is for."""

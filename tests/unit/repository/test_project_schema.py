@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,10 +17,6 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from tests.unit.core.test_project_file import WRONG_KEYS, WRONG_TYPES
 from tools import project_schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SCHEMA = json.loads(project_schema.schema())
 STRUCTURES = (

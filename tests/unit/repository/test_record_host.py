@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import yaml
 
@@ -14,9 +14,6 @@ from envbuilder.host.snapshot import Snapshot
 from envbuilder.profiles.choice import choose_best
 from tests.support import host_trees
 from tools import record_host
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_archive_holds_no_user_and_no_time(tmp_path: Path) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.core import resources
 from tools import refresh_devices as refresh
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEVICES = resources.profiles_dir() / "devices"
 INTEL = """

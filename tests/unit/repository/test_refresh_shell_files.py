@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from envbuilder import cli
 from tools import project_schema, refresh_shell_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_files_are_fresh(repository: Path) -> None:

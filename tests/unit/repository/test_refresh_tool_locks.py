@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,12 +14,8 @@ from envbuilder.core.errors import BuildError
 from envbuilder.locks import resolve
 from envbuilder.notebooks import server
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.lock import Lock
 from tools import refresh_tool_locks as refresh
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.profiles.lock import Lock
 
 
 @pytest.fixture
