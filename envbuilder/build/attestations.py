@@ -17,6 +17,7 @@ import msgspec
 from envbuilder import __version__
 from envbuilder.build import payload, sbom
 from envbuilder.build.plan import Artifact, Assemble, Plan, UsedBase, project_of, tool_versions
+from envbuilder.core.archives import READ_LIMIT
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.files import save
 from envbuilder.packages.conda.steps import InstallConda
@@ -188,7 +189,8 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
                 partial(status.of_contents, below.root.contents, plan.platform, step.base),
             )
     with connection.connect() as engine:
-        return status.of_engine(engine, artifact.ref, plan.platform)
+        files = engine.files(artifact.ref, plan.platform, status.PATHS, READ_LIMIT)
+    return None if files is None else status.of_contents(files, plan.platform, artifact.ref)
 
 
 # --- provenance

@@ -137,10 +137,9 @@ def plan(build: Build) -> Build:
         suggest_packages(error, build, build.request.python or build.profile.image_python)
         raise
     progress = build.progress
-    signed = (*build.library.signed, *product.plan.signatures)
     for note in product.plan.notes:
         progress.note(note)
-    for signature in signed:
+    for signature in build.library.signed:
         progress.note(f"signed by key {signature.keyid}: {signature.name}")
     claimed = [f for f in product.plan.files if f.provenance != "read"]
     if claimed:
@@ -148,7 +147,8 @@ def plan(build: Build) -> Build:
         progress.note(f"note: hashes claimed by others, which the download confirms: {names}")
     if build.device_note and build.running:
         progress.note(build.device_note)
-    return replace(build, product=product, plan=replace(product.plan, signatures=signed))
+    plan = replace(product.plan, signatures=build.library.signed)
+    return replace(build, product=product, plan=plan)
 
 
 def suggest_packages(error: BuildError, build: Build, python: str) -> None:

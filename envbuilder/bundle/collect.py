@@ -115,7 +115,7 @@ def _conda(
     Raise `InvalidError` if the lock is stale, `SignatureError` if a required signature is missing
     or not accepted.
     """
-    stored, _ = conda_lock.find_signed(profile.name, library)
+    stored = conda_lock.find_for_use(profile.name, library)
     if stored is None:
         return ()
     lock = conda_lock.require_usable(profile, stored)

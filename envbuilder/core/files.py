@@ -250,17 +250,13 @@ def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
     """
     with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         digest, _, content = read(entry, _LARGEST).partition(b"\n")
-        if _digest(content) == digest:
+        if digest.decode() == f"sha256:{hashlib.sha256(content).hexdigest()}":
             return decoding.from_json(content, kind)
     value = make()
     content = msgspec.json.encode(value)
     with contextlib.suppress(OSError):
-        write(entry, _digest(content) + b"\n" + content)
+        write(entry, f"sha256:{hashlib.sha256(content).hexdigest()}\n".encode() + content)
     return value
-
-
-def _digest(content: bytes) -> bytes:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}".encode()
 
 
 HEX = "[0-9a-f]{64}"

@@ -39,6 +39,7 @@ PATIENCE_SECONDS = 30.0
 BUSY = frozenset({408, 425, 429})
 """Statuses below 500 that mean: try again later."""
 _LEAST_RATE = 16 << 10
+"""Bytes a second; a file may take a minute longer than it does at this rate."""
 _PIECE = 1 << 16
 _REDIRECTS = 10
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
@@ -273,11 +274,6 @@ def _unpacked(unpacker: zlib._Decompress | None, data: bytes) -> Iterator[bytes]
         data = unpacker.unconsumed_tail
 
 
-def file_seconds(size: int) -> float:
-    """Return how long a file of `size` bytes may take: a minute, and 16 KiB/s."""
-    return 60.0 + size / _LEAST_RATE
-
-
 def reason(error: Exception) -> str:
     """Return why a request failed, in a few words and without its URL, which may hold a token.
 
@@ -449,7 +445,7 @@ def _growing(
             )
         yield have
         with part.open("ab" if continued else "wb") as out:
-            for piece in pieces(response, left, file_seconds(left)):
+            for piece in pieces(response, left, 60.0 + left / _LEAST_RATE):
                 out.write(piece)
                 have += len(piece)
                 yield have

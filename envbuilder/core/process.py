@@ -93,6 +93,13 @@ def which(program: str) -> str | None:
     return shutil.which(program)
 
 
+def _required(name: str) -> str:
+    program = which(name)
+    if program is None:
+        raise ToolError(f"{name}: not found or not executable")
+    return program
+
+
 def quoted(argv: Iterable[str]) -> str:
     """Return a command quoted for a shell."""
     import shlex
@@ -127,9 +134,7 @@ def run(
     """
     import subprocess
 
-    program = which(argv[0])
-    if program is None:
-        raise ToolError(f"{argv[0]}: not found or not executable")
+    program = _required(argv[0])
     console.detail(quoted(map(_shown, argv)))
     started = time.monotonic()
     out, err = Tail(), Tail()
@@ -202,9 +207,7 @@ def hold(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int
     """
     import subprocess
 
-    program = which(argv[0])
-    if program is None:
-        raise ToolError(f"{argv[0]}: not found or not executable")
+    program = _required(argv[0])
     held = _HeldSignals()
     try:
         child = subprocess.Popen(
@@ -313,9 +316,7 @@ def _signal(child: subprocess.Popen[str], number: int) -> None:
 
 def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replace this process with another program, which gets its signals and sets its exit code."""
-    program = which(argv[0])
-    if program is None:
-        raise ToolError(f"{argv[0]}: not found or not executable")
+    program = _required(argv[0])
     # Python ignores SIGPIPE, and ignored signals stay ignored across exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execve(program, list(argv), {**os.environ, **env})  # noqa: S606 (no shell is meant)

@@ -20,7 +20,6 @@ from msgspec.structs import asdict, fields, replace
 from envbuilder.core import console, files, ownership, project_file, types
 from envbuilder.core.decoding import decode, dotted, parse_yaml, place
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.files import read_text
 from envbuilder.core.text import shown
 
 if TYPE_CHECKING:
@@ -178,21 +177,21 @@ def load(
     config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir).absolute()
     configuration, definition = Configuration(), None
     paths = [config_dir / "config.yaml", *([project / PROJECT_FILE] if project else [])]
-    files: list[_File] = []
+    read: list[_File] = []
     ownership.require_own(config_dir, trusted)
     for path in paths:
         if path.is_file():
-            text = read_text(path)
+            text = files.read_text(path)
             stated, definition = decoded(text, path)
             configuration = _over(configuration, _located(stated, path.parent))
-            files.append(_File(where=str(path), text=text, read=stated))
+            read.append(_File(where=str(path), text=text, read=stated))
     return Settings(
         project=project,
         config_dir=config_dir,
         cache_dir=Path(environ.get("ENVBUILDER_CACHE_DIR") or dirs.user_cache_dir).absolute(),
         data_dir=Path(environ.get("ENVBUILDER_DATA_DIR") or dirs.user_data_dir).absolute(),
         configuration=configuration,
-        shared_store=_shared_store(environ.get(SHARED_STORE), files),
+        shared_store=_shared_store(environ.get(SHARED_STORE), read),
         definition=definition,
         environment=environment,
     )
@@ -327,9 +326,7 @@ def require_writable(folder: Path, *, marked: bool = True) -> Path:
         return files.ensure_folder(folder, marked=marked)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            from envbuilder.core.files import full_or_broken
-
-            raise full_or_broken(error, folder) from error
+            raise files.full_or_broken(error, folder) from error
         raise InvalidError(
             f"{folder}: cannot be created: {error.strerror}",
             "Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders you can write to.",

@@ -157,7 +157,7 @@ def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
                 continue
         except OSError:  # another location may have it
             continue
-        with store.receiving(file) as part:
+        with store.receiving(file.sha256) as part:
             if not store.has(file.sha256):
                 try:
                     shutil.copyfile(path, part)
@@ -281,7 +281,7 @@ def _download_one(
 ) -> None:
     problems: list[str] = []
     wrong: WrongHashError | None = None
-    with store.receiving(file) as part:
+    with store.receiving(file.sha256) as part:
         for url in urls:
             if store.has(file.sha256):  # another process was faster
                 return

@@ -86,16 +86,11 @@ class Store:
         return not self.path(sha256).is_relative_to(self.root)
 
     @contextlib.contextmanager
-    def receiving(self, file: File) -> Iterator[Path]:
+    def receiving(self, sha256: str) -> Iterator[Path]:
         """Yield a path to write a file's bytes to, which may hold a partial download to continue.
 
         Only one process writes a given file at a time; the others wait.
         """
-        with self._locked_part(file.sha256) as part:
-            yield part
-
-    @contextlib.contextmanager
-    def _locked_part(self, sha256: str) -> Iterator[Path]:
         from filelock import FileLock
 
         files.ensure_folder(self.root)
@@ -131,7 +126,7 @@ class Store:
 
         If anything is raised, including `OSError` on a full disk, no partial file is kept.
         """
-        with self._locked_part(sha256) as part:
+        with self.receiving(sha256) as part:
             try:
                 with part.open("wb") as out:
                     for chunk in chunks:

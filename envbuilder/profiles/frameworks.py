@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.payload.frameworks import title
-
 if TYPE_CHECKING:
     from envbuilder.core import types
 
@@ -81,7 +79,7 @@ _CONDA_CUDA = (
 
 FRAMEWORKS: dict[types.Framework, Framework] = {
     "torch": Framework(
-        title=title("torch"),
+        title="PyTorch",
         names=frozenset({"torch"}),
         companions=frozenset({"torchvision", "torchaudio", "torchcodec"}),
         libraries=re.compile(
@@ -105,7 +103,7 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
         index_hosts=("pytorch.org",),
     ),
     "jax": Framework(
-        title=title("jax"),
+        title="JAX",
         names=frozenset({"jax"}),
         parts=frozenset(
             {
@@ -125,7 +123,7 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
         conda_libraries=re.compile(_CONDA_CUDA),
     ),
     "tensorflow": Framework(
-        title=title("tensorflow"),
+        title="TensorFlow",
         names=frozenset(
             {
                 *("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel"),

@@ -62,7 +62,7 @@ class Library:
         self._locks: dict[str, Lock | InvalidError | None] = {}
         self._contents: dict[str, tuple[Path, bytes]] = {}
         self.signed: tuple[Signed, ...] = ()
-        """The accepted signatures of locks that `usable_lock` returned."""
+        """The accepted signatures of the locks that were read for use."""
         self.notes: tuple[str, ...] = ()
         """What a user should know of locks that `usable_lock` returned."""
 
@@ -162,9 +162,20 @@ class Library:
         if hidden is not None and is_preferable(hidden.lock, usable):
             self.notes = (hidden.sentence(usable),)
         path, content = self._contents[profile.name]
-        signed = require_signature(path, content, self.folders, self.trusted)
-        self.signed = tuple(dict.fromkeys((*self.signed, *signed)))
+        self.require_signature(path, content)
         return usable
+
+    def require_signature(self, path: Path, content: bytes) -> None:
+        """Note the signature of a lock in `signed`; raise `SignatureError` if it is refused."""
+        if self.trusted is None:
+            return
+        from envbuilder.signatures import keys, statement
+
+        digests = {"sha256": hashlib.sha256(content).hexdigest()}
+        files = _signature_places(path, self.folders)
+        trusted = keys.publics(self.trusted)
+        _, signed = statement.require(str(path), files, trusted, LOCK_TYPE, digests)
+        self.signed = tuple(dict.fromkeys((*self.signed, replace(signed, name=path.name))))
 
     def _read(self, name: str) -> Lock | InvalidError | None:
         if name not in self._locks:
@@ -271,23 +282,6 @@ def _versions(lock: Lock) -> dict[tuple[str, str, str], str]:
 
 LOCK_TYPE = "urn:envbuilder:lock:v1"
 """The predicate type of a statement about a lock."""
-
-
-def require_signature(
-    path: Path, content: bytes, folders: Sequence[Path], trusted: Sequence[str] | None
-) -> tuple[Signed, ...]:
-    """Return the signature of a lock, none if `trusted` is None.
-
-    Raise `SignatureError` if it is refused.
-    """
-    if trusted is None:
-        return ()
-    from envbuilder.signatures import keys, statement
-
-    digests = {"sha256": hashlib.sha256(content).hexdigest()}
-    files = _signature_places(path, folders)
-    _, signed = statement.require(str(path), files, keys.publics(trusted), LOCK_TYPE, digests)
-    return (replace(signed, name=path.name),)
 
 
 def signature_of(path: Path, folders: Sequence[Path]) -> Path | None:

@@ -86,11 +86,6 @@ def parse(data: bytes, where: str) -> Envelope:
     return envelope
 
 
-def encode(envelope: Envelope) -> bytes:
-    """Return an envelope as JSON on one line."""
-    return msgspec.json.encode(envelope)
-
-
 def sign(content: bytes, payload_type: str, key: PrivateKey) -> Envelope:
     """Return the envelope of a payload with one signature."""
     return Envelope(

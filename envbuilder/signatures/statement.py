@@ -181,7 +181,7 @@ def write_file(path: Path, payload: bytes, key: PrivateKey) -> Path:
         else envelopes.sign(payload, PAYLOAD_TYPE, key)
     )
     hint = "Name another file with --output."
-    files.save(path, envelopes.encode(envelope) + b"\n", BuildError, hint)
+    files.save(path, msgspec.json.encode(envelope) + b"\n", BuildError, hint)
     return path
 
 

@@ -13,8 +13,6 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from envbuilder.build.backends import foreign_programs, integrity
 from envbuilder.build.backends.venv import (
     NativeEnvironment,
@@ -272,7 +270,7 @@ def prepare(build: Build) -> CondaEnvironment:
     lock assumes, `ToolError` (4) if py-rattler, bash or a compiler is missing.
     """
     profile, lock, request, settings = build.profile, build.lock, build.request, build.settings
-    stored, signed = conda_locks.find_signed(profile.name, build.library)
+    stored = conda_locks.find_for_use(profile.name, build.library)
     conda_lock = conda_locks.require_usable(profile, stored)
     platform, python = str(build.host.platform), request.python or profile.python.default
     conda = conda_locks.select(conda_lock, platform, python)
@@ -298,7 +296,7 @@ def prepare(build: Build) -> CondaEnvironment:
         rattler=rattler,
         channels=channels,
     )
-    return CondaEnvironment(build, target, replace(planned, signatures=signed))
+    return CondaEnvironment(build, target, planned)
 
 
 def _check_folder(folder: Path) -> None:

@@ -20,12 +20,10 @@ from msgspec import Meta, Struct
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.library import require_signature
 
 if TYPE_CHECKING:
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.profile import Profile
-    from envbuilder.signatures.statement import Signed
 
 SCHEMA = 1
 SUBDIRS: dict[types.Platform, types.CondaSubdir] = {
@@ -143,14 +141,14 @@ def find(name: str, library: Library) -> Lock | None:
     return load(path) if path else None
 
 
-def find_signed(name: str, library: Library) -> tuple[Lock | None, tuple[Signed, ...]]:
-    """Return what `find` returns, and its signature if one by a trusted key is required."""
+def find_for_use(name: str, library: Library) -> Lock | None:
+    """Return what `find` returns; raise `SignatureError` if a required signature is refused."""
     path = path_for(name, library)
     if path is None:
-        return None, ()
+        return None
     read = profile_lock.content(path, _COMMAND)
-    signed = require_signature(path, read, library.folders, library.trusted)
-    return _parse(read, path), signed
+    library.require_signature(path, read)
+    return _parse(read, path)
 
 
 def _parse(read: bytes, path: Path) -> Lock:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core.archives import READ_LIMIT
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.debian.suite import ARCHITECTURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envbuilder.containers.engine.interface import Engine
     from envbuilder.core import types
 
 
@@ -70,13 +68,3 @@ def of_contents(contents: dict[str, bytes], platform: types.Platform, where: str
     if packages is None:
         raise InvalidError(f"{where}: not a Debian system: it has no {FILE}")
     return packages
-
-
-def of_engine(engine: Engine, ref: str, platform: types.Platform) -> dict[str, str] | None:
-    """Return the packages (name → version) of an image in an engine.
-
-    None if the engine cannot show them for this platform. Raise `ToolError` if the engine fails,
-    `InvalidError` for an image without a dpkg status.
-    """
-    files = engine.files(ref, platform, PATHS, READ_LIMIT)
-    return None if files is None else of_contents(files, platform, ref)

@@ -227,6 +227,8 @@ def preferences(preferred: Mapping[str, str]) -> str:
 
 
 SECONDS = 600.0
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+")
+"""What uv prints and neither a lock nor a log may name: an index."""
 _ANNOTATION = re.compile(r"^([a-z0-9-]+)==\S+ +# via (.+)$", re.MULTILINE)
 """A line of a resolution: a package, and what requires it."""
 
@@ -347,14 +349,14 @@ class Uv(Struct, frozen=True, kw_only=True):
                 text.with_proof(
                     f"{platform} with Python {python}: no wheels satisfy all requirements (nothing"
                     " is built from source; PIP_FIND_LINKS names folders of wheels of your own)",
-                    _scrub(proof),
+                    _URL.sub("<url>", proof),
                 )
             )
         if done.returncode != 0:
             raise BuildError(
                 f"uv could not resolve {', '.join(requirements)} for {platform} with Python "
                 f"{python} (exit {done.returncode}):\n"
-                f"{_scrub(done.last_words)}",
+                f"{_URL.sub('<url>', done.last_words)}",
                 "Check that your package index can be reached: pip download --no-deps six",
             )
         return result.read_text(encoding="utf-8")
@@ -398,11 +400,6 @@ def _checked(**fields: object) -> File:
         raise BuildError(
             f"the index lists an invalid file: {fields.get('file')!r}: {error}"
         ) from error
-
-
-def _scrub(printed: str) -> str:
-    """Return text without URLs: a lock and a log name no index."""
-    return re.sub(r"\b[a-z][a-z0-9+.-]*://\S+", "<url>", printed)
 
 
 def links(locations: Sequence[str], offered: Iterable[str], work: Path) -> tuple[str, ...]:

@@ -170,7 +170,7 @@ def stamped(tiny: Path, tmp_path: Path, session_environment: dict[str, str]) -> 
         by="test",
     )
     store = Store(load_settings({**os.environ, **session_environment}).store_dir)
-    with store.receiving(file) as part:
+    with store.receiving(file.sha256) as part:
         shutil.copyfile(deb, part)
         store.accept(part, file, "test")
     folder = tiny.parent.parent

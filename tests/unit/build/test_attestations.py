@@ -41,7 +41,6 @@ DIGEST = "sha256:" + "ab" * 32
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine whose images hold nothing of Debian."""
     FakeEngine().serve(monkeypatch)
-    monkeypatch.setattr(base_status, "of_engine", lambda *args: None)
 
 
 def image(found: Settings) -> tuple[plan.Plan, plan.Artifact]:
@@ -215,24 +214,17 @@ def test_the_packages_of_an_images_base_are_in_its_bill(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, artifact = image(found)
-    packages = {"base-files": "1-1", "libtcmalloc-minimal4": "2.10-1"}
-    read: list[str] = []
-
-    def of_engine(asked: object, ref: str, platform: str) -> dict[str, str]:
-        assert asked is engine
-        read.append(f"{ref} {platform}")
-        return packages
-
-    engine = FakeEngine().serve(monkeypatch)
-    monkeypatch.setattr(base_status, "of_engine", of_engine)
+    engine = FakeEngine(artifact.ref).serve(monkeypatch)
+    libtcmalloc = b"Package: libtcmalloc-minimal4\nVersion: 2.10-1\n"
+    engine.contents = {base_status.FILE: b"%s\n%s" % (STATUS, libtcmalloc)}
     written = attestations.ensure(made, artifact, found, QUIET, anew=True)
     bill = json.loads(Path(written["sbom"]).read_text())
     purls = [c["purl"] for c in bill["components"] if c["purl"].startswith("pkg:deb")]
     assert purls == [
-        "pkg:deb/debian/base-files@1-1?distro=bookworm",
+        "pkg:deb/debian/base-files@12.4?distro=bookworm",
         "pkg:deb/debian/libtcmalloc-minimal4@2.10-1?arch=amd64&distro=bookworm",
     ]
-    assert read == [f"{artifact.ref} linux/amd64"]
+    assert engine.done == [f"read {artifact.ref} linux/amd64"]
 
 
 STATUS = b"""Package: base-files

@@ -46,7 +46,7 @@ def stored(found: Settings, name: str, content: bytes, kind: str = "wheel") -> F
         by="test",
     )
     store = Store(found.store_dir)
-    with store.receiving(file) as part:
+    with store.receiving(file.sha256) as part:
         part.write_bytes(content)
         store.accept(part, file, "test")
     return file

@@ -90,7 +90,7 @@ def builds(found: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Seen]
         layout=str(bases / "made"),
     )
     store = Store(found.store_dir)
-    with store.receiving(WHEEL) as part:
+    with store.receiving(WHEEL.sha256) as part:
         part.write_bytes(CONTENT)
         store.accept(part, WHEEL, "test")
 

@@ -39,7 +39,7 @@ def file(content: bytes, name: str = "a-1.0-py3-none-any.whl") -> File:
 
 def test_right_bytes_enter(tmp_path: Path) -> None:
     store, wanted = Store(tmp_path), file(b"right")
-    with store.receiving(wanted) as part:
+    with store.receiving(wanted.sha256) as part:
         part.write_bytes(b"right")
         store.accept(part, wanted, "here")
     assert store.has(wanted.sha256)
@@ -48,7 +48,7 @@ def test_right_bytes_enter(tmp_path: Path) -> None:
 
 def test_wrong_bytes_never_enter_and_the_message_names_everything(tmp_path: Path) -> None:
     store, wanted = Store(tmp_path), file(b"right")
-    with store.receiving(wanted) as part:
+    with store.receiving(wanted.sha256) as part:
         part.write_bytes(b"wrong")
         with pytest.raises(WrongHashError) as caught:
             store.accept(part, wanted, "mirror.example")
@@ -276,7 +276,7 @@ def test_a_planted_partial_file_is_not_written_through(tmp_path: Path, kind: str
     {"link": part.symlink_to, "hard link": part.hardlink_to, "pipe": lambda _: os.mkfifo(part)}[
         kind
     ](theirs)
-    with store.receiving(file(WHEEL)) as received:
+    with store.receiving(file(WHEEL).sha256) as received:
         assert not os.path.lexists(received)
         received.write_bytes(WHEEL)
         store.accept(received, file(WHEEL), "test")
@@ -287,9 +287,9 @@ def test_a_planted_partial_file_is_not_written_through(tmp_path: Path, kind: str
 
 def test_a_partial_download_is_continued(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with store.receiving(file(WHEEL)) as part:
+    with store.receiving(file(WHEEL).sha256) as part:
         part.write_bytes(WHEEL[:100])
-    with store.receiving(file(WHEEL)) as part:
+    with store.receiving(file(WHEEL).sha256) as part:
         assert part.read_bytes() == WHEEL[:100]
 
 
@@ -383,7 +383,7 @@ def test_two_disks_need_room_apart(found: Settings, monkeypatch: pytest.MonkeyPa
 
 def test_what_the_store_has_needs_no_room(found: Settings) -> None:
     mine = Store.of(found)
-    with mine.receiving(file(WHEEL)) as part:
+    with mine.receiving(file(WHEEL).sha256) as part:
         part.write_bytes(WHEEL[:100])
     assert store.download_room([file(WHEEL)], found).bytes == len(WHEEL) - 100
     mine.take(file(WHEEL).sha256, [WHEEL])

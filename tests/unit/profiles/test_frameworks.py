@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.core import resources
+from envbuilder.payload.frameworks import title
 from envbuilder.profiles import frameworks, requirements
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.library import Library
@@ -108,3 +109,7 @@ def test_no_shipped_lock_holds_the_compiler_of_other_hardware() -> None:
         assert lock is not None
         names = {file.name for file in lock.files}
         assert not names & FRAMEWORKS[profile.framework].foreign(profile.accelerator)
+
+
+def test_the_payload_has_the_same_titles() -> None:
+    assert {name: title(name) for name in FRAMEWORKS} == {n: r.title for n, r in FRAMEWORKS.items()}

@@ -6,6 +6,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError, SignatureError
@@ -35,7 +36,7 @@ def judged(
     content: bytes, signer: PrivateKey, trusted: PrivateKey, **changes: Any
 ) -> statements.Signed:
     kind = changes.pop("payload_type", statements.PAYLOAD_TYPE)
-    document = json.loads(envelopes.encode(envelopes.sign(content, kind, signer))) | changes
+    document = json.loads(msgspec.json.encode(envelopes.sign(content, kind, signer))) | changes
     envelope = envelopes.parse(json.dumps(document).encode(), "it")
     return statements.accepted(envelope, [trusted.public], KIND, DIGEST, "it")[1]
 
@@ -140,11 +141,11 @@ def test_of_several_the_error_closest_to_acceptance_is_raised(
     path = tmp_path / "it.intoto.jsonl"
     for error, envelope in refused.items():  # each is closer than those before it
         lines = path.read_bytes() if path.exists() else b""
-        path.write_bytes(envelopes.encode(envelope) + b"\n" + lines)
+        path.write_bytes(msgspec.json.encode(envelope) + b"\n" + lines)
         with pytest.raises(error):
             statements.require("it", [path], [key.public], KIND, DIGEST)
     good = envelopes.sign(statements.make([SUBJECT], KIND, {}), statements.PAYLOAD_TYPE, key)
-    path.write_bytes(path.read_bytes() + envelopes.encode(good))
+    path.write_bytes(path.read_bytes() + msgspec.json.encode(good))
     assert statements.require("it", [path], [key.public], KIND, DIGEST)[1].keyid == key.public.id
 
 
@@ -254,7 +255,7 @@ def accepts(content: str, key: PrivateKey, folder: Path) -> bool:
 
 def signed(statement: Any, key: PrivateKey, kind: str = statements.PAYLOAD_TYPE) -> dict[str, Any]:
     made = envelopes.sign(json.dumps(statement).encode(), kind, key)
-    envelope: dict[str, Any] = json.loads(envelopes.encode(made))
+    envelope: dict[str, Any] = json.loads(msgspec.json.encode(made))
     return envelope
 
 

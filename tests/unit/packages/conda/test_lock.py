@@ -227,13 +227,14 @@ def test_the_lock_of_the_first_folder_counts(tmp_path: Path) -> None:
     found = lockfile.find("cpu", library)
     assert found is not None
     assert found.inputs == "1" * 64
-    assert lockfile.find_signed("cpu", library) == (found, ())
+    assert lockfile.find_for_use("cpu", library) == found
+    assert library.signed == ()
     (folders[1] / "locks" / "cpu.conda.json").unlink()
     (folders[1] / "locks" / "cpu.conda.json").mkdir()  # no file
     assert lockfile.path_for("cpu", library) == folders[2] / "locks" / "cpu.conda.json"
     assert lockfile.path_for("other", library) is None
     assert lockfile.find("other", library) is None
-    assert lockfile.find_signed("other", Library(folders, ("a.pub",))) == (None, ())
+    assert lockfile.find_for_use("other", Library(folders, ("a.pub",))) is None
 
 
 def test_a_lock_that_must_be_signed_is_refused_without_a_signature(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def test_a_lock_that_must_be_signed_is_refused_without_a_signature(tmp_path: Pat
     path.write_text("garbage")  # which is not even read
     public = signing.lay_key(tmp_path / "key.pem").with_suffix(".pub")
     with pytest.raises(UnsignedError, match=r"cpu\.conda\.json: not signed"):
-        lockfile.find_signed("cpu", Library([tmp_path], (str(public),)))
+        lockfile.find_for_use("cpu", Library([tmp_path], (str(public),)))
 
 
 @pytest.mark.parametrize(

@@ -253,14 +253,3 @@ def test_a_record_names_public_urls_and_nothing_of_the_build(tmp_path: Path) -> 
     assert text.endswith("}\n")
     modes = {p.stat().st_mode & 0o777 for p in (tmp_path / "conda-meta").iterdir()}
     assert modes == {0o644}
-
-
-def test_the_package_that_a_path_belongs_to(tmp_path: Path) -> None:
-    assert records.owner(tmp_path, "share/x") == ""
-    for name in ("a", "b"):
-        lay(tmp_path, f"{name}.json", json.dumps(installed(name, {"_path": f"share/{name}"}).data))
-    assert [records.owner(tmp_path, f"share/{n}") for n in "abc"] == ["a", "b", ""]
-    lay(tmp_path, "0.json", '{"paths_data": {"paths": [1]}}')  # edited by somebody
-    assert records.owner(tmp_path, "share/a") == "a"
-    lay(tmp_path, "c.json", b"{")
-    assert records.owner(tmp_path, "share/a") == ""

@@ -7,7 +7,6 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.debian import status
-from tests.support.engines import FakeEngine
 
 STATUS = b"""\
 Package: libc6
@@ -101,16 +100,8 @@ def says(*names: str) -> bytes:
     ).encode()
 
 
-# --- an engine
-
-
-def test_an_image_of_the_engine_is_read() -> None:
-    engine = FakeEngine("base:1")
-    assert status.of_engine(engine, "base:1", "linux/amd64") is None
+def test_the_files_of_an_image_are_read() -> None:
     for path, name in ((status.FILE, "a"), ("var/lib/dpkg/status.d/b", "b")):
-        engine.contents = {path: says(name)}
-        assert status.of_engine(engine, "base:1", "linux/amd64") == {name: "1"}
-    engine.contents = {}
+        assert status.of_contents({path: says(name)}, "linux/amd64", "base:1") == {name: "1"}
     with pytest.raises(InvalidError, match="base:1: not a Debian system"):
-        status.of_engine(engine, "base:1", "linux/amd64")
-    assert set(engine.done) == {"read base:1 linux/amd64"}
+        status.of_contents({"etc/passwd": b""}, "linux/amd64", "base:1")
