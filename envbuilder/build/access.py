@@ -77,16 +77,11 @@ def combined(project: Access, command: Access) -> Access:
 
 def require_distinct(access: Access) -> None:
     """Raise `InvalidError` if two ports of this machine, or two paths inside, are the same."""
-    _require_once(port.address for port in access.ports)
-    _require_once(volume.target for volume in access.volumes)
-
-
-def _require_once(items: Iterable[str]) -> None:
-    seen = set[str]()
-    for item in items:
-        if item in seen:
+    ports = [port.address for port in access.ports]
+    targets = [volume.target for volume in access.volumes]
+    for item in (*ports, *targets):
+        if ports.count(item) > 1 or targets.count(item) > 1:
             raise InvalidError(f"{shown(item)} is stated twice", "Leave one of them out.")
-        seen.add(item)
 
 
 def imports_from(folders: Iterable[PurePath], *others: str | None) -> dict[str, str]:

@@ -102,7 +102,10 @@ def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
     lines = []
     for _, entries in sorted(by_pin.items()):
         platforms = list(dict.fromkeys(t.platform for t, _ in entries))
-        marker = "" if len(platforms) == len(targets) else _marker(platforms)
+        marker = " or ".join(
+            f"(sys_platform == '{types.system(p)}' and platform_machine == '{types.machine(p)}')"
+            for p in (platforms if len(platforms) < len(targets) else ())
+        )
         lines.append(_line((file for _, file in entries), marker))
     return tuple(lines)
 
@@ -117,13 +120,6 @@ def _line(files: Iterable[File], marker: str = "") -> Requirement:
         marker=marker,
         hashes=tuple(by_hash),
         files=ordered,
-    )
-
-
-def _marker(platforms: list[types.Platform]) -> str:
-    return " or ".join(
-        f"(sys_platform == '{types.system(p)}' and platform_machine == '{types.machine(p)}')"
-        for p in platforms
     )
 
 
@@ -389,9 +385,6 @@ def bake_files(
             "Leave this profile out, or rename it.",
         )
 
-    def instance(target: BakeTarget) -> str:
-        return backends.assigned(assignments, target.profile, target.platform)
-
     context = {
         "mark": MARK,
         "targets": targets,
@@ -399,7 +392,11 @@ def bake_files(
         "amd": "linux-amd64" in platforms,
         "arm": "linux-arm64" in platforms,
         # Targets by their buildx instance; those of the empty name have none.
-        "assigned": _grouped(targets, instance) if assignments else {},
+        "assigned": _grouped(
+            targets, lambda t: backends.assigned(assignments, t.profile, t.platform)
+        )
+        if assignments
+        else {},
     }
     text = filled("bake/docker-bake.hcl.j2", context)
     yield RenderedFile(name=_BAKE_FILE, content=text.encode())

@@ -344,14 +344,12 @@ class Image:
         diff_ids = map(str, self._config["rootfs"]["diff_ids"])
         self.layers = dict(enumerate(zip(diff_ids, manifest.layers, strict=True), 1))
 
-    def leave_out(self, shared: Collection[str]) -> None:
-        """Leave out the layers with these diff ids."""
-        self.layers = {n: layer for n, layer in self.layers.items() if layer[0] not in shared}
-
     def members(self) -> dict[Key, Member]:
         """Return digests of the configuration's keys, of the layers, and of their members."""
         digests: dict[Key, Member] = {
-            (0, f"configuration: {key}"): Member(_digest(_as_json(value)))
+            (0, f"configuration: {key}"): Member(
+                _digest(msgspec.json.encode(value, order="sorted"))
+            )
             for key, value in self._config.items()
             if key != "rootfs"
         }
@@ -364,7 +362,10 @@ class Image:
     def copies(self, paths: Collection[Key]) -> Iterator[tuple[str, bytes]]:
         """Yield path and content of those of these files that are small, and the configuration."""
         if any(layer == 0 for layer, _ in paths):
-            yield "configuration.json", msgspec.json.format(_as_json(self._config))
+            yield (
+                "configuration.json",
+                msgspec.json.format(msgspec.json.encode(self._config, order="sorted")),
+            )
         for number, (_, descriptor) in self.layers.items():
             for entry, archive in members(self._layout.checked(descriptor)):
                 if (number, entry.name) in paths and entry.isreg() and entry.size <= _BYTES:
@@ -441,8 +442,9 @@ def listed(
     """
     if isinstance(first, Image) and isinstance(second, Image):
         ids = [{diff_id for diff_id, _ in side.layers.values()} for side in (first, second)]
+        shared = ids[0] & ids[1]
         for side in (first, second):
-            side.leave_out(ids[0] & ids[1])
+            side.layers = {n: layer for n, layer in side.layers.items() if layer[0] not in shared}
     every = between(first.members(), second.members())
     shown = tuple(islice(every, LISTED))
     return shown, sum(1 for _ in every), diffoscope((first, second), shown, folder)
@@ -476,10 +478,6 @@ def diffoscope(
 def _stays_inside(path: str) -> bool:
     parts = PurePosixPath(path).parts
     return bool(parts) and parts[0] != "/" and ".." not in parts
-
-
-def _as_json(value: object) -> bytes:
-    return msgspec.json.encode(value, order="sorted")
 
 
 def _digest(content: bytes) -> str:

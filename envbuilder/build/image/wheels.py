@@ -321,17 +321,17 @@ class Stage:
 
     def files_of(self, wheel: File, record: str) -> tuple[str, ...]:
         """Return the sorted paths in a wheel's RECORD, relative to the environment."""
-        return tuple(sorted({*self._recorded(self.env / record, wheel)}))
-
-    def _recorded(self, record: Path, wheel: File) -> Iterator[str]:
-        site = self.env / self._python.site
-        with record.open(newline="", encoding="utf-8") as stream:
+        paths, site = set[str](), self._python.site
+        with (self.env / record).open(newline="", encoding="utf-8") as stream:
             for row in csv.reader(stream):
                 # Lexically: RECORD reaches the environment's bin and share with `..`.
-                path = posixpath.normpath(f"{self._python.site}/{row[0]}") if row else ""
+                path = posixpath.normpath(f"{site}/{row[0]}") if row else ""
                 if not path or path.startswith(("..", "/")):
-                    raise BuildError(f"{wheel.basename}: RECORD: {row!r} leads out of {site}")
-                yield path
+                    raise BuildError(
+                        f"{wheel.basename}: RECORD: {row!r} leads out of {self.env / site}"
+                    )
+                paths.add(path)
+        return tuple(sorted(paths))
 
     def _variables(self) -> dict[str, str]:
         return {"UV_CACHE_DIR": str(self._folder / "cache"), "UV_OFFLINE": "1"}

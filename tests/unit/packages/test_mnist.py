@@ -40,7 +40,7 @@ Answer = bytes | int
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """MNIST's hashes are those of RAW; there is no npm."""
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in RAW.items()}
-    monkeypatch.setattr(mnist, "MNIST_SHA256", hashes)
+    monkeypatch.setattr(mnist, "SHA256", hashes)
     monkeypatch.setattr(process, "which", lambda program: None)
 
 
