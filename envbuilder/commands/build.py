@@ -96,8 +96,7 @@ def command(
     settings = requiring(load_settings(), require_signature)
     if len(profiles) > 1:
         return _build_several(profiles, request, settings, as_json=as_json)
-    progress = console.progress()
-    planned = pipeline.prepare(request, settings, progress, running=False)
+    planned = pipeline.prepare(request, settings, console.progress(), running=False)
     require_image(planned.backend)
     if output and not makes_image(planned.backend):
         raise InvalidError("--output is for images", "Add --backend docker, or leave --output out.")

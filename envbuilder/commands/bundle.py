@@ -38,7 +38,6 @@ _NOUNS = {"project": "project file", "dataset": "dataset file", "base": "base im
 
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
     """Split a comma-separated value; reject unknown platforms."""
-    del ctx
     items = tuple(filter(None, (value or "").split(",")))
     unknown = [f for f in items if param.name == "platforms" and f not in types.PLATFORMS]
     if unknown:

@@ -14,7 +14,7 @@ from envbuilder import __version__
 from envbuilder.build.render import RenderedFile
 from envbuilder.ci import workflow
 from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection, profiles, rows
-from envbuilder.commands.options import adding, json_option, load_settings
+from envbuilder.commands.options import adding, json_option, load_settings, several
 from envbuilder.commands.render import write
 from envbuilder.core import console, decoding, resources, types
 from envbuilder.core.errors import InvalidError
@@ -22,21 +22,10 @@ from envbuilder.core.text import gigabytes
 from envbuilder.profiles.profile import Profile, suggestion
 
 
-def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Return names that commas separate."""
-    del ctx
-    names = tuple(filter(None, (name.strip() for name in (value or "").split(","))))
-    for name in names:
-        if not types.is_name(name):
-            raise click.BadParameter(f"{name!r} is not the name of a profile", param=param)
-    return tuple(dict.fromkeys(names))
-
-
 def _pythons(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> tuple[types.PythonVersion, ...]:
     """Return checked versions of Python."""
-    del ctx
     try:
         return decoding.convert(values, tuple[types.PythonVersion, ...])
     except msgspec.ValidationError as error:
@@ -45,7 +34,6 @@ def _pythons(
 
 def _runners(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """Return labels by profile or accelerator, with or without a platform."""
-    del ctx
     runners = {}
     for value in values:
         key, _, label = value.partition("=")
@@ -67,7 +55,7 @@ matrix_options = adding(
         "--profiles",
         "names",
         metavar="NAME,…",
-        callback=_names,
+        callback=several,
         help="Profiles to include. Without it, all that are not opt-in.",
     ),
     click.option(
@@ -183,7 +171,6 @@ _WHEEL = re.compile(
 
 def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
     """Return a path in the repository: the workflow holds the command that writes it."""
-    del ctx
     if value is None:
         return ""
     if not _PATH.fullmatch(value) or ".." in value.split("/"):
@@ -195,7 +182,6 @@ def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
     """Return the path of a wheel of this version in the repository."""
-    del ctx
     if value is None:
         return ""
     inside = _WHEEL.fullmatch(value) and ".." not in value.split("/")

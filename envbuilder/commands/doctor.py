@@ -100,5 +100,4 @@ def _print(problems: Sequence[Problem]) -> None:
         text = Text(wrapped(heading + problem.text, console.WIDTH))
         text.stylize(_STYLES[problem.severity], 0, len(heading))
         out.print(text, soft_wrap=True)
-        fix = wrapped(problem.fix, console.WIDTH, "    ", "    ")
-        out.print(Text(fix), soft_wrap=True)
+        out.print(Text(wrapped(problem.fix, console.WIDTH, "    ", "    ")), soft_wrap=True)

@@ -87,8 +87,7 @@ def command(
         folder = kernels.remove(choice, kernels.data_folder(os.environ, Path.home()))
         console.result(f"removed {folder}" if folder else "nothing to remove")
         return 0
-    progress = console.progress()
-    build = pipeline.finish(_prepared(request, settings, progress))
+    build = pipeline.finish(_prepared(request, settings, console.progress()))
     environment = build.environment
     if not makes_image(environment.plan.backend):
         choice = replace(choice, request=replace(request, base_image=None))
@@ -170,8 +169,7 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
     """
     with contextlib.chdir(project):
         settings = load_settings()
-    progress = console.progress()
-    build = pipeline.prepare(request, settings, progress, running=True)
+    build = pipeline.prepare(request, settings, console.progress(), running=True)
     environment = pipeline.finish(build).environment
     # Its ports are for commands: of several kernels, only one could have them.
     stated = replace(access.of_project(settings), ports=())

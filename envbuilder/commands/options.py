@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    del ctx, param
     from envbuilder.profiles.profile import names, search_path
 
     settings = core_settings.load()
@@ -50,7 +49,7 @@ def _single(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     return value
 
 
-def _several(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+def several(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
     """Return the names between commas."""
     names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
     if not all(names):
@@ -72,7 +71,7 @@ profiles_option: Decorator = click.option(
     "--profile",
     "profiles",
     metavar="NAME[,…]",
-    callback=_several,
+    callback=several,
     shell_complete=_complete_profiles,
     help="Profiles to use. Without it, this machine's hardware decides.",
 )
@@ -80,12 +79,10 @@ _ENVIRONMENT = "envbuilder.environment"
 
 
 def _keep_environment(ctx: click.Context, param: click.Parameter, value: str) -> None:
-    del param
     ctx.meta[_ENVIRONMENT] = value
 
 
 def _complete_environment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    del ctx, param
     from envbuilder.project import environments
 
     definition = core_settings.load().definition
@@ -154,7 +151,6 @@ def requiring(
 
 def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Return a checked image reference: it ends up in a Dockerfile and on command lines."""
-    del ctx
     if value is None:
         return None
     try:

@@ -66,8 +66,7 @@ def command(
         require=lambda profile, _, expected: start.require_torch("`tune`", profile, expected),
     )
     dataset = dataset or mnist.obtain(settings, progress)
-    stamp = text.stamp_now()
-    facts = {**facts, "envbuilder": __version__, "time": stamp}
+    facts = {**facts, "envbuilder": __version__, "time": text.stamp_now()}
     outcome = tune.run(tune.asking(run, dataset, expects), expects, progress, quick=quick)
     tune.finish(outcome, facts, settings, as_json=as_json, output=output)
     return 0

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
     """Return a factor that is at least 1 and finite (click lets NaN through)."""
-    del ctx
     if value is not None and not 1 <= value < math.inf:
         raise click.BadParameter(f"{value} is not a factor of 1 or more", param=param)
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import threading
@@ -26,7 +27,6 @@ from envbuilder.verify.report import consistency, model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
     from envbuilder.core.console import Progress, Task
     from envbuilder.core.process import Completed
@@ -71,12 +71,7 @@ class Timeline:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         self._done.set()
         self._thread.join()
 
@@ -139,31 +134,27 @@ def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
 
     Without `questions`, there is no blind test.
     """
-    expects, dataset = job.expects, job.dataset
-    arguments = ["verify", "--device", expects.device, "--data", paths["data"]]
-    if "questions" in paths:
-        arguments += ["--questions", paths["questions"]]
-    arguments += ["--dataset-name", dataset.name]
-    if job.epochs is not None:
-        arguments += ["--epochs", str(job.epochs)]
-    arguments += ["--precision", expects.precision]
-    arguments += ["--framework", expects.framework]
-    if expects.version:
-        arguments += ["--framework-version", expects.version]
-    if job.quick or dataset.subset:
-        arguments.append("--quick")
-    else:
-        if expects.accuracy is not None:
-            arguments += ["--min-accuracy", str(expects.accuracy)]
-        if expects.images is not None:
-            arguments += ["--images", str(expects.images)]
-        for backend in expects.compile:
-            arguments += ["--compile-backend", backend]
-        for prefix in expects.kernels:
-            arguments += ["--require-kernels", prefix]
-    if expects.extension:
-        arguments += ["--extension", expects.extension]
-    return tuple(arguments)
+    expects, small = job.expects, job.quick or job.dataset.subset
+    always = (
+        ("--device", expects.device),
+        ("--data", paths["data"]),
+        ("--questions", paths.get("questions")),
+        ("--dataset-name", job.dataset.name),
+        ("--epochs", job.epochs),
+        ("--precision", expects.precision),
+        ("--framework", expects.framework),
+        ("--framework-version", expects.version or None),
+    )
+    whole = (
+        ("--min-accuracy", expects.accuracy),
+        ("--images", expects.images),
+        *(("--compile-backend", backend) for backend in expects.compile),
+        *(("--require-kernels", prefix) for prefix in expects.kernels),
+    )
+    options = (*always, *(() if small else whole))
+    stated = (word for name, value in options if value is not None for word in (name, str(value)))
+    extension = ("--extension", expects.extension) if expects.extension else ()
+    return ("verify", *stated, *(("--quick",) if small else ()), *extension)
 
 
 class Events:
@@ -179,7 +170,7 @@ class Events:
         test: blind_test.BlindTest | None = None,
     ) -> None:
         self._progress, self._timeline, self._blind_test = progress, timeline, test
-        self._open: Any = None
+        self._open = contextlib.ExitStack()
         self._task: Task | None = None
         self.phase = ""
         """The name of the last phase that began; empty before the first."""
@@ -224,14 +215,12 @@ class Events:
         self.close()
         # The name is shown on the user's terminal: no control characters from an environment.
         self.phase, clean = name, printable(name, 60)
-        self._open = self._progress.task(clean)
-        self._task = self._open.__enter__()
+        self._task = self._open.enter_context(self._progress.task(clean))
 
     def close(self) -> None:
         """Close the open progress task, if any."""
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-            self._open = self._task = None
+        self._open.close()
+        self._task = None
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -131,7 +131,6 @@ class RecordedScheduler(Slurm):
         return {state.job: state for state in states if state is not None}
 
     def exit_code(self, job: str) -> str:
-        del job
         return "127"
 
     def cancel(self, jobs: Sequence[str]) -> None:

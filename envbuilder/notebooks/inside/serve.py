@@ -118,7 +118,6 @@ def _end_on_signals(server: Any, folder: str) -> None:
     ]
 
     def end(number: int, frame: object) -> None:
-        del frame
         for each in numbers:
             signal.signal(each, lambda *_: None)
         threading.Thread(target=insist, args=(number,), daemon=True).start()

@@ -171,8 +171,7 @@ def markdown(shown: Sequence[Row]) -> str:
     """Return the table as Markdown, with all markup in cells escaped."""
     right = {1, *range(len(COLUMNS))[NUMBERS]}
     rules = ["---:" if i in right else "---" for i in range(len(COLUMNS))]
-    lines = [COLUMNS, rules]
-    lines += [[escaped_markdown(cell) for cell in cells(row)] for row in shown]
+    lines = [COLUMNS, rules, *([*map(escaped_markdown, cells(row))] for row in shown)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return table + "".join(f"\n{escaped_markdown(note)}\n" for note in footnotes(shown))
 

@@ -53,7 +53,6 @@ class FakeEnvironment:
         self.ran: list[str] = []
 
     def become(self, argv: Sequence[str], environ: Any, access: Access) -> None:
-        del environ
         self.ran += [*argv, str(Path.cwd()), *map(str, access.python_path)]
 
 
