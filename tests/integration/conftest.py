@@ -30,7 +30,6 @@ from envbuilder.packages.python import uv
 from envbuilder.profiles import lock
 from tests.conftest import missing
 from tests.support import conda_channel as conda, conda_packages, conda_project, debian_python
-from tests.support.conda_project import Project, lay_little
 from tests.support.projects import lay_profile
 from tests.support.registry_server import Registry
 
@@ -200,14 +199,14 @@ def little_lock(
 ) -> str:
     """The lock of the small wheel of `little`, made from the user's package index."""
     folder = tmp_path_factory.mktemp("little")
-    lay_little(folder)
+    conda_project.lay_little(folder)
     return locked(folder, "little", session_environment).read_text()
 
 
 @pytest.fixture
-def project(cli: Cli, tmp_path: Path, little_lock: str) -> Project:
+def project(cli: Cli, tmp_path: Path, little_lock: str) -> conda_project.Project:
     """A project with `little` on some of the channel's packages, whose data is its own."""
-    made = Project(cli, tmp_path, little_lock)
+    made = conda_project.Project(cli, tmp_path, little_lock)
     made.lay(*conda_project.PLAIN)
     return made
 

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from envbuilder.bundle import format as form, unpack as unpacking
-from envbuilder.bundle.format import Manifest, Member, Part
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
@@ -40,13 +39,15 @@ def sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def part(path: str, content: bytes, kind: Any) -> Part:
-    member = Member(path=path, size=len(content), sha256=sha(content), kind=kind, what="a part")
-    return Part(member=member, content=content)
+def part(path: str, content: bytes, kind: Any) -> form.Part:
+    member = form.Member(
+        path=path, size=len(content), sha256=sha(content), kind=kind, what="a part"
+    )
+    return form.Part(member=member, content=content)
 
 
-def made_of(parts: tuple[Part, ...], **changes: object) -> Manifest:
-    plain = Manifest(
+def made_of(parts: tuple[form.Part, ...], **changes: object) -> form.Manifest:
+    plain = form.Manifest(
         schema=form.SCHEMA, made_by="a test", profiles=("tiny",), platforms=("linux/amd64",),
         pythons=("3.11",), lacks=(), members=form.order(p.member for p in parts),
     )  # fmt: skip

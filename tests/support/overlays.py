@@ -19,7 +19,6 @@ from typing import Any
 from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.training import dataset
-from envbuilder.payload.training.dataset import MNIST_SHA256
 
 STARTER = Path(__file__).with_name("sabotage_starter.py")
 ONE_EPOCH = ("--quick", "--epochs", "1")
@@ -150,7 +149,7 @@ class Bench:
 
 def few_digits(folder: Path) -> Words:
     """Options for a payload that trains on 320 digits: seconds, and too few to learn from."""
-    for stem in MNIST_SHA256:
+    for stem in dataset.MNIST_SHA256:
         found = dataset.read(
             resources.mnist_subset_dir() / f"{stem}.gz", 3 if "images" in stem else 1
         )

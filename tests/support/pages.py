@@ -12,7 +12,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 class Seen(html.parser.HTMLParser):
-    """What a page consists of; its tags must nest."""
+    """What a page consists of: its tags must nest, start no script, and load nothing."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -25,6 +25,9 @@ class Seen(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
+        assert not [name for name, _ in attrs if name.startswith("on")], tag
+        links = [value or "#" for name, value in attrs if name in {"href", "src"}]
+        assert all(link.startswith(("#", "data:")) for link in links), attrs
         if tag not in VOID:
             self.open.append(tag)
 

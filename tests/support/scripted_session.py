@@ -12,8 +12,6 @@ from requests.structures import CaseInsensitiveDict
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import auth, connection
-from envbuilder.containers.registry.auth import Credential
-from envbuilder.containers.registry.connection import Connection
 
 
 def answer(status: int, body: bytes = b"", reason: str = "", **headers: str) -> requests.Response:
@@ -61,8 +59,8 @@ class Far:
         self.session = Scripted(*answers)
         self.pauses: list[float] = []
         self.shown: list[int] = []
-        credential = Credential(user="me", secret="very-secret")
+        credential = auth.Credential(user="me", secret="very-secret")
         monkeypatch.setattr(auth, "stored_credential", lambda host, **_: credential)
         monkeypatch.setattr(connection, "open_session", lambda *, direct: self.session)
         far = reference.parse("far.example/a")
-        self.connection = Connection(far, pause=self.pauses.append)
+        self.connection = connection.Connection(far, pause=self.pauses.append)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from envbuilder.core import settings
-from envbuilder.core.settings import SHARED_STORE
 from tests.support.registry_requests import server, source, there
 
 __all__ = ["server", "source", "there"]  # fixtures: a registry, and what is pushed to it
@@ -44,7 +43,7 @@ def no_outside(monkeypatch: pytest.MonkeyPatch, homes: Iterator[Path]) -> None:
     home.mkdir()
     for name in ("CONFIG", "CACHE", "DATA"):
         monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(home / name.lower()))
-    for name in (SHARED_STORE, "ENVBUILDER_BASE_IMAGE", "PIP_FIND_LINKS", "PIP_INDEX_URL"):
+    for name in (settings.SHARED_STORE, "ENVBUILDER_BASE_IMAGE", "PIP_FIND_LINKS", "PIP_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
 
 

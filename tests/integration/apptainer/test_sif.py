@@ -21,7 +21,6 @@ from tests.conftest import exited, missing, succeeded
 from tests.integration.conftest import Cli
 from tests.support import slurm
 from tests.support.fleet_site import IMPORTS, Site, usable_python
-from tests.support.slurm import USER, SlurmCluster, identity
 from tests.support.slurm_configuration import Node
 
 NODE = "n-cpu"
@@ -66,7 +65,7 @@ class Person:
             capture_output=True,
             text=True,
             check=False,
-            **(identity(USER) if os.geteuid() == 0 else {}),
+            **(slurm.identity(slurm.USER) if os.geteuid() == 0 else {}),
         )
 
     def verify(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -84,7 +83,7 @@ def person() -> Iterator[Person]:
     # pytest's own folders are closed to other users.
     with tempfile.TemporaryDirectory(prefix="envbuilder-apptainer-") as folder:
         if os.geteuid() == 0:
-            shutil.chown(folder, USER)
+            shutil.chown(folder, slurm.USER)
         yield Person(Path(folder), python)
 
 
@@ -132,7 +131,7 @@ def test_a_node_of_a_fleet_proves_its_profile_in_an_image(
     program = shutil.which("apptainer")
     assert program is not None
     variables = {**IMPORTS, **HOSTILE, "PATH": f"{Path(program).parent}:$PATH"}
-    with SlurmCluster((Node(NODE, ("cpu",)),)) as cluster:
+    with slurm.SlurmCluster((Node(NODE, ("cpu",)),)) as cluster:
         site = Site(cluster, usable_python() or "", test_cache)
         settings = site.settings(
             profiles=[{"feature": "cpu", "profile": "cpu"}],

@@ -7,8 +7,8 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,11 +16,6 @@ from envbuilder.build.backends import container
 from envbuilder.containers.engine import podman
 from envbuilder.core.errors import ToolError
 from tests.conftest import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from envbuilder.containers.engine.podman import PodmanEngine
 
 PODMAN_BASE = "localhost/envbuilder-test-podman-base:1"
 OTHER_USER = 4321
@@ -44,7 +39,9 @@ def no_caches_left(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def engine_of_podman(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> PodmanEngine:
+def engine_of_podman(
+    base_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> podman.PodmanEngine:
     """podman with the test's base image in it."""
     if shutil.which("podman") is None:
         missing("podman", "it is not installed")
@@ -81,7 +78,7 @@ def no_network(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture
-def alone(engine_of_podman: PodmanEngine, tmp_path: Path) -> dict[str, str]:
+def alone(engine_of_podman: podman.PodmanEngine, tmp_path: Path) -> dict[str, str]:
     """An environment in which podman is all there is: its client, and no docker."""
     folder = tmp_path / "programs"
     folder.mkdir()

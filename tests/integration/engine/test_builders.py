@@ -18,7 +18,6 @@ from tests.conftest import missing
 from tests.integration.conftest import TINY, locked, start
 from tests.support import dockerds
 from tests.support.buildx_proxy import Meeting, Proxy
-from tests.support.dockerds import Dockerd
 from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.slow
 class Machine:
     """An instance: its name, its dockerd, and what went through its endpoint."""
 
-    def __init__(self, name: str, dockerd: Dockerd, proxy: Proxy) -> None:
+    def __init__(self, name: str, dockerd: dockerds.Dockerd, proxy: Proxy) -> None:
         self.name, self.dockerd, self.proxy = name, dockerd, proxy
 
     def built_steps(self) -> int:
@@ -58,12 +57,12 @@ def machines(
         missing("buildx", why)
     folder = tmp_path_factory.mktemp("builders")
     monkeypatch.setenv("BUILDX_CONFIG", str(folder / "buildx"))
-    started: list[Dockerd] = []
+    started: list[dockerds.Dockerd] = []
     proxies: list[Proxy] = []
     try:
         made = []
         for name in ("left", "right"):
-            dockerd = Dockerd(folder / name)
+            dockerd = dockerds.Dockerd(folder / name)
             started.append(dockerd)
             if why := dockerd.wait():
                 missing("buildx", f"a second dockerd does not start here: {why}")

@@ -13,17 +13,15 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.conftest import missing
 from tests.integration.conftest import locked
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GUIDE = "docs/guides/devcontainer.md"
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,7 @@ from tests.conftest import missing
 from tests.integration.conftest import start
 from tests.integration.engine.conftest import PODMAN_BASE
 from tests.support import constructed_machine, make_wheels
-from tests.support.constructed_machine import Machine
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TORCH = {
     "cpu": "2.13.0+cpu", "cuda": "2.14.1+cu130", "rocm": "2.14.0+rocm7.2", "xpu": "2.12.1+xpu",
@@ -99,7 +96,7 @@ class Project:
         self.folder, self.base, self.environment = folder, base, environment
 
     def ask(
-        self, machine: Machine, *options: str, base: str = "", **variables: str
+        self, machine: constructed_machine.Machine, *options: str, base: str = "", **variables: str
     ) -> dict[str, Any]:
         """What a command finds in a container, started on a machine."""
         started = [sys.executable, "-m", "envbuilder", "run", "--base-image", base or self.base]
@@ -149,12 +146,12 @@ def project(
 
 
 def test_a_radeons_nodes_are_given_and_its_groups_joined(project: Project, tmp_path: Path) -> None:
-    assert project.ask(Machine("rx7900", tmp_path, AMD)) == ON_RADEON
+    assert project.ask(constructed_machine.Machine("rx7900", tmp_path, AMD)) == ON_RADEON
 
 
 def test_a_gpu_that_nothing_serves_is_hidden_inside_too(project: Project, tmp_path: Path) -> None:
     both = AMD | {"dri/renderD129": RENDER}
-    found = project.ask(Machine("amd-igpu-and-rx7900", tmp_path, both))
+    found = project.ask(constructed_machine.Machine("amd-igpu-and-rx7900", tmp_path, both))
     nodes = {**ON_RADEON["nodes"], "dri/renderD129": ["0o660", RENDER, True]}
     variables = {"HIP_VISIBLE_DEVICES": "0"}
     assert found == ON_RADEON | {"nodes": nodes, "variables": variables}
@@ -163,14 +160,18 @@ def test_a_gpu_that_nothing_serves_is_hidden_inside_too(project: Project, tmp_pa
 def test_podman_gives_the_same(project: Project, alone: dict[str, str], tmp_path: Path) -> None:
     variables = {**alone, "ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
     try:
-        inside = project.ask(Machine("rx7900", tmp_path, AMD), base=PODMAN_BASE, **variables)
+        inside = project.ask(
+            constructed_machine.Machine("rx7900", tmp_path, AMD), base=PODMAN_BASE, **variables
+        )
     finally:
         start(("clean",), {**project.environment, **variables}, cwd=project.folder)
     assert inside == ON_RADEON
 
 
 def test_an_arcs_nodes_are_given_and_its_group_joined(project: Project, tmp_path: Path) -> None:
-    assert project.ask(Machine("arc-b580", tmp_path, INTEL, BY_PATH)) == PLAIN | {
+    assert project.ask(
+        constructed_machine.Machine("arc-b580", tmp_path, INTEL, BY_PATH)
+    ) == PLAIN | {
         "torch": TORCH["xpu"],
         "nodes": {
             "dri/card0": ["0o660", CARD, False],
@@ -182,7 +183,9 @@ def test_an_arcs_nodes_are_given_and_its_group_joined(project: Project, tmp_path
 
 
 def test_without_a_gpu_a_container_gets_no_node(project: Project, tmp_path: Path) -> None:
-    assert project.ask(Machine("zen3", tmp_path, {})) == PLAIN | {"torch": TORCH["cpu"]}
+    assert project.ask(constructed_machine.Machine("zen3", tmp_path, {})) == PLAIN | {
+        "torch": TORCH["cpu"]
+    }
 
 
 def test_nvidias_gpus_come_through_cdi(
@@ -203,7 +206,9 @@ def test_nvidias_gpus_come_through_cdi(
     )
     try:
         # Only NVML could say that the GPU works, and there is none: the profile is named.
-        inside = project.ask(Machine("rtx4090", tmp_path, NVIDIA), "--profile", "cuda")
+        inside = project.ask(
+            constructed_machine.Machine("rtx4090", tmp_path, NVIDIA), "--profile", "cuda"
+        )
     finally:
         file.unlink()
     assert inside == PLAIN | {

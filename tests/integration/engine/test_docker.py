@@ -26,7 +26,6 @@ from envbuilder.payload.report import UNREPEATED
 from tests.integration.conftest import Cli, locked, start
 from tests.integration.engine.conftest import PODMAN_BASE
 from tests.support import canaries, small_profiles
-from tests.support.canaries import LOGIN, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -339,7 +338,7 @@ TAG = "envbuilder-test/credentials:lab"
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+def machine(tmp_path: Path) -> Iterator[canaries.Machine]:
     with canaries.machine(tmp_path) as made:
         yield made
 
@@ -363,7 +362,7 @@ def require_clean(client: Any, image: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("builder", ["layers", "buildkit"])
 def test_no_credential_gets_into_an_image(
-    machine: Machine, docker_client: Any, base_image: str, tmp_path: Path, builder: str
+    machine: canaries.Machine, docker_client: Any, base_image: str, tmp_path: Path, builder: str
 ) -> None:
     assert machine.run("lock", "--profile", "lab").returncode == 0
     build = ("build", "--profile", "lab", "--backend", "docker", "--builder", builder)
@@ -377,12 +376,12 @@ def test_no_credential_gets_into_an_image(
 
 @pytest.mark.slow
 def test_a_rendered_dockerfile_takes_a_login_as_a_secret(
-    machine: Machine, docker_client: Any, base_image: str, tmp_path: Path
+    machine: canaries.Machine, docker_client: Any, base_image: str, tmp_path: Path
 ) -> None:
     assert machine.run("lock", "--profile", "lab").returncode == 0
     assert machine.run("render", "--profile", "lab", "-o", "image").returncode == 0
     netrc = tmp_path / "netrc"
-    user, _, password = LOGIN.partition(":")
+    user, _, password = canaries.LOGIN.partition(":")
     host = urlsplit(machine.index).hostname
     netrc.write_text(f"machine {host} login {user} password {password}\n")
 

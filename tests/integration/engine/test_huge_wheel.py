@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -22,11 +23,6 @@ from tests.conftest import missing
 from tests.integration.conftest import offer_of
 from tests.support import huge_wheel, index_server
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from envbuilder.profiles.lock import File
 
 pytestmark = pytest.mark.soak
 
@@ -43,7 +39,7 @@ MOST_MEMORY = 1 << 30
 
 
 @pytest.fixture(params=[1_500_000_000, 6_227_849_000], ids=["1.5 GB", "6.2 GB"])
-def wheel(request: pytest.FixtureRequest, tmp_path: Path) -> File:
+def wheel(request: pytest.FixtureRequest, tmp_path: Path) -> lockfile.File:
     """The wheel, which takes no room until it is downloaded."""
     size: int = request.param
     for folder in (tmp_path, Path("/var/lib/docker")):
@@ -55,7 +51,7 @@ def wheel(request: pytest.FixtureRequest, tmp_path: Path) -> File:
 
 
 @pytest.fixture
-def huge(wheel: File, tiny_lock: str, tmp_path: Path) -> None:
+def huge(wheel: lockfile.File, tiny_lock: str, tmp_path: Path) -> None:
     """A project with `huge`: the packages of `tiny`, and the wheel."""
     lay_profile(tmp_path, "huge", PROFILE)
     folders = (tmp_path / "profiles", resources.profiles_dir())
@@ -117,7 +113,7 @@ class Builder:
 @pytest.fixture
 def builder(
     huge: None,
-    wheel: File,
+    wheel: lockfile.File,
     session_environment: dict[str, str],
     test_cache: Path,
     base_image: str,
@@ -162,7 +158,7 @@ def _only_small(folder: str, names: list[str]) -> list[str]:
 
 
 def test_it_is_built_in_little_memory_and_resumed_after_a_kill(
-    builder: Builder, wheel: File, tmp_path: Path, docker_client: Any
+    builder: Builder, wheel: lockfile.File, tmp_path: Path, docker_client: Any
 ) -> None:
     assert wheel.size is not None
     part = builder.cache / "store" / "partial" / wheel.sha256
@@ -208,7 +204,7 @@ print(len(sizes), sum(sizes.values()))
 """
 
 
-def require_usable(client: Any, ref: str, wheel: File) -> None:
+def require_usable(client: Any, ref: str, wheel: lockfile.File) -> None:
     """Fail unless every file of the wheel is there with its size."""
     said = client.containers.run(ref, ["python", "-c", SCRIPT], remove=True, network_mode="none")
     count, total = map(int, said.split())

@@ -12,8 +12,9 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import requests
@@ -26,10 +27,6 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.integration.conftest import Cli, offer_of
 from tests.support import index_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 pytestmark = pytest.mark.network
 TAG = "envbuilder-test/plain:cpu"

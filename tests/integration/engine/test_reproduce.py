@@ -24,7 +24,6 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.core.types import BUILDERS
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile, profile as profiles
-from envbuilder.profiles.lock import File
 from tests.conftest import missing
 from tests.integration.conftest import TINY, Cli
 from tests.support.surroundings import (
@@ -158,7 +157,7 @@ def stamped(tiny: Path, tmp_path: Path, session_environment: dict[str, str]) -> 
     subprocess.run(
         ["dpkg-deb", "--root-owner-group", "--build", package, deb], check=True, capture_output=True
     )
-    file = File(
+    file = lockfile.File(
         kind="deb",
         name="stamp",
         version="1",

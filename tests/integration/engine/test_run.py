@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.containers.engine.interface import Engine
-    from envbuilder.core.process import Completed
 
 CHILD = """\
 import functools, sys
@@ -72,7 +71,7 @@ class Bench:
 
     def run(
         self, *arguments: str, timeout: float = 60, seen: list[str] | None = None, **more: Any
-    ) -> Completed:
+    ) -> process.Completed:
         limits = more.pop("limits", Limits())
         container = Container(
             image=self.image, user="1000:1000", limits=limits, arguments=arguments, **more
@@ -80,7 +79,7 @@ class Bench:
         lines = [] if seen is None else seen
         return self.engine.run(container, lines.append, timeout)
 
-    def python(self, code: str, **more: Any) -> Completed:
+    def python(self, code: str, **more: Any) -> process.Completed:
         return self.run("python3", "-u", "-c", code, **more)
 
     def left(self) -> str:

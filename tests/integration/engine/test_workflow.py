@@ -11,8 +11,9 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -31,9 +32,6 @@ from tests.support import examples
 from tests.support.github_runner import PULL, PUSH, Run, Runner
 from tests.support.locked_wheels import fetched
 from tests.support.reports import BUSY, QUIET
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 

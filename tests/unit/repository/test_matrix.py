@@ -15,7 +15,6 @@ from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
 from tools import matrix
-from tools.matrix import Run
 
 LIBRARY = Library((resources.profiles_dir(),))
 RUNS = matrix.evidence().runs
@@ -30,7 +29,7 @@ def of(name: str) -> tuple[Profile, Lock]:
 
 
 @pytest.mark.parametrize("run", RUNS, ids=NAMES)
-def test_what_was_built_or_run_is_shown_by_a_file(run: Run, repository: Path) -> None:
+def test_what_was_built_or_run_is_shown_by_a_file(run: matrix.Run, repository: Path) -> None:
     profile, lock = of(run.profile)
     assert run.backend in profile.backends
     assert (run.platform, run.python) in {(t.platform, t.python) for t in lock.targets}
@@ -40,7 +39,7 @@ def test_what_was_built_or_run_is_shown_by_a_file(run: Run, repository: Path) ->
         check_report(json.loads(text), run, profile)
 
 
-def check_report(report: dict[str, Any], run: Run, profile: Profile) -> None:
+def check_report(report: dict[str, Any], run: matrix.Run, profile: Profile) -> None:
     assert (report["profile"], report["backend"]) == (run.profile, run.backend)
     assert report["host"]["platform"] == run.platform
     assert report["framework"]["python"].startswith(f"{run.python}.")
@@ -80,7 +79,7 @@ def test_without_evidence_the_lock_is_the_state() -> None:
 
 def test_a_run_counts_for_its_python_alone() -> None:
     profile, lock = of("cuda-legacy")
-    run = Run(
+    run = matrix.Run(
         profile="cuda-legacy", platform="linux/amd64", backend="venv", python="3.12", state="run",
         evidence="docs/evidence/reports/mine.json",
     )  # fmt: skip
