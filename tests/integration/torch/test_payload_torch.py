@@ -145,27 +145,6 @@ def test_the_loss_curve_spans_all_epochs_and_falls(quick: Done) -> None:
     assert sum(loss for _, loss in losses[-10:]) < sum(loss for _, loss in losses[:10]) / 3
 
 
-def test_a_cpu_build_does_not_pass_as_cuda(torch_python: Path, pyz: Path) -> None:
-    done = verify(torch_python, pyz, "--quick", "--device", "cuda")
-    assert done.code == 5
-    (reason,) = done.report["reasons"]
-    assert "is a cpu build and cannot use cuda; install a CUDA build" in reason
-    assert done.report["device"]["used"] is None
-    assert done.check("accuracy")["status"] == "skipped"
-
-
-def test_damaged_data_is_named_before_torch_is_imported(
-    torch_python: Path, pyz: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(SUBSET, tmp_path, dirs_exist_ok=True)
-    damaged = tmp_path / "train-images-idx3-ubyte.gz"
-    damaged.write_bytes(damaged.read_bytes()[:-1000])
-    done = verify(torch_python, pyz, "--quick", data=tmp_path)
-    assert done.code == 2
-    assert "train-images-idx3-ubyte.gz" in done.stderr
-    assert [event["event"] for event in done.events] == ["phase", "error"]
-
-
 @pytest.mark.slow
 def test_lower_precision_from_the_environment_fails(
     torch_python: Path, pyz: Path, tiny: Path
@@ -173,21 +152,6 @@ def test_lower_precision_from_the_environment_fails(
     done = verify(torch_python, pyz, *RUN_ONLY, data=tiny, ONEDNN_DEFAULT_FPMATH_MODE="BF16")
     assert done.code == 5
     assert any("bfloat16 is in effect" in reason for reason in done.report["reasons"])
-
-
-@pytest.mark.slow
-def test_a_kernel_that_never_ran_fails(torch_python: Path, pyz: Path, tiny: Path) -> None:
-    done = verify(torch_python, pyz, *RUN_ONLY, "--require-kernels", "torch_ipex::", data=tiny)
-    assert done.code == 5
-    assert done.report["reasons"] == [
-        "kernels: required kernels did not run; torch_ipex:: in training: none"
-    ]
-
-
-def test_an_extension_that_is_not_there_fails(torch_python: Path, pyz: Path) -> None:
-    done = verify(torch_python, pyz, "--quick", "--extension", "ipex")
-    assert done.code == 5
-    assert "No module named 'intel_extension_for_pytorch'" in done.report["reasons"][0]
 
 
 def test_the_user_s_thread_count_is_honoured(torch_python: Path, pyz: Path) -> None:

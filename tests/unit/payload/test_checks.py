@@ -513,71 +513,64 @@ def judged(
     return checks.device_problems(accelerator, place, tuple(devices), observation, growth, NEEDED)
 
 
-def test_work_on_the_cpu() -> None:
-    found, how = judged("cpu", ["cpu"], ON_CPU, None)
-    assert found == []
-    assert how == "the profiler saw 2 operators on the CPU"
+NO_TIME = Observation((*ON_CPU.kernels, Kernel("sgemm_128x64", 0.0, True)))
+NO_CONVOLUTION = Observation((Kernel("aten::mm", 2.0, False),))
+UNSEEN = "neither a kernel nor memory of {} was used"
+LIVED = "tensors of the training step lived on {}"
+GREW = "the memory of cuda grew by {} bytes, less than the data's 100"
 
 
-def test_work_on_a_gpu() -> None:
-    found, how = judged("cuda", ["cuda"], ON_GPU, 100)
-    assert found == []
-    assert how == "the profiler saw 1 different kernels on cuda; its memory grew by 100 bytes"
-
-
-def test_amds_gpus_are_cuda_to_torch_and_rocm_in_the_report() -> None:
-    problems_, how = judged("rocm", ["cuda"], ON_GPU, 100)
-    assert problems_ == []
-    assert how == "the profiler saw 1 different kernels on rocm; its memory grew by 100 bytes"
-    assert judged("rocm", ["cpu"], ON_GPU, 100)[0] == ["tensors of the training step lived on cpu"]
-
-
-def test_a_kernel_that_took_no_time_did_not_run() -> None:
-    named = Observation((*ON_CPU.kernels, Kernel("sgemm_128x64", 0.0, True)))
-    assert judged("rocm", ["cuda"], named, None)[0] == [
-        "neither a kernel nor memory of rocm was used"
-    ]
-
-
-@pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cuda"], []])
-def test_tensors_elsewhere(devices: list[str]) -> None:
-    found, _ = judged("cuda", devices, ON_GPU, 100)
-    assert len(found) == 1
-    assert "lived on" in found[0]
-
-
-@pytest.mark.parametrize("observation", [ON_CPU, ON_GPU])
-@pytest.mark.parametrize("growth", [NEEDED - 1, 0, -5])
-def test_memory_that_did_not_grow_by_the_data_means_not_used(
-    observation: Observation, growth: int
+@pytest.mark.parametrize(
+    ("accelerator", "devices", "observation", "growth", "problems"),
+    [
+        ("cpu", ["cpu"], ON_CPU, None, []),
+        ("cpu", ["cpu"], NO_CONVOLUTION, None, ["the profiler saw no convolution on the CPU"]),
+        ("cpu", ["cpu"], ON_GPU, None, ["the profiler saw work elsewhere: sgemm_128x64"]),
+        ("cuda", ["cuda"], ON_GPU, NEEDED, []),
+        ("cuda", ["cpu"], ON_GPU, NEEDED, [LIVED.format("cpu")]),
+        ("cuda", ["cpu", "cuda"], ON_GPU, NEEDED, [LIVED.format("cpu, cuda")]),
+        ("cuda", [], ON_GPU, NEEDED, [LIVED.format("nothing")]),
+        *(
+            ("cuda", ["cuda"], observation, growth, [GREW.format(growth)])
+            for observation in (ON_CPU, ON_GPU)
+            for growth in (NEEDED - 1, 0, -5)
+        ),
+        # AMD's GPUs are "cuda" to torch and "rocm" in the report.
+        ("rocm", ["cuda"], ON_GPU, NEEDED, []),
+        ("rocm", ["cpu"], ON_GPU, NEEDED, [LIVED.format("cpu")]),
+        # A kernel that took no time did not run.
+        ("rocm", ["cuda"], NO_TIME, None, [UNSEEN.format("rocm")]),
+        ("xpu", ["xpu"], ON_CPU, None, [UNSEEN.format("xpu")]),
+        ("xpu", ["xpu"], ON_GPU, None, []),
+        # Memory stands in where the profiler is blind.
+        ("mps", ["mps"], ON_CPU, 4096, []),
+    ],
+)
+def test_where_the_work_was_done(
+    accelerator: str,
+    devices: list[str],
+    observation: Observation,
+    growth: int | None,
+    problems: list[str],
 ) -> None:
-    found, _ = judged("cuda", ["cuda"], observation, growth)
-    assert found == [f"the memory of cuda grew by {growth} bytes, less than the data's 100"]
+    assert judged(accelerator, devices, observation, growth)[0] == problems
 
 
-def test_no_kernel_and_no_count_of_memory_means_not_used() -> None:
-    found, _ = judged("xpu", ["xpu"], ON_CPU, None)
-    assert found == ["neither a kernel nor memory of xpu was used"]
-    assert judged("xpu", ["xpu"], ON_GPU, None) == (
-        [],
-        "the profiler saw 1 different kernels on xpu",
-    )
-
-
-def test_memory_stands_in_where_the_profiler_is_blind_and_the_report_says_so() -> None:
-    found, how = judged("mps", ["mps"], ON_CPU, 4096)
-    assert found == []
-    assert how == "the profiler saw no kernel on mps; its memory grew by 4096 bytes"
-
-
-def test_a_cpu_run_without_convolutions_did_something_else() -> None:
-    found, _ = judged("cpu", ["cpu"], Observation((Kernel("aten::mm", 2.0, False),)), None)
-    assert found == ["the profiler saw no convolution on the CPU"]
-
-
-def test_a_cpu_run_with_kernels_elsewhere() -> None:
-    found, _ = judged("cpu", ["cpu"], ON_GPU, None)
-    assert found == ["the profiler saw work elsewhere: sgemm_128x64"]
+@pytest.mark.parametrize(
+    ("accelerator", "observation", "growth", "evidence"),
+    [
+        ("cpu", ON_CPU, None, "2 operators on the CPU"),
+        ("cuda", ON_GPU, 100, "1 different kernels on cuda; its memory grew by 100 bytes"),
+        ("rocm", ON_GPU, 100, "1 different kernels on rocm; its memory grew by 100 bytes"),
+        ("xpu", ON_GPU, None, "1 different kernels on xpu"),
+        ("mps", ON_CPU, 4096, "no kernel on mps; its memory grew by 4096 bytes"),
+    ],
+)
+def test_the_evidence_is_told(
+    accelerator: str, observation: Observation, growth: int | None, evidence: str
+) -> None:
+    told = judged(accelerator, [device_of(accelerator)], observation, growth)[1]
+    assert told == f"the profiler saw {evidence}"
 
 
 def test_kernels_by_prefix_and_by_cost() -> None:

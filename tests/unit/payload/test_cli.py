@@ -140,27 +140,26 @@ def became(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("became")
 @pytest.mark.parametrize(
-    "arguments", [["exec", "--", "nproc", "--all"], ["exec", "nproc", "--all"]]
+    ("arguments", "threads_set", "command", "count"),
+    [
+        (["--", "nproc", "--all"], "", ["nproc", "--all"], "3"),
+        (["nproc", "--all"], "", ["nproc", "--all"], "3"),
+        (["--", "x"], "7", ["x"], "7"),
+        # Options of the command are its own.
+        (["--", "x", "--help", "--", "-y"], "", ["x", "--help", "--", "-y"], "3"),
+    ],
 )
-def test_the_command_gets_the_thread_count(arguments: list[str]) -> None:
+def test_the_command_gets_the_thread_count(
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    threads_set: str,
+    command: list[str],
+    count: str,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", threads_set)
     with pytest.raises(BecameError) as became:
-        cli.main(arguments)
-    assert became.value.args == ("nproc", ["nproc", "--all"], "3")
-
-
-@pytest.mark.usefixtures("became")
-def test_a_thread_count_that_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    with pytest.raises(BecameError) as became:
-        cli.main(["exec", "--", "x"])
-    assert became.value.args[2] == "7"
-
-
-@pytest.mark.usefixtures("became")
-def test_options_of_the_command_are_its_own() -> None:
-    with pytest.raises(BecameError) as became:
-        cli.main(["exec", "--", "x", "--help", "--", "-y"])
-    assert became.value.args[1] == ["x", "--help", "--", "-y"]
+        cli.main(["exec", *arguments])
+    assert became.value.args == (command[0], command, count)
 
 
 @pytest.mark.usefixtures("became")

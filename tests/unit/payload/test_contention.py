@@ -26,33 +26,31 @@ def counted(name: str) -> dict[str, Any]:
     return {key: value for key, value in facts.items() if key not in ours}
 
 
-def test_one_other_job_on_two_cores() -> None:
-    assert counted("host") == {
-        "pressure_seconds": 1.913442,
-        "cgroup_pressure_seconds": None,
-        "throttled_seconds": None,
-        "throttled_periods": None,
-        "steal_seconds": 0.03,
-    }
-
-
-def test_a_container_with_a_quota_counts_its_own_pressure_and_throttling() -> None:
-    assert counted("container") == {
-        "pressure_seconds": 0.25,
-        "cgroup_pressure_seconds": 1.5,
-        "throttled_seconds": 1.25,
-        "throttled_periods": 20,
-        "steal_seconds": 0.0,
-    }
-
-
-def test_version_1_counts_nanoseconds_and_no_pressure() -> None:
-    assert counted("version1") == {
-        "pressure_seconds": None,
-        "cgroup_pressure_seconds": None,
-        "throttled_seconds": 1.25,
-        "throttled_periods": 20,
-        "steal_seconds": None,
+@pytest.mark.parametrize(
+    ("name", "pressure", "cgroup_pressure", "throttled", "periods", "steal"),
+    [
+        # One other job on two cores.
+        ("host", 1.913442, None, None, None, 0.03),
+        # With a quota, a container counts its own pressure and throttling.
+        ("container", 0.25, 1.5, 1.25, 20, 0.0),
+        # Version 1 counts nanoseconds and no pressure.
+        ("version1", None, None, 1.25, 20, None),
+    ],
+)
+def test_what_was_counted(
+    name: str,
+    pressure: float | None,
+    cgroup_pressure: float | None,
+    throttled: float | None,
+    periods: int | None,
+    steal: float | None,
+) -> None:
+    assert counted(name) == {
+        "pressure_seconds": pressure,
+        "cgroup_pressure_seconds": cgroup_pressure,
+        "throttled_seconds": throttled,
+        "throttled_periods": periods,
+        "steal_seconds": steal,
     }
 
 

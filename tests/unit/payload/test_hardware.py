@@ -102,22 +102,25 @@ def cache(cpu: int, index: int, level: str, size: str, shared: str) -> dict[str,
 
 
 @pytest.mark.usefixtures("two_cpus")
-def test_a_cache_that_two_cpus_share_counts_once(tmp_path: Path) -> None:
-    shared = {**cache(0, 3, "3", "32768K", "0-1"), **cache(1, 3, "3", "32768K", "0-1")}
-    small = cache(0, 2, "2", "1024K", "0")
-    assert hardware.cache_bytes(write(tmp_path, {**shared, **small})) == 32 << 20
-
-
-@pytest.mark.usefixtures("two_cpus")
-def test_caches_of_their_own_add_up(tmp_path: Path) -> None:
-    files = {**cache(0, 2, "2", "1024K", "0"), **cache(1, 2, "2", "1024K", "1")}
-    assert hardware.cache_bytes(write(tmp_path, files)) == 2 << 20
-
-
-@pytest.mark.usefixtures("two_cpus")
-@pytest.mark.parametrize("size", ["", "lots", "-1K"])
-def test_a_cache_that_says_nothing(tmp_path: Path, size: str) -> None:
-    assert hardware.cache_bytes(write(tmp_path, cache(0, 3, "3", size, "0-1"))) is None
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        # One that both share counts once; others of lower levels do not.
+        (
+            {
+                **cache(0, 3, "3", "32768K", "0-1"),
+                **cache(1, 3, "3", "32768K", "0-1"),
+                **cache(0, 2, "2", "1024K", "0"),
+            },
+            32 << 20,
+        ),
+        # Those of their own add up.
+        ({**cache(0, 2, "2", "1024K", "0"), **cache(1, 2, "2", "1024K", "1")}, 2 << 20),
+        *((cache(0, 3, "3", size, "0-1"), None) for size in ("", "lots", "-1K")),
+    ],
+)
+def test_the_last_caches(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
+    assert hardware.cache_bytes(write(tmp_path, files)) == expected
 
 
 @given(st.text(), st.text())

@@ -98,53 +98,42 @@ def test_cgroup_lines_that_limit_the_cpu() -> None:
     assert threads.parse_cgroups(text) == [("cpu,cpuacct", "/docker/x"), ("", "/c")]
 
 
-def test_quota_of_version_2_inside_a_container(tmp_path: Path) -> None:
-    tree(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"})
-    assert threads.read_quota(tmp_path) == 2.0
+def version_1(mount: str) -> dict[str, str]:
+    return {
+        # A container without a cgroup namespace sees the host's path here.
+        "proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n",
+        f"sys/fs/cgroup/{mount}/cpu.cfs_quota_us": "250000\n",
+        f"sys/fs/cgroup/{mount}/cpu.cfs_period_us": "100000\n",
+    }
 
 
-def test_the_tightest_quota_of_all_parents_counts(tmp_path: Path) -> None:
-    tree(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/slice/job\n",
-            "sys/fs/cgroup/slice/cpu.max": "300000 100000\n",
-            "sys/fs/cgroup/slice/job/cpu.max": "max 100000\n",
-        },
-    )
-    assert threads.read_quota(tmp_path) == 3.0
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        # Version 2, inside a container.
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2.0),
+        # The tightest of all parents counts.
+        (
+            {
+                "proc/self/cgroup": "0::/slice/job\n",
+                "sys/fs/cgroup/slice/cpu.max": "300000 100000\n",
+                "sys/fs/cgroup/slice/job/cpu.max": "max 100000\n",
+            },
+            3.0,
+        ),
+        # A path above the namespace is looked up at its root.
+        ({"proc/self/cgroup": "0::/../../x\n", "sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4.0),
+        (version_1("cpu,cpuacct"), 2.5),
+        (version_1("cpu"), 2.5),
+    ],
+)
+def test_the_quota(tmp_path: Path, files: dict[str, str], quota: float) -> None:
+    assert threads.read_quota(tree(tmp_path, files)) == quota
 
 
-def test_a_path_above_the_namespace_is_looked_up_at_its_root(tmp_path: Path) -> None:
-    tree(
-        tmp_path,
-        {"proc/self/cgroup": "0::/../../x\n", "sys/fs/cgroup/cpu.max": "400000 100000\n"},
-    )
-    assert threads.read_quota(tmp_path) == 4.0
-
-
-@pytest.mark.parametrize("mount", ["cpu,cpuacct", "cpu"])
-def test_quota_of_version_1(tmp_path: Path, mount: str) -> None:
-    base = f"sys/fs/cgroup/{mount}"
-    tree(
-        tmp_path,
-        {
-            # A container without a cgroup namespace sees the host's path here.
-            "proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n",
-            f"{base}/cpu.cfs_quota_us": "250000\n",
-            f"{base}/cpu.cfs_period_us": "100000\n",
-        },
-    )
-    assert threads.read_quota(tmp_path) == 2.5
-
-
-def test_smt_siblings_are_one_core(tmp_path: Path) -> None:
+def test_smt_siblings_are_one_core_and_only_those_of_allowed_cpus_count(tmp_path: Path) -> None:
     tree(tmp_path, siblings("0,4", "1,5", "2,6", "3,7"))
     assert threads.read_physical(tmp_path, frozenset(range(8))) == 4
-
-
-def test_only_cores_behind_allowed_cpus_count(tmp_path: Path) -> None:
-    tree(tmp_path, siblings("0,4", "1,5", "2,6", "3,7"))
     assert threads.read_physical(tmp_path, frozenset({0, 4, 1})) == 2
 
 

@@ -55,27 +55,18 @@ def test_without_torch_the_import_fails_and_the_report_is_whole(
     assert report["training"] is None
 
 
-def test_an_unexpected_exception_still_gives_a_report_with_its_traceback(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), SystemExit(0)])
+def test_what_ends_a_run_still_gives_a_report_with_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     def crash(run: Run, cache: str) -> None:
-        raise ZeroDivisionError("by zero")
+        raise error
 
     monkeypatch.setattr(verify, "_verify", crash)
     report = report_of(Options("cpu"))
     assert report["status"] == FAILED
-    assert report["reasons"] == ["run: unexpected ZeroDivisionError: by zero"]
+    assert report["reasons"] == [f"run: unexpected {type(error).__name__}: {error}"]
     assert "crash" in report["traceback"]
-
-
-def test_a_library_that_exits_does_not_take_the_report_with_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def leave(run: Run, cache: str) -> None:
-        raise SystemExit(0)
-
-    monkeypatch.setattr(verify, "_verify", leave)
-    assert report_of(Options("cpu"))["reasons"] == ["run: unexpected SystemExit: 0"]
 
 
 def test_variables_that_would_hide_work_on_the_cpu_are_unset(

@@ -97,52 +97,47 @@ def update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
-def test_nothing_new(update: Any) -> None:
-    code, table, told = update("intel-gpus", INTEL_TABLE, INTEL, "--write")
-    assert (code, table) == (0, INTEL_TABLE)
-    assert told == "intel-gpus.csv: 0 added, 0 changed, 0 kept, 0 gone; written\n"
+RUNTIME = "intel/compute-runtime devices_base.inl @2"
 
 
-def test_a_new_gpu_of_a_known_family_inherits(update: Any) -> None:
-    new = 'NAMEDDEVICE(0xE20C, BmgHwConfig, "Intel(R) Arc(TM) B570 Graphics")\n'
-    code, table, told = update("intel-gpus", INTEL_TABLE, INTEL + new, "--write")
-    row = (
-        "e20c,Arc B (BMG),validated,dedicated,Arc B570,"
-        "intel/compute-runtime devices_base.inl @2; a remark\n"
-    )
-    assert (code, table) == (0, INTEL_TABLE + row)
-    assert "added    e20c: e20c, Arc B (BMG), validated, dedicated, Arc B570\n" in told
-
-
-def test_a_new_gpu_of_an_unknown_family_is_unlisted(update: Any) -> None:
-    _, table, told = update(
-        "intel-gpus", INTEL_TABLE, INTEL + "DEVICE(0xAA00, XyzHwConfig)\n", "--write"
-    )
-    assert "aa00,Xyz,unlisted,,,intel/compute-runtime devices_base.inl @2\n" in table
-    assert "no memory" in told
-
-
-def test_a_new_gpu_of_two_families_takes_what_they_share(update: Any) -> None:
-    _, table, _ = update(
-        "intel-gpus", INTEL_TABLE, INTEL + "DEVICE(0x56B0, Dg2HwConfig)\n", "--write"
-    )
-    assert "56b0,Arc A (DG2) or Flex (DG2),unlisted,dedicated,,intel" in table
-
-
-def test_a_gpu_that_is_gone_is_told_and_kept(update: Any) -> None:
-    less = INTEL.replace("DEVICE(0x56A3, Dg2HwConfig)\n", "")
-    code, table, told = update("intel-gpus", INTEL_TABLE, less, "--write")
-    assert (code, table) == (0, INTEL_TABLE)
-    assert "gone     56a3: " in told
-
-
-def test_a_renamed_gpu_keeps_what_was_written_by_hand(update: Any) -> None:
-    _, table, told = update("intel-gpus", INTEL_TABLE, INTEL.replace("B580", "B585"), "--write")
-    source = "intel/compute-runtime devices_base.inl @2; a remark"
-    assert f"e20b,Arc B (BMG),validated,dedicated,Arc B585,{source}\n" in table
-    assert "changed  e20b: name 'Arc B580', upstream 'Arc B585'\n" in told
-    # The runtime calls it just "Arc", which says less than what was found out by hand.
-    assert "64a0,Lunar Lake,validated,shared,Arc 140V,a file @1\n" in table
+@pytest.mark.parametrize(
+    ("text", "old", "new", "told"),
+    [
+        (INTEL, "", "", "intel-gpus.csv: 0 added, 0 changed, 0 kept, 0 gone; written\n"),
+        # A new one of a known family inherits,
+        (
+            INTEL + 'NAMEDDEVICE(0xE20C, BmgHwConfig, "Intel(R) Arc(TM) B570 Graphics")\n',
+            *("", f"e20c,Arc B (BMG),validated,dedicated,Arc B570,{RUNTIME}; a remark\n"),
+            "added    e20c: e20c, Arc B (BMG), validated, dedicated, Arc B570\n",
+        ),
+        # one of an unknown family is unlisted,
+        (
+            INTEL + "DEVICE(0xAA00, XyzHwConfig)\n",
+            *("", f"aa00,Xyz,unlisted,,,{RUNTIME}\n", "no memory"),
+        ),
+        # and one of two families takes what they share.
+        (
+            INTEL + "DEVICE(0x56B0, Dg2HwConfig)\n",
+            *("", "56b0,Arc A (DG2) or Flex (DG2),unlisted,dedicated,,intel", ""),
+        ),
+        (INTEL.replace("DEVICE(0x56A3, Dg2HwConfig)\n", ""), "", "", "gone     56a3: "),
+        # A renamed one keeps what was written by hand. The runtime calls another just "Arc", which
+        # says less than what was found out by hand.
+        (
+            INTEL.replace("B580", "B585"),
+            "e20b,Arc B (BMG),validated,dedicated,Arc B580,a file @1; a remark\n",
+            f"e20b,Arc B (BMG),validated,dedicated,Arc B585,{RUNTIME}; a remark\n",
+            "changed  e20b: name 'Arc B580', upstream 'Arc B585'\n",
+        ),
+    ],
+)
+def test_a_table_of_gpus_is_refreshed(
+    update: Any, text: str, old: str, new: str, told: str
+) -> None:
+    code, table, printed = update("intel-gpus", INTEL_TABLE, text, "--write")
+    assert (code, told in printed, new in table) == (0, True, True)
+    assert set(INTEL_TABLE.splitlines(keepends=True)) - {old} <= {*table.splitlines(keepends=True)}
+    assert new or table == INTEL_TABLE
 
 
 def test_without_write_nothing_is_written(update: Any) -> None:
