@@ -151,7 +151,7 @@ def test_an_edited_file_is_named_and_reaches_no_other_environment(
     ].content
     verify = ("verify", "--profile", "little", "--backend", "conda", "--quick")
     done = exited(5, project.run(url, *verify))
-    assert "share/placed.txt (changed, of placed)" in done.stderr + done.stdout
+    assert "share/placed.txt (changed)" in done.stderr + done.stdout
     assert "tiny_lib/__init__.py (changed, of tiny-lib)" in done.stderr + done.stdout
 
 
