@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +83,20 @@ def unpack(path: Path, settings: Settings, *, force: bool = False) -> unpacking.
 def read(path: Path) -> dict[str, bytes]:
     with form.opened(path) as reader:
         return {m.path: b"".join(c) for m, c in reader.members()}
+
+
+class Counting(PlainProgress):
+    """Notes its tasks and how far they came."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda line: None)
+        self.tasks: list[tuple[str, int | None, str]] = []
+        self.advanced: list[int] = []
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Any]:
+        self.tasks.append((name, total, unit))
+        yield self
+
+    def advance(self, amount: int) -> None:
+        self.advanced.append(amount)

@@ -75,13 +75,6 @@ def test_the_image_is_labelled_and_lean(
     assert leftovers == [""]
 
 
-def test_an_unchanged_build_is_reused(cli: Cli, base_image: str, image: dict[str, Any]) -> None:
-    done = cli("build", *CPU, base_image, "--json")
-    again = json.loads(done.stdout)
-    assert again["status"] == "reused"
-    assert again["artifact"] == image["artifact"]
-
-
 def test_the_entrypoint_follows_the_quota(docker_client: Any, image: dict[str, Any]) -> None:
     shown = docker_client.containers.run(
         image["artifact"]["ref"],
@@ -175,26 +168,23 @@ def test_no_docker_client_is_4(cli: Cli, base_image: str, tmp_path: Path) -> Non
     assert "docker client is not on PATH" in done.stderr
 
 
-def test_no_buildx_is_4(cli: Cli, base_image: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo \"docker: 'buildx' is not a docker command.\" >&2; exit 1", "no buildx plugin"),
+        ("echo 'github.com/docker/buildx v0.8.2 abc'", "v0.8.2 is too old"),
+    ],
+)
+def test_no_buildx_or_an_old_one_is_4(
+    cli: Cli, base_image: str, tmp_path: Path, script: str, said: str
+) -> None:
     client = tmp_path / "docker"
-    client.write_text("#!/bin/sh\necho \"docker: 'buildx' is not a docker command.\" >&2; exit 1\n")
+    client.write_text(f"#!/bin/sh\n{script}\n")
     client.chmod(0o755)
-    done = cli(
-        "build", *CPU, base_image, *BUILDKIT, environment={"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    )
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = cli("build", *CPU, base_image, *BUILDKIT, environment=path)
     assert done.returncode == 4
-    assert "no buildx plugin" in done.stderr
-
-
-def test_an_old_buildx_is_4(cli: Cli, base_image: str, tmp_path: Path) -> None:
-    client = tmp_path / "docker"
-    client.write_text("#!/bin/sh\necho 'github.com/docker/buildx v0.8.2 abc'\n")
-    client.chmod(0o755)
-    done = cli(
-        "build", *CPU, base_image, *BUILDKIT, environment={"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    )
-    assert done.returncode == 4
-    assert "v0.8.2 is too old" in done.stderr
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

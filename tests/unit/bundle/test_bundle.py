@@ -269,17 +269,6 @@ def test_shipped_profiles_that_are_the_same_are_not_written(there: Settings) -> 
     assert "shipped" in draft.why
 
 
-def test_a_bundle_must_hold_all_that_its_profiles_extend(
-    parts: tuple[Part, ...], there: Settings, tmp_path: Path
-) -> None:
-    fewer = tuple(p for p in parts if p.member.name != "_mine.yaml")
-    path = tmp_path / "fewer.tar"
-    form.write(path, made_of(fewer), fewer, QUIET)
-    with pytest.raises(InvalidError, match="_mine"):
-        unpack(path, there)
-    assert not there.store_dir.exists()
-
-
 LOCK_OF_OTHER = b'{"schema": 1, "profile": "other"}'
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import os
@@ -18,14 +17,11 @@ from hypothesis import given, strategies as st
 from envbuilder.bundle import format as form
 from envbuilder.bundle.format import Part
 from envbuilder.core import files
-from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.packages import store
-from tests.support.bundles import QUIET, WHEEL, made_of, part, read, sha
+from tests.support.bundles import QUIET, WHEEL, Counting, made_of, part, read, sha
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from envbuilder.bundle.format import Manifest
 
 
@@ -129,14 +125,6 @@ def test_what_types_cannot_say() -> None:
     assert "twice" in form.problem(made_of((good, good)))
     backwards = tuple(reversed(made_of((good, other)).members))
     assert "order" in form.problem(made_of((), members=backwards))
-    large = msgspec.structs.replace(part("locks/x.json", b"", "lock").member, size=2**30)
-    assert "too large" in form.problem(made_of((), members=(large,)))
-    many = tuple(
-        msgspec.structs.replace(part(f"locks/x{n}.json", b"", "lock").member, size=16 << 20)
-        for n in range(5)
-    )
-    assert form.problem(made_of((), members=many[:4])) == ""
-    assert "83886080 bytes together" in form.problem(made_of((), members=many))
     assert len(form.problem(made_of((part("x" * 9_999, b"", "file"),)))) < 200
 
 
@@ -201,12 +189,6 @@ def test_a_member_of_which_a_part_was_taken_is_skipped(monkeypatch: pytest.Monke
     for member, content in reader(whole(ONE, OTHER)).members(counted.append):
         assert next(content) == {OTHER.member.path: b"a wheel"}.get(member.path, b"x" * 300)
     assert counted == [7, 300, 400]
-
-
-def test_large_members_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(form, "_CHUNK", 300)
-    for _, content in reader(whole(ONE)).members():
-        assert [len(c) for c in content] == [300, 300, 100]
 
 
 def read_all(data: bytes, *, skip: bool = False) -> None:
@@ -330,6 +312,7 @@ def test_no_kind_of_text_may_be_large() -> None:
             sized(path.replace("x", f"x{n}"), kind, form.LARGEST_TEXT - n) for n in range(5)
         )
         assert "bytes together" in form.problem(made_of((), members=many))
+        assert form.problem(made_of((), members=many[:4])) == ""
     large = sized(f"files/{sha(b'')}", "file", form.LARGEST_TEXTS + 1)
     assert form.problem(made_of((), members=(large,))) == ""
 
@@ -386,23 +369,6 @@ def on_disk(path: Path, content: bytes = CONTENT) -> Part:
     """A part whose content is a file; what the file holds may differ."""
     path.write_bytes(content)
     return Part(member=part(f"files/{sha(CONTENT)}", CONTENT, "file").member, content=path)
-
-
-class Counting(PlainProgress):
-    """Notes its tasks and how far they came."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda line: None)
-        self.tasks: list[tuple[str, int | None, str]] = []
-        self.advanced: list[int] = []
-
-    @contextlib.contextmanager
-    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Any]:
-        self.tasks.append((name, total, unit))
-        yield self
-
-    def advance(self, amount: int) -> None:
-        self.advanced.append(amount)
 
 
 def test_it_reports_bytes_and_returns_the_manifests_digest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from hypothesis import given, strategies as st
 from envbuilder.build.access import Access
 from envbuilder.build.backends import foreign_programs as foreign, venv
 from envbuilder.build.backends.venv import NativeEnvironment
-from envbuilder.core import process
+from envbuilder.core import process, resources
 from envbuilder.core.errors import EnvbuilderError, ToolError
+from envbuilder.profiles import profile as profiles
 
 
 def lay(folder: Path, name: str, head: bytes = b"\x7fELF") -> str:
@@ -176,9 +178,6 @@ class Native(NativeEnvironment):
     """An environment in a folder, of which only the programs matter."""
 
     def __init__(self, prefix: Path) -> None:
-        from envbuilder.core import resources
-        from envbuilder.profiles import profile as profiles
-
         self.prefix, self.device_variables = prefix, {}
         self.profile = profiles.load("cpu", (resources.profiles_dir(),))
 
@@ -271,8 +270,6 @@ def test_an_installer_that_is_nowhere_is_explained_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("profile", ["cpu", "of-mine"])
 def test_the_programs_that_refuse_are_one_quoted_script(profile: str) -> None:
-    import shlex
-
     text = foreign.stub(profile)
     assert text.startswith("#!/bin/sh\n")
     words = shlex.split(text, comments=True)
@@ -283,10 +280,6 @@ def test_the_programs_that_refuse_are_one_quoted_script(profile: str) -> None:
 
 
 def test_an_environments_own_programs_win_over_those_that_refuse(tmp_path: Path) -> None:
-    from envbuilder.build.backends import venv
-    from envbuilder.core import resources
-    from envbuilder.profiles import profile as profiles
-
     profile = profiles.load("cpu", (resources.profiles_dir(),))
     path = venv.environment(profile, tmp_path, {"PATH": "/usr/bin"})["PATH"]
     assert path == f"{tmp_path}/bin:{tmp_path}/{foreign.FOLDER}:/usr/bin"

@@ -209,34 +209,6 @@ def test_a_changed_file_of_the_project_rewrites_the_last_layer_only(
     assert second.layers[-1] != first.layers[-1]
 
 
-@pytest.mark.parametrize("damage", [b"", b"x" * 100, None])
-def test_a_damaged_layer_is_named_and_made_anew(
-    bench: Bench, wheels: list[File], damage: bytes | None
-) -> None:
-    _, before = bench.make(wheels)
-    torch = before.layers[1]
-    blob = bench.folder / "cache" / "blobs" / "sha256" / torch.digest.removeprefix("sha256:")
-    if damage is None:
-        blob.unlink()
-    else:
-        blob.write_bytes(damage)
-    layout, after = bench.make(wheels)
-    assert after == before
-    layout.checked(torch)
-    (note,) = bench.notes
-    assert torch.digest in note
-    assert "made again" in note
-
-
-def test_a_damaged_entry_of_the_cache_is_made_anew(bench: Bench, wheels: list[File]) -> None:
-    _, before = bench.make(wheels)
-    for path in (bench.folder / "cache" / "made").iterdir():
-        path.write_text("{")
-    _, after = bench.make(wheels)
-    assert after == before
-    assert bench.notes
-
-
 def test_the_base_is_checked_before_anything_is_put_on_it(bench: Bench, wheels: list[File]) -> None:
     (layer,) = bench.base.manifest("linux/amd64").layers
     bench.base.blob(layer.digest).write_bytes(b"x" * layer.size)
@@ -558,11 +530,14 @@ def test_what_was_offered_is_loaded_and_stays_for_the_whole_image(
     assert there.names == {REF}
 
 
-@pytest.mark.parametrize(("size", "left"), [(WORTH - 1, WORTH), (WORTH, WORTH - 1), (0, 0)])
-def test_little_is_not_worth_a_load(
-    there: Engine, begin: Callable[..., Preloader], size: int, left: int
+@pytest.mark.parametrize(
+    ("size", "left", "ref"),
+    [(WORTH - 1, WORTH, REF), (WORTH, WORTH - 1, REF), (0, 0, REF), (WORTH, WORTH, "")],
+)
+def test_little_is_not_worth_a_load_and_nothing_is_without_a_name(
+    there: Engine, begin: Callable[..., Preloader], size: int, left: int, ref: str
 ) -> None:
-    with begin() as ahead:
+    with begin(ref) as ahead:
         ahead.offer(added(size), left, count)
     assert there.loaded == []
 
@@ -601,12 +576,6 @@ def test_what_still_waits_in_the_end_is_for_the_whole_image(
         ahead.offer(added(*[WORTH] * 2), WORTH, count)
         timer.start()
     assert there.loaded == [1]
-
-
-def test_no_name_means_no_load(there: Engine, begin: Callable[..., Preloader]) -> None:
-    with begin("") as ahead:
-        ahead.offer(added(WORTH), WORTH, count)
-    assert there.loaded == []
 
 
 @pytest.mark.parametrize("error", [BuildError("full"), OSError("gone")])
