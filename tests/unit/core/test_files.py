@@ -40,12 +40,6 @@ def umasked(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-def test_a_file_being_written_has_a_name(tmp_path: Path) -> None:
-    """Messages about a full disk name it."""
-    with files.appearing(tmp_path / "file") as out:
-        assert str(out.name) == str(tmp_path / ".file.part")
-
-
 def test_the_mode_is_the_usual_one_or_a_private_one(tmp_path: Path) -> None:
     with umasked(0o022):
         files.write(tmp_path / "usual", b"x")

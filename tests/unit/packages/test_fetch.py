@@ -145,15 +145,6 @@ def test_a_refusal_is_final_and_named(found: Settings, server: Server) -> None:
     assert len(server.ranges) == 1
 
 
-def test_wrong_bytes_are_refused(found: Settings, server: Server) -> None:
-    server.script = ["wrong", "wrong"]
-    with pytest.raises(ChangedFileError, match=r"tiny-1.*127\.0\.0\.1 serves another file"):
-        run(found, wheel())
-    assert not Store(found.store_dir).has(wheel().sha256)
-    left = (p for p in found.store_dir.rglob("*") if p.is_file() and p.name != files.MARKER)
-    assert [p for p in left if p.suffix != ".lock"] == []
-
-
 def test_a_rotten_partial_file_is_not_trusted(found: Settings, server: Server) -> None:
     """What a killed process left may be of other bytes: one more try from the start."""
     part = found.store_dir / "partial" / wheel().sha256
@@ -162,14 +153,6 @@ def test_a_rotten_partial_file_is_not_trusted(found: Settings, server: Server) -
     run(found, wheel())
     assert server.ranges == ["bytes=1000-", ""]
     assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
-
-
-def test_find_links_goes_first(found: Settings, server: Server, tmp_path: Path) -> None:
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links" / NAME).write_bytes(CONTENT)
-    run(found, wheel())
-    assert Store(found.store_dir).has(wheel().sha256)
-    assert server.ranges == []
 
 
 @pytest.mark.parametrize("first", ["wrong", "missing", "unreadable"])
@@ -250,20 +233,6 @@ def test_a_local_file_with_other_bytes_is_passed_over(
     assert len(server.ranges) == 1
 
 
-def test_a_local_file_that_cannot_be_read_is_passed_over(
-    found: Settings, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links" / NAME).write_bytes(CONTENT)
-
-    def refuse(path: Path) -> str:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(fetch, "file_sha256", refuse)
-    run(found, wheel())
-    assert len(server.ranges) == 1
-
-
 def test_what_no_index_lists_is_named(found: Settings, located: dict[str, tuple[str, ...]]) -> None:
     located.clear()
     with pytest.raises(BuildError, match="index of 'default' does not list it"):
@@ -327,14 +296,24 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
     assert "--python-platform" not in seen["argv"]
 
 
-def test_an_escaped_plus_in_a_url_is_one(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+PLUS = "torch-2.13.0+cpu-py3-none-any.whl"
+ESCAPED = f"https://files.example/x/{PLUS.replace('+', '%2B')}#sha256=0"
+
+
+@pytest.mark.parametrize(
+    ("answer", "urls"),
+    [
+        (f'[[packages]]\nname = "torch"\nwheels = [{{ url = "{ESCAPED}" }}]\n', {PLUS: ESCAPED}),
+        ('[[packages]]\nname = "tiny"\n', {}),
+    ],
+)
+def test_the_urls_of_wheels_are_taken_from_what_uv_answers(
+    found: Settings, monkeypatch: pytest.MonkeyPatch, answer: str, urls: dict[str, str]
+) -> None:
     monkeypatch.undo()
-    name = "torch-2.13.0+cpu-py3-none-any.whl"
-    url = f"https://files.example/x/{name.replace('+', '%2B')}#sha256=0"
-    answer = f'[[packages]]\nname = "torch"\nwheels = [{{ url = "{url}" }}]\n'
     monkeypatch.setattr(process, "run", answered(answer))
     monkeypatch.setattr(fetch, "uv_variables", lambda source, settings: {})
-    assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == {name: url}
+    assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == urls
 
 
 @pytest.mark.parametrize(
@@ -354,16 +333,6 @@ def test_what_uv_does_not_find_is_named_with_the_reason(
     assert caught.value.message == (
         f"cannot find {count} file(s) of the lock ({names}) at 'default':\n{printed}"
     )
-
-
-def test_a_package_without_wheels_has_no_url(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    answer = '[[packages]]\nname = "tiny"\n'
-    monkeypatch.setattr(process, "run", answered(answer))
-    monkeypatch.setattr(fetch, "uv_variables", lambda source, settings: {})
-    assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == {}
 
 
 def test_a_tool_is_looked_for_whatever_the_targets_platform(

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, WrongHashError
-from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages import store
 from envbuilder.packages.store import OWNED, Store
 from envbuilder.profiles.lock import File
@@ -21,6 +20,8 @@ from envbuilder.profiles.lock import File
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from envbuilder.core.settings import Settings
 
 
 def file(content: bytes, name: str = "a-1.0-py3-none-any.whl") -> File:
@@ -35,15 +36,6 @@ def file(content: bytes, name: str = "a-1.0-py3-none-any.whl") -> File:
         provenance="read",
         by="test",
     )
-
-
-def test_right_bytes_enter(tmp_path: Path) -> None:
-    store, wanted = Store(tmp_path), file(b"right")
-    with store.receiving(wanted.sha256) as part:
-        part.write_bytes(b"right")
-        store.accept(part, wanted, "here")
-    assert store.has(wanted.sha256)
-    assert store.path(wanted.sha256).read_bytes() == b"right"
 
 
 def test_wrong_bytes_never_enter_and_the_message_names_everything(tmp_path: Path) -> None:
@@ -177,15 +169,8 @@ def fill(root: Path, content: bytes = WHEEL, named: bytes | None = None) -> Path
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(
-        project=None,
-        config_dir=tmp_path / "config",
-        cache_dir=tmp_path / "cache",
-        data_dir=tmp_path / "data",
-        configuration=Configuration(),
-        shared_store=tmp_path / "shared",
-    )
+def settings(found: Settings, tmp_path: Path) -> Settings:
+    return replace(found, shared_store=tmp_path / "shared")
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, int, int]]:
@@ -204,17 +189,10 @@ def test_a_file_is_used_from_there_and_nothing_is_written_there(
     (tmp_path / "work").mkdir()
     assert ours.link(file(WHEEL), tmp_path / "work").read_bytes() == WHEEL
     assert store.download_room([file(WHEEL)], settings).bytes == 0
-    assert snapshot(tmp_path / "shared") == before, "linked, or written to"
     assert not (tmp_path / "cache").exists()
-
-
-def test_what_is_missing_there_goes_into_the_users_own(settings: Settings, tmp_path: Path) -> None:
-    fill(tmp_path / "shared")
-    before = snapshot(tmp_path / "shared")
-    store = Store.of(settings)
-    store.take(file(b"new").sha256, [b"new"])
-    assert store.path(file(b"new").sha256).is_relative_to(tmp_path / "cache")
-    assert snapshot(tmp_path / "shared") == before
+    ours.take(file(b"new").sha256, [b"new"])
+    assert ours.path(file(b"new").sha256).is_relative_to(tmp_path / "cache")
+    assert snapshot(tmp_path / "shared") == before, "linked, or written to"
 
 
 def test_wrong_bytes_there_are_named_and_not_used(settings: Settings, tmp_path: Path) -> None:

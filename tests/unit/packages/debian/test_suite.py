@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 import pytest
 from debian.deb822 import PkgRelation
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.settings import Configuration, Settings
+from envbuilder.core.settings import Configuration
 from envbuilder.packages.debian import package, suite as debian
 from envbuilder.packages.debian.package import Atom, Package, closure, relations
 from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
 
 HASH = "c" * 64
 DATE = "Sat, 11 Jul 2026 10:16:37 UTC"
@@ -51,7 +53,11 @@ BASE = (
 )
 
 
-@pytest.mark.parametrize("version", ["sha256:", "a:1", "1234567890:1", "", "1 2", "1_2", "1" * 300])
+@pytest.mark.parametrize(
+    "version",
+    ["sha256:", "a:1", "1234567890:1", "", "1 2", "1_2", "1" * 300, "9" * 5000, "1:" + "9" * 5000],
+    ids=lambda version: version[:12],
+)
 def test_a_package_whose_version_cannot_be_compared_is_left_out(version: str) -> None:
     assert universe(stanza("tool", version)) == {}
     assert relations(f"tool (>= {version})") == ()
@@ -236,12 +242,9 @@ def mirror(**suites: str) -> Callable[[str], bytes]:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Settings:
+def own(found: Settings) -> Settings:
     urls = {"debian": "http://m", "debian-security": "http://m"}
-    return Settings(
-        project=None, config_dir=tmp_path, cache_dir=tmp_path, data_dir=tmp_path,
-        configuration=Configuration(indexes=urls),
-    )  # fmt: skip
+    return replace(found, configuration=Configuration(indexes=urls))
 
 
 def locked(
@@ -335,19 +338,15 @@ def test_nothing_is_added_that_a_base_of_the_same_lists_has(own: Settings) -> No
     assert [f.name for f in debian.lock(["tool"], suite)] == ["first", "libc6", "tool"]
 
 
-def test_snapshots_stand_in_for_the_mirror(tmp_path: Path) -> None:
-    bare = Settings(
-        project=None, config_dir=tmp_path, cache_dir=tmp_path, data_dir=tmp_path,
-        configuration=Configuration(),
-    )  # fmt: skip
-    last = debian.roots("debian-security", bare, "2026-07-11T10:16:37Z")[-1]
+def test_snapshots_stand_in_for_the_mirror(found: Settings) -> None:
+    last = debian.roots("debian-security", found, "2026-07-11T10:16:37Z")[-1]
     assert last.endswith("/archive/debian-security/20260711T101637Z")
     file = File(
         kind="deb", name="tool", version="1", file="pool/tool_1.deb", sha256=HASH, size=1,
         source="debian", provenance="read", by="bookworm Release of 2026-07-11T10:16:37Z",
     )  # fmt: skip
-    assert debian.urls(file, bare)[-1].endswith("/debian/20260711T101637Z/pool/tool_1.deb")
-    assert debian.snapshot(file, bare).endswith("/archive/debian/20260711T101637Z")
+    assert debian.urls(file, found)[-1].endswith("/debian/20260711T101637Z/pool/tool_1.deb")
+    assert debian.snapshot(file, found).endswith("/archive/debian/20260711T101637Z")
 
 
 @pytest.mark.parametrize(
@@ -374,9 +373,3 @@ def test_a_small_list_cannot_take_all_memory(
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_versions_that_cannot_be_compared_are_left_out() -> None:
-    digits = stanza("a", "1:" + "9" * 5000)
-    assert list(package.parse_packages([digits.encode()])) == []
-    assert relations(f"a (>= {'9' * 5000})") == ()

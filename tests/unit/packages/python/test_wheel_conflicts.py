@@ -15,7 +15,6 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core import http
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python import upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found
 from envbuilder.packages.python.wheel_conflicts import clash, contents, require_compatible
@@ -26,6 +25,7 @@ from tests.support import index_server, make_wheels
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from envbuilder.core.settings import Settings
     from envbuilder.packages.python.uv import Offer
 
 
@@ -130,15 +130,15 @@ def test_what_lies_apart_is_no_conflict(wheels: Wheels) -> None:
     wheels.check()
 
 
-def test_scripts_that_an_installer_writes_are_compared(wheels: Wheels) -> None:
+@pytest.mark.parametrize(
+    ("files", "scripts"),
+    [({}, "tool = right.cli:main"), ({"right-1.0.data/scripts/tool": b"#!python\n"}, "")],
+)
+def test_scripts_that_an_installer_writes_are_compared(
+    wheels: Wheels, files: dict[str, bytes], scripts: str
+) -> None:
     wheels.add("left", {}, "tool = left.cli:main")
-    wheels.add("right", {}, "tool = right.cli:main")
-    assert "bin/tool" in wheels.refused()
-
-
-def test_a_script_that_is_written_and_one_that_is_carried(wheels: Wheels) -> None:
-    wheels.add("left", {}, "tool = left.cli:main")
-    wheels.add("right", {"right-1.0.data/scripts/tool": b"#!python\n"})
+    wheels.add("right", files, scripts)
     assert "bin/tool" in wheels.refused()
 
 
@@ -295,12 +295,9 @@ LOGIN = "me:p4ss"
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def own(found: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    return Settings(
-        project=None, config_dir=tmp_path, cache_dir=tmp_path / "cache", data_dir=tmp_path,
-        configuration=Configuration(),
-    )  # fmt: skip
+    return found
 
 
 @pytest.fixture
