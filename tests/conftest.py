@@ -55,12 +55,6 @@ def succeeded(done: CompletedProcess[AnyStr]) -> CompletedProcess[AnyStr]:
     return exited(0, done)
 
 
-@pytest.fixture(scope="session")
-def need() -> object:
-    """`need(what, why)`: skip or fail."""
-    return missing
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-golden", action="store_true", help="write golden files, run no other test"

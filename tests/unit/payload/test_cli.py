@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -89,10 +90,7 @@ def test_damaged_data_exits_2_and_says_which_file(
 def test_an_interrupt_exits_130(
     asked: list[tuple[Options, Dataset]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*args: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(verify, "verify", interrupted)
+    monkeypatch.setattr(verify, "verify", Mock(side_effect=KeyboardInterrupt))
     assert cli.main(["verify", "--device", "cpu", "--data", str(SHIPPED)]) == 130
 
 
@@ -189,10 +187,7 @@ def test_a_command_that_cannot_start(
     code: int,
     words: str,
 ) -> None:
-    def execvp(file: str, args: list[str]) -> None:
-        raise error
-
-    monkeypatch.setattr(os, "execvp", execvp)
+    monkeypatch.setattr(os, "execvp", Mock(side_effect=error))
     assert cli.main(["exec", "--", "nothing-here"]) == code
     captured = capsys.readouterr()
     assert words in captured.err

@@ -104,12 +104,9 @@ def test_an_unavailable_device_is_told_in_torchs_own_words(zeros: Any, reason: s
 
 
 def test_a_gpu_too_old_for_this_torch_is_told_both_sides() -> None:
-    def arange(*args: Any, **kwargs: Any) -> None:
-        raise RuntimeError("CUDA error: no kernel image is available")
-
     torch = SimpleNamespace(
         float32="float32",
-        arange=arange,
+        arange=Mock(side_effect=RuntimeError("CUDA error: no kernel image is available")),
         cuda=SimpleNamespace(is_available=lambda: True, get_device_capability=lambda _: (6, 0)),
         _C=SimpleNamespace(_cuda_getArchFlags=lambda: "sm_75 sm_80"),
     )
@@ -147,10 +144,10 @@ def test_memory_on_the_device_is_torchs_own_count() -> None:
 
 
 def test_a_torch_that_cannot_exchange_arrays_with_numpy_is_named() -> None:
-    def refused(array: Any) -> Any:
-        raise RuntimeError("Numpy is not available")
-
-    for from_numpy in (refused, lambda array: numpy.zeros(3).view(Arrays)):
+    for from_numpy in (
+        Mock(side_effect=RuntimeError("Numpy is not available")),
+        lambda array: numpy.zeros(3).view(Arrays),
+    ):
         torch = SimpleNamespace(__version__="2.1.2", from_numpy=from_numpy)
         with pytest.raises(CheckError, match=r"torch 2\.1\.2 does not work with numpy .*numpy<2"):
             device.require_arrays(torch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -61,10 +62,12 @@ def bench() -> measure.Bench:
 def test_a_measurement_that_fails_is_null_with_a_problem() -> None:
     subject = bench()
 
-    def fail() -> None:
-        raise RuntimeError("out of memory\nat some place")
-
-    assert subject.attempt("bandwidth device", fail) is None
+    assert (
+        subject.attempt(
+            "bandwidth device", Mock(side_effect=RuntimeError("out of memory\nat some place"))
+        )
+        is None
+    )
     assert subject.problems == [
         "bandwidth device could not be measured: RuntimeError: out of memory"
     ]

@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -218,10 +219,7 @@ def test_a_node_that_was_stopped_for_another_is_not_called_hung(
 
 @pytest.mark.usefixtures("other")
 def test_others_learn_of_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*arguments: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(launch, "run", interrupt)
+    monkeypatch.setattr(launch, "run", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         measured(tmp_path)
     assert end_of(tmp_path, 0) == {"reason": "KeyboardInterrupt"}

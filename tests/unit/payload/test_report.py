@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from envbuilder.payload.report import (
@@ -90,9 +92,6 @@ def test_a_check_is_timed_and_recorded() -> None:
 
 
 def test_a_check_fails_by_a_sentence() -> None:
-    def failing() -> tuple[str, str]:
-        raise CheckError("no GPU")
-
     checks = Checks()
-    assert not checks.run("device", failing)
+    assert not checks.run("device", Mock(side_effect=CheckError("no GPU")))
     assert (checks.done[0].status, checks.done[0].detail) == (FAILED, "no GPU")

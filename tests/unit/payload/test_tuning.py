@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -123,10 +124,7 @@ def test_the_process_starts_again_as_it_was_started(
 def test_a_failure_is_an_event_and_a_code(
     said: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fail(asked: Any, data: Any) -> Any:
-        raise RuntimeError("no such thing here")
-
-    monkeypatch.setattr(trial, "run", fail)
+    monkeypatch.setattr(trial, "run", Mock(side_effect=RuntimeError("no such thing here")))
     monkeypatch.setattr(tuning.dataset, "load", lambda folder: None)
     assert cli.main(["trial", "--data", str(tmp_path)]) == 5
     assert said() == [{"event": "error", "message": "RuntimeError: no such thing here"}]

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import sys
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -59,14 +60,11 @@ def test_without_torch_the_import_fails_and_the_report_is_whole(
 def test_what_ends_a_run_still_gives_a_report_with_its_traceback(
     monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    def crash(run: Run, cache: str) -> None:
-        raise error
-
-    monkeypatch.setattr(verify, "_verify", crash)
+    monkeypatch.setattr(verify, "_verify", Mock(side_effect=error))
     report = report_of(Options("cpu"))
     assert report["status"] == FAILED
     assert report["reasons"] == [f"run: unexpected {type(error).__name__}: {error}"]
-    assert "crash" in report["traceback"]
+    assert type(error).__name__ in report["traceback"]
 
 
 def test_variables_that_would_hide_work_on_the_cpu_are_unset(
@@ -140,13 +138,18 @@ def test_nothing_in_place_of_an_amd_gpu_is_verified(
 def test_a_kernel_that_is_missing_in_the_training_is_no_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def train(run: Run, torch: Any) -> None:
-        raise RuntimeError("HIP error: invalid device function\nCompile with TORCH_USE_HIP_DSA")
-
     row = dataclasses.replace(ACCELERATORS["rocm"], nodes=("/dev/null",))
     monkeypatch.setitem(ACCELERATORS, "rocm", row)
     monkeypatch.setitem(sys.modules, "torch", HipTorch("gfx1103"))
-    monkeypatch.setattr(verify, "_train", train)
+    monkeypatch.setattr(
+        verify,
+        "_train",
+        Mock(
+            side_effect=RuntimeError(
+                "HIP error: invalid device function\nCompile with TORCH_USE_HIP_DSA"
+            )
+        ),
+    )
     report = report_of(Options("rocm"))
     (reason,) = report["reasons"]
     assert reason == (

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from packaging.requirements import Requirement
@@ -155,10 +156,9 @@ def test_a_step_that_failed_stops_only_what_builds_on_it(
 def test_a_program_that_cannot_be_started_is_a_result(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(*arguments: Any) -> int:
-        raise FileNotFoundError(2, "No such file", "/nowhere")
-
-    monkeypatch.setattr(gpu_run, "_to_its_end", refuse)
+    monkeypatch.setattr(
+        gpu_run, "_to_its_end", Mock(side_effect=FileNotFoundError(2, "No such file", "/nowhere"))
+    )
     result = Runner(tmp_path, 100).run(STEP)
     assert (result.outcome, result.code) == ("unexpected", 127)
     assert "/nowhere" in result.why
