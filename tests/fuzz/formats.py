@@ -246,7 +246,6 @@ def read_conda(path: Path, work: Path) -> None:
         name="left", version="1.0", build="0", build_number=0, subdir="noarch", file=path.name,
         channel="conda-forge", sha256="0" * 64, size=None,
     )  # fmt: skip
-    install._require_bounded(found, path)
     install._require_contained(found, path, "/prefix")
 
 
@@ -380,7 +379,7 @@ def read_answers(path: Path, work: Path) -> None:
         connection = Connection(reference.parse("r.invalid/a"), pause=lambda seconds: None)
         for act in (
             lambda: transfer.pull(connection, "t", Layout.create(work / "l"), "linux/amd64", QUIET),
-            lambda: transfer._listed(connection, "sha256:" + "0" * 64),
+            lambda: transfer._index(connection, "referrers/sha256:" + "0" * 64, (404,)),
         ):
             try:
                 act()
