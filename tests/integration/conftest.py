@@ -212,6 +212,20 @@ def project(cli: Cli, tmp_path: Path, little_lock: str) -> conda_project.Project
 
 
 @pytest.fixture
+def source(project: conda_project.Project, conda_channel: Path) -> str:
+    """The URL of the channel that the project is locked from."""
+    url = conda_channel.as_uri()
+    project.lock(url)
+    return url
+
+
+@pytest.fixture
+def prefix(project: conda_project.Project, source: str) -> Path:
+    """The project's environment, built from that channel."""
+    return conda_project.prefix_of(project.built(source))
+
+
+@pytest.fixture
 def registry(tmp_path: Path) -> Iterator[Registry]:
     """Debian's docker-registry on loopback, with nothing in it."""
     yield from _registry(tmp_path / "registry", password=False)

@@ -80,12 +80,9 @@ def test_what_lies_in_a_home_is_not_seen(project: Project, conda_channel: Path, 
 
 
 @pytest.mark.slow
-def test_the_records_are_what_conda_reads(project: Project, conda_channel: Path) -> None:
+def test_the_records_are_what_conda_reads(prefix: Path) -> None:
     import rattler
 
-    url = conda_channel.as_uri()
-    project.lock(url)
-    prefix = prefix_of(project.built(url))
     found = [rattler.PrefixRecord.from_path(p) for p in (prefix / "conda-meta").glob("*.json")]
     assert {r.name.normalized for r in found} == {"python", *PLAIN}
     assert {r.channel for r in found} == {"https://conda.anaconda.org/conda-forge/"}
@@ -96,12 +93,10 @@ def test_the_records_are_what_conda_reads(project: Project, conda_channel: Path)
     assert modes == {0o644}
 
 
-def test_a_blank_in_its_path(project: Project, conda_channel: Path) -> None:
+def test_a_blank_in_its_path(project: Project, source: str) -> None:
     """As in the folder that macOS has for programs' data."""
-    url = conda_channel.as_uri()
-    project.lock(url)
     project.environment["ENVBUILDER_DATA_DIR"] = str(project.folder / "with blank")
-    prefix = prefix_of(project.built(url))
+    prefix = prefix_of(project.built(source))
     assert project.within("tiny").stdout == f"tiny-lib 1.0 of {prefix}\n"
     script = str(prefix / "lib/envbuilder/activate.sh")
     (found,) = within("bash", '. "$1"; command -v python', script)
@@ -109,31 +104,23 @@ def test_a_blank_in_its_path(project: Project, conda_channel: Path) -> None:
 
 
 def test_a_path_longer_than_packages_take_is_told(
-    project: Project, conda_channel: Path, tmp_path: Path
+    project: Project, source: str, tmp_path: Path
 ) -> None:
-    url = conda_channel.as_uri()
-    project.lock(url)
     long = tmp_path / "/".join(["x" * 60] * 5)
-    done = exited(1, project.build(url, ENVBUILDER_DATA_DIR=str(long)))
+    done = exited(1, project.build(source, ENVBUILDER_DATA_DIR=str(long)))
     assert "placed-1.0-0.tar.bz2: cannot be installed in" in done.stderr
     assert "ENVBUILDER_DATA_DIR" in done.stderr
 
 
-def test_elsewhere_it_has_the_same_digest(project: Project, conda_channel: Path) -> None:
-    url = conda_channel.as_uri()
-    project.lock(url)
+def test_elsewhere_it_has_the_same_digest(project: Project, source: str) -> None:
     done = succeeded(
-        project.run(url, "reproduce", "--profile", "little", "--backend", "conda", "--json")
+        project.run(source, "reproduce", "--profile", "little", "--backend", "conda", "--json")
     )
     assert json.loads(done.stdout)["status"] == "equal"
 
 
-def test_documents_name_conda_packages_and_clean_removes_all(
-    project: Project, conda_channel: Path
-) -> None:
-    url = conda_channel.as_uri()
-    project.lock(url)
-    result = project.built(url)
+def test_documents_name_conda_packages_and_clean_removes_all(project: Project, source: str) -> None:
+    result = project.built(source)
     bill = json.loads(Path(result["documents"]["sbom"]).read_text())
     known = {c["purl"]: c for c in bill["components"]}
     placed = "pkg:conda/placed@1.0?build=0&channel=conda-forge&subdir=linux-64&type=tar.bz2"
@@ -144,7 +131,7 @@ def test_documents_name_conda_packages_and_clean_removes_all(
     statement = json.loads(Path(result["documents"]["provenance"]).read_text())
     used = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert "urn:envbuilder:conda-lock:little" in {d["uri"] for d in used}
-    assert project.run(url, "clean", "--profile", "little").returncode == 0
+    assert project.run(source, "clean", "--profile", "little").returncode == 0
     assert project.left() == []
 
 
@@ -181,10 +168,7 @@ _STATE = 'state() { command -v python || true; env -0 | sort -z | tr "\\0" "|"; 
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_activation_and_back(project: Project, conda_channel: Path, shell: str) -> None:
-    url = conda_channel.as_uri()
-    project.lock(url)
-    prefix = prefix_of(project.built(url))
+def test_activation_and_back(prefix: Path, shell: str) -> None:
     script = str(prefix / "lib/envbuilder/activate.sh")
     steps = 'state; . "$1"; state; . "$1"; state; deactivate; state; command -v deactivate || :'
     before, python, once, again, twice, after = within(shell, _STATE + steps, script)
@@ -198,20 +182,17 @@ def test_activation_and_back(project: Project, conda_channel: Path, shell: str) 
     assert variables["ACTIVATED"] == f"by {prefix}"
 
 
-def test_activation_in_fish_and_back(project: Project, conda_channel: Path) -> None:
+def test_activation_in_fish_and_back(prefix: Path, tmp_path: Path) -> None:
     fish = shutil.which("fish")
     if fish is None:
         pytest.skip("no fish")
-    url = conda_channel.as_uri()
-    project.lock(url)
-    prefix = prefix_of(project.built(url))
     script = """
     function state; command -v python; env -0 | sort -z | tr "\\0" "|"; echo; end
     state; source $argv[1]; state; source $argv[1]; state; deactivate; state
     """
     done = subprocess.run(
         [fish, "-N", "-c", script, str(prefix / "lib/envbuilder/activate.fish")],
-        env={"PATH": "/usr/bin:/bin", "HOME": str(project.folder), "VIRTUAL_ENV": "/else"},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "VIRTUAL_ENV": "/else"},
         capture_output=True,
         text=True,
         check=True,
@@ -223,11 +204,8 @@ def test_activation_in_fish_and_back(project: Project, conda_channel: Path) -> N
     assert "ACTIVATED_VARIABLE=of a package, with spaces|" in once
 
 
-def test_activation_by_conda(project: Project, conda_channel: Path) -> None:
+def test_activation_by_conda(prefix: Path) -> None:
     """What `conda activate PREFIX` does, as its documentation has it: PATH, then activate.d."""
-    url = conda_channel.as_uri()
-    project.lock(url)
-    prefix = prefix_of(project.built(url))
     conda_activate = """
     activate() {
         export CONDA_PREFIX="$1" PATH="$1/bin:$PATH"

@@ -88,10 +88,8 @@ def test_a_failure_of_the_library_is_told_in_one_line_without_folders(
     assert project.left() == []
 
 
-def test_scripts_are_not_run_and_that_is_said(project: Project, conda_channel: Path) -> None:
-    url = conda_channel.as_uri()
-    project.lock(url)
-    done = project.build(url)
+def test_scripts_are_not_run_and_that_is_said(project: Project, source: str) -> None:
+    done = project.build(source)
     assert "post-link scripts are not run" in done.stderr
     assert "scripted" in done.stderr
     prefix = prefix_of(json.loads(done.stdout))
@@ -138,31 +136,27 @@ def test_what_opens_a_channel_is_nowhere_told(
 
 @pytest.mark.slow
 def test_an_edited_file_is_named_and_reaches_no_other_environment(
-    project: Project, conda_channel: Path, tmp_path: Path
+    project: Project, source: str, tmp_path: Path
 ) -> None:
-    url = conda_channel.as_uri()
-    project.lock(url)
-    first = prefix_of(project.built(url))
+    first = prefix_of(project.built(source))
     (first / "share/placed.txt").write_text("edited")
     (first / "lib/python3.11/site-packages/tiny_lib/__init__.py").write_text("edited")
-    second = prefix_of(project.built(url, ENVBUILDER_DATA_DIR=str(tmp_path / "second")))
+    second = prefix_of(project.built(source, ENVBUILDER_DATA_DIR=str(tmp_path / "second")))
     assert (second / "share/placed.txt").read_bytes() == packages.PLACED.files[
         "share/placed.txt"
     ].content
     verify = ("verify", "--profile", "little", "--backend", "conda", "--quick")
-    done = exited(5, project.run(url, *verify))
+    done = exited(5, project.run(source, *verify))
     assert "share/placed.txt (changed)" in done.stderr + done.stdout
     assert "tiny_lib/__init__.py (changed, of tiny-lib)" in done.stderr + done.stdout
 
 
-def test_a_moved_environment_is_built_anew(project: Project, conda_channel: Path) -> None:
+def test_a_moved_environment_is_built_anew(project: Project, source: str) -> None:
     """Its files name their place."""
-    url = conda_channel.as_uri()
-    project.lock(url)
-    project.built(url)
+    project.built(source)
     (project.folder / "data").rename(project.folder / "moved")
     moved = {"ENVBUILDER_DATA_DIR": str(project.folder / "moved")}
-    assert project.built(url, **moved)["status"] == "built"
+    assert project.built(source, **moved)["status"] == "built"
 
 
 # --- killed

@@ -334,11 +334,9 @@ def test_the_bytecode_would_have_been_used(outside: Outside, torch_prefix: Path)
 
 
 def test_the_shell_that_activates_is_nobody_elses(
-    project: Project, conda_channel: Path, outside: Outside
+    project: Project, source: str, outside: Outside
 ) -> None:
-    url = conda_channel.as_uri()
-    project.lock(url)
-    project.built(url)
+    project.built(source)
     other = outside.folder / "other" / "etc" / "conda" / "activate.d"
     other.mkdir(parents=True)
     (other / "other.sh").write_text(f"touch {outside.canaries}/activated\n")
@@ -348,7 +346,7 @@ def test_the_shell_that_activates_is_nobody_elses(
     done = exited(
         5,
         project.run(
-            url,
+            source,
             *("verify", "--profile", "little", "--backend", "conda", *QUICK),
             BASH_ENV=str(hook),
             ENV=str(hook),
