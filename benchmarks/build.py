@@ -32,8 +32,8 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
@@ -42,9 +42,6 @@ from envbuilder.core import pip, resources
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile, profile as profiles
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 BASE = os.environ.get("ENVBUILDER_BASE_IMAGE", "")
 NAIVE = """\

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import statistics
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import native
 from envbuilder.core import console
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import mnist
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def seconds(prefix: Path, data: Path, environment: dict[str, str]) -> float:

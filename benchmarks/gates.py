@@ -15,8 +15,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gates_report
 import native
@@ -24,9 +25,6 @@ from envbuilder.core import console, resources
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import mnist
 from faulty_steps import FAULTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/evidence/gates.jsonl"

@@ -23,9 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -33,9 +33,6 @@ from build import BASE, forget, naive as naive_image, names, redate, run
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Row(Struct, frozen=True):

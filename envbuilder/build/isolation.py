@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from envbuilder.build import conventions
 from envbuilder.core.errors import EnvbuilderError, VerifyError
@@ -18,10 +20,6 @@ from envbuilder.core.text import first, printable
 from envbuilder.payload import origins
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
 from envbuilder.profiles.frameworks import FRAMEWORKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
 ALLOWED = {
     "the user's language": ("LANG", "LANGUAGE", "LC_*", "TZ", "__CF_USER_TEXT_ENCODING"),

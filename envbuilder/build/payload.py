@@ -5,14 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
 
 from envbuilder.core import resources
 from envbuilder.core.resources import MARK
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MAIN = "from payload.__main__ import main\n\nraise SystemExit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)

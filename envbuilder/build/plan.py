@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
@@ -16,9 +17,6 @@ from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivatio
 from envbuilder.packages.store import Room
 from envbuilder.profiles.lock import File
 from envbuilder.signatures.statement import Signed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Write(Action, frozen=True, kw_only=True):

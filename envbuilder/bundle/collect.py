@@ -23,13 +23,13 @@ from envbuilder.bundle.format import (
 )
 from envbuilder.containers.engine import connection, images as engine_images
 from envbuilder.containers.oci import archive, reference
-from envbuilder.containers.oci.layout import INDEX, Descriptor, Index, encode
+from envbuilder.containers.oci.layout import INDEX, Descriptor, Index, Layout, encode
 from envbuilder.containers.registry import base_images
 from envbuilder.core import settings as core_settings, types
 from envbuilder.core.decoding import place
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.files import read_text
-from envbuilder.core.settings import LOCKS, PROJECT_FILE, require_writable
+from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, require_writable
 from envbuilder.core.text import is_public
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.console import Progress
-    from envbuilder.core.settings import Settings
     from envbuilder.project.catalog import ProjectProfiles
 
 PROJECT = "project"

@@ -19,15 +19,13 @@ from msgspec import Struct
 from envbuilder.build import payload
 from envbuilder.core import pip, process, resources, types, uv_program
 from envbuilder.core.errors import BuildError
-from envbuilder.core.settings import require_writable
+from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.fetch import fetch, uv_variables
 from envbuilder.packages.python import indexes
-from envbuilder.profiles.lock import Target
+from envbuilder.profiles.lock import File, Target
 
 if TYPE_CHECKING:
     from envbuilder.core.console import Progress
-    from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import File
 
 PACKAGE, DISTRIBUTION = "envbuilder", "envbuilder-ml"
 _SHARED = "share"

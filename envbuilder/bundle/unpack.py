@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.bundle.collect import PROJECT, blobs
-from envbuilder.bundle.format import LARGEST_TEXT, SIGNED_TYPE, TEXTS, Manifest, Reader, opened
+from envbuilder.bundle.format import (
+    LARGEST_TEXT,
+    SIGNED_TYPE,
+    TEXTS,
+    Manifest,
+    Member,
+    Reader,
+    opened,
+)
 from envbuilder.containers.engine import connection, images as engine_images
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layout import JSON_LIMIT, Descriptor, Index, Layout, decode, place
@@ -20,7 +28,7 @@ from envbuilder.containers.registry import base_images
 from envbuilder.core import files, resources, settings as core_settings, types
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.files import read_text
-from envbuilder.core.settings import LOCKS, PROJECT_FILE, require_writable
+from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, require_writable
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.store import Room, Store, require_rooms
@@ -34,10 +42,8 @@ from envbuilder.signatures.statement import Signed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from envbuilder.bundle.format import Member
     from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.console import Progress
-    from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Lock
 
 _LINES = 40

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 from msgspec.structs import replace
@@ -16,10 +17,6 @@ from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import indented_proof
 from envbuilder.locks.entries import of_project
 from envbuilder.project import edit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 @click.command("add", short_help="Add packages to the project, and lock it.")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
@@ -17,10 +17,6 @@ from envbuilder.core.project_file import DEFAULT, Definition
 from envbuilder.profiles import profile as profile_files
 from envbuilder.project import edit, environments
 from envbuilder.project.catalog import ProjectProfiles
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _NOTHING = (
     "No file that is read lists what the project requires, so the environment holds the framework"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
@@ -15,9 +15,6 @@ from envbuilder.commands.options import (
     payload_options,
 )
 from envbuilder.core import console, text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command("tune", short_help="Time settings, and report which make training faster here.")

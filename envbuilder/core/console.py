@@ -11,7 +11,8 @@ import errno
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TextIO
 
 from envbuilder.core.errors import BuildError
 from envbuilder.core.text import (
@@ -23,10 +24,6 @@ from envbuilder.core.text import (
     redacted,
     wrapped,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TextIO
 
 WIDTH = 80
 """Columns if the output is not a terminal, so that a file looks the same wherever it is written."""

@@ -17,12 +17,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 from threading import Lock
 from types import MappingProxyType, UnionType
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -41,11 +41,7 @@ from envbuilder.core import yaml_files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import SHOWN, escaped, shown
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    Hints = Mapping[type[msgspec.Struct], Mapping[str, str]]
-
+Hints = Mapping[type[msgspec.Struct], Mapping[str, str]]
 _T = TypeVar("_T")
 _describing = Lock()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}

@@ -16,20 +16,16 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, TypeVar
+from typing import IO, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.text import binary_size
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from envbuilder.core.errors import EnvbuilderError
 
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _START = 10

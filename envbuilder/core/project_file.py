@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from envbuilder.core import types
-from envbuilder.core.decoding import decode, dotted, place
+from envbuilder.core.decoding import Hints, decode, dotted, place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from envbuilder.core.decoding import Hints
 
 DEFAULT = "default"
 """The environment that the top-level keys describe."""

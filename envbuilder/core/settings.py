@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields, replace
 
 from envbuilder.core import console, files, ownership, project_file, types
-from envbuilder.core.decoding import decode, dotted, parse_yaml, place
+from envbuilder.core.decoding import Hints, decode, dotted, parse_yaml, place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from envbuilder.core.decoding import Hints
 
 PROJECT_FILE = "envbuilder.yaml"
 LOCKS = "envbuilder.lock"

@@ -18,7 +18,9 @@ import contextlib
 import math
 import os
 import re
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -30,10 +32,6 @@ from envbuilder.fleet import judge
 from envbuilder.fleet.model import LONGEST_REASON, Entry, Group, JobId, NodeName, Summary
 from envbuilder.fleet.planning import SAFE_FOLDER, Plan
 from envbuilder.fleet.slurm import SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 PLAN, JOBS, SUMMARY = "fleet.json", "jobs.jsonl", "summary.json"
 _LARGEST = 64 << 20

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, ownership, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet.model import Entry, Node, NodeName, Promise
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
 
 FILE = "fleet.yaml"
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -18,11 +20,6 @@ from envbuilder.core import decoding, process
 from envbuilder.core.errors import ToolError
 from envbuilder.core.text import printable
 from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Outcome, Resource, natural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
 
 SUFFIX = ".sbatch"
 """Of a script's name."""

@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import model, probe
 from envbuilder.host.model import Gpu, Host
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GPU_VARIABLE = "ENVBUILDER_TARGET_GPU"
 _HINT = (

@@ -5,16 +5,14 @@ None, and a GPU's state `unknown`, mean that something could not be read, never 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Vendor = Literal["nvidia", "intel", "amd", "apple", "unknown"]
 State = Literal["usable", "present", "unknown"]

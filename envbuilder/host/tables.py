@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 from msgspec import Struct
 
 from envbuilder.core import resources
 from envbuilder.host.model import Support
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 MemoryKind = Literal["dedicated", "shared"]
 JETSON_TORCH = (

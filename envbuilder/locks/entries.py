@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, ownership, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.settings import LOCKS, PROJECT_FILE
+from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
 from envbuilder.profiles import library, lock as profile_lock, profile as profile_files
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import catalog, environments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from envbuilder.core.settings import Settings
 
 
 class Entry(Struct, frozen=True, kw_only=True):

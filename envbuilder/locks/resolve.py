@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from envbuilder.core import pip, process, types
-from envbuilder.core.settings import require_writable
+from envbuilder.core.settings import Settings, require_writable
 from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import (
+    Found,
+    Runner,
     UnresolvableError,
     Uv,
     index_variables,
@@ -28,15 +30,12 @@ from envbuilder.packages.python.uv import (
     write_index,
 )
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.lock import Target, inputs_digest, nothing
+from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing
 from envbuilder.profiles.requirements import applies, distribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from envbuilder.core.settings import Settings
-    from envbuilder.packages.python.uv import Found, Runner
-    from envbuilder.profiles.lock import File, Lock
     from envbuilder.profiles.profile import Profile
 
     Contents = Callable[[Sequence[Found], str], Mapping[str, Mapping[str, str]]]

@@ -14,14 +14,13 @@ import msgspec
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.debian import suite
-from envbuilder.profiles.lock import Lock, LockedBase, Target, inputs_digest
+from envbuilder.profiles.lock import File, Lock, LockedBase, Target, inputs_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from envbuilder.core import types
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import File
     from envbuilder.profiles.profile import Profile
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from envbuilder.core import http, parallel, types
 from envbuilder.core.text import escaped
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
-from envbuilder.packages.python.uv import UnresolvableError
+from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import applies
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import requests
 
     from envbuilder.core.http_transport import Session
-    from envbuilder.packages.python.uv import Found, Offer, Uv
     from envbuilder.profiles.lock import File
     from envbuilder.profiles.profile import Profile
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from envbuilder.core import parallel, pip, uv_program
+from envbuilder.core import parallel, pip, types, uv_program
 from envbuilder.core.errors import BuildError, ChangedFileError, ToolError, WrongHashError
 from envbuilder.core.files import file_sha256, full_or_broken
 from envbuilder.core.http import (
@@ -25,17 +25,15 @@ from envbuilder.core.http import (
     host_of,
     open_session,
 )
-from envbuilder.core.settings import require_writable
+from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store, download_room, require_rooms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.http_transport import Session
-    from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import File, Lock, Target
 
 

@@ -20,7 +20,7 @@ from envbuilder.core import archives, process, resources
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.files import Owned, file_sha256, full_or_broken
 from envbuilder.core.http import UnavailableError, download, host_of, open_session
-from envbuilder.core.settings import require_writable
+from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.python import indexes
 from envbuilder.payload.training import dataset
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envbuilder.core.console import Progress
-    from envbuilder.core.settings import Settings
 
 SHA256 = dataset.MNIST_SHA256
 """Name → sha256 of the four files, unpacked."""

@@ -27,11 +27,10 @@ from envbuilder.profiles.needs import (
     of_wheels,
     worst,
 )
-from envbuilder.profiles.profile import Requires, sm_of
+from envbuilder.profiles.profile import Profile, Requires, sm_of
 
 if TYPE_CHECKING:
     from envbuilder.core import types
-    from envbuilder.profiles.profile import Profile
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):

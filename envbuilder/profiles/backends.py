@@ -5,14 +5,12 @@ A new backend is a row here and a module in `build/backends/` with its `prepare`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 from msgspec import Struct
 
 from envbuilder.core import types
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Backend(Struct, frozen=True, kw_only=True):

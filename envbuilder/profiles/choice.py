@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -17,7 +17,6 @@ from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS, first_profile
 from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from envbuilder.core.settings import Settings

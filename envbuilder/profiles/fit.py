@@ -14,17 +14,15 @@ from msgspec.structs import replace
 
 from envbuilder.core import types
 from envbuilder.host import tables
-from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS
+from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS, Host
 from envbuilder.host.text import version
 from envbuilder.profiles import accelerators, backends
-from envbuilder.profiles.needs import LEVELS, Finding, hidden_gpus, worst
+from envbuilder.profiles.needs import LEVELS, Finding, Level, Needs, hidden_gpus, worst
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.host.model import Host
     from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.needs import Level, Needs
     from envbuilder.profiles.profile import Profile
 
 Verdict = Literal["fits", "warnings", "no"]

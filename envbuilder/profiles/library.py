@@ -13,14 +13,13 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import first
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.frameworks import DEFAULT, of_name
-from envbuilder.profiles.profile import load as load_profile, names
+from envbuilder.profiles.profile import Profile, load as load_profile, names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.core import types
     from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.profile import Profile
     from envbuilder.signatures.statement import Signed
 
 

@@ -8,16 +8,13 @@ What a profile states itself (`requires`) takes precedence: its torch may be a c
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import Struct
 
 from envbuilder.host.model import Gpu
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 Level = Literal["note", "warning", "no", "impossible"]
 LEVELS: tuple[Level, ...] = ("note", "warning", "no", "impossible")

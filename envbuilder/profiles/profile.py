@@ -8,23 +8,19 @@ only to be extended. Folders are searched in order, the shipped one last.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import resources, types
-from envbuilder.core.decoding import decode, parse_yaml
+from envbuilder.core.decoding import Hints, decode, parse_yaml
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text
 from envbuilder.core.text import SHOWN, shown
 from envbuilder.profiles import backends, frameworks, requirements
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from envbuilder.core.decoding import Hints
 
 _MAKERS = {
     "cuda": ("nvidia", "geforce", "rtx", "gtx", "tesla", r"cu\d+", "cuda.*"),

@@ -18,13 +18,13 @@ from envbuilder.core import types
 from envbuilder.core.decoding import dotted, place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text
-from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.settings import LOCKS, PROJECT_FILE
+from envbuilder.core.project_file import DEFAULT, Definition
+from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
 from envbuilder.core.text import shown
 from envbuilder.profiles import backends, frameworks, profile as profile_files
 from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.profiles.library import Library, OtherFrameworkError
-from envbuilder.profiles.profile import Python
+from envbuilder.profiles.profile import Profile, Python
 from envbuilder.profiles.requirements import applies, distribution
 from envbuilder.project import conda, environments
 from envbuilder.project.lines import Line, parse
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from envbuilder.core.project_file import Definition
-    from envbuilder.core.settings import Settings
-    from envbuilder.profiles.profile import Profile
     from envbuilder.project.environments import Contents
 
 

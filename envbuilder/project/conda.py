@@ -7,7 +7,9 @@ on PyPI, those of CUDA are left out, and so are the channels that hold nothing e
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -17,11 +19,6 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
 
 LONGEST = 500
 """Maximum length of a spec."""

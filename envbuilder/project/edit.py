@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -27,10 +29,6 @@ from envbuilder.profiles.requirements import distribution
 from envbuilder.project import environments
 from envbuilder.project.lines import parse, read_text
 from envbuilder.project.tables import Pyproject, pyproject
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
 _BY_HAND = "Edit the file by hand, then: envbuilder lock"
 

@@ -5,26 +5,21 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from envbuilder.core.decoding import place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementFile
-from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import escaped, shown
 from envbuilder.project.conda import read_environment_yml
 from envbuilder.project.foreign_locks import read_pylock, read_uv_lock
 from envbuilder.project.lines import Line, Listed, parse, read_requirements_txt
 from envbuilder.project.tables import read_pyproject
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 
 class Contents(Listed, frozen=True, kw_only=True):

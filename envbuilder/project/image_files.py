@@ -6,8 +6,8 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -15,9 +15,6 @@ from msgspec import Struct
 from envbuilder.core import files, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import binary_size, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
 
 MOST_FILES = 10_000
 MOST_BYTES = 1 << 30

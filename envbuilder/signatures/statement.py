@@ -19,6 +19,7 @@ from envbuilder.core.text import printable
 from envbuilder.signatures import envelope as envelopes
 from envbuilder.signatures.envelope import (
     ChangedPayloadError,
+    Envelope,
     OtherSubjectError,
     UnknownKeyError,
     UnsignedError,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.signatures.envelope import Envelope
     from envbuilder.signatures.keys import PrivateKey, PublicKey
 
 SUFFIX = ".intoto.jsonl"

@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
@@ -23,9 +24,6 @@ from envbuilder.core.text import amount, duration, printable, times
 from envbuilder.verify import figures
 from envbuilder.verify.advice import advise
 from envbuilder.verify.report import comparison, model
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def render(data: Mapping[str, Any]) -> str:

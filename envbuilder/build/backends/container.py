@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path, PurePath, PurePosixPath
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -30,7 +30,6 @@ from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import NoReturn
 
     from envbuilder.build.request import Build
     from envbuilder.profiles.lock import Target

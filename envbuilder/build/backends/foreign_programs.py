@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
 from envbuilder.core import resources
 from envbuilder.core.errors import RUN_FAILED, ToolError
 from envbuilder.core.resources import OWN
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?w?")
 _INSTALLER = re.compile(

@@ -13,9 +13,10 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -24,9 +25,6 @@ from envbuilder.core.errors import BuildError, VerifyError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.resources import OWN
 from envbuilder.core.text import first
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 MARKER = "envbuilder.json"
 """Build metadata in a prefix: that envbuilder made it, from what, and its digests at that time."""

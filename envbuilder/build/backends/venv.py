@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -53,7 +53,6 @@ from envbuilder.profiles.lock import File, Target, lock_digest, pythons, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import NoReturn
 
     from envbuilder.build.backends.integrity import Entry
     from envbuilder.core.process import Completed

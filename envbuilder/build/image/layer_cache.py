@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 from envbuilder.containers.oci.layer import Layer, compressor
 from envbuilder.containers.oci.layout import Descriptor, Layout, decode, encode
 from envbuilder.core import files
 from envbuilder.core.errors import EnvbuilderError, InvalidError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
 
 _T = TypeVar("_T")
 FORMAT = 4

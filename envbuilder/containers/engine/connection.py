@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 from envbuilder.containers.engine import docker_client
 from envbuilder.containers.engine.docker_client import configured, version_numbers
-from envbuilder.containers.engine.interface import short
+from envbuilder.containers.engine.interface import Engine, short
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
-
-if TYPE_CHECKING:
-    from envbuilder.containers.engine.interface import Engine
 
 __all__ = ["configured", "connect"]
 

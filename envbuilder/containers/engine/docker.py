@@ -16,12 +16,13 @@ from docker.utils import parse_repository_tag
 from requests import RequestException
 
 from envbuilder.containers.engine import cdi, docker_client
-from envbuilder.containers.engine.container import limits
-from envbuilder.containers.engine.docker_client import version_numbers
+from envbuilder.containers.engine.container import Container, Limits, limits
+from envbuilder.containers.engine.docker_client import Endpoint, version_numbers
 from envbuilder.containers.engine.interface import (
     VOLUME_LABEL,
     BuildCommand,
     Engine,
+    Image,
     StoredVolume,
     short,
 )
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
     from docker import DockerClient
 
-    from envbuilder.containers.engine.container import Container, Limits
-    from envbuilder.containers.engine.docker_client import Endpoint
-    from envbuilder.containers.engine.interface import Image
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core import types
 

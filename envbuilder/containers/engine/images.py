@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layout import INDEXES, MANIFESTS, Index, Layout, Manifest, decode
-from envbuilder.core import files
+from envbuilder.core import files, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from envbuilder.containers.engine.interface import Engine, Image
-    from envbuilder.core import types
 
 _loading = threading.Lock()
 """Of builds side by side, two that load at once would both send the layers that they share, and the

@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct
 
-from envbuilder.containers.engine.container import run_flags
-from envbuilder.core import process
-from envbuilder.core.errors import BuildError
+from envbuilder.containers.engine.container import Container, Limits, run_flags
+from envbuilder.core import process, types
+from envbuilder.core.errors import BuildError, ToolError, VerifyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from envbuilder.containers.engine.container import Container, Limits
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core import types
-    from envbuilder.core.errors import ToolError, VerifyError
 
 LABEL = "io.envbuilder."
 VOLUME_LABEL = f"{LABEL}volume"

@@ -9,33 +9,27 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from envbuilder.containers.engine import cdi
-from envbuilder.containers.engine.container import NO_LABELS, Limits, limits
+from envbuilder.containers.engine.container import NO_LABELS, Container, Limits, limits
 from envbuilder.containers.engine.docker_client import Endpoint
 from envbuilder.containers.engine.interface import (
     VOLUME_LABEL,
     BuildCommand,
     Engine,
+    Image,
     StoredVolume,
 )
 from envbuilder.containers.oci import archive
-from envbuilder.containers.oci.layout import INDEX, MARK, Index, Layout
+from envbuilder.containers.oci.layout import INDEX, MARK, Descriptor, Index, Layout
 from envbuilder.containers.oci.reference import qualified
-from envbuilder.core import process
+from envbuilder.core import process, types
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from envbuilder.containers.engine.container import Container
-    from envbuilder.containers.engine.interface import Image
-    from envbuilder.containers.oci.layout import Descriptor
-    from envbuilder.core import types
 
 OLDEST = (4, 8)
 """From its release notes: `--build-context` came with 4.2, `RUN --network` with 4.5 (Buildah 1.30),

@@ -14,9 +14,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from envbuilder.containers.oci.layer import Member, diff_id, gathered, tar
-from envbuilder.containers.oci.layout import JSON_LIMIT, MARK, Layout, encode, place
+from envbuilder.containers.oci.layout import JSON_LIMIT, MARK, Descriptor, Layout, encode, place
 from envbuilder.containers.oci.reference import qualified
-from envbuilder.core import files
+from envbuilder.core import files, types
 from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.files import file_sha256
@@ -24,9 +24,6 @@ from envbuilder.core.files import file_sha256
 if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Collection, Iterator
-
-    from envbuilder.containers.oci.layout import Descriptor
-    from envbuilder.core import types
 
     _Look = Callable[[IO[bytes], int], str]
     """Receives a blob and its size."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import Struct
@@ -19,7 +19,6 @@ from envbuilder.core.text import is_encodable
 if TYPE_CHECKING:
     import tarfile
     from collections.abc import Collection, Iterable
-    from pathlib import Path
 
     from envbuilder.containers.oci.layout import Layout, Manifest
     from envbuilder.core.archives import Tar

@@ -22,14 +22,13 @@ from envbuilder.containers.oci.layout import (
 from envbuilder.containers.registry import transfer
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.files import HEX, Owned, full_or_broken
-from envbuilder.core.settings import require_writable
+from envbuilder.core.settings import Settings, require_writable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core import types
     from envbuilder.core.console import Progress
-    from envbuilder.core.settings import Settings
 
 _NAME = rf"({HEX}(-\w+-\w+)?|debian-{HEX})"
 OWNED = Owned(

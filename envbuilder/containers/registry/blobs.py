@@ -22,7 +22,9 @@ from envbuilder.containers.registry.connection import (
     CREATED,
     NOT_FOUND,
     OK,
+    Answer,
     BrokenOffError,
+    Connection,
 )
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     import requests
 
     from envbuilder.containers.oci.layout import Descriptor, Layout
-    from envbuilder.containers.registry.connection import Answer, Connection
 
 _PART, _NO_SUCH_PART = 206, 416
 

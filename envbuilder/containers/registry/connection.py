@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
@@ -33,8 +33,6 @@ from envbuilder.core.http import open_session, reason
 from envbuilder.core.text import printable, public
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     import requests
 
 

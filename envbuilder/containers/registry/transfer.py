@@ -24,6 +24,7 @@ from envbuilder.containers.oci.layout import (
     MANIFEST,
     Descriptor,
     Index,
+    Layout,
     Manifest,
     decode,
     encode,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from envbuilder.containers.oci.layout import Layout
     from envbuilder.containers.oci.reference import Reference
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings

@@ -17,7 +17,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import is_public, public
 from envbuilder.host.model import X86_FLAGS
 from envbuilder.packages.conda import records
-from envbuilder.packages.conda.lock import SUBDIRS, again
+from envbuilder.packages.conda.lock import SUBDIRS, Lock, Package, Target, again
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import accelerators
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.conda.lock import Lock, Package, Target
     from envbuilder.profiles.lock import Lock as WheelLock
     from envbuilder.profiles.profile import Profile
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from envbuilder.core import decoding
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.text import clipped, with_proof
@@ -24,14 +24,12 @@ from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.profile import require_backend
+from envbuilder.profiles.profile import Profile, require_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from envbuilder.core import types
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.profile import Profile
 
 _SECONDS = 300
 """A solve that takes longer is abandoned; those of real environments take seconds."""

@@ -8,23 +8,20 @@ programs for zstd.
 from __future__ import annotations
 
 import io
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from envbuilder.core import archives
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.text import escaped, is_encodable, shown
 from envbuilder.profiles import lock
 
 if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
     from pathlib import Path
-    from typing import IO
 
-    from envbuilder.core.errors import EnvbuilderError
     from envbuilder.packages.store import Store
 
 _MAGIC = b"!<arch>\n"

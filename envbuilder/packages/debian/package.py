@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import clipped
 from envbuilder.profiles.lock import MAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _FIELD = re.compile(
     rb"^(Package|Version|Depends|Pre-Depends|Provides|Breaks|Essential|Priority|Filename|Size"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import open_session, read, reason, request
 from envbuilder.core.text import clipped
@@ -35,7 +35,6 @@ from envbuilder.profiles.lock import MAIN, SECURITY, File
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from envbuilder.core import types
     from envbuilder.core.settings import Settings
 
 

@@ -13,6 +13,7 @@ import json
 import re
 import sys
 import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,20 +22,16 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, pip, text, types, uv_program
+from envbuilder.core import decoding, pip, process, text, types, uv_program
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from packaging.tags import Tag
 
-    from envbuilder.core import process
-
-    Runner = Callable[..., process.Completed]
+Runner = Callable[..., process.Completed]
 
 
 class Offer(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,9 +30,6 @@ from envbuilder.verify.report.measurements import (
     Size,
     Threads,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _T = TypeVar("_T")
 SCHEMA = 2

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import secrets
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,6 @@ from tests.integration.conftest import TINY, locked, start
 from tests.support import dockerds
 from tests.support.buildx_proxy import Meeting, Proxy
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import secrets
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.containers.engine.interface import LABEL, Engine
 from tests.integration.conftest import TINY, Cli, locked
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

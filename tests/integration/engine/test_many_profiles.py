@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +20,6 @@ from tests.integration.conftest import locked, start
 from tests.support import make_wheels
 from tests.support.projects import lay_profile
 from tests.support.small_profiles import PROFILE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 COUNT = 3

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import missing
 from tests.integration.conftest import TINY, start
 from tests.support.projects import lay_profile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 TEXT = """\
 profiles: [tiny]

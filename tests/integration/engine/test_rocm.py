@@ -6,7 +6,8 @@ A wheel of that size is built by test_huge_wheel.py with `--soak`.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from envbuilder.packages.store import Store
 from tests.conftest import missing
 from tests.integration.conftest import start
 from tests.support import shipped_locks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROFILE = """\
 extends: rocm

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, strategies as st
@@ -15,10 +15,6 @@ from envbuilder.build.access import NOTHING, Access
 from envbuilder.containers.engine.container import Port, Volume
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 ENVIRON = {"HF_TOKEN": "secret", "EMPTY": ""}
 

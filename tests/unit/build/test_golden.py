@@ -5,7 +5,7 @@ After a wanted change: `make golden`, then read the diff.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +15,6 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.packages import fetch as origins
 from envbuilder.packages.conda import exports
 from envbuilder.profiles import lock as lockfile, profile as profiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDERS = (resources.profiles_dir(),)
 NAMES = profiles.names(FOLDERS)

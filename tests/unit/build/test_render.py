@@ -11,7 +11,8 @@ import json
 import re
 import shlex
 import tomllib
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -31,10 +32,6 @@ from envbuilder.packages.python.indexes import override
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
 from tests.support.tools import tools
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 CPU = profiles.load("cpu", (resources.profiles_dir(),))
 PYTHON = "3.11"

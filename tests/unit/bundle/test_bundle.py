@@ -14,7 +14,7 @@ from envbuilder.bundle import collect, format as form, self_wheel as own, unpack
 from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
-from envbuilder.core.settings import Configuration, Signatures
+from envbuilder.core.settings import Configuration, Settings, Signatures
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.store import Store
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.bundle.format import Manifest, Part
-    from envbuilder.core.settings import Settings
 
 # --- tools
 

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.bundle import collect, self_wheel
-from envbuilder.bundle.collect import Needed
-from envbuilder.core.settings import Configuration
+from envbuilder.bundle.collect import Needed, Selection
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.store import Store
@@ -22,9 +22,7 @@ from tests.support.bundles import QUIET, part, sha
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.bundle.collect import Selection
     from envbuilder.bundle.format import Part
-    from envbuilder.core.settings import Settings
 
 
 @pytest.fixture

@@ -8,22 +8,18 @@ import os
 import posixpath
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.bundle import format as form
-from envbuilder.bundle.format import Part
+from envbuilder.bundle.format import Manifest, Part
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.packages import store
 from tests.support.bundles import QUIET, WHEEL, Counting, made_of, part, read, sha
-
-if TYPE_CHECKING:
-    from envbuilder.bundle.format import Manifest
-
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789._+-", min_size=1, max_size=200)
 

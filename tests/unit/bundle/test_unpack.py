@@ -20,7 +20,7 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
-from envbuilder.core.settings import Configuration, Signatures, load as load_settings
+from envbuilder.core.settings import Configuration, Settings, Signatures, load as load_settings
 from envbuilder.packages import store
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.store import Store
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from envbuilder.bundle.format import Manifest, Part
     from envbuilder.core import types
-    from envbuilder.core.settings import Settings
 
 
 def test_the_result_says_what_was_unpacked(

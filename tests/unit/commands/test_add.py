@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from envbuilder.locks import resolve
 from envbuilder.profiles import lock as profile_lock
 from tests.support.command_line import run
 from tests.support.tools import tools
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROFILE = """\
 description: Small

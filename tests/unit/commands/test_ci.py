@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,9 +18,6 @@ from envbuilder.project import catalog
 from tests.support import command_line
 from tests.support.conda_locks import lock_of_python
 from tests.support.projects import FOLDERS, lay_locked, write_lock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

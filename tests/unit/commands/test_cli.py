@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -25,10 +26,6 @@ from envbuilder.core.errors import (
 from envbuilder.host import model as host, probe
 from envbuilder.verify import start
 from tests.support.command_line import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 HERE = host.Host(os="linux", machine="x86_64", platform="linux/amd64")
 

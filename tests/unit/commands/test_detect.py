@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,9 +17,6 @@ from envbuilder.profiles.library import Library
 from envbuilder.project import catalog
 from tests.support import host_trees
 from tests.support.broken_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REAL = probe.host
 SHIPPED = Library((resources.profiles_dir(),))

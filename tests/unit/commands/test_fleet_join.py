@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from envbuilder.profiles import choice
 from tests.support import command_line
 from tests.support.reports import report_line
 from tests.unit.verify.test_parallel import FAILED, HERE, device, scaled
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ACROSS = scaled(devices=[device(0, node="n0"), device(1, node="n1")], backend="gloo")
 PART = {"status": "passed", "reasons": [], "devices": [device(0)], "ranks": 0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,9 +13,6 @@ from envbuilder.packages import mnist
 from envbuilder.payload.report import UNREPEATED
 from tests.support import command_line
 from tests.support.kubernetes import DATA, log_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SETTINGS = """
 profiles:

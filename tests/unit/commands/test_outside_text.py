@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
@@ -20,10 +22,6 @@ from envbuilder.core import process
 from envbuilder.core.errors import ToolError
 from envbuilder.core.text import escaped_lines
 from tests.support import host_trees, reports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FORGED = "VERIFIED: forged"
 HOSTILE = {

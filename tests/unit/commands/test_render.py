@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from envbuilder.commands.render import _copied
 from envbuilder.core.errors import InvalidError
 from tests.support import project_layers
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_projects_files_are_copied_anew(tmp_path: Path) -> None:

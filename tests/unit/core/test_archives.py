@@ -11,7 +11,9 @@ import posixpath
 import tarfile
 import tracemalloc
 import zipfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -27,10 +29,6 @@ from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles.lock import File
 from tests.support import debs
 from tests.unit.build.image.test_system import found
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 PACKERS = [bytes, gzip.compress, bz2.compress, lzma.compress, zstandard.compress]
 TEXT = b"some text\n" * 1000

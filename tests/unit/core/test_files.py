@@ -7,17 +7,14 @@ import errno
 import os
 import shutil
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import cached
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 def names_in(folder: Path) -> set[str]:

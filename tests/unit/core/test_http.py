@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import socket
+from collections.abc import Callable, Iterator
 from http.client import BadStatusLine
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import requests
@@ -20,9 +20,6 @@ from envbuilder.core.http_transport import Limits, Session
 from envbuilder.core.pip import Sources
 from envbuilder.core.text import public
 from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SECRET = "https://me:token@index.example/simple/a/?key=token"
 

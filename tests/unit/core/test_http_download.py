@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from envbuilder.core import http
 from envbuilder.core.http import OtherSizeError, UnavailableError, open_session
 from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 CONTENT = bytes(range(250)) * 400  # 100,000 bytes: more than is read at once
 

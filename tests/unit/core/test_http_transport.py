@@ -6,8 +6,9 @@ import socket
 import ssl
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import requests
@@ -18,9 +19,6 @@ from envbuilder.core.errors import LimitError
 from envbuilder.core.http import reason
 from envbuilder.core.http_transport import Limits, Meter, Session
 from tests.support.faulty_server import FaultyServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, strategies as st
@@ -16,9 +16,6 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.ownership import Trust
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import entries
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ME, MALLORY = 1000, 1001
 FOLDER, FILE, LINK = stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK

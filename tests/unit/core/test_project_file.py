@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from envbuilder import cli
 from envbuilder.core import decoding, project_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Mistake(NamedTuple):

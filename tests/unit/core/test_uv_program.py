@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.core import process, uv_program
 from envbuilder.core.errors import ToolError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LET_IN = {
     "UV_DEFAULT_INDEX": "https://me:x@index.example/simple",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,9 +16,6 @@ from envbuilder.core.decoding import parse_yaml
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text
 from envbuilder.profiles import profile as profiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Nine levels of ten: 442 bytes that stand for a thousand million elements.
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -29,9 +30,6 @@ from tests.support.broken_hosts import (
     with_gpu,
 )
 from tests.support.host_trees import PROFILES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # What there is to say about each finding and obstacle.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from envbuilder.fleet import folder as folders, judge
 from envbuilder.fleet.model import Group
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary, unreported
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

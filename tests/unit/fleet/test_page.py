@@ -6,7 +6,8 @@ import base64
 import hashlib
 import itertools
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -20,9 +21,6 @@ from tests.support.colours import BLINDNESS, contrast, difference, scheme
 from tests.support.fleet_runs import earlier, entry, summary, unreported
 from tests.support.pages import POLICY, Seen
 from tests.unit.verify.test_page import HOSTILE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def mixed() -> Summary:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,9 +15,6 @@ from envbuilder.host.model import Host
 from envbuilder.profiles.choice import choose_best
 from tests.support import host_trees
 from tests.support.host_trees import PROFILES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAIN = Host(os="linux", machine="x86_64", platform="linux/amd64", libc="glibc 2.36")
 

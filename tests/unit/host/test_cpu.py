@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,10 +11,6 @@ from hypothesis import given, strategies as st
 from envbuilder.host import cpu, model as host, probe
 from envbuilder.host.snapshot import Reader, Snapshot
 from envbuilder.payload.machine import threads
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 CPUS = "sys/devices/system/cpu"
 MIB = 1 << 20

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,10 +15,6 @@ from envbuilder.core import process, uv_program
 from envbuilder.core.errors import ToolError
 from envbuilder.host import interpreters as pythons
 from envbuilder.host.interpreters import _FILE, OWNED, Answer, Answers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 
 def answer(executable: Path, version: str, **changes: Any) -> str:

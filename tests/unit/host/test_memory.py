@@ -7,7 +7,9 @@ address beside each.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -15,10 +17,6 @@ from hypothesis import given, strategies as st
 from envbuilder.host import memory, model as host, probe
 from envbuilder.host.memory import Slot
 from envbuilder.host.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 TABLE = "sys/firmware/dmi/tables/DMI"
 ARRAY = 0x1000

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,9 +13,6 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.host import model as host, probe, snapshot, system, tables, text
 from envbuilder.host.model import Host
 from tests.support import host_trees
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PCI = "sys/bus/pci/devices"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -14,9 +15,6 @@ from envbuilder.host import memory, probe, record, system
 from envbuilder.host.record import Scrubber
 from envbuilder.host.snapshot import Snapshot
 from tests.support import host_trees
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 IDENTITY = "01234567-89ab-cdef-0123-456789abcdef"
 DMI = "sys/firmware/dmi/tables/DMI"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.host import model as host, probe, system
 from envbuilder.host.snapshot import Reader, Snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 HEX = "0123456789abcdef" * 4
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -13,10 +14,6 @@ from envbuilder.locks import compare, target_wheels
 from envbuilder.packages.python.uv import Found, Uv
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.lock import File, Target
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 CPU = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
 

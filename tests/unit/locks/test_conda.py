@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.locks import conda
 from envbuilder.packages.conda import lock as conda_lock, solve
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 WITH_CONDA = "requirements_from: [environment.yml]\nprofiles: [cpu, xpu-ipex]\n"
 YML = "dependencies: [python=3.11, tiny-lib, numpy=2.1]\n"

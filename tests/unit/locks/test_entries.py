@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -14,9 +14,6 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.locks.entries import Entry, of_project, unused_locks
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import Profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def entries(folder: Path, text: str, name: str | None = None) -> list[Entry]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,18 +19,11 @@ from envbuilder.locks import resolve
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python import upstream, uv as uv_compile
-from envbuilder.packages.python.uv import Offer
+from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import File
-from envbuilder.profiles.profile import Python, Tools, load as load_profile
+from envbuilder.profiles.lock import File, Lock
+from envbuilder.profiles.profile import Profile, Python, Tools, load as load_profile
 from tests.support.tools import tools
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from envbuilder.packages.python.uv import Found
-    from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.profile import Profile
 
 CPU = load_profile("cpu", (resources.profiles_dir(),))
 TORCH = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"

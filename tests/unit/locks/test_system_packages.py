@@ -15,14 +15,12 @@ from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.package import Package
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import Lock, LockedBase, Target
-from envbuilder.profiles.profile import Base, DebianBase, load as load_profile
+from envbuilder.profiles.lock import File, Lock, LockedBase, Target
+from envbuilder.profiles.profile import Base, DebianBase, Profile, load as load_profile
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import File
-    from envbuilder.profiles.profile import Profile
 
 CPU = load_profile("cpu", (resources.profiles_dir(),))
 

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import requests
 from hypothesis import given, strategies as st
 from urllib3 import HTTPResponse
 
-from envbuilder.core import http, resources
+from envbuilder.core import http, resources, types
 from envbuilder.locks import target_wheels
 from envbuilder.packages.python.uv import Found, UnresolvableError, Uv
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import File
 from tests.support.http_server import serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from envbuilder.core import types
-
 
 TENSORFLOW_CPU = profiles.load("tensorflow-cpu", (resources.profiles_dir(),))
 

@@ -10,8 +10,9 @@ import stat
 import tarfile
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,14 +22,9 @@ from envbuilder.core import archives, files, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.http import UnavailableError
-from envbuilder.core.settings import Configuration
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages import mnist
 from envbuilder.payload.training import dataset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from envbuilder.core.settings import Settings
 
 RAW = {name: f"the bytes of {name}".encode() * 9 for name in dataset.MNIST_SHA256}
 PACKED = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in RAW.items()}

@@ -1,27 +1,21 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from envbuilder.core import resources
+from envbuilder.core import resources, types
 from envbuilder.core.errors import HostError
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles.choice import Choice, choose_best, require_host
 from envbuilder.profiles.fit import judge
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.profile import Requires
+from envbuilder.profiles.profile import Profile, Requires
 from tests.support import host_trees
 from tests.support.host_trees import PROFILES, profile
 from tests.support.tools import lock_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from envbuilder.core import types
-    from envbuilder.profiles.profile import Profile
 
 LINUX = Host(os="linux", machine="x86_64", platform="linux/amd64", cpu=Cpu(flags=("avx2",)))
 ADA = Gpu(

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.core import resources
+from envbuilder.core import resources, types
 from envbuilder.payload.frameworks import title
 from envbuilder.profiles import frameworks, requirements
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:
-    from envbuilder.core import types
     from envbuilder.profiles.profile import Profile
 
 

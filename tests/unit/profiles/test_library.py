@@ -15,7 +15,7 @@ from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import library, lock as profile_lock
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.profile import load as load_profile
+from envbuilder.profiles.profile import Profile, load as load_profile
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.envelope import OtherSubjectError, UnknownKeyError, UnsignedError
 from tests.support import signing
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.profiles.lock import File, Lock
-    from envbuilder.profiles.profile import Profile
 
 SHIPPED = resources.profiles_dir()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,9 +20,6 @@ from envbuilder.profiles.lock import File, Lock, LockedBase, Target
 from envbuilder.profiles.profile import DebianBase, load as load_profile
 from tests.support import absence
 from tests.support.tools import tools
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HASH = "0" * 64
 CPU = load_profile("cpu", (resources.profiles_dir(),))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from envbuilder.core import resources
+from envbuilder.core import resources, types
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles import accelerators, needs
 from envbuilder.profiles.choice import choose_best
@@ -20,7 +20,6 @@ from tests.support.host_trees import profile
 from tests.support.tools import lock_of, wheel
 
 if TYPE_CHECKING:
-    from envbuilder.core import types
     from envbuilder.profiles.lock import File
 
 LIBRARY = Library((resources.profiles_dir(),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,10 +15,6 @@ from envbuilder.project.environments import read
 from envbuilder.project.lines import Line, Listed
 from tests.support.edited_text import edited
 from tests.support.requirement_projects import outcome, places, refusal, texts, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # As PyTorch's site had it for years, with what projects add.
 PYTORCH = """\

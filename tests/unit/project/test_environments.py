@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -14,10 +14,6 @@ from envbuilder.project import environments
 from envbuilder.project.environments import is_supported, read
 from envbuilder.project.lines import Line
 from tests.support.requirement_projects import refusal, texts, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 TEXT = """\
 python: "3.12"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from envbuilder.project import image_files
 from envbuilder.project.image_files import Contents, ImageFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"
 

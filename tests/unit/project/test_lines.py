@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,10 +12,6 @@ from envbuilder.project.environments import read
 from envbuilder.project.lines import Listed
 from tests.support.edited_text import edited
 from tests.support.requirement_projects import DATA, outcome, places, refusal, texts, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 LEROBOT = """\
 # Training

@@ -13,10 +13,9 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.signatures import envelope as envelopes
-from envbuilder.signatures.envelope import ChangedPayloadError, UnknownKeyError
+from envbuilder.signatures.envelope import ChangedPayloadError, Envelope, UnknownKeyError
 
 if TYPE_CHECKING:
-    from envbuilder.signatures.envelope import Envelope
     from envbuilder.signatures.keys import PrivateKey
 
 KIND = "application/vnd.in-toto+json"

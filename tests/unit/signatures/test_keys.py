@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization as forms
@@ -13,9 +14,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa, x25519
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.signatures import keys
 from tests.support import signing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def read(path: Path, passphrase: bytes = b"", notes: list[str] | None = None) -> keys.PrivateKey:

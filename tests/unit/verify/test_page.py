@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -18,9 +19,6 @@ from envbuilder.verify.page import templates
 from envbuilder.verify.report import model
 from tests.support.colours import contrast, scheme
 from tests.support.pages import POLICY, Seen, changed, checked, epoch, failing, whole
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_whole_report_shows_everything() -> None:

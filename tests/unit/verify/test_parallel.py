@@ -6,7 +6,8 @@ import io
 import json
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import rich.console
@@ -22,9 +23,6 @@ from envbuilder.verify.report import history, model
 from tests.support import command_line
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import measured, removals, whole
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HERE = Host(
     os="linux",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -17,9 +18,6 @@ from envbuilder.core.errors import VerifyError
 from envbuilder.payload.training import model, train
 from envbuilder.verify import step
 from tests.support.recorded_training import Faults, Numpy, digits, train_and_record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EPOCHS, IMAGES = 2, 4
 NUMBERS = (0, 1)

@@ -7,7 +7,8 @@ import json
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -18,10 +19,6 @@ from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, VerifyError
 from envbuilder.core.process import Completed
 from tests.support.sabotages import PLANTED, Planted, plant
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 HELLO = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 

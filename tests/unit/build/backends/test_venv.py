@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.build.backends import venv
 from envbuilder.core.settings import Settings, load as load_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import hashlib
 import io
 import tarfile
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -17,10 +18,6 @@ from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Layer, Member
 from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.core import files, parallel
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 INPUTS = {"packages": ["torch"], "python": "3.11"}
 

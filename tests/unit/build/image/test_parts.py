@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,9 +10,6 @@ from hypothesis import given, strategies as st
 from envbuilder.build.image import parts as module
 from envbuilder.build.image.parts import CUT, LARGE, cut, parts
 from envbuilder.profiles.lock import File
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def wheel(name: str, number: int = 0) -> File:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,9 +11,6 @@ from hypothesis import given, strategies as st
 
 from envbuilder.build.image import records
 from envbuilder.core.errors import BuildError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ONE, TWO = f"sha256:{1:064}", f"sha256:{2:064}"
 RECORD = records.ImageRecord(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from envbuilder.core.errors import BuildError
 from envbuilder.profiles.lock import File
 from tests.support import debs
 from tests.support.images import BASE, STATUS, image
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SAME = {"Multi-Arch": "same", "Description": "a library\n more of it"}
 DATA = {"lib/x.so.1": b"elf", "usr/share/doc/x/copyright": b"c"}

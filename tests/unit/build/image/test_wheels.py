@@ -6,9 +6,9 @@ import io
 import struct
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,9 +18,6 @@ from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import wheel_conflicts
 from tests.support.images import record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NAME = "a-1.0-py3-none-any.whl"
 INFO = "a-1.0.dist-info"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.host import interpreters, model as host, probe
 from envbuilder.packages import fetch
 from tests.support.pipeline import PLAIN, PYTHON, Said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture

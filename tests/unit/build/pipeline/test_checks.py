@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,10 +24,6 @@ from envbuilder.signatures import statement as statements
 from envbuilder.signatures.envelope import UnsignedError
 from tests.support import signing
 from tests.support.pipeline import FITS, PLAIN, Said, add, fails, go
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 NO_GPU = "extends: cuda\n"
 COMPILER = "extends: cpu\nsystem_packages: [g++, libtcmalloc-minimal4]\n"

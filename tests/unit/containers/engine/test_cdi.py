@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from envbuilder.containers.engine import cdi
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 JSON = """{"cdiVersion":"0.6.0","kind":"amd.com/gpu","devices":[
  {"name":"0","containerEdits":{"deviceNodes":[{"path":"/dev/kfd"}]}},{"name":"all"}],

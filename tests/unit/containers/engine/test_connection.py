@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import msgspec
@@ -16,10 +18,6 @@ from envbuilder.containers.engine import connection, docker_client
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core.errors import ToolError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def podman_info(version: str, *, rootless: bool = False) -> str:

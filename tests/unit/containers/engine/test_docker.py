@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import posixpath
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -23,9 +24,6 @@ from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from tests.support import debs
 from tests.unit.containers.engine.conftest import started
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 XPU = Devices(nodes=("/dev/dri",), groups=(992,), volumes=("/dev/dri/by-path",), shm_size="1g")
 LIMIT = 1 << 20

@@ -7,9 +7,10 @@ import os
 import tarfile
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,14 +34,9 @@ from envbuilder.containers.oci.layout import (
     decode,
     encode,
 )
-from envbuilder.core import process
+from envbuilder.core import process, types
 from envbuilder.core.errors import BuildError
 from tests.support.images import BASE, image
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from envbuilder.core import types
 
 
 class Docker:

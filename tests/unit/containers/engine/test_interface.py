@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from envbuilder.containers.engine.container import Container, Limits
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.docker_client import Endpoint
-from envbuilder.containers.engine.interface import short
+from envbuilder.containers.engine.interface import Engine, short
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from tests.support.engines import FakeEngine
 from tests.unit.containers.engine.conftest import started
-
-if TYPE_CHECKING:
-    from envbuilder.containers.engine.interface import Engine
 
 
 def test_a_tag_is_forgotten_if_the_engine_has_it() -> None:

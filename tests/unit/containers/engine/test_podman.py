@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +15,6 @@ from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVo
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core.errors import BuildError, ToolError
 from tests.unit.containers.engine.conftest import started
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PODMAN = PodmanEngine(["podman"], rootless=False)
 ROOTLESS = PodmanEngine(["podman"], rootless=True)

@@ -7,7 +7,8 @@ import io
 import os
 import tarfile
 import tempfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
@@ -17,15 +18,9 @@ from filelock import FileLock, Timeout
 from envbuilder.commands import build
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layer import Member
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import Index, Layout
 from envbuilder.core.errors import EnvbuilderError, InvalidError, WrongHashError
 from tests.support.images import image
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from envbuilder.containers.oci.layout import Index
 
 LIMIT = 5000
 LARGE = os.urandom(2 * LIMIT)

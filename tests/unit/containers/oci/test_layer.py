@@ -7,7 +7,8 @@ import hashlib
 import io
 import os
 import tarfile
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -18,10 +19,6 @@ from envbuilder.containers.oci.layer import Member
 from envbuilder.core import archives
 from envbuilder.core.errors import BuildError, InvalidError
 from tests.support import debs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 EPOCH = 1_700_000_000
 

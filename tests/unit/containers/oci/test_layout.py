@@ -8,7 +8,7 @@ import os
 import shutil
 import tarfile
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -29,9 +29,6 @@ from envbuilder.containers.oci.layout import (
 )
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
 from tests.support.images import add, image
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_an_image_is_found_by_its_platform(tmp_path: Path) -> None:

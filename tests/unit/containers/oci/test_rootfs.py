@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +10,6 @@ from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
 from tests.support.images import BASE, PYTHON, image
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PATH = "/usr/local/bin:/usr/bin"
 

@@ -12,7 +12,7 @@ import requests
 from hypothesis import given, strategies as st
 
 from envbuilder.containers.oci import reference
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.containers.registry import auth, transfer as registry
 from envbuilder.containers.registry.auth import Challenge, Credential, DeniedError, Login
 from envbuilder.containers.registry.connection import Connection
@@ -33,7 +33,6 @@ from tests.support.scripted_session import Scripted, answer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.containers.oci.layout import Descriptor
     from envbuilder.core.settings import Settings
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.containers.registry import base_images as bases, transfer as registry
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.containers.oci import reference
-    from envbuilder.containers.oci.layout import Descriptor
     from envbuilder.containers.registry.connection import Connection
     from envbuilder.core.settings import Settings
     from tests.support.registry_fixture import FakeRegistry

@@ -23,7 +23,7 @@ from envbuilder.containers.registry import blobs, transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import http
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
-from envbuilder.core.settings import Configuration
+from envbuilder.core.settings import Configuration, Settings
 from tests.support import image_layouts as images
 from tests.support.registry_requests import (
     BIG,
@@ -39,7 +39,6 @@ from tests.support.registry_requests import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.core.settings import Settings
     from tests.support.registry_fixture import FakeRegistry
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import copy
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,9 +19,6 @@ from envbuilder.payload import arguments
 from envbuilder.profiles import profile as profiles
 from tests.support.kubernetes import RUN
 from tests.support.manifests import FULL, LEAST, LONG, problems
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def files(settings: Any, subset: dict[str, bytes], *, ddp: bool = False) -> dict[str, bytes]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,10 +19,6 @@ from envbuilder.payload.training.dataset import load
 from envbuilder.profiles import profile as profiles
 from envbuilder.verify.run import SUBSET
 from tests.support.kubernetes import DATA, RUN, group_log, job_name, log_of, pod_name
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 POD = "envbuilder-4f1a2b-ddp0-cpu-0-x7k2p"
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -10,9 +11,6 @@ from envbuilder.host import model as host, probe, snapshot, system
 from envbuilder.host.gpus import apple, intel, pci
 from envbuilder.host.model import Gpu, Link
 from tests.support import host_trees
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PCI = "sys/bus/pci/devices"
 GIB = 2**30

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -15,10 +16,6 @@ from envbuilder.host import probe, snapshot, tables
 from envbuilder.host.gpus import nvidia, nvml
 from envbuilder.host.model import Gpu, Link, Peer
 from tests.support import host_trees
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 PCI = "sys/bus/pci/devices"
 FOUR = ["0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:04:00.0"]

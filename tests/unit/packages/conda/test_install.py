@@ -9,7 +9,8 @@ import json
 import os
 import tarfile
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -23,8 +24,6 @@ from tests.support import conda_channel as conda, conda_packages as packages
 rattler = pytest.importorskip("rattler")
 zstandard = pytest.importorskip("zstandard")
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PREFIX = "/final/prefix"
 

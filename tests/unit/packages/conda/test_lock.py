@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,9 +19,6 @@ from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import File
 from envbuilder.signatures.envelope import UnsignedError
 from tests.support import signing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CPU = profiles.load("cpu", (resources.profiles_dir(),))
 

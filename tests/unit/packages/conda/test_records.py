@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +15,6 @@ from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import Package
 from envbuilder.packages.conda.records import Installed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 pytest.importorskip("rattler")
 

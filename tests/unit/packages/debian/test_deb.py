@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -11,9 +11,6 @@ import zstandard
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.debian import deb
 from tests.support import debs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def read(path: Path) -> tuple[dict[str, bytes], list[str]]:

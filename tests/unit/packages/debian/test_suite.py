@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import lzma
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from debian.deb822 import PkgRelation
@@ -13,15 +13,10 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.settings import Configuration
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.debian import package, suite as debian
 from envbuilder.packages.debian.package import Atom, Package, closure, relations
 from envbuilder.profiles.lock import File
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from envbuilder.core.settings import Settings
 
 HASH = "c" * 64
 DATE = "Sat, 11 Jul 2026 10:16:37 UTC"

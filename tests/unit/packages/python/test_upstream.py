@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import requests
@@ -19,10 +19,6 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python import indexes, upstream
 from envbuilder.packages.python.uv import Offer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 FILE = "torch-9.0+x-cp311-cp311-linux_x86_64.whl"
 URL = "https://index.invalid/whl/x/torch/"

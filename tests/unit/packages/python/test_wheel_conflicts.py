@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from envbuilder.core import http
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages.python import upstream, wheel_conflicts
-from envbuilder.packages.python.uv import Found
+from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.packages.python.wheel_conflicts import clash, contents, require_compatible
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.python.uv import Offer
 
 
 SITE = "lib/python3.11/site-packages"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.verify.report import history
 from tests.support import command_line
 from tests.support.reports import epoch, loaded, written
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FAST = {"training__epochs": [epoch(20.0)]}
 SLOW = {"training__epochs": [epoch(40.0)]}

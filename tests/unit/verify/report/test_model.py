@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -21,10 +23,6 @@ from envbuilder.verify import blind_test
 from envbuilder.verify.report import consistency, model
 from envbuilder.verify.report.measurements import Determinism
 from envbuilder.verify.run import Events, run_payload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def passing() -> dict[str, Any]:
