@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layer import Member
     from envbuilder.core.settings import Settings
 
-REASON = "project"
-"""The words for the layer in an image's history."""
 NEWEST = "project"
 """Tag of the newest image with a project's files: `latest` is the environment alone."""
 CONTEXT = "project"
@@ -44,11 +42,6 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
     ports: tuple[int, ...] = ()
     python_path: tuple[str, ...] = ()
     """Folders of the project that Python imports from."""
-
-    @property
-    def bytes(self) -> int:
-        """The size of the files."""
-        return sum(file.size for file in self.files)
 
     @property
     def facts(self) -> dict[str, Any]:

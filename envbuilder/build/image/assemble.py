@@ -27,7 +27,7 @@ from envbuilder.build.image.contents import (
     write_image,
 )
 from envbuilder.build.image.layer_cache import LayerCache, MadeLayers
-from envbuilder.build.image.parts import CUT, PAYLOAD, SPREAD, Part, cut, environment, parts
+from envbuilder.build.image.parts import CUT, SPREAD, Part, cut, parts
 from envbuilder.build.image.wheels import Packed, Python, Stage, Wheel
 from envbuilder.build.payload import payload_pyz, payload_sha256
 from envbuilder.build.plan import Assemble, Step, UnpackTool
@@ -199,7 +199,7 @@ class Assembly:
         if scaffold is None:
             self._staged()
             scaffold = self._make(inputs, [*self._scaffold, *_users(contents)], on_base=True)
-        return Added(layer=scaffold, reason=environment(self._python.version))
+        return Added(layer=scaffold, reason=f"environment for Python {self._python.version}")
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
         """Return the layer of system packages, if any, and the root filesystem to build on."""
@@ -218,7 +218,7 @@ class Assembly:
         inputs = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
         member = Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
         result = self._ensure(inputs, [member])
-        return Added(layer=result, reason=PAYLOAD)
+        return Added(layer=result, reason="payload")
 
     def _project(self) -> list[Added]:
         """Return the layer of the project's own files, if any: it changes most often."""
@@ -227,7 +227,7 @@ class Assembly:
             return []
         inputs = {"kind": "project", "files": project.digest, "epoch": self._step.epoch}
         result = self._ensure(inputs, project_layer.members(project))
-        return [Added(layer=result, reason=project_layer.REASON)]
+        return [Added(layer=result, reason="project")]
 
     def _ensure(self, inputs: Mapping[str, Any], members: Iterable[Member]) -> Layer:
         """Return a layer from the cache, or make it of the members, which are listed only then."""

@@ -29,10 +29,6 @@ SPREAD = 32
 an image has at most `MOST_LAYERS`."""
 
 
-PAYLOAD = "payload"
-"""The words for the layer of the payload."""
-
-
 class Part(Struct, frozen=True, kw_only=True):
     """The content of one layer."""
 
@@ -78,11 +74,6 @@ def parts(
 def packages(debs: Sequence[File]) -> str:
     """Return the words for the layer of these system packages."""
     return ", ".join(f"{deb.name} {deb.version}" for deb in debs)
-
-
-def environment(python: str) -> str:
-    """Return the words for the layer of the venv scaffold, bound to a Python."""
-    return f"environment for Python {python}"
 
 
 def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:

@@ -87,3 +87,12 @@ def alone(engine_of_podman: podman.PodmanEngine, tmp_path: Path) -> dict[str, st
             if not program.name.startswith("docker") and not (folder / program.name).is_symlink():
                 (folder / program.name).symlink_to(program)
     return {"PATH": str(folder), "DOCKER_HOST": "", "DOCKER_CONTEXT": ""}
+
+
+@pytest.fixture(params=["docker", "podman"])
+def each_engine(request: pytest.FixtureRequest) -> tuple[str, str, dict[str, str]]:
+    """A client, the base image in its engine, and the variables with which that is used."""
+    if request.param == "podman":
+        return "podman", PODMAN_BASE, request.getfixturevalue("alone")
+    request.getfixturevalue("docker_client")
+    return "docker", request.getfixturevalue("base_image"), {}

@@ -18,7 +18,7 @@ import pytest
 
 from envbuilder.build.backends import container
 from tests.integration.conftest import start
-from tests.integration.engine.conftest import OTHER_USER, PODMAN_BASE
+from tests.integration.engine.conftest import OTHER_USER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,17 +60,15 @@ class Bench:
         subprocess.run(command, capture_output=True, check=False)
 
 
-@pytest.fixture(params=["docker", "podman"])
+@pytest.fixture
 def bench(
-    request: pytest.FixtureRequest, session_environment: dict[str, str], tiny: Path, tmp_path: Path
+    each_engine: tuple[str, str, dict[str, str]],
+    session_environment: dict[str, str],
+    tiny: Path,
+    tmp_path: Path,
 ) -> Bench:
-    """The same with each engine."""
-    if request.param == "docker":
-        request.getfixturevalue("docker_client")
-        base, variables = request.getfixturevalue("base_image"), dict[str, str]()
-    else:
-        base, variables = PODMAN_BASE, request.getfixturevalue("alone")
-    return Bench(request.param, base, {**session_environment, **variables}, tmp_path)
+    client, base, variables = each_engine
+    return Bench(client, base, {**session_environment, **variables}, tmp_path)
 
 
 def test_folders_volumes_and_variables_are_there(bench: Bench) -> None:

@@ -16,7 +16,6 @@ from envbuilder.build.request import Request
 from envbuilder.core import console
 from envbuilder.core.settings import load as load_settings
 from tests.integration.conftest import start
-from tests.integration.engine.conftest import PODMAN_BASE
 from tests.support.confinement import PROBE
 
 if TYPE_CHECKING:
@@ -102,20 +101,15 @@ def inside(text: str, limits: Limits | None) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(params=["docker", "podman"])
+@pytest.fixture
 def bench(
-    request: pytest.FixtureRequest,
+    each_engine: tuple[str, str, dict[str, str]],
     session_environment: dict[str, str],
     tiny: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Bench:
-    """The same with each engine."""
-    if request.param == "docker":
-        request.getfixturevalue("docker_client")
-        base, variables = request.getfixturevalue("base_image"), dict[str, str]()
-    else:
-        base, variables = PODMAN_BASE, request.getfixturevalue("alone")
+    _, base, variables = each_engine
     monkeypatch.chdir(tmp_path)
     variables = {**session_environment, **variables}
     for name, value in variables.items():

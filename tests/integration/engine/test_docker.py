@@ -24,7 +24,6 @@ from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import archives
 from envbuilder.payload.report import UNREPEATED
 from tests.integration.conftest import Cli, locked, start
-from tests.integration.engine.conftest import PODMAN_BASE
 from tests.support import canaries, small_profiles
 
 if TYPE_CHECKING:
@@ -275,18 +274,17 @@ def build(tmp_path: Path, session_environment: dict[str, str], name: str) -> Bui
     return run
 
 
-@pytest.fixture(params=["docker", "podman"])
+@pytest.fixture
 def engine(
-    request: pytest.FixtureRequest, name: str, build: Build
+    request: pytest.FixtureRequest,
+    each_engine: tuple[str, str, dict[str, str]],
+    name: str,
+    build: Build,
 ) -> Iterator[tuple[Any, tuple[str, ...], dict[str, str]]]:
     """An engine, the options for its images, and the variables with which it is used."""
-    options = ("--backend", "docker", "--builder", "layers", "--base-image")
-    if request.param == "docker":
-        engine, variables = request.getfixturevalue("real_engine"), dict[str, str]()
-        options = (*options, request.getfixturevalue("base_image"))
-    else:
-        engine = request.getfixturevalue("engine_of_podman")
-        options, variables = (*options, PODMAN_BASE), request.getfixturevalue("alone")
+    client, base, variables = each_engine
+    options = ("--backend", "docker", "--builder", "layers", "--base-image", base)
+    engine = request.getfixturevalue("engine_of_podman" if client == "podman" else "real_engine")
     yield engine, options, variables
     for image in engine.labelled():
         if image.labels.get(f"{LABEL}profile") == f"{name}-0":

@@ -223,15 +223,6 @@ with connection.connect() as engine:
 """
 
 
-@pytest.fixture(params=["docker", "podman"])
-def engine(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
-    """A base image, and the variables with which its engine is used."""
-    if request.param == "docker":
-        request.getfixturevalue("docker_client")
-        return request.getfixturevalue("base_image"), {}
-    return PODMAN_BASE, request.getfixturevalue("alone")
-
-
 def running(token: str) -> list[bytes]:
     """The processes of this machine whose command line has a word."""
     lines = list[bytes]()
@@ -241,18 +232,23 @@ def running(token: str) -> list[bytes]:
     return [line for line in lines if token.encode() in line]
 
 
-def start(engine: tuple[str, dict[str, str]], seconds: str, token: str) -> subprocess.Popen[str]:
+def start(
+    engine: tuple[str, str, dict[str, str]], seconds: str, token: str
+) -> subprocess.Popen[str]:
+    _, base, variables = engine
     return subprocess.Popen(
-        [sys.executable, "-c", CLIENT, engine[0], seconds, token],
-        env={**os.environ, **engine[1]},
+        [sys.executable, "-c", CLIENT, base, seconds, token],
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def test_it_ends_with_a_client_that_is_killed(engine: tuple[str, dict[str, str]]) -> None:
+def test_it_ends_with_a_client_that_is_killed(
+    each_engine: tuple[str, str, dict[str, str]],
+) -> None:
     token = secrets.token_hex(8)
-    with start(engine, "600", token) as client:
+    with start(each_engine, "600", token) as client:
         assert client.stdout
         assert client.stdout.readline() == "up\n"
         assert len(running(token)) >= 3, "the client, the guard and the command"
@@ -267,6 +263,8 @@ def test_it_ends_with_a_client_that_is_killed(engine: tuple[str, dict[str, str]]
         subprocess.run(["docker", "rm", ended], capture_output=True, check=True)
 
 
-def test_it_ends_by_itself_with_the_commands_code(engine: tuple[str, dict[str, str]]) -> None:
-    with start(engine, "0.1", secrets.token_hex(8)) as client:
+def test_it_ends_by_itself_with_the_commands_code(
+    each_engine: tuple[str, str, dict[str, str]],
+) -> None:
+    with start(each_engine, "0.1", secrets.token_hex(8)) as client:
         assert client.communicate()[0] == "up\n7\n"
