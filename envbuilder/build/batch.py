@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from envbuilder.build.plan import BuildResult
     from envbuilder.build.request import Build, Request
-    from envbuilder.core.console import Progress, Task
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import File
 
@@ -63,7 +62,7 @@ def prepare(
     names: Sequence[str],
     request: Request,
     settings: Settings,
-    progress: Progress,
+    progress: console.Progress,
     check: Callable[[Build], None] = lambda build: None,
 ) -> tuple[Outcome, ...]:
     """Plan the build of each profile; `check` raises an error for one that cannot be used.
@@ -87,7 +86,7 @@ def prepare(
 
 
 def finish(
-    planned: Sequence[Outcome], settings: Settings, progress: Progress
+    planned: Sequence[Outcome], settings: Settings, progress: console.Progress
 ) -> tuple[Outcome, ...]:
     """Build what was planned, side by side; one that fails does not stop the others."""
     planned = _with_space(planned, settings)
@@ -184,7 +183,7 @@ class _Lines:
         self._plain.note(text)
 
     @contextlib.contextmanager
-    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
+    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[console.Task]:
         self._go_on()
         with self._plain.task(name, total, unit) as task:
             yield _Task(task, self._go_on)
@@ -195,7 +194,7 @@ class _Lines:
 
 
 class _Task:
-    def __init__(self, task: Task, go_on: Callable[[], None]) -> None:
+    def __init__(self, task: console.Task, go_on: Callable[[], None]) -> None:
         self._task, self._go_on = task, go_on
 
     def advance(self, amount: int) -> None:

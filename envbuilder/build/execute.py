@@ -43,7 +43,6 @@ from envbuilder.build.plan import (
 )
 from envbuilder.core import files, process, uv_program
 from envbuilder.core.errors import BuildError, EnvbuilderError
-from envbuilder.core.files import full_or_broken
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import log_text
 from envbuilder.packages.conda import steps
@@ -52,7 +51,6 @@ from envbuilder.packages.store import Store
 if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Collection, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from envbuilder.core.console import Progress, Task
 
@@ -99,7 +97,7 @@ def execute(
                     _perform(step, _Context(Store.of(settings), log, progress, task, shared))
         except (OSError, shutil.Error) as error:
             cause = error if isinstance(error, OSError) else OSError(str(error))
-            raise full_or_broken(cause, Path(cause.filename or workdir)) from error
+            raise files.full_or_broken(cause, Path(cause.filename or workdir)) from error
         except EnvbuilderError:
             raise
         except BaseException:  # Ctrl-C, SIGTERM
@@ -387,14 +385,14 @@ class Sharing:
     def __init__(self, instances: Mapping[str, str], cores: int | None = None) -> None:
         """`instances`: profiles → the buildx instance that builds them; the others build here."""
         self.layers = MadeLayers()
-        self.downloads: AbstractContextManager[object] = threading.Semaphore(_DOWNLOADS)
+        self.downloads: contextlib.AbstractContextManager[object] = threading.Semaphore(_DOWNLOADS)
         self._instances = dict(instances)
-        self._turns: dict[str, AbstractContextManager[object]] = {
+        self._turns: dict[str, contextlib.AbstractContextManager[object]] = {
             name: threading.Semaphore(1) for name in instances.values()
         }
         self._local = threading.Semaphore(builds_at_once(cores or _cores()))
 
-    def turn(self, profile: str) -> AbstractContextManager[object]:
+    def turn(self, profile: str) -> contextlib.AbstractContextManager[object]:
         """Return what a profile's build holds while it runs."""
         return self._turns.get(self._instances.get(profile, ""), self._local)
 

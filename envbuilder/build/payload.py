@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from functools import cache
 
 from envbuilder.core import resources
-from envbuilder.core.resources import MARK
 
 _MAIN = "from payload.__main__ import main\n\nraise SystemExit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -26,7 +25,7 @@ def payload_pyz() -> bytes:
     members = {
         f"payload/{p.relative_to(folder).as_posix()}": p.read_bytes() for p in folder.rglob("*.py")
     }
-    return zipped({**members, "__main__.py": _MAIN.encode()}, MARK)
+    return zipped({**members, "__main__.py": _MAIN.encode()}, resources.MARK)
 
 
 def zipped(members: Mapping[str, bytes], comment: str = "") -> bytes:

@@ -15,7 +15,6 @@ from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.text import first
 from envbuilder.project import environments, image_files
-from envbuilder.project.image_files import ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +36,7 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
     """The project's folder on this machine."""
     digest: types.Sha256
     """Of the names, bytes and modes of the files."""
-    files: tuple[ImageFile, ...]
+    files: tuple[image_files.ImageFile, ...]
     command: tuple[str, ...] = conventions.COMMAND
     ports: tuple[int, ...] = ()
     python_path: tuple[str, ...] = ()
@@ -82,7 +81,7 @@ def planned(settings: Settings) -> ProjectLayer | None:
 class _Content:
     """The bytes of a file, which must be those that were listed."""
 
-    def __init__(self, folder: str, file: ImageFile) -> None:
+    def __init__(self, folder: str, file: image_files.ImageFile) -> None:
         self._path, self._file = Path(folder, file.path), file
 
     @property

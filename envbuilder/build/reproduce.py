@@ -38,7 +38,6 @@ from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci.layer import members
 from envbuilder.core import files, process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
-from envbuilder.core.files import full_or_broken
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import first as first_of
 from envbuilder.packages.store import Store
@@ -197,7 +196,7 @@ def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progres
                 path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source.path(file.sha256), path)
             except OSError as error:
-                raise full_or_broken(error, path) from error
+                raise files.full_or_broken(error, path) from error
             task.advance(1)
     others = elsewhere.bases_dir
     others.mkdir(parents=True)
@@ -295,7 +294,7 @@ def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
     try:
         project_layer.copy(after, folder)
     except OSError as error:
-        raise full_or_broken(error, folder) from error
+        raise files.full_or_broken(error, folder) from error
 
     def moved(step: Step) -> Step:
         if not isinstance(step, Assemble | CopyProject) or step.project is UNSET:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from envbuilder.build.execute import Sharing
     from envbuilder.build.request import Build, Request
     from envbuilder.core import types
-    from envbuilder.profiles.fit import BackendFit
 
 
 def choose(build: Build) -> Build:
@@ -88,7 +87,7 @@ def judge(build: Build) -> Build:
 
 
 def choose_backend(
-    profile: Profile, request: Request, settings: Settings, judged: Sequence[BackendFit] = ()
+    profile: Profile, request: Request, settings: Settings, judged: Sequence[fit.BackendFit] = ()
 ) -> tuple[types.Backend, str]:
     """Return the backend that works on the host, and why.
 

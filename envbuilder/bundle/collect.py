@@ -25,22 +25,21 @@ from envbuilder.containers.engine import connection, images as engine_images
 from envbuilder.containers.oci import archive, reference
 from envbuilder.containers.oci.layout import INDEX, Descriptor, Index, Layout, encode
 from envbuilder.containers.registry import base_images
-from envbuilder.core import settings as core_settings, types
+from envbuilder.core import types
 from envbuilder.core.decoding import place
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.files import read_text
-from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, require_writable
+from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, decoded, require_writable
 from envbuilder.core.text import is_public
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.fetch import fetch
 from envbuilder.packages.store import Store, download_room, require_rooms
 from envbuilder.profiles import (
-    library as profile_library,
     lock as profile_lock,
     profile as profiles,
 )
-from envbuilder.profiles.library import Library
+from envbuilder.profiles.library import Library, signature_of
 from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import Profile
 from envbuilder.project.lines import read_bytes
@@ -178,14 +177,14 @@ def _of_locks(
 ) -> Iterator[Part]:
     """Yield parts for locks and their signatures, as in their files."""
     for lock in filter(None, locks):
-        for path in filter(None, (lock, profile_library.signature_of(lock, folders))):
+        for path in filter(None, (lock, signature_of(lock, folders))):
             yield of_bytes(f"{below}/{path.name}", read_text(path).encode(), kind, "lock")
 
 
 def _require_public(path: Path) -> None:
     """Raise `InvalidError` if a project's file has a URL that should not be passed on."""
     text = read_text(path)
-    configuration, _ = core_settings.decoded(text, path)
+    configuration, _ = decoded(text, path)
     for name, url in configuration.indexes.items():
         if not is_public(url):
             raise InvalidError(

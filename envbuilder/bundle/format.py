@@ -20,9 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, types
-from envbuilder.core.decoding import explain
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.files import full_or_broken
 from envbuilder.core.text import shown
 from envbuilder.packages import mnist
 from envbuilder.packages.store import Room, require_rooms
@@ -215,7 +213,7 @@ def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progr
                 files.put(out, padding(member.size))
             files.put(out, END)
     except OSError as error:
-        message = full_or_broken(error, path).message
+        message = files.full_or_broken(error, path).message
         raise BuildError(message, "Name a file on another disk with --output.") from error
     return sha256
 
@@ -343,7 +341,7 @@ def parse(text: bytes, where: str) -> Manifest:
     try:
         manifest = decoding.convert(data, Manifest)
     except msgspec.ValidationError as error:
-        raise explain(error, Manifest, where, "") from error
+        raise decoding.explain(error, Manifest, where, "") from error
     wrong = problem(manifest)
     if wrong:
         raise InvalidError(f"{where}: its manifest is invalid: {wrong}")

@@ -25,10 +25,9 @@ from envbuilder.containers.engine import connection, images as engine_images
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layout import JSON_LIMIT, Descriptor, Index, Layout, decode, place
 from envbuilder.containers.registry import base_images
-from envbuilder.core import files, resources, settings as core_settings, types
+from envbuilder.core import files, resources, types
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
-from envbuilder.core.files import read_text
-from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, require_writable
+from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, decoded, require_writable
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.store import Room, Store, require_rooms
@@ -37,7 +36,6 @@ from envbuilder.profiles.library import Library
 from envbuilder.project.catalog import ProjectProfiles
 from envbuilder.project.lines import read_bytes
 from envbuilder.signatures import statement
-from envbuilder.signatures.statement import Signed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -93,7 +91,7 @@ class Unpacked(Struct, frozen=True, kw_only=True):
     """Profiles and locks that were written."""
     bases: tuple[Image, ...]
     """Base images for this machine."""
-    signed: Signed | None
+    signed: statement.Signed | None
     """The accepted signature, if one is required."""
     differences: tuple[LockDifference, ...]
     """Locks of the project that are not the bundle's; builds use the project's."""
@@ -132,7 +130,9 @@ def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -
         raise files.full_or_broken(error, Path(error.filename or settings.cache_dir)) from error
 
 
-def _require_signed(path: Path, manifest_digest: str, settings: Settings) -> Signed | None:
+def _require_signed(
+    path: Path, manifest_digest: str, settings: Settings
+) -> statement.Signed | None:
     """Return the signature of a bundle's manifest, which determines every byte of the bundle."""
     trusted = settings.configuration.signatures.bundles
     if trusted is None:
@@ -230,7 +230,7 @@ def _needed(manifest: Manifest, folder: Path) -> set[str]:
     if manifest.environment is not None:
         # What the project's file configures has no effect.
         path = folder / PROJECT / PROJECT_FILE
-        _, definition = core_settings.decoded(read_text(path), path)
+        _, definition = decoded(files.read_text(path), path)
         if definition is None:
             raise InvalidError(f"{path}: lists no requirements")
         variants = ProjectProfiles(definition, manifest.environment, folder / PROJECT)

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.build.request import Build
-    from envbuilder.packages.conda.lock import Package
 
 NO_USER_SITE = {"PYTHONNOUSERSITE": "1"}
 """An environment that sees conda's libraries would also see those in the user's home, and import
@@ -143,7 +142,7 @@ def _conda_steps(
 
     Archives go into a folder per channel and platform, in which their names are unique.
     """
-    by_folder: dict[str, list[Package]] = {}
+    by_folder: dict[str, list[conda_locks.Package]] = {}
     for package in conda.packages:
         by_folder.setdefault(f"{package.channel}/{package.subdir}", []).append(package)
     return (

@@ -13,7 +13,6 @@ from pathlib import Path, PurePath
 
 from envbuilder.core import resources
 from envbuilder.core.errors import RUN_FAILED, ToolError
-from envbuilder.core.resources import OWN
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?w?")
 _INSTALLER = re.compile(
@@ -32,7 +31,7 @@ REFUSED = (
 )
 """Programs that shells, scripts and Makefiles call by name. An environment without such a program
 gets a stub that reports this, so that the next one on PATH is not run."""
-FOLDER = f"{OWN}/refused"
+FOLDER = f"{resources.OWN}/refused"
 """The folder of the stubs, below the prefix."""
 
 

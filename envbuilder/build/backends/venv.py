@@ -54,8 +54,6 @@ from envbuilder.profiles.lock import File, Target, lock_digest, pythons, select
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from envbuilder.build.backends.integrity import Entry
-    from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
     from envbuilder.host.interpreters import Interpreter
     from envbuilder.profiles.profile import Profile
@@ -268,7 +266,7 @@ class NativeEnvironment(Environment):
         arguments: Callable[[Mapping[str, str]], Sequence[str]],
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
-    ) -> Completed:
+    ) -> process.Completed:
         """Run the payload with the environment's interpreter.
 
         Raises `VerifyError` if the payload or the environment was changed, before or meanwhile.
@@ -306,7 +304,7 @@ class NativeEnvironment(Environment):
         return done
 
     @cached_property
-    def _scratch(self) -> tuple[Path, tuple[Entry, ...]]:
+    def _scratch(self) -> tuple[Path, tuple[integrity.Entry, ...]]:
         """A new folder for bytecode, and the entries of the environment, which was unchanged.
 
         Bytecode in the environment is not in its integrity manifest. Done once: tuning starts the

@@ -29,7 +29,6 @@ from envbuilder.containers.engine.interface import LABEL, Engine
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layer import Layer, Member, members
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.oci.rootfs import RootFs
 from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
 from envbuilder.core.text import escaped
@@ -109,7 +108,7 @@ def built(
     cache: LayerCache,
     work: Path,
     run: Callable[[Step], None],
-) -> tuple[list[Added], RootFs]:
+) -> tuple[list[Added], rootfs.RootFs]:
     """Return the layer that an engine makes by installing the packages, and the new rootfs index.
 
     Raise `BuildError` if the engine built on another base.
@@ -131,7 +130,7 @@ def built(
     blob = cache.layout.blob(packages.digest)
     root = cache.remembered(
         {"kind": "listing", "base": base.config["rootfs"], "above": packages.diff_id},
-        RootFs,
+        rootfs.RootFs,
         lambda: rootfs.over(base.root, blob),
     )
     return [Added(layer=packages, reason=parts.packages(step.debs))], root
@@ -220,7 +219,7 @@ def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
 # --- packages without dpkg
 
 
-def unpacked_members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, ...]:
+def unpacked_members(files: Sequence[tuple[File, Path]], root: rootfs.RootFs) -> tuple[Member, ...]:
     """Return what installing .deb files changes in an image; installed packages are kept.
 
     Raise `BuildError` if a package needs more than its files.
@@ -254,7 +253,7 @@ def unpacked_members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[
 
 
 def _package(
-    file: File, path: Path, root: RootFs, stanzas: dict[tuple[str, str], str]
+    file: File, path: Path, root: rootfs.RootFs, stanzas: dict[tuple[str, str], str]
 ) -> Iterator[Member]:
     with deb.opened(file, path) as package:
         control = package.control()
@@ -310,7 +309,7 @@ def _refused(file: File, reason: str) -> BuildError:
 
 
 def _placed(
-    file: File, member: tarfile.TarInfo, name: str, content: bytes, root: RootFs
+    file: File, member: tarfile.TarInfo, name: str, content: bytes, root: rootfs.RootFs
 ) -> Iterator[Member]:
     """Yield a package's file at the path the base's links resolve to, such as /lib if merged."""
     folder, _, base = name.rpartition("/")
@@ -332,7 +331,7 @@ def _placed(
         yield replace(placed, content=content)
 
 
-def _resolved_folder(file: File, folder: str, root: RootFs) -> str:
+def _resolved_folder(file: File, folder: str, root: rootfs.RootFs) -> str:
     """Resolve a folder through the base's links; missing parts go below the existing ones."""
     parts = folder.split("/") if folder else []
     for depth in range(len(parts), -1, -1):
