@@ -12,7 +12,6 @@ import msgspec
 from envbuilder.commands.options import json_option, load_settings, root_option, target_host_option
 from envbuilder.core import console, types
 from envbuilder.core.text import bandwidth
-from envbuilder.core.types import FRAMEWORKS
 from envbuilder.host import assumed, describe, model_fit, probe, record as recorder, system
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best, grouped, workarounds
@@ -39,7 +38,7 @@ _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "
 )
 @click.option(
     "--framework",
-    type=click.Choice(FRAMEWORKS),
+    type=click.Choice(types.FRAMEWORKS),
     help="Choose among the profiles of this framework. Without it: the project's, or torch.",
 )
 @json_option
@@ -108,7 +107,7 @@ def _frameworks(library: Library, requested: types.Framework | None) -> str:
     """Return a line on the framework of these profiles, and how to see those of the others."""
     used, says_so = library.framework
     name, why = (requested, "") if requested else (used, f", because {says_so}" if says_so else "")
-    others = "|".join(other for other in FRAMEWORKS if other != name)
+    others = "|".join(other for other in types.FRAMEWORKS if other != name)
     return f"framework: {name}{why}; others: envbuilder detect --framework {others}"
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -18,11 +19,6 @@ from envbuilder.locks import compare, conda, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.library import Library
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from envbuilder.locks.conda import Entry as CondaEntry
 
 _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
 """What begins the reason of a lock if one target decided it."""
@@ -173,7 +169,7 @@ class Outcome(NamedTuple):
 
 
 def _require_locked(
-    names: Sequence[str], chosen: Iterable[entries.Entry], of_conda: Iterable[CondaEntry]
+    names: Sequence[str], chosen: Iterable[entries.Entry], of_conda: Iterable[conda.Entry]
 ) -> None:
     """Raise `InvalidError` for a package that none of the locks holds."""
     if not names:
@@ -356,7 +352,7 @@ def _remove_unused(settings: Settings) -> None:
 
 def _conda_entries(
     name: str | None, settings: Settings, output_dir: Path | None, *, requested: bool
-) -> tuple[CondaEntry, ...]:
+) -> tuple[conda.Entry, ...]:
     """Return the conda locks to make: `requested` ones, or those that a project needs."""
     if settings.definition is not None:
         return tuple(conda.of_project(settings, name, output_dir, requested=requested))
@@ -368,7 +364,7 @@ def _conda_entries(
 
 
 def settle_conda(
-    chosen: Sequence[CondaEntry],
+    chosen: Sequence[conda.Entry],
     settings: Settings,
     *,
     upgrade: bool,
@@ -414,7 +410,7 @@ def settle_conda(
 
 
 def _conda_lines(
-    entry: CondaEntry, before: conda_lock.Lock | None, lock: conda_lock.Lock, *, same: bool
+    entry: conda.Entry, before: conda_lock.Lock | None, lock: conda_lock.Lock, *, same: bool
 ) -> Iterator[str]:
     """Yield what a lock holds now, what moved in it, and what it has not."""
     count = sum(len(target.packages) for target in lock.targets)
