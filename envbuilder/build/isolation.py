@@ -140,7 +140,12 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
     expected = conventions.PREFIX if artifact["kind"] == "image" else str(artifact["ref"])
     key = "executable" if artifact["kind"] == "interpreter" else "prefix"
     actual = origins.get(key)
-    if not isinstance(actual, str) or not _same(key, actual, expected):
+    is_same = isinstance(actual, str) and (
+        below(actual, expected)
+        if key == "prefix"
+        else os.path.realpath(actual) == os.path.realpath(expected)
+    )
+    if not is_same:
         return f"the report is about {printable(str(actual))}, not {expected}"
     framework, roots = origins.get("framework"), [expected]
     if key == "executable":
@@ -148,12 +153,6 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
     if not isinstance(framework, str) or not any(below(framework, root) for root in roots):
         return f"the framework was imported from {printable(str(framework))}, not from {roots[0]}"
     return ""
-
-
-def _same(key: str, actual: str, expected: str) -> bool:
-    if key == "prefix":
-        return below(actual, expected)
-    return os.path.realpath(actual) == os.path.realpath(expected)
 
 
 def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> None:
