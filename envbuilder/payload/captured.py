@@ -30,6 +30,11 @@ TOLERANCE = 1e-5
 """Greatest difference of a loss, which is 2.3 at first."""
 
 
+def offered(torch: Any, accelerator: str) -> bool:
+    """Return whether torch captures graphs on this accelerator."""
+    return accelerator != "cpu" and hasattr(getattr(torch, device_of(accelerator)), "CUDAGraph")
+
+
 def measure(torch: Any, accelerator: str, data: Tensors, seed: int) -> Dict[str, Any]:
     """Return the report's ``captured``: seconds of two epochs, the first with the capture.
 

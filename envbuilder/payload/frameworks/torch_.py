@@ -195,11 +195,7 @@ class Torch(Framework):
 
     def captured(self, data: Tensors, seed: int) -> Optional[Dict[str, Any]]:
         """Measure epochs with the step captured as a CUDA graph, where there are such graphs."""
-        if (
-            self.accelerator == "cpu"
-            or self.ipex is not None
-            or not hasattr(self.row.module(self.torch), "CUDAGraph")
-        ):
+        if self.ipex is not None or not captured.offered(self.torch, self.accelerator):
             return None
         return captured.measure(self.torch, self.accelerator, data, seed)
 
