@@ -22,7 +22,7 @@ PROGRAM = """\
 import hashlib, os, signal, sys, tempfile, threading
 from pathlib import Path
 from envbuilder import cli
-from envbuilder.core import download, http, parallel, process
+from envbuilder.core import http, parallel, process
 from envbuilder.core.files import file_sha256
 
 url, folder = sys.argv[1], Path(sys.argv[2])
@@ -32,7 +32,7 @@ def up():
 
 def fetch(number):
     session = http.open_session(direct=True)
-    download.download(session, url, folder / str(number), lambda n: None)
+    http.download(session, url, folder / str(number), lambda n: None)
 
 def requesting():
     threading.Timer(0.5, up).start()
@@ -43,7 +43,7 @@ def in_a_pool():
     threading.Timer(0.5, up).start()
     with parallel.pool(6, session.stop) as pool:
         jobs = [
-            pool.submit(download.download, session, url, folder / str(n), lambda n: None)
+            pool.submit(http.download, session, url, folder / str(n), lambda n: None)
             for n in range(20)
         ]
         jobs[0].result()

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layout import Layout, Manifest
 from envbuilder.core.archives import Tar
 
@@ -37,8 +38,8 @@ class Content(NamedTuple):
 def read(layout: Layout, manifest: Manifest) -> dict[str, Content]:
     """Path → content of every plain file."""
     files: dict[str, Content] = {}
-    for layer in manifest.layers:
-        for member, archive in layer.members(layout.checked(layer)):
+    for each in manifest.layers:
+        for member, archive in layer.members(layout.checked(each)):
             if member.islnk():
                 files[member.name] = files[member.linkname]
             elif member.isreg():

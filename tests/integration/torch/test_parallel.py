@@ -282,4 +282,4 @@ def test_verify_reports_two_ranks(cli: Cli, torch_python: Path, tmp_path: Path) 
     assert found["scaling"]["ranks"] == 2
     assert found["checks"][-1]["name"] == "several devices"
     assert found["checks"][-1]["status"] == "passed"
-    assert "on 2 ranks (gloo)" in " ".join(done.stdout.split())
+    assert "All 2 together through gloo: " in " ".join(done.stdout.split())
