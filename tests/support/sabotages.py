@@ -98,7 +98,7 @@ LEARNING = (
 """Faults that a whole verification sees."""
 
 STEPS = (
-    Sabotage("every_second_update_skipped", "step wrong", "step", "step 2, in epoch 1,", True),
+    Sabotage("every_second_update_skipped", "step wrong", "step", "step 2, in epoch 1,"),
     Sabotage("gradients_of_the_step_before", "step wrong", "step", "step 2, in epoch 1, changes"),
     Sabotage("zero_grad_without_effect", "step wrong", "accuracy", "is needed"),
     Sabotage("images_not_shuffled", "other data", "step", "of epoch 1 were not shuffled"),
@@ -164,12 +164,12 @@ TENSORFLOW_NUMBERS = (
     Sabotage("matmul_a_thousandth_off", "wrong numbers", "arithmetic", "float32 matmul"),
     Sabotage("convolutions_in_bfloat16", "wrong numbers", "arithmetic", "float32 conv2d"),
     Sabotage("conv_without_weight_gradient", "gradient wrong", "gradients", "conv1.weight"),
-    Sabotage("graphs_with_a_wrong_gradient", "gradient wrong", "gradients", "conv1.weight", True),
+    Sabotage("graphs_with_a_wrong_gradient", "gradient wrong", "gradients", "conv1.weight"),
     Sabotage("loss_with_a_wrong_gradient", "gradient wrong", "gradients", "wrong gradients"),
     Sabotage("mixed_precision_by_rewriting", "precision lowered", "precision", "autocast is in"),
     Sabotage("tf32_that_stays_on", "precision lowered", "precision", "tf32 is in effect"),
     Sabotage("training_without_dropout", "dropout off", "dropout", "dropped 0%"),
-    Sabotage("profiler_that_sees_nothing", "profiler lies", "device used", "no convolution", True),
+    Sabotage("profiler_that_sees_nothing", "profiler lies", "device used", "no convolution"),
     Sabotage("profiler_that_invents_kernels", "profiler lies", "device used", "work elsewhere"),
 )
 

@@ -58,9 +58,9 @@ def arguments(fault: Fault) -> Words:
     "fault",
     parameters(
         Fault("matmul_a_thousandth_off", "arithmetic", "float32 matmul"),
-        Fault("conv_without_weight_gradient", "gradients", "conv1.weight", always=True),
+        Fault("conv_without_weight_gradient", "gradients", "conv1.weight"),
         Fault("relu_with_a_wrong_gradient", "gradients", "wrong gradients"),
-        Fault("convolutions_in_bfloat16", "precision", "bfloat16 took part", always=True),
+        Fault("convolutions_in_bfloat16", "precision", "bfloat16 took part"),
         Fault("lower_matmul_precision", "precision", "bfloat16 is in effect"),
         Fault("numbers_of_64_bits", "precision", "float64 is in effect"),
         Fault("training_without_dropout", "dropout", "dropped 0%"),

@@ -293,7 +293,10 @@ RANKS = ("parallel", "--device", "cpu", "--devices", "2", "--steps", "5", "--qui
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [(*WORKERS, "spawn"), (*WORKERS, "forkserver"), RANKS])
+@pytest.mark.parametrize(
+    "command",
+    [(*WORKERS, "spawn"), pytest.param((*WORKERS, "forkserver"), marks=pytest.mark.soak), RANKS],
+)
 def test_children_are_isolated_too(
     outside: Outside, torch_prefix: Path, command: tuple[str, ...]
 ) -> None:

@@ -176,7 +176,13 @@ def test_an_edited_file_does_not_reach_the_next_environment(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        *(pytest.param(n, marks=pytest.mark.soak) for n in (signal.SIGINT, signal.SIGTERM)),
+    ],
+)
 def test_a_killed_build_leaves_nothing_that_is_trusted(
     number: signal.Signals,
     cli: Cli,
