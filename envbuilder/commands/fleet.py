@@ -16,21 +16,14 @@ from envbuilder.commands import fleet_node, fleet_render
 from envbuilder.commands.options import adding, json_option, load_settings
 from envbuilder.core import console, files, text
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
-from envbuilder.fleet import drift, folder as folders, model, page, planning, slurm, table
-from envbuilder.fleet.kubernetes import results
-from envbuilder.fleet.run import Run
-from envbuilder.fleet.settings import FILE, FleetSettings, read
-from envbuilder.packages import mnist
-from envbuilder.payload.training import dataset
+from envbuilder.fleet.model import Summary
 from envbuilder.profiles.backends import BACKENDS
-from envbuilder.project import catalog
-from envbuilder.verify.parallel import require_network
-from envbuilder.verify.run import ALL, SUBSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.core.settings import Settings
+    from envbuilder.payload.training import dataset
 
 
 @click.group("fleet", short_help="Verify every node of a cluster.")
@@ -56,7 +49,7 @@ class Outputs(Struct, frozen=True, kw_only=True):
 
     as_json: bool
     html: Path | None
-    earlier: model.Summary | None
+    earlier: Summary | None
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,22 +84,29 @@ def _require_comparable(
 
     Nobody wants to learn that after an hour.
     """
+    from envbuilder.fleet import drift
+
     if outputs.earlier is not None:
         drift.require_comparable(
             outputs.earlier, run=run, scheduler=scheduler, quick=quick, epochs=epochs, each=True
         )
 
 
-def read_run(path: Path, data: Path | None = None) -> model.Summary:
+def read_run(path: Path, data: Path | None = None) -> Summary:
     """Return a run's summary from its file, its folder, or the logs in a folder of rendered Jobs.
 
     Such logs are compared with the images that the pods had: those in the folder `data`, if these
     were all of MNIST, or else fetched.
     """
-    if not path.is_dir() or (path / folders.SUMMARY).exists():
-        return folders.read_summary(path)
+    from envbuilder.fleet import folder
+
+    if not path.is_dir() or (path / folder.SUMMARY).exists():
+        return folder.read_summary(path)
+    from envbuilder.fleet.kubernetes import results
+    from envbuilder.project import catalog
+
     if not results.is_rendered(path):
-        return folders.read_summary(path)
+        return folder.read_summary(path)
     jobs, settings = results.read_jobs(path), load_settings()
     images = _images(data, settings, subset=jobs[0].subset) if len(jobs[0].nodes) == 1 else None
     return results.judge_run(path, jobs, catalog.library(settings).profile, images)
@@ -114,6 +114,10 @@ def read_run(path: Path, data: Path | None = None) -> model.Summary:
 
 def _images(folder: Path | None, settings: Settings, *, subset: bool) -> dataset.Dataset:
     """Return what the pods trained on; raise `InvalidError` if it is not here."""
+    from envbuilder.packages import mnist
+    from envbuilder.payload.training import dataset
+    from envbuilder.verify.run import ALL, SUBSET
+
     files = mnist.local(None if subset else folder, quick=subset)
     files = files or mnist.obtain(settings, console.progress())
     if files.subset != subset:
@@ -124,11 +128,13 @@ def _images(folder: Path | None, settings: Settings, *, subset: bool) -> dataset
     return dataset.load(files.folder, SUBSET if subset else ALL)
 
 
-def report(summary: model.Summary, outputs: Outputs) -> int:
+def report(summary: Summary, outputs: Outputs) -> int:
     """Print a run's table or its JSON, and write what is asked for; return the exit code.
 
     Raises `InvalidError` at the end if the run does not compare with the earlier one.
     """
+    from envbuilder.fleet import drift, page, table
+
     changes, incomparable = None, None
     try:
         changes = drift.compare(outputs.earlier, summary) if outputs.earlier else None
@@ -281,6 +287,13 @@ def verify(
       envbuilder fleet verify --partition gpu --quick --ddp
       envbuilder fleet verify --resume fleet-20261123t091500z-4f1a2b
     """
+    from envbuilder.fleet import folder as folders, model, planning
+    from envbuilder.fleet.run import Run
+    from envbuilder.fleet.settings import FILE, FleetSettings, read
+    from envbuilder.fleet.slurm import Slurm
+    from envbuilder.project import catalog
+    from envbuilder.verify.parallel import require_network
+
     if resumed is not None:
         return _resumed(resumed.resolve(), outputs, ddp=ddp)
     progress = console.progress()
@@ -325,7 +338,7 @@ def verify(
         start_seconds=patience,
         limit_seconds=limit,
     )
-    client = slurm.Slurm(partition)
+    client = Slurm(partition)
     folder = (folder or Path(f"fleet-{run}")).absolute()
     folders.require_path(folder)
     # -P: no file of a job's folder shadows a module.
@@ -360,6 +373,10 @@ def verify(
 
 def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
     """Go on with the run in a folder; return the exit code."""
+    from envbuilder.fleet import folder as folders
+    from envbuilder.fleet.run import Run
+    from envbuilder.fleet.slurm import Slurm
+
     plan = folders.read(folder)
     if ddp and plan.across is None:
         raise InvalidError(
@@ -367,7 +384,7 @@ def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
         )
     _require_comparable(outputs, plan.run, plan.scheduler, quick=plan.quick, epochs=plan.epochs)
     with folders.held(folder):
-        run = Run(plan, folder, slurm.Slurm(plan.partition), console.progress())
+        run = Run(plan, folder, Slurm(plan.partition), console.progress())
         summary = run.finish(resumed=True)
     return report(summary, outputs)
 

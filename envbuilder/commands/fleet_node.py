@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -15,12 +15,12 @@ from envbuilder.build.request import Request
 from envbuilder.commands.options import environment_option, load_settings, profile_option
 from envbuilder.core import console, files
 from envbuilder.core.errors import VERIFY_FAILED, BuildError
-from envbuilder.fleet import folder as folders, node as examination
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS
-from envbuilder.fleet.slurm import given_gpus
 from envbuilder.payload.parallel import shares
 from envbuilder.profiles.backends import BACKENDS
-from envbuilder.verify import parallel
+
+if TYPE_CHECKING:
+    from envbuilder.verify import parallel
 
 
 @click.command("node", hidden=True, short_help="Verify this node, for a run of a fleet.")
@@ -45,6 +45,9 @@ def node(
       envbuilder fleet node --run 20261123t091500z-4f1a2b --node n1 --job 17 \\
         --folder /shared/run --limit 1800 -- --profile cpu --quick
     """
+    from envbuilder.fleet import folder as folders, node as examination
+    from envbuilder.fleet.slurm import given_gpus
+
     result = examination.examine(
         load_settings(),
         run=run,
@@ -163,6 +166,8 @@ def join(
         --node-rank $SLURM_PROCID --master-address n1 --master-port $PORT \\
         --limit 600 --output /shared/run/across.json'
     """
+    from envbuilder.verify import parallel
+
     if node_rank >= nodes:
         raise click.UsageError(f"node {node_rank} of {nodes}: they are numbered from 0")
     place = parallel.Place(
@@ -191,7 +196,9 @@ def join(
 
 def _write(path: Path, place: parallel.Place, outcome: parallel.NodeOutcome) -> None:
     """Write node 0's result atomically: who collects it sees all of it, or nothing."""
-    result = parallel.Result(
+    from envbuilder.verify.parallel import Result
+
+    result = Result(
         **msgspec.structs.asdict(outcome), attempt=place.attempt, nodes=place.nodes, schema=1
     )
     hint = "Is the folder shared with this node?"

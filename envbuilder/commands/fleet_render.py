@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from envbuilder.commands.options import load_settings
-from envbuilder.commands.render import write
 from envbuilder.core import console, files, resources, text
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet.kubernetes import render
-from envbuilder.fleet.model import Node, new_run
-from envbuilder.fleet.settings import read
-from envbuilder.project import catalog
+
+if TYPE_CHECKING:
+    from envbuilder.fleet.model import Node
 
 
 @click.command("render", short_help="Write Kubernetes manifests that verify nodes.")
@@ -72,6 +71,12 @@ def command(
       kubectl get nodes -o json > nodes.json
       envbuilder fleet render --nodes nodes.json -o fleet
     """
+    from envbuilder.commands.render import write
+    from envbuilder.fleet.kubernetes import render
+    from envbuilder.fleet.model import new_run
+    from envbuilder.fleet.settings import read
+    from envbuilder.project import catalog
+
     settings = read(settings_file)
     if settings.kubernetes is None:
         raise InvalidError(
@@ -94,6 +99,8 @@ def command(
 
 
 def _nodes(path: Path) -> tuple[Node, ...]:
+    from envbuilder.fleet.kubernetes import render
+
     try:
         content = files.read(path, render.LARGEST, pipes=True)
     except OSError as error:
