@@ -255,7 +255,9 @@ def test_an_image_on_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL]
+)
 def test_a_killed_build_of_a_base_leaves_nothing_that_is_trusted(
     arm: Target, own: Settings, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -377,7 +377,7 @@ def own_tag(docker_client: Any, real_engine: Engine) -> Iterator[str]:
         docker_client.images.remove(name)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.registry
 def test_a_locked_base_image_is_found_by_its_digest_without_network(

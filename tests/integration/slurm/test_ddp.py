@@ -83,6 +83,7 @@ def training(site: Site) -> bool:
     return len([*states]) == 2
 
 
+@pytest.mark.soak
 def test_a_node_that_dies_in_the_middle_ends_the_training(site: Site) -> None:
     run = site.start(*verify(site, "torn", "n-canned*"))
     wait_for(lambda: run.poll() is not None or training(site), SOONEST_SECONDS)

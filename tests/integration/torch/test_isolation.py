@@ -295,7 +295,10 @@ RANKS = ("parallel", "--device", "cpu", "--devices", "2", "--steps", "5", "--qui
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    [(*WORKERS, "spawn"), pytest.param((*WORKERS, "forkserver"), marks=pytest.mark.soak), RANKS],
+    [
+        (*WORKERS, "spawn"),
+        *(pytest.param(c, marks=pytest.mark.soak) for c in ((*WORKERS, "forkserver"), RANKS)),
+    ],
 )
 def test_children_are_isolated_too(
     outside: Outside, torch_prefix: Path, command: tuple[str, ...]

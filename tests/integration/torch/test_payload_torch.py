@@ -248,7 +248,7 @@ def test_a_crash_still_reports(torch_python: Path, tmp_path: Path, tiny: Path) -
     assert "eager.prepare" in done.report["traceback"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_inductor_is_checked_before_its_numbers_count(
     torch_python: Path, pyz: Path, tiny: Path
 ) -> None:

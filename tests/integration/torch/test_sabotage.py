@@ -334,7 +334,7 @@ def test_a_full_disk_leaves_the_verdict(bench: Bench) -> None:
     assert "No space left" in found.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_without_shared_memory_training_works_and_loaders_are_warned_of(bench: Bench) -> None:
     command = in_namespace(bench, "mount -t tmpfs -o ro,size=4k none /dev/shm")
     found = bench.verify(bench.overlay, command=command)
@@ -446,7 +446,7 @@ with open(cached, "wb") as stream:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_bytecode_put_beside_a_module_is_not_run(changed: Changed) -> None:
     """Python believes bytecode that states its source's time and size; verification does not."""
     python = changed.prefix / "bin" / "python"

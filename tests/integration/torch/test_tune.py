@@ -63,7 +63,7 @@ def test_variables_take_effect_in_the_same_environment(ask: tune.Ask, torch_pref
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak)]
+    "method", ["forkserver", *(pytest.param(m, marks=pytest.mark.soak) for m in ("fork", "spawn"))]
 )
 def test_workers_start_from_the_packed_payload(ask: tune.Ask, method: str) -> None:
     trial = timed(ask, "--workers", "2", "--start-method", method)
