@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from envbuilder.commands.options import json_option, load_settings
+from envbuilder.commands.options import json_option, load_settings, target_host_option
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
-from envbuilder.host import probe
-from envbuilder.profiles import library, lock as profile_lock
-from envbuilder.profiles.fit import judge
+from envbuilder.host import assumed, probe
+from envbuilder.profiles import fit, library, lock as profile_lock
 from envbuilder.profiles.profile import canonical, load as load_profile, names, search_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from envbuilder.profiles.needs import Level
+    from envbuilder.profiles.releases import Build
 
 
 @click.group("profiles", invoke_without_command=True, short_help="List profiles, or show one.")
@@ -59,22 +67,29 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 @command.command("show", short_help="Show one profile, its lock, and whether it fits here.")
 @click.argument("name")
+@target_host_option
 @json_option
-def show(name: str, as_json: bool) -> None:
-    """Show one profile as envbuilder reads it.
+def show(name: str, target_host: Path | None, as_json: bool) -> None:
+    """Show one profile as envbuilder reads it, and the releases of PyTorch for its hardware.
 
     \b
-    Example:
+    Examples:
       envbuilder profiles show zendnn --json
+      envbuilder profiles show cuda --target-host machine.json
     """
     settings = load_settings()
     folders = search_path(settings.project, settings.config_dir)
     profile = load_profile(name, folders)
-    row = _row(name, folders, probe.host())
+    host = assumed.find(target_host) if assumed.is_assumed(target_host) else probe.host()
+    row = _row(name, folders, host)
+    builds = fit.serving(profile.accelerator, host) if profile.framework == "torch" else ()
     if as_json:
         keys = ("lock", "lock_reason", "lock_note", "fits", "reasons", "way_out")
         shown = {key: row[key] for key in keys}
-        console.data({"schema": 1, "profile": canonical(profile), **shown})
+        listed = [
+            {**msgspec.to_builtins(build), "fits": fit.VERDICTS[level]} for build, level in builds
+        ]
+        console.data({"schema": 1, "profile": canonical(profile), **shown, "releases": listed})
         return
     console.result(f"{name}: {profile.description}")
     for label, value in (
@@ -95,6 +110,32 @@ def show(name: str, as_json: bool) -> None:
         _print("    ", row["way_out"])
     for warning in profile.warnings:
         _print("  note: ", warning)
+    if builds:
+        _print_releases(builds)
+
+
+def _print_releases(builds: Sequence[tuple[Build, Level]]) -> None:
+    """Print a line for each release of PyTorch: its builds, marked if they fit, and its Pythons."""
+    from rich.table import Table
+    from rich.text import Text
+
+    marks: dict[fit.Verdict, str] = {"fits": "✓", "warnings": "!", "no": " "}
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("PyTorch", "builds (✓ fits here, ! may fit)", "Python"):
+        table.add_column(heading)
+    for release, group in groupby(builds, key=lambda each: each[0].release):
+        rated = [*group]
+        names = "  ".join(f"{marks[fit.VERDICTS[level]]} {b.build}" for b, level in reversed(rated))
+        pythons = rated[0][0].pythons
+        table.add_row(release, Text(names), f"{pythons[0]} to {pythons[-1]}")
+    console.result()
+    console.rich_console().print(table)
+    drivers: dict[str, list[str]] = {}
+    for build, _ in reversed(builds):
+        if build.driver and build.build not in drivers.setdefault(build.driver, []):
+            drivers[build.driver].append(build.build)
+    for driver, names_of in drivers.items():
+        _print(f"  driver {driver} and later: ", ", ".join(names_of))
 
 
 def _print(label: str, text: str) -> None:
@@ -120,7 +161,7 @@ def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
         except InvalidError as error:
             state, reason = "damaged", error.message
     hidden = library.hidden_lock(profile, folders)
-    fit = judge(profile, host, lock=lock)
+    judged = fit.judge(profile, host, lock=lock)
     return {
         "name": name,
         "description": profile.description,
@@ -131,7 +172,7 @@ def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
         "lock": state,
         "lock_reason": reason,
         "lock_note": hidden.sentence(lock) if hidden else "",
-        "fits": fit.verdict,
-        "reasons": fit.reasons,
-        "way_out": fit.workaround,
+        "fits": judged.verdict,
+        "reasons": judged.reasons,
+        "way_out": judged.workaround,
     }

@@ -7,8 +7,7 @@ Each table is read on first use. Of the long ones, only one device's line is par
 from __future__ import annotations
 
 import csv
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from typing import Literal, cast
 
@@ -69,24 +68,6 @@ class MemoryFacts(Struct, frozen=True, kw_only=True):
     memory_bytes: int | None
     bandwidth: int | None
     """Theoretical bytes per second."""
-
-
-class Kernels(Struct, frozen=True, kw_only=True):
-    """The GPU code in torch's CUDA wheels."""
-
-    sm: tuple[str, ...]
-    """Compute capabilities with compiled kernels, ascending."""
-    ptx: bool
-    """Whether PTX of the last is included, which newer GPUs compile on first use."""
-
-
-class Targets(Struct, frozen=True, kw_only=True):
-    """The GPU code in torch's ROCm wheels, by the compiler's names of GPUs, such as "gfx1100"."""
-
-    gfx: tuple[str, ...]
-    """Served by all libraries that training needs."""
-    partly: tuple[str, ...]
-    """Served by some of them."""
 
 
 @cache
@@ -198,43 +179,10 @@ def _tegra(row: dict[str, str]) -> TegraChip:
     return TegraChip(name=row["name"], sm=row["sm"], common_driver=row["common_driver"] == "yes")
 
 
-def torch_kernels(variant: str, torch: str, arch: str) -> Kernels | None:
-    """Return the kernels in the wheels of an index such as "cu130"; None if no source states them.
-
-    Only major and minor of torch's version, such as "2.14.1", count; `arch` is x86_64 or aarch64.
-    """
-    for row in _of_torch("torch-cuda.csv", variant, torch):
-        if row["arch"] == arch:
-            return Kernels(sm=tuple(row["sm_list"].split()), ptx=row["ptx"] == "yes")
-    return None
-
-
-def torch_targets(index: str, torch: str) -> Targets | None:
-    """Return the GPUs that the wheels of an index such as "rocm7.2" serve; None if unknown."""
-    for row in _of_torch("torch-rocm.csv", index, torch):
-        return Targets(gfx=tuple(row["gfx"].split()), partly=tuple(row["gfx_partly"].split()))
-    return None
-
-
-def _of_torch(name: str, index: str, torch: str) -> Iterator[dict[str, str]]:
-    """Yield the rows about an index's wheels of torch, of whose version only the minor counts."""
-    version = _minor(torch)
-    for row in _rows(name):
-        lowest, highest = _minor(row["torch_min"]), _minor(row["torch_max"])
-        covers = version and lowest and highest and lowest <= version <= highest
-        if covers and row["index"] == index:
-            yield row
-
-
 def amd_index(gfx: str) -> str | None:
     """Return whether AMD's own index has wheels for a GPU: `release`, or `build` if untested."""
     row = _row("amd-index.csv", gfx)
     return row["state"] if row else None
-
-
-def _minor(version: str) -> tuple[int, int] | None:
-    match = re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", version)
-    return (int(match[1]), int(match[2])) if match else None
 
 
 def cuda_driver(major: int, *, wsl: bool = False) -> str | None:

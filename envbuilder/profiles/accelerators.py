@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from envbuilder.host import tables
 from envbuilder.host.model import ASSUMED, Gpu, Host, Vendor
 from envbuilder.host.text import version
-from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import lock as profile_lock, releases
 from envbuilder.profiles.needs import (
     LEVELS,
     Finding,
@@ -59,25 +59,22 @@ class Accelerator(Struct, frozen=True, kw_only=True):
 # NVIDIA: the driver that a CUDA runtime needs, and the kernels that a torch contains.
 
 _RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11")
-_ARCHITECTURES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
 def _locked_nvidia(target: profile_lock.Target, needs: Needs, wsl: bool) -> Needs:
-    """Add kernels and driver to `needs`, from the versions of torch and of the CUDA runtime."""
+    """Add kernels and driver to `needs`, by the build of torch; the driver by the runtime, else."""
+    if build := releases.of_target(target):
+        return _with_kernels(needs, build, wsl)
     versions = {f.name: f.version for f in target.of_kind("wheel")}
     runtime = next((versions[name] for name in _RUNTIMES if name in versions), "")
-    major, _, rest = runtime.partition(".")
-    minor = rest.partition(".")[0]
-    if not (major.isdecimal() and minor.isdecimal()):
-        return needs
-    variant, architecture = f"cu{major}{minor}", _ARCHITECTURES[target.platform]
-    kernels = tables.torch_kernels(variant, versions.get("torch", ""), architecture)
-    return replace(
-        needs,
-        sm=kernels.sm if kernels else (),
-        sm_ptx=kernels.ptx if kernels else False,
-        nvidia_driver=tables.cuda_driver(int(major), wsl=wsl) or "",
-    )
+    major = runtime.partition(".")[0]
+    driver = tables.cuda_driver(int(major), wsl=wsl) if major.isdecimal() else None
+    return replace(needs, nvidia_driver=driver or "")
+
+
+def _with_kernels(needs: Needs, build: releases.Build, wsl: bool) -> Needs:
+    """Return what wheels need, with the kernels and the driver of a build."""
+    return replace(build.needs(wsl=wsl), macos=needs.macos, glibc=needs.glibc)
 
 
 def _judge_nvidia(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
@@ -186,13 +183,10 @@ def _sm(text: str) -> tuple[int, int]:
 # issues 3540 and 3954): nothing here counts on it.
 
 
-def _locked_amd(target: profile_lock.Target, needs: Needs, _wsl: bool) -> Needs:
-    """Add the GPUs that the wheels serve to `needs`, by torch's version, such as 2.14.0+rocm7.2."""
-    torch = next((f.version for f in target.of_kind("wheel") if f.name == "torch"), "")
-    targets = tables.torch_targets(torch.partition("+")[2], torch)
-    if targets is None:
-        return needs
-    return replace(needs, gfx=targets.gfx, gfx_partly=targets.partly)
+def _locked_amd(target: profile_lock.Target, needs: Needs, wsl: bool) -> Needs:
+    """Add the GPUs that the wheels serve to `needs`, by the build of torch."""
+    build = releases.of_target(target)
+    return _with_kernels(needs, build, wsl) if build else needs
 
 
 def _judge_amd(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
@@ -415,10 +409,11 @@ def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> lis
     row = needed(profile, needs)
     if row.vendor is None:
         return []
-    return [*_of_gpus(row, host, needs, native=native), *(row.native(host) if native else ())]
+    return [*of_gpus(row, host, needs, native=native), *(row.native(host) if native else ())]
 
 
-def _of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
+def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
+    """Return the findings about a host's GPUs of an accelerator's vendor, for some wheels."""
     gpus = [gpu for gpu in host.gpus if gpu.vendor == row.vendor]
     if not gpus:
         unknown = [gpu for gpu in host.gpus if gpu.vendor == "unknown"]

@@ -16,7 +16,7 @@ from envbuilder.core import types
 from envbuilder.host import tables
 from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS, Host
 from envbuilder.host.text import version
-from envbuilder.profiles import accelerators, backends
+from envbuilder.profiles import accelerators, backends, releases
 from envbuilder.profiles.needs import LEVELS, Finding, Level, Needs, hidden_gpus, worst
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _DECISIVE: dict[Verdict, tuple[Level, ...]] = {
     "warnings": ("no", "warning"),
     "no": ("no",),
 }
-_VERDICTS: dict[Level, Verdict] = {
+VERDICTS: dict[Level, Verdict] = {
     "note": "fits",
     "warning": "warnings",
     "no": "no",
@@ -133,7 +133,7 @@ def judge(
     # Not every image builder needs an engine; those that do check for it themselves.
     relevant = [f for f in chosen.findings if not (building and f.code == "engine")]
     level = worst(relevant)
-    verdict = _VERDICTS["warning" if building and level == "no" else level]
+    verdict = VERDICTS["warning" if building and level == "no" else level]
     only = only_image(every) if backends.makes_image(chosen.backend) and verdict != "no" else ""
     unknown = [f for f in relevant if f.gpu is not None and f.gpu.vendor == "unknown"]
     if unknown and verdict == "warnings":
@@ -228,6 +228,23 @@ def findings(
         *_cpu_flags(profile, host),
         *accelerators.findings(profile, host, required, native=not image),
     )
+
+
+def serving(accelerator: types.Accelerator, host: Host) -> tuple[tuple[releases.Build, Level], ...]:
+    """Return PyTorch's builds for an accelerator on a host's platform, the newest first.
+
+    With each the severest finding about GPU, driver and macOS, `note` if it fits.
+    """
+    row = accelerators.ACCELERATORS[accelerator]
+    platform = host.platform if host.os == "macos" else docker_platform(host)
+    rated = []
+    for build in releases.every("torch", accelerator):
+        if build.platform == platform:
+            required = build.needs(wsl=host.wsl)
+            gpus = accelerators.of_gpus(row, host, required, native=False) if row.vendor else []
+            system = _system(required, host) if host.os == "macos" else []
+            rated.append((build, worst([*gpus, *system])))
+    return tuple(rated)
 
 
 def missing_engine(host: Host) -> list[Finding]:

@@ -18,6 +18,7 @@ from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import describe as facts, model as host, model_fit, probe, snapshot, tables
 from envbuilder.host.model import Gpu, Host
+from envbuilder.profiles import releases
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best
 from envbuilder.profiles.fit import Fit, judge
@@ -115,10 +116,10 @@ def works(gpu: Gpu, found: Host, root: Path) -> bool:
         return bool(gpu.sm and gpu.driver_version) and gpu.kernel_driver in (None, "nvidia")
     if gpu.vendor == "amd":
         compute = root / "dev/kfd"
-        listed = tables.torch_targets("rocm7.2", "2.14.0")
-        assert listed is not None
+        build = releases.of_version("2.14.0+rocm7.2", "linux/amd64")
+        assert build is not None
         opened = compute.exists() and bool(compute.stat().st_mode & 0o444)
-        return opened and gpu.kernel_driver == "amdgpu" and gpu.family in listed.gfx
+        return opened and gpu.kernel_driver == "amdgpu" and gpu.family in build.kernels
     known = tables.intel_gpu(gpu.device_id or "")
     listed = known is not None and known.support == "validated"
     return listed and gpu.kernel_driver in ("i915", "xe") and gpu.render_node_readable is True

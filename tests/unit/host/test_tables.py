@@ -22,7 +22,6 @@ GB_S = r"[1-9][0-9]*(\.[0-9]{1,2})?"
 GFX = r"gfx[0-9a-f]{3,4}"
 SM = r"[1-9][0-9]?\.[0-9]"
 DRIVER = r"[1-9][0-9]{2}(\.[0-9]{2,3}){0,2}"
-TORCH = r"2\.[0-9]{1,2}"
 VENDORS = "AuthenticAMD|GenuineIntel"
 
 # Of each table its columns with a pattern for their values, and how many make the key.
@@ -82,29 +81,6 @@ SCHEMAS: dict[str, tuple[dict[str, str], int]] = {
             "source": TEXT,
         },
         1,
-    ),
-    "torch-cuda": (
-        {
-            "index": "cu1[0-9]{2}",
-            "torch_min": TORCH,
-            "torch_max": TORCH,
-            "arch": "x86_64|aarch64",
-            "sm_list": f"{SM}( {SM})*",
-            "ptx": "yes|no",
-            "source": TEXT,
-        },
-        4,
-    ),
-    "torch-rocm": (
-        {
-            "index": r"rocm[0-9]\.[0-9]{1,2}",
-            "torch_min": TORCH,
-            "torch_max": TORCH,
-            "gfx": f"{GFX}( {GFX})*",
-            "gfx_partly": f"{GFX}( {GFX})*",
-            "source": TEXT,
-        },
-        3,
     ),
     "x86-flags": ({"flag": "[a-z0-9_]+", "has": "[a-z0-9_]+", "source": TEXT}, 1),
     "x86-cpus": (
@@ -313,66 +289,11 @@ def test_apple_names_match_exactly(brand: str) -> None:
     assert tables.apple_bandwidth(brand) is None
 
 
-@pytest.mark.parametrize(
-    ("variant", "torch", "arch", "first", "last", "ptx"),
-    [
-        ("cu130", "2.10.0", "x86_64", "7.5", "12.0", True),
-        ("cu130", "2.14.1", "x86_64", "7.5", "12.0", False),
-        ("cu132", "2.15.0", "aarch64", "8.0", "12.0", False),
-        ("cu124", "2.5.1", "aarch64", "9.0", "9.0", False),
-        ("cu129", "2.9.1", "x86_64", "7.0", "12.0", True),
-        ("cu129", "2.13.0", "x86_64", "7.5", "12.0", False),
-        ("cu128", "2.7.1", "x86_64", "7.5", "12.0", True),
-        ("cu130", "2.9.0+cu130", "aarch64", "8.0", "12.0", True),
-        ("cu126", "2.14.1", "x86_64", "5.0", "9.0", False),
-        ("cu128", "2.10.0", "x86_64", "7.0", "12.0", False),
-        ("cu128", "2.11", "x86_64", "7.5", "12.0", False),
-    ],
-)
-def test_torch_kernels(
-    variant: str, torch: str, arch: str, first: str, last: str, ptx: bool
-) -> None:
-    kernels = tables.torch_kernels(variant, torch, arch)
-    assert kernels is not None
-    assert (kernels.sm[0], kernels.sm[-1], kernels.ptx) == (first, last, ptx)
-
-
-@pytest.mark.parametrize(
-    ("variant", "torch", "arch"),
-    [
-        ("cu126", "2.15.0", "x86_64"),
-        ("cu130", "2.8.0", "x86_64"),
-        ("cu130", "2.100.0", "x86_64"),
-        ("cu126", "2.8.0", "aarch64"),
-        ("cu130", "2.15.0", "x86_64"),
-        ("cu130", "2.14.1", "riscv64"),
-        ("cpu", "2.14.1", "x86_64"),
-        ("cu130", "nightly", "x86_64"),
-        ("cu130", "2", "x86_64"),
-    ],
-)
-def test_kernels_that_no_source_tells(variant: str, torch: str, arch: str) -> None:
-    assert tables.torch_kernels(variant, torch, arch) is None
-
-
-def test_kernels_are_ascending_and_ranges_do_not_overlap() -> None:
-    seen: set[tuple[str, str, int]] = set()
-    for row in rows("torch-cuda"):
-        kernels = [number(sm) for sm in row["sm_list"].split()]
-        assert kernels == sorted(set(kernels))
-        first, last = number(row["torch_min"])[1], number(row["torch_max"])[1]
-        assert first <= last
-        for minor in range(first, last + 1):
-            key = row["index"], row["arch"], minor
-            assert key not in seen
-            seen.add(key)
-
-
 def test_cuda_drivers() -> None:
     linux = [tables.cuda_driver(major) for major in (11, 12, 13)]
     assert linux == ["450.80.02", "525.60.13", "580.65.06"]
     windows = [tables.cuda_driver(major, wsl=True) for major in (11, 12, 13)]
-    assert windows == ["452.39", "527.41", "580"]
+    assert windows == ["452.39", "528.33", "580"]
     assert tables.cuda_driver(10) is None
     assert tables.cuda_driver(1) is None
 
@@ -432,13 +353,11 @@ def test_arm_cores(implementer: int | None, part: int | None, name: str | None) 
     assert tables.arm_core(implementer, part) == name
 
 
-@given(st.text(max_size=30), st.text(max_size=10), st.integers())
-def test_nothing_that_is_asked_for_raises(text: str, other: str, number: int) -> None:
+@given(st.text(max_size=30), st.integers())
+def test_nothing_that_is_asked_for_raises(text: str, number: int) -> None:
     for ask in (tables.intel_gpu, tables.intel_memory, tables.nvidia_gpu, tables.apple_bandwidth):
         ask(text)
     tables.nvidia_sm(text)
-    tables.torch_kernels(text, other, text)
-    tables.torch_kernels("cu130", f"2.{text}", "x86_64")
     tables.cuda_driver(number)
     tables.arm_core(number, number)
 
@@ -456,16 +375,6 @@ def test_amd_gpus() -> None:
     targets = {i: found.gfx for i in ("150e", "1586", "6798") if (found := tables.amd_gpu(i))}
     assert targets == {"150e": "gfx1150", "1586": "gfx1151", "6798": None}
     assert tables.amd_gpu("ffff") is None
-
-
-def test_what_torchs_rocm_wheels_serve() -> None:
-    served = tables.torch_targets("rocm7.2", "2.14.0+rocm7.2")
-    assert served is not None
-    assert len(served.gfx) == 10
-    assert served.partly == ("gfx908", "gfx1030", "gfx1103")
-    assert not set(served.gfx) & set(served.partly)
-    for index, torch in (("rocm7.2", "2.12.0"), ("rocm6.4", "2.14.0"), ("", "2.14.0"), ("", "x")):
-        assert tables.torch_targets(index, torch) is None
 
 
 def test_which_gpus_amds_own_index_serves() -> None:

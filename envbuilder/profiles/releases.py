@@ -1,0 +1,160 @@
+"""Releases of a framework and their builds, from the tables in `profiles/releases/`.
+
+The release is a project's choice, the build belongs to the hardware: PyTorch 2.7.1 exists for the
+CPU, for CUDA 11.8, 12.6 and 12.8, for two versions of ROCm, for Intel GPUs and for Macs. A row of
+`torch-builds.csv` states what one build contains and needs; `certainty` says how that is known
+(`certain`: read from a wheel or an index; `script`: from the script that built it; `one`: a single
+source; `unverified`), and `source` names lines of `sources.csv`.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.core import resources, types
+from envbuilder.profiles.needs import Needs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envbuilder.profiles.lock import Target
+
+_PREFIXES: dict[types.Accelerator, str] = {
+    "cuda": "cu",
+    "rocm": "rocm",
+    "xpu": "xpu",
+    "mps": "macos",
+    "cpu": "cpu",
+}
+"""Accelerator → how the names of its builds begin."""
+
+
+class Build(Struct, frozen=True, kw_only=True):
+    """One build of a release, for one platform."""
+
+    release: str
+    build: str
+    """Such as "cu126", "rocm6.3", "xpu", "cpu"; "macos" is PyPI's for Apple silicon."""
+    platform: types.Platform
+    index: types.Source
+    """Symbolic name of the index that has it; `default` is PyPI, whose versions have no suffix."""
+    pythons: tuple[str, ...]
+    kernels: tuple[str, ...]
+    """The GPUs that it has kernels for: SM, gfx targets, Intel's families; empty if unknown."""
+    partly: tuple[str, ...]
+    """AMD GPUs that only some of its libraries serve."""
+    ptx: bool
+    """Whether PTX of the newest SM is included, too."""
+    driver: str
+    """The oldest NVIDIA driver on Linux."""
+    windows_driver: str
+    """The oldest NVIDIA driver under WSL, which is that of Windows."""
+    floor: str
+    """The oldest glibc, or macOS."""
+    certainty: Literal["certain", "script", "one", "unverified"]
+
+    def needs(self, *, wsl: bool = False) -> Needs:
+        """Return what it needs from a host; kernels that are not verified count as unknown."""
+        kernels = self.kernels if self.certainty != "unverified" else ()
+        of = {name: self.build.startswith(prefix) for name, prefix in _PREFIXES.items()}
+        return Needs(
+            sm=kernels if of["cuda"] else (),
+            sm_ptx=self.ptx,
+            gfx=kernels if of["rocm"] else (),
+            gfx_partly=self.partly if kernels else (),
+            nvidia_driver=self.windows_driver if wsl else self.driver,
+            macos=self.floor if of["mps"] else "",
+            glibc="" if of["mps"] else self.floor,
+        )
+
+
+@cache
+def _table(framework: types.Framework) -> tuple[str, tuple[str, ...]]:
+    """Return the first line of a framework's table of builds, and the others."""
+    path = resources.profiles_dir() / "releases" / f"{framework}-builds.csv"
+    if not path.exists():
+        return "", ()
+    first, *others = path.read_text(encoding="utf-8").splitlines()
+    return first, tuple(others)
+
+
+def _builds(first: str, lines: Iterable[str]) -> tuple[Build, ...]:
+    rows = csv.DictReader((first, *lines))
+    lists = ("pythons", "kernels", "partly")
+    return tuple(
+        msgspec.convert(
+            {name: value.split() if name in lists else value for name, value in row.items()},
+            Build,
+            strict=False,
+        )
+        for row in rows
+    )
+
+
+@cache
+def every(framework: types.Framework, accelerator: types.Accelerator) -> tuple[Build, ...]:
+    """Return a framework's builds for an accelerator, the newest release first."""
+    first, lines = _table(framework)
+    prefix = _PREFIXES.get(accelerator, accelerator)
+    return tuple(b for b in reversed(_builds(first, lines)) if b.build.startswith(prefix))
+
+
+@cache
+def of_version(version: str, platform: types.Platform, build: str = "") -> Build | None:
+    """Return the build that a version of PyTorch is, such as "2.13.0+cu126", or None.
+
+    Of a version without a suffix it is `build`, else PyPI's.
+    """
+    release, _, local = version.partition("+")
+    first, lines = _table("torch")
+    for row in _builds(first, (line for line in lines if line.startswith(f"{release},"))):
+        name = local or build
+        if row.platform == platform and (row.build == name if name else row.index == "default"):
+            return row
+    return None
+
+
+_RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu1[0-9])?")
+
+
+def of_target(target: Target) -> Build | None:
+    """Return the build of PyTorch in a lock's target; None if there is none that is known.
+
+    Of CUDA's builds, the version of CUDA's runtime beside it decides.
+    """
+    torch = cuda = ""
+    for file in target.of_kind("wheel"):
+        if file.name == "torch":
+            torch = file.version
+        elif _RUNTIME.fullmatch(file.name):
+            major, minor, *_ = [*file.version.split("."), ""]
+            cuda = f"cu{major}{minor}"
+    return of_version(torch, target.platform, cuda)
+
+
+def ranges(releases: Iterable[str], available: Iterable[str]) -> str:
+    """Return releases in words: "2.7.0 and later", "2.1.0 to 2.14.1"; `available`: newest first."""
+    order, chosen = [*dict.fromkeys(available)], {*releases}
+    spans: list[tuple[int, int]] = []  # (newest, oldest) as places in `order`
+    for place, release in enumerate(order):
+        if release not in chosen:
+            continue
+        if spans and spans[-1][1] == place - 1:
+            spans[-1] = (spans[-1][0], place)
+        else:
+            spans.append((place, place))
+    texts = []
+    for newest, oldest in spans:
+        if newest == oldest:
+            texts.append(order[oldest])
+        elif newest == 0:
+            texts.append(f"{order[oldest]} and later")
+        else:
+            texts.append(f"{order[oldest]} to {order[newest]}")
+    return ", ".join(reversed(texts))
