@@ -19,13 +19,14 @@ import msgspec
 from envbuilder import cli
 from envbuilder.profiles import lock, profile
 from envbuilder.verify.report import measurements, model
-from tools import matrix, project_page, project_schema
+from tools import matrix, project_page, project_schema, releases_page
 from tools.struct_tables import lists, sections
 
 FOLDER = matrix.REPOSITORY / "docs" / "reference"
 README = matrix.REPOSITORY / "README.md"
 MADE = "<!-- Made by tools/refresh_docs.py (make docs) from docstrings: change those. -->\n"
 MATRIX = "<!-- Made by tools/refresh_docs.py (make docs) from profiles, locks and runs.yaml. -->\n"
+RELEASES = "<!-- Made by tools/refresh_docs.py (make docs) from profiles/releases. -->\n"
 PROFILE = """\
 # Profiles
 
@@ -74,6 +75,7 @@ def pages() -> dict[str, str]:
         "report.md": MADE + REPORT + "".join(s for m in about_reports for s in lists(m)),
         "report.schema.json": report_schema(),
         "matrix.md": MATRIX + matrix.page(matrix.shipped()),
+        "releases.md": RELEASES + releases_page.page(),
     }
 
 

@@ -13,13 +13,19 @@ from envbuilder.commands.options import json_option, load_settings, root_option,
 from envbuilder.core import console, types
 from envbuilder.core.text import bandwidth
 from envbuilder.host import assumed, describe, model_fit, probe, record as recorder, system
+from envbuilder.profiles import fit
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best, grouped, workarounds
+from envbuilder.profiles.releases import ranges
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from envbuilder.host.model import Host
     from envbuilder.profiles.library import Library
+    from envbuilder.profiles.needs import Level
+    from envbuilder.profiles.releases import Build
 
 _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}
 
@@ -92,6 +98,13 @@ def command(
             "profile": choice.profile,
             "reason": choice.reason,
             "fits": msgspec.to_builtins(choice.fits),
+            "releases": {
+                name: [
+                    {"release": b.release, "build": b.build, "fits": fit.VERDICTS[level]}
+                    for b, level in rated
+                ]
+                for name, rated in _served(host)
+            },
             "memory": msgspec.to_builtins(pools),
             "model": msgspec.to_builtins(estimate),
         }
@@ -100,7 +113,7 @@ def command(
     memory, *largest = _room(pools)
     opt_in = {p.name for p in candidates if p.opt_in}
     models = (memory, *(model_fit.sentences(estimate) if estimate else largest))
-    _print(host, choice, opt_in, (_frameworks(library, framework), *models))
+    _print(host, choice, opt_in, (_frameworks(library, framework), *_releases(host), *models))
 
 
 def _frameworks(library: Library, requested: types.Framework | None) -> str:
@@ -109,6 +122,23 @@ def _frameworks(library: Library, requested: types.Framework | None) -> str:
     name, why = (requested, "") if requested else (used, f", because {says_so}" if says_so else "")
     others = "|".join(other for other in types.FRAMEWORKS if other != name)
     return f"framework: {name}{why}; others: envbuilder detect --framework {others}"
+
+
+def _served(host: Host) -> Iterator[tuple[str, tuple[tuple[Build, Level], ...]]]:
+    """Yield the kinds of GPUs that are here, each with PyTorch's builds and how they fit."""
+    for name, row in ACCELERATORS.items():
+        if row.vendor and any(gpu.vendor == row.vendor for gpu in host.gpus):
+            yield name, fit.serving(name, host)
+
+
+def _releases(host: Host) -> Iterator[str]:
+    """Yield a line for each kind of GPU here: the releases of PyTorch that have a build for it."""
+    for name, rated in _served(host):
+        works = [build.release for build, level in rated if level == "note"]
+        may = [build.release for build, level in rated if level in {"note", "warning"}]
+        verb = "work" if works else "may work"
+        if may:
+            yield f"releases of PyTorch that {verb} here ({name}): {ranges(works or may)}"
 
 
 def _record(folder: Path, *, full: bool, as_json: bool) -> None:
@@ -175,17 +205,17 @@ def _print(host: Host, choice: Choice, opt_in: set[str], lines: tuple[str, ...])
     out.print()
     fits = Table.grid(padding=(0, 2))
     aside = [f for f in choice.fits if f.impossible or (f.verdict == "no" and f.profile in opt_in)]
-    shown = [fit for fit in choice.fits if fit not in aside]
-    against = grouped(fit for fit in shown if fit.verdict != "fits")
+    shown = [each for each in choice.fits if each not in aside]
+    against = grouped(each for each in shown if each.verdict != "fits")
     for group in sorted(
-        [*against, *([fit] for fit in shown if fit.verdict == "fits")],
+        [*against, *([each] for each in shown if each.verdict == "fits")],
         key=lambda group: shown.index(group[0]),
     ):
         mark, style = _MARKS[group[0].verdict]
-        names = ", ".join(fit.profile for fit in group)
+        names = ", ".join(each.profile for each in group)
         fits.add_row(Text(mark, style=style), names, Text("; ".join(group[0].reasons) or "fits"))
     if aside:
-        names = ", ".join(fit.profile for fit in aside)
+        names = ", ".join(each.profile for each in aside)
         mark, style = _MARKS["no"]
         fits.add_row(Text(mark, style=style), names, Text("not for this machine (see --json)"))
     out.print(fits)

@@ -21,7 +21,7 @@ from envbuilder.core import resources, types
 from envbuilder.profiles.needs import Needs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from envbuilder.profiles.lock import Target
 
@@ -138,9 +138,10 @@ def of_target(target: Target) -> Build | None:
     return of_version(torch, target.platform, cuda)
 
 
-def ranges(releases: Iterable[str], available: Iterable[str]) -> str:
-    """Return releases in words: "2.7.0 and later", "2.1.0 to 2.14.1"; `available`: newest first."""
-    order, chosen = [*dict.fromkeys(available)], {*releases}
+def ranges(chosen: Collection[str]) -> str:
+    """Return releases of PyTorch in words, such as "2.1.0 to 2.6.0, 2.14.1 and later"."""
+    _, lines = _table("torch")
+    order = [*dict.fromkeys(line.partition(",")[0] for line in reversed(lines))]
     spans: list[tuple[int, int]] = []  # (newest, oldest) as places in `order`
     for place, release in enumerate(order):
         if release not in chosen:

@@ -129,9 +129,12 @@ def test_json_is_one_object_with_everything(
     show(monkeypatch, here)
     said = json.loads(shown(capsys, "--json", *(["--model", model] if model else [])))
     assert set(said) == {
-        *("schema", "host", "framework", "profile", "reason", "fits", "memory", "model")
+        *("schema", "host", "framework", "profile", "reason", "fits", "memory", "model"),
+        "releases",
     }
     assert (said["framework"], said["schema"]) == ("torch", 1)
+    newest, *_ = said["releases"]["cuda"]
+    assert newest == {"release": "2.15.0", "build": "cu132", "fits": "fits"}
     assert msgspec.convert(said["host"], Host) == here
     assert said["profile"] == "cuda"
     assert {fit["profile"] for fit in said["fits"]} >= {"cpu", "cuda", "mps", "xpu", "zendnn"}
@@ -268,3 +271,41 @@ def test_one_framework_is_shown_and_the_others_are_a_word(
     (tmp_path / "envbuilder.yaml").write_text("requirements: [flax]\n")
     project = " ".join(shown(capsys).split())
     assert "framework: jax, because envbuilder.yaml:1 requires flax; others: " in project
+
+
+@pytest.mark.parametrize(
+    ("gpu", "line"),
+    [
+        (ADA, "releases of PyTorch that work here (cuda): 1.11.0 and later"),
+        (changed(ADA, sm="12.0"), "releases of PyTorch that work here (cuda): 2.7.0 and later"),
+        (changed(ADA, sm=None), "releases of PyTorch that may work here (cuda): 1.11.0 and later"),
+        (ARC, "releases of PyTorch that work here (xpu): 2.6.0 to 2.14.1"),
+        (changed(ADA, state="present", obstacle="no-driver"), ""),
+    ],
+)
+def test_which_releases_serve_the_gpu(
+    gpu: Gpu, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(monkeypatch, with_gpu(gpu))
+    lines = [each for each in shown(capsys).splitlines() if each.startswith("releases of")]
+    assert lines == ([line] if line else [])
+
+
+def test_profiles_show_marks_the_builds_that_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(monkeypatch, with_gpu(changed(ADA, sm="6.0", driver_version="470.82")))
+    assert cli._run(["profiles", "show", "cuda"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "2.7.1 ✓ cu118 cu126 cu128 3.9 to 3.13" in lines
+    assert "2.14.1 cu126 cu130 cu132 3.10 to 3.14" in lines
+    assert "driver 525.60.13 and later: cu121, cu124, cu126, cu128, cu129" in lines
+    assert cli._run(["profiles", "show", "cuda", "--json"]) == 0
+    builds = json.loads(capsys.readouterr().out)["releases"]
+    fitting = {each["build"] for each in builds if each["fits"] == "fits"}
+    assert fitting == {"cu102", "cu113", "cu115", "cu116", "cu117", "cu118"}
+
+
+def test_another_framework_lists_no_releases(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli._run(["profiles", "show", "jax-cpu"]) == 0
+    assert "PyTorch" not in capsys.readouterr().out

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import csv
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from envbuilder.core import resources, types
-from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
+from envbuilder.host import probe
+from envbuilder.profiles import (
+    accelerators,
+    fit,
+    lock as profile_lock,
+    profile as profiles,
+    releases,
+)
 from envbuilder.profiles.needs import Needs
+from tests.support import host_trees
 
 FOLDER = resources.profiles_dir() / "releases"
 PYTHON = r"3\.(7|8|9|1[0-5])"
@@ -188,5 +198,49 @@ def test_the_torch_of_every_shipped_lock_is_known() -> None:
     ],
 )
 def test_releases_in_words(chosen: str, words: str) -> None:
-    available = [build.release for build in releases.every("torch", "cuda")]
-    assert releases.ranges(chosen.split(), available) == words
+    assert releases.ranges(chosen.split()) == words
+
+
+# Which release serves which host, held against what versions.md's sources say of ten of them.
+
+
+@pytest.mark.parametrize(
+    ("name", "accelerator", "works"),
+    [
+        ("p100", "cuda", "1.11.0 to 2.14.0"),
+        ("v100", "cuda", "1.11.0 to 2.14.0"),
+        ("t4-container", "cuda", "1.11.0 and later"),
+        ("rtx4090", "cuda", "1.11.0 and later"),
+        ("h100-eight-nvlink", "cuda", "2.0.0 and later"),
+        ("gb10-dgx-spark", "cuda", "2.8.0 and later"),
+        ("rx7900", "rocm", "2.1.0 to 2.4.1, 2.7.0 to 2.7.1, 2.9.0 to 2.14.0"),
+        ("mi300x", "rocm", "2.3.0 to 2.4.1, 2.7.0 to 2.7.1, 2.9.0 to 2.14.0"),
+        ("arc-b580", "xpu", "2.6.0 to 2.14.1"),
+        ("mac-m2", "mps", "1.12.0 and later"),
+        ("driver470", "cuda", "1.11.0 to 2.7.1"),
+        ("alder-lake-uhd", "cuda", ""),
+        ("rx7900-without-driver", "rocm", ""),
+    ],
+)
+def test_the_releases_that_serve_a_host(
+    name: str, accelerator: types.Accelerator, works: str, tmp_path: Path
+) -> None:
+    host = probe.host(host_trees.plant(tmp_path, host_trees.load(name)))
+    rated = fit.serving(accelerator, host)
+    assert rated
+    assert releases.ranges([b.release for b, level in rated if level == "note"]) == works
+
+
+def test_a_build_is_rated_as_its_wheels_are_in_a_lock() -> None:
+    """So no release *fits* where its lock would not."""
+    folders = profiles.search_path(None, FOLDER)
+    for name in ("cuda", "cuda-legacy", "rocm"):
+        profile = profiles.load(name, folders)
+        path = profile_lock.path_for(name, folders)
+        assert path is not None
+        lock = profile_lock.load(path)
+        for target in lock.targets:
+            build = releases.of_target(target)
+            assert build is not None
+            needs = accelerators.needs(profile, lock, target.platform)
+            assert replace(build.needs(), glibc=needs.glibc) == needs
