@@ -14,10 +14,9 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
 from msgspec import Struct
 
-from envbuilder.core import resources, types
+from envbuilder.core import decoding, resources, types
 from envbuilder.profiles.needs import Needs
 
 if TYPE_CHECKING:
@@ -85,16 +84,12 @@ def _table(framework: types.Framework) -> tuple[str, tuple[str, ...]]:
 
 
 def _builds(first: str, lines: Iterable[str]) -> tuple[Build, ...]:
-    rows = csv.DictReader((first, *lines))
-    lists = ("pythons", "kernels", "partly")
-    return tuple(
-        msgspec.convert(
-            {name: value.split() if name in lists else value for name, value in row.items()},
-            Build,
-            strict=False,
-        )
-        for row in rows
-    )
+    builds = []
+    for row in csv.DictReader((first, *lines)):
+        lists = {name: row[name].split() for name in ("pythons", "kernels", "partly")}
+        fields = {**row, **lists, "ptx": row["ptx"] == "true"}
+        builds.append(decoding.convert(fields, Build))
+    return tuple(builds)
 
 
 @cache
