@@ -45,8 +45,9 @@ SLOWER, TOO_SLOW = 1.05, 1.10
 
 def run(checkout: Path, folder: Path, arguments: tuple[str, ...]) -> float:
     """Return the wall seconds of one command; it must succeed."""
+    # An installed package has its bytecode; both checkouts shall have it, too.
     environment = {
-        **os.environ,
+        **{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
         "ENVBUILDER_CACHE_DIR": str(folder / "cache"),
         "ENVBUILDER_DATA_DIR": str(folder / "data"),
         "ENVBUILDER_CONFIG_DIR": str(folder / "config"),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 
 from envbuilder.payload import frameworks
+from envbuilder.payload.frameworks import jax_job, tensorflow_job
 from envbuilder.payload.numerics import reference
 from envbuilder.payload.training import dataset
 
@@ -38,8 +39,8 @@ class Adadelta:
 
 def main(name: str, folder: Path) -> None:
     split = dataset.load(folder).train
-    frameworks.jax_job.Programs._drop = lambda self, values, share, key: values
-    frameworks.tensorflow_job.drop = lambda tensorflow, values, share, seed: values
+    jax_job.Programs._drop = lambda self, values, share, key: values
+    tensorflow_job.drop = lambda tensorflow, values, share, seed: values
     framework = frameworks.load(name, "cpu", None)
     framework.state_precision("float32")
     data, job = framework.hold(split), framework.job(1)

@@ -371,6 +371,15 @@ def test_a_container_that_does_not_start_is_no_signal_of_the_payload(
     assert str(image) in raised.value.hint
 
 
+@pytest.mark.parametrize(
+    "option", [{"backend": "venv"}, {"base_image": "debian:12"}, {"python": "3.11"}]
+)
+def test_an_interpreter_takes_no_option_of_a_build(option: dict[str, str], found: Settings) -> None:
+    request = Request(profile="cpu", **option)  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match="leave out the build options"):
+        start.prepare(request, Path("python"), found, PlainProgress())
+
+
 @pytest.mark.parametrize("other", [{"backend": "docker"}, {}])
 def test_one_thing_is_verified(other: dict[str, str], image: Path, found: Settings) -> None:
     executable = None if other else Path("/usr/bin/python3")

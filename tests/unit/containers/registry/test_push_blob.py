@@ -165,6 +165,16 @@ def test_a_registry_that_changes_manifests_is_found_out(
         push(server, source, image, found)
 
 
+def test_a_registry_that_reports_no_digest_is_believed(
+    server: FakeRegistry, source: Layout, found: Settings
+) -> None:
+    """The header is required of an answer to a pull alone (OCI distribution 1.1)."""
+    image = images.image(source, SMALL)
+    server.faults = [("PUT .*manifests", "201 X-Served-By: me")]
+    push(server, source, image, found)
+    assert server.requests("PUT")
+
+
 def test_two_pushes_at_once_send_each_blob_once(
     server: FakeRegistry, source: Layout, found: Settings
 ) -> None:
