@@ -18,9 +18,9 @@ from envbuilder.verify.report import model as report
 
 def main(source: Path, target: Path) -> None:
     """Draw the report in `source` into the SVG file `target`."""
-    data = json.loads(source.read_text())
-    home = re.compile(r"^/.*/(?=envs/)")
-    data["artifact"]["ref"] = home.sub("~/.local/share/envbuilder/", data["artifact"]["ref"])
+    text = source.read_text()
+    own = re.match(r"/.*/(?=envs/)", json.loads(text)["artifact"]["ref"])
+    data = json.loads(text.replace(own[0], "~/.local/share/envbuilder/") if own else text)
     with Path("/dev/null").open("w") as nowhere:
         console = Console(record=True, width=80, file=nowhere, force_terminal=True)
         console.print("[bold]$ envbuilder verify --backend venv")
