@@ -283,7 +283,7 @@ def kind_of(value: Any) -> str:
 
 
 def worded(message: str, spot: Spot) -> str:
-    """Return what a validation error says as words."""
+    """Return a validation error in words."""
     if match := _MISSING.match(message):
         return f"the key '{match[1]}' is missing"
     value = spot.value if spot.key is None else spot.key

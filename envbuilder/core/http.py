@@ -188,7 +188,7 @@ class Attempts:
             yield number
 
     def may_repeat(self, response: requests.Response | None) -> bool:
-        """Return whether a failed request may work later; None: there was no response."""
+        """Return whether a request may succeed later, by its status; None if nothing answered."""
         if response is None:
             return True
         text = response.headers.get("Retry-After", "")
