@@ -88,7 +88,7 @@ def _add_signatures(path: Path, plan: Plan) -> None:
     try:
         before = path.read_bytes()
         after = also_signed(before, plan.signatures)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         raise BuildError(
             f"{path}: cannot be read: {error}", "Remove it; the same command writes it again."
         ) from error
@@ -233,20 +233,40 @@ def provenance(plan: Plan, artifact: Subject, versions: Mapping[str, str]) -> by
 
 
 def also_about(content: bytes, artifact: Subject) -> bytes:
-    """Return an envbuilder statement with one more subject, such as a pushed manifest."""
-    document = json.loads(content)
+    """Return an envbuilder statement with one more subject, such as a pushed manifest.
+
+    Raise `ValueError` for anything but an envbuilder statement.
+    """
+    document = _parsed(content)
     if artifact.digest not in [s["digest"] for s in document["subject"]]:
         document["subject"].append({"name": artifact.name, "digest": artifact.digest})
     return sbom.encoded(document)
 
 
 def also_signed(content: bytes, signatures: Sequence[Signed]) -> bytes:
-    """Return an envbuilder statement that records accepted signatures of its inputs."""
-    document = json.loads(content)
+    """Return an envbuilder statement that records accepted signatures of its inputs.
+
+    Raise `ValueError` as `also_about` does.
+    """
+    document = _parsed(content)
     definition = document["predicate"]["buildDefinition"]
     parameters = {"signatures": msgspec.to_builtins(signatures)}
     definition["internalParameters"] = {**definition.get("internalParameters", {}), **parameters}
     return sbom.encoded(document)
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """Return a statement by envbuilder; raise `ValueError` for anything else."""
+    try:
+        document: dict[str, Any] = json.loads(content)
+        definition = document["predicate"]["buildDefinition"]
+        ours = definition["buildType"] == BUILD_TYPE
+        _ = [s["digest"] for s in document["subject"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"not a provenance statement: {error}") from error
+    if not ours:
+        raise ValueError("a provenance statement of another builder")
+    return document
 
 
 def dependencies(plan: Plan) -> list[dict[str, Any]]:

@@ -296,11 +296,11 @@ class UsedBase(Struct, frozen=True, kw_only=True):
 
 
 class BaseCheck(Struct, frozen=True, kw_only=True):
-    """A base image that is checked, or pulled, before anything is fetched."""
+    """A base image whose Python is checked before anything is fetched."""
 
     ref: str
     layout: str
-    """Folder of its OCI layout, whose Python is checked; empty if an engine has it, or will."""
+    """Folder of its OCI layout; empty if it is checked in the engine."""
     pythons: tuple[types.PythonVersion, ...]
     """The versions for which the lock has images on this platform."""
 

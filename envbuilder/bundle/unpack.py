@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.console import Progress
-    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.lock import File, Lock
 
 _LINES = 40
 """Lines of a difference that are shown."""
@@ -196,15 +196,15 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
 
     Every profile must be loadable, and be listed in the manifest or extended by one that is. Every
     lock must belong to such a profile, or to a project's variant of it, and match it. Every file of
-    a project must be one that its environment is read from. Each profile must have all files of a
-    target. `texts`: path in the bundle → content.
+    a project must be one that its environment is read from. Every locked file must be named by a
+    lock, and each profile must have all files of a target. `texts`: path in the bundle → content.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
         folder = Path(scratch)
         for path, content in texts.items():
             files.write(folder / path.removeprefix("profiles/"), content)
         try:
-            needed = _needed(manifest, folder)
+            needed, locked = _needed(manifest, folder)
             locks = [p for p in needed if p.startswith(("locks/", f"{PROJECT}/{LOCKS}/"))]
             for path in (f"{lock}{statement.SUFFIX}" for lock in locks):
                 statement.read_file(folder / path)  # raises an error for a malformed one
@@ -221,11 +221,16 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
             f" ({', '.join(manifest.profiles)})",
             _UNTRUSTED,
         )
+    for member in manifest.of_kind("file"):
+        file = locked.get(member.sha256)
+        if file is None or file.size not in {None, member.size}:
+            raise InvalidError(f"no lock of the bundle names its {member.path}", _UNTRUSTED)
 
 
-def _needed(manifest: Manifest, folder: Path) -> set[str]:
-    """Return the paths of the texts that a manifest's profiles need."""
+def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]]:
+    """Return the paths that a manifest's profiles need, and their locked files by sha256."""
     needed: set[str] = set()
+    locked: dict[str, File] = {}
     variants = None
     if manifest.environment is not None:
         # What the project's file configures has no effect.
@@ -248,12 +253,15 @@ def _needed(manifest: Manifest, folder: Path) -> set[str]:
         (path,) = library.lock_places(name)
         needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
         needed.add(str(path.relative_to(folder)))
+        locked |= {f.sha256: f for f in lock.files}
         _require_target(manifest, lock)
         conda = conda_lock.find(name, library)
         if conda is not None:
             conda_lock.require_usable(profile, conda)
             needed.add(str(conda_lock.beside(path).relative_to(folder)))
-    return needed
+            packages = (p for t in conda.targets for p in t.packages)
+            locked |= {p.sha256: p.as_file for p in packages}
+    return needed, locked
 
 
 def _require_target(manifest: Manifest, lock: Lock) -> None:

@@ -1,7 +1,8 @@
 """Resolve the base image of a build to an OCI layout on this disk, whatever its source.
 
-The Python in a layout is checked before anything is fetched for the image on top of it. With a base
-that only an engine has, the build itself fails on a wrong Python.
+Its Python is checked before anything is fetched for the image on top of it. In a layout, it is read
+from the files. In an engine, the base is run as the build would run it; if that gives no answer,
+the build itself fails on a wrong Python.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.build import project_layer
+from envbuilder.build import conventions, project_layer
 from envbuilder.build.plan import BaseCheck, LoadBase, MakeBase, Plan
 from envbuilder.containers.engine import connection
+from envbuilder.containers.engine.container import Container
 from envbuilder.containers.engine.interface import LABEL, Engine, Image, no_base
 from envbuilder.containers.oci import archive, reference, rootfs
 from envbuilder.core import console, files, types
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.profiles.lock import Lock, LockedBase, Target, select
 
 if TYPE_CHECKING:
+    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.build.request import Build, Request
-    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.oci.layout import (
+        Layout,
+    )
     from envbuilder.host.model import Host
     from envbuilder.profiles.profile import Base as BaseImage, Profile
 
@@ -33,6 +38,12 @@ LATEST = "latest"
 """Tag of a profile's newest image."""
 _LONGEST = 40
 """Characters of a project and its environment in the names of their images."""
+_PYTHON_SECONDS = 60
+# Looks for Python as the Dockerfile does.
+_PYTHON_QUERY = (
+    "python=$(command -v python{minor} || command -v python3) || {{ echo none; exit 0; }};"
+    """ exec "$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])'"""
+)
 
 
 class Base(Struct, frozen=True, kw_only=True):
@@ -84,7 +95,7 @@ def repository(profile: str, settings: Settings) -> str:
 
 
 def names(
-    build: Build, target: Target, digest: str, project: project_layer.ProjectLayer | None
+    build: Build, target: Target, digest: str, project: ProjectLayer | None
 ) -> tuple[str, ...]:
     """Return the names of the image with this fingerprint; the first names the artifact."""
     request = build.request
@@ -198,7 +209,7 @@ def pulled(engine: Engine, ref: str, platform: str) -> Image:
     return image
 
 
-def python_check(lock: Lock, target: Target, ref: str, layout: str) -> BaseCheck | None:
+def python_check(lock: Lock, target: Target, ref: str, layout: str = "") -> BaseCheck | None:
     """Return what to check; None if the image gets its Python from the lock's packages.
 
     `layout` is the folder of the base's OCI layout; empty if an engine has the base, or will.
@@ -213,22 +224,45 @@ def python_check(lock: Lock, target: Target, ref: str, layout: str) -> BaseCheck
 def require_python(plan: Plan, settings: Settings, progress: console.Progress) -> None:
     """Raise `BuildError` if the plan's base has another Python than the locked files need.
 
-    A base that the engine lacks is pulled; the build itself checks its Python.
+    A base that the engine does not have is pulled for this check.
     """
-    from envbuilder.build.image.contents import base_variables, read_contents
-    from envbuilder.build.image.layer_cache import LayerCache
-
     check = plan.base_check
     if check is None:
         return
-    if not check.layout:
-        with connection.connect() as engine:
-            if engine.image(check.ref) is None:
-                pulled(engine, check.ref, plan.platform)
+    if check.layout:
+        from envbuilder.build.image.contents import base_variables, read_contents
+        from envbuilder.build.image.layer_cache import LayerCache
+
+        cache = LayerCache(settings.cache_dir / "layers", progress.note, fresh=False)
+        base = read_contents(check.layout, plan.platform, cache)
+        try:
+            base.root.python(plan.python, base_variables(base.config)["PATH"])
+        except rootfs.OtherPythonError as error:
+            raise rootfs.OtherPythonError(plan.python, error.version, check.pythons) from error
         return
-    cache = LayerCache(settings.cache_dir / "layers", progress.note, fresh=False)
-    base = read_contents(check.layout, plan.platform, cache)
-    try:
-        base.root.python(plan.python, base_variables(base.config)["PATH"])
-    except rootfs.OtherPythonError as error:
-        raise rootfs.OtherPythonError(plan.python, error.version, check.pythons) from error
+    version = _python_of_engine(plan, check.ref, progress)
+    if version not in {"", plan.python}:
+        raise rootfs.OtherPythonError(plan.python, version, check.pythons)
+
+
+def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
+    """Return the Python X.Y that the build would use, or that there is none; empty if unknown."""
+    with connection.connect() as engine:
+        image = engine.image(ref) or pulled(engine, ref, plan.platform)
+        container = Container(
+            image=image.id,
+            entrypoint=("/bin/sh",),
+            arguments=("-c", _PYTHON_QUERY.format(minor=plan.python)),
+            platform=plan.platform,
+            user=conventions.USER,
+            limits=engine.limits,
+        )
+        with progress.task("check the base image's Python"):
+            try:
+                output = engine.run(container, lambda _: None, _PYTHON_SECONDS).stdout
+            except (VerifyError, ToolError):
+                return ""
+    answer = output.strip()
+    if answer == "none":
+        return "none on its PATH"
+    return answer if re.fullmatch(r"[0-9]+\.[0-9]+", answer) else ""

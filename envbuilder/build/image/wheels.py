@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import functools
 import io
 import json
 import os
@@ -22,6 +23,7 @@ import posixpath
 import shlex
 import sys
 import zipfile
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -82,18 +84,16 @@ class Packed(Struct, frozen=True, kw_only=True):
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the file's bytes; `BuildError` if they do not match the ZIP directory."""
-        from isal import isal_zlib  # Intel's ISA-L takes half the time of zlib
-
+        lib = _zlib()
         crc = size = 0
         packed = self.wheel.read(self.header, self.packed)
-        inflate = isal_zlib.decompressobj(-isal_zlib.MAX_WBITS)
         try:
-            for data in _inflated(packed, inflate) if self.deflated else packed:
-                crc, size = isal_zlib.crc32(data, crc), size + len(data)
+            for data in _inflated(packed, lib) if self.deflated else packed:
+                crc, size = lib.crc32(data, crc), size + len(data)
                 if size > self.size:
                     raise self._damaged()
                 yield data
-        except isal_zlib.error as error:  # type: ignore[misc]  # the stub has an instance
+        except lib.error as error:
             raise self._damaged() from error
         if (size, crc) != (self.size, self.crc):
             raise self._damaged()
@@ -230,8 +230,9 @@ def _is_readable(entry: zipfile.ZipInfo) -> bool:
     return known and not entry.flag_bits & _ENCRYPTED
 
 
-def _inflated(packed: Iterable[bytes], inflate: Any) -> Iterator[bytes]:
+def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
     """Yield the content of deflated bytes in pieces of a limited size."""
+    inflate = lib.decompressobj(-lib.MAX_WBITS)
     for piece in packed:
         rest, data = piece, b""
         # A full piece may not be all: zeros take so few bits that the last input is read before
@@ -240,6 +241,16 @@ def _inflated(packed: Iterable[bytes], inflate: Any) -> Iterator[bytes]:
             data = inflate.decompress(rest, archives.PIECE)
             rest = inflate.unconsumed_tail
             yield data
+
+
+@functools.cache
+def _zlib() -> Any:
+    """Return the zlib to use: Intel's ISA-L if installed, which takes half the time."""
+    try:
+        from isal import isal_zlib
+    except ImportError:  # there are no wheels of it for other processors
+        return zlib
+    return isal_zlib
 
 
 # --- wheels that uv installs

@@ -128,14 +128,15 @@ def test_run_passes_the_code_through_and_mounts_the_folder(
     assert made.stat().st_uid == os.getuid()
 
 
+@pytest.mark.parametrize("builder", ["buildkit", "layers"])
 @pytest.mark.parametrize("profile", ["tiny", "cuda"])
 def test_a_base_of_another_python_is_refused_before_anything_is_fetched(
-    cli: Cli, base_image: str, tiny: Path, tmp_path: Path, profile: str
+    cli: Cli, base_image: str, tiny: Path, tmp_path: Path, builder: str, profile: str
 ) -> None:
     cache = tmp_path / "cache"
     done = cli(
         *("build", "--profile", profile, "--backend", "docker", "--base-image", base_image),
-        *("--builder", "layers", "--python-version", "3.12"),
+        *("--builder", builder, "--python-version", "3.12"),
         environment={"ENVBUILDER_CACHE_DIR": str(cache)},
     )
     assert done.returncode == 1

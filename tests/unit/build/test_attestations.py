@@ -506,6 +506,8 @@ def test_accepted_signatures_are_recorded() -> None:
     ]
     earlier = attestations.provenance(planned(), IMAGE, {})
     assert json.loads(attestations.also_signed(earlier, (signed,))) == document
+    with pytest.raises(ValueError, match="not a provenance"):
+        attestations.also_signed(b"{}", (signed,))
 
 
 def test_a_venv_has_no_base_image_and_a_base_without_a_digest_is_named_only() -> None:
@@ -525,6 +527,18 @@ def test_a_statement_can_be_about_a_registrys_manifest_as_well() -> None:
     assert attestations.also_about(both, manifest) == both
     before, after = (json.loads(c)["predicate"] for c in (content, both))
     assert before == after
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"predicate": 1}', b'{"subject": [1]}', b"\xff"]
+)
+def test_only_our_statements_get_further_subjects(content: bytes) -> None:
+    with pytest.raises(ValueError, match="statement"):
+        attestations.also_about(content, IMAGE)
+    foreign = json.loads(attestations.provenance(planned(), IMAGE, {}))
+    foreign["predicate"]["buildDefinition"]["buildType"] = "https://example.org/other"
+    with pytest.raises(ValueError, match="another builder"):
+        attestations.also_about(json.dumps(foreign).encode(), IMAGE)
 
 
 @given(name=st.text(st.characters(codec="utf-8"), min_size=1))

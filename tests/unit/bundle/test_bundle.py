@@ -281,6 +281,7 @@ LOCK_OF_OTHER = b'{"schema": 1, "profile": "other"}'
         ("locks/other.json", LOCK_OF_OTHER, "lock", "locks/other.json belongs to none"),
         ("locks/cpu.conda.json", b"{}", "lock", "locks/cpu.conda.json belongs to none"),
         ("locks/tiny.conda.json", b"garbage", "lock", "not a lock"),
+        (f"files/{sha(b'more')}", b"more", "file", "no lock of the bundle names its files/"),
         (f"bases/{'a' * 64}-linux-amd64.json", b"{}", "base", "bases/"),
     ],
 )

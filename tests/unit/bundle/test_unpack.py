@@ -296,6 +296,18 @@ def test_the_files_of_all_profiles_are_known(parts: tuple[Part, ...], found: Set
         unpacking.check(made_of(without_uv, profiles=("tiny", "other")), texts_of(*without_uv))
 
 
+def test_files_have_the_size_that_their_lock_states(
+    parts: tuple[Part, ...], manifest: Manifest
+) -> None:
+    unpacking.check(manifest, texts_of(*parts))
+    resized = tuple(
+        msgspec.structs.replace(m, size=m.size + 1) if m.sha256 == sha(WHEEL) else m
+        for m in manifest.members
+    )
+    with pytest.raises(InvalidError, match=f"no lock of the bundle names its files/{sha(WHEEL)}"):
+        unpacking.check(made_of((), members=resized), texts_of(*parts))
+
+
 @pytest.mark.parametrize(
     "changes", [{"platforms": ("linux/arm64",)}, {"pythons": ("3.12",)}, {"platforms": ()}]
 )

@@ -22,11 +22,11 @@ from envbuilder.containers.engine import images
 from envbuilder.containers.engine.interface import BuildCommand, Image
 from envbuilder.containers.oci import reference
 from envbuilder.core import console, resources
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.core.project_file import Definition
 from envbuilder.packages import fetch
 from envbuilder.profiles import lock as profile_lock, profile as profiles
-from tests.support.engines import BUILDKIT, FakeEngine
+from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import BASE, image
 from tests.support.pipeline import a_build
 
@@ -234,22 +234,74 @@ def test_nothing_is_looked_at_in_a_dry_run_or_where_the_base_is_made(
 # --- in an engine
 
 
+def printing(output: str | Exception) -> FakeEngine:
+    """An engine with the base, in which a container prints this."""
+    engine = FakeEngine()
+    engine.images["base:1"], engine.output = IMAGE, output
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("answer", "has"), [("3.11\n", "3.11"), ("3.13\n", "3.13"), ("none\n", "none on its PATH")]
+)
+@pytest.mark.parametrize("command", [BUILDKIT, BUILDAH])
+def test_an_image_with_another_python_is_refused_before_the_fetch(
+    answer: str,
+    has: str,
+    command: BuildCommand,
+    found: Settings,
+    doings: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = printing(answer).serve(monkeypatch)
+    made = on_engine(found, command, "cuda", "3.12")
+    with pytest.raises(BuildError, match=f"3.12 is needed; the base image has {has}") as caught:
+        build(found, made, parts(found, "cuda", "3.12")[1])
+    assert ("--python-version 3.11" in caught.value.hint) == (has == "3.11")
+    assert "--python-version 3.13" not in caught.value.hint, "there is no base image for it"
+    assert doings == []
+    assert engine.done == ["run"]
+    assert engine.containers[0].image == IMAGE.id
+    assert engine.containers[0].user == "1000:1000", "as which the image will run"
+    assert engine.containers[0].limits == engine.limits
+    assert engine.closed
+
+
+@pytest.mark.parametrize(
+    "answer", ["3.12\n", "", "hello\n", "3.11 or so\n", VerifyError("no shell"), ToolError("gone")]
+)
+def test_the_right_python_or_no_answer_is_no_reason_to_refuse(
+    answer: str | Exception,
+    found: Settings,
+    doings: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printing(answer).serve(monkeypatch)
+    with pytest.raises(BuildError, match="is missing after its build"):
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
+    assert doings == ["fetch", "execute"]
+
+
 def test_an_image_that_the_engine_lacks_is_pulled_before_the_fetch(
     found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, (_, target) = FakeEngine("base:1").serve(monkeypatch), parts(found, "cuda", "3.12")
-    made = on_engine(found, BUILDKIT, "cuda", "3.12")
-    image_base.require_python(made, found, QUIET)
-    assert engine.done == []
+    engine = printing("3.11\n").serve(monkeypatch)
     engine.images.clear()
-    image_base.require_python(made, found, QUIET)
-    assert engine.done == ["pull base:1 for linux/amd64"]
+    with pytest.raises(BuildError, match=r"has 3\.11"):
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
+    assert engine.done == ["pull base:1 for linux/amd64", "run"]
+    assert doings == []
 
+
+def test_an_image_that_cannot_be_pulled_is_known_before_the_fetch(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: Any) -> None:
         raise BuildError("cannot be pulled")
 
+    engine = printing("3.12\n").serve(monkeypatch)
     engine.images.clear()
     monkeypatch.setattr(engine, "pull", fail)
     with pytest.raises(BuildError, match="cannot be pulled"):
-        build(found, made, target)
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
     assert doings == []

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, strategies as st
 
+from envbuilder.build.image import wheels
 from envbuilder.build.image.wheels import Wheel
 from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
@@ -22,6 +24,18 @@ from tests.support.images import record
 NAME = "a-1.0-py3-none-any.whl"
 INFO = "a-1.0.dist-info"
 RECORD = f"{INFO}/RECORD"
+
+
+@pytest.fixture(params=["isal", "zlib"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Both libraries that inflate."""
+    if request.param == "zlib":
+        monkeypatch.setitem(sys.modules, "isal", None)
+    else:
+        pytest.importorskip("isal")
+    wheels._zlib.cache_clear()
+    yield request.param
+    wheels._zlib.cache_clear()
 
 
 def made(
@@ -59,6 +73,7 @@ def others(wheel: Wheel, folder: Path) -> dict[str, bytes]:
         return {n: archive.read(n) for n in archive.namelist() if n != RECORD}
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_only_metadata_scripts_and_data_are_left_to_the_installer(
     tmp_path: Path, method: int
@@ -76,6 +91,7 @@ def test_only_metadata_scripts_and_data_are_left_to_the_installer(
         assert {n: p.size for n, p in wheel.files.items()} == {n: len(plain[n]) for n in plain}
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("more", [0, 1, 100, 257, 500])
 def test_the_last_bytes_of_a_file_of_zeros_are_not_lost(tmp_path: Path, more: int) -> None:
     """A match takes so few bits that all input is read before the last output fits."""
@@ -243,6 +259,7 @@ def test_the_headers_of_a_wheel_may_be_longer_than_its_directory_says(tmp_path: 
         assert read(wheel) == {"a.py": b"x", "b.py": b"y"}
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("at", range(0, 200, 7))
 def test_other_bytes_than_the_directory_says_are_an_error(
@@ -260,6 +277,7 @@ def test_other_bytes_than_the_directory_says_are_an_error(
     assert "pin another version" in caught.value.hint
 
 
+@pytest.mark.usefixtures("library")
 def test_more_bytes_than_the_directory_says_are_not_even_passed_on(tmp_path: Path) -> None:
     path = made(tmp_path, {"a.py": bytes(1000)})
     data = path.read_bytes()
@@ -295,6 +313,7 @@ NAMES = st.lists(
 ).map("/".join)
 
 
+@pytest.mark.usefixtures("library")
 def test_a_program_is_read_from_the_scripts_of_its_wheel(tmp_path: Path) -> None:
     program = "a-1.0.data/scripts/uv"
     with Wheel(made(tmp_path, {program: b"ELF" * 1000}), NAME) as wheel:
