@@ -3,26 +3,26 @@
     python tools/refresh_releases.py                  releases, builds and Pythons, by file names
     python tools/refresh_releases.py --wheels 2.7.1   also CUDA and kernels, read from the wheels
 
-The index is pip's. Of a wheel only the parts that are needed are requested: `torch/version.py`, and
-the library with the list of its kernels (30 to 60 MB). Prints each difference; a person looks at it
-and writes the row, with its source. Exit code 1: there are differences.
+The index is the one that uv uses. Of a wheel only the parts that are needed are requested:
+`torch/version.py`, and the library with the list of its kernels (30 to 60 MB). Prints each
+difference; a person looks at it and writes the row, with its source. Exit code 1: there are
+differences.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
-from envbuilder.core import archives, http, pip
+from envbuilder.core import archives, http
+from envbuilder.packages import fetch
 from envbuilder.packages.python import upstream
 from envbuilder.packages.python.wheel_conflicts import RemoteFile
+from envbuilder.profiles import releases
 
-TABLE = Path(__file__).resolve().parent.parent / "profiles" / "releases" / "torch-builds.csv"
 FIRST = {"linux/amd64": (1, 11), "linux/arm64": (1, 11), "macos/arm64": (1, 12)}
 """The first release in the table; 1.11 has no MPS."""
 _PLATFORMS = {
@@ -59,21 +59,22 @@ def listed(files: Iterable[str]) -> dict[Key, set[str]]:
     pythons: dict[Key, set[str]] = {}
     for name in files:
         match = _FILE.fullmatch(name)
-        release = tuple(map(int, match[1].split("."))) if match else ()
-        for platform, tag in _PLATFORMS.items() if match else ():
-            if release >= FIRST[platform] and any(
-                tag.fullmatch(each) for each in match[3].split(".")
-            ):
-                pythons.setdefault((match[1], platform), set()).add(f"3.{match[2]}")
+        if match is None:
+            continue
+        release, python, tags = match.groups()
+        number = tuple(map(int, release.split(".")))
+        for platform, tag in _PLATFORMS.items():
+            if number >= FIRST[platform] and any(map(tag.fullmatch, tags.split("."))):
+                pythons.setdefault((release, platform), set()).add(f"3.{python}")
     return pythons
 
 
-def stated(rows: Iterable[dict[str, str]]) -> dict[Key, set[str]]:
+def stated() -> dict[Key, set[str]]:
     """Return what the table says that the package index has, in the same form."""
     return {
-        (row["release"], row["platform"]): set(row["pythons"].split())
-        for row in rows
-        if row["index"] == "default"
+        (build.release, build.platform): set(build.pythons)
+        for build in releases.every("torch")
+        if build.index == "default"
     }
 
 
@@ -94,19 +95,28 @@ def kernels(library: bytes) -> str:
     return " ".join(f"{name[:-1]}.{name[-1]}" for name in names)
 
 
-def of_wheel(row: dict[str, str], url: str) -> Iterator[Differing]:
+def of_wheel(build: releases.Build, url: str) -> Iterator[Differing]:
     """Yield where a wheel on the package index and its row differ."""
-    where = f"{row['release']} {row['platform']}"
+    where = f"{build.release} {build.platform}"
     with http.open_session() as session, archives.open_zip(RemoteFile(session, url)) as wheel:
         version = archives.zip_content(wheel, "torch/version.py", 1 << 20).decode()
         cuda = re.search(r"^cuda(?:: [^=]+)? = '([0-9.]+)'", version, re.MULTILINE)
-        build = f"cu{cuda[1].replace('.', '')}" if cuda else "cpu"
-        if build != row["build"]:
-            yield Differing(f"{where} build", row["build"], f"the wheel {build}")
+        name = f"cu{cuda[1].replace('.', '')}" if cuda else "cpu"
+        if name != build.build:
+            yield Differing(f"{where} build", build.build, f"the wheel {name}")
         if cuda:
-            found = kernels(archives.zip_content(wheel, _LIBRARY, _LARGEST))
-            if found != row["kernels"]:
-                yield Differing(f"{where} kernels", row["kernels"], f"the wheel {found}")
+            named = kernels(archives.zip_content(wheel, _LIBRARY, _LARGEST))
+            if named != " ".join(build.kernels):
+                yield Differing(f"{where} kernels", " ".join(build.kernels), f"the wheel {named}")
+
+
+def _page() -> tuple[upstream.Offer, ...]:
+    """Return what the package index that uv uses lists of PyTorch."""
+    index = next((place.url for place in fetch.places() if not place.flat), "")
+    if not index:
+        sys.exit("no package index is configured: set index-url for pip or uv")
+    url = f"{index.rstrip('/')}/torch/"
+    return upstream.parse_page(upstream.read_url(url).decode(), url, "torch", "default")
 
 
 def _sorted(pythons: set[str]) -> str:
@@ -120,21 +130,18 @@ def main() -> int:
     )
     parser.add_argument("--wheels", action="append", default=[], metavar="RELEASE")
     options = parser.parse_args()
-    rows = list(csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines()))
-    url = f"{(pip.sources().index_url or 'https://pypi.org/simple').rstrip('/')}/torch/"
-    page = upstream.parse_page(upstream.read_url(url).decode(), url, "torch", "default")
-    found = [*differences(stated(rows), listed(offer.file for offer in page))]
-    for row in rows:
-        if (
-            row["release"] in options.wheels
-            and row["index"] == "default"
-            and row["build"] != "macos"
-        ):
-            tag = f"-cp{row['pythons'].split()[0].replace('.', '')}-"
-            platform = _PLATFORMS[row["platform"]]
-            fitting = (o for o in page if o.version == row["release"] and tag in o.file)
-            offer = next(o for o in fitting if platform.search(o.file))
-            found += of_wheel(row, offer.location)
+    of_index = [build for build in releases.every("torch") if build.index == "default"]
+    if unknown := {*options.wheels} - {build.release for build in of_index}:
+        parser.error(f"the table has no {', '.join(sorted(unknown))}: write its rows first")
+    page = _page()
+    found = [*differences(stated(), listed(offer.file for offer in page))]
+    for build in of_index:
+        if build.release in options.wheels and build.build != "macos":
+            python, platform = build.pythons[0].replace(".", ""), _PLATFORMS[build.platform]
+            for offer in page:
+                tagged = f"-cp{python}-" in offer.file and platform.search(offer.file)
+                if offer.version == build.release and tagged:
+                    found += of_wheel(build, offer.location)
     for each in found:
         print(each)
     return int(bool(found))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import re
+from itertools import groupby
 
 from msgspec.structs import replace
 
-from envbuilder.core import resources
 from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles import accelerators, fit, releases
 
@@ -75,12 +74,10 @@ def page() -> str:
         lines.append(f"| {name} | {'; '.join(cells)} |")
     lines += ["", "| release | PyPI's build for Linux | other builds for Linux, x86-64 | Python |"]
     lines += ["|---|---|---|---|"]
-    table = (resources.profiles_dir() / "releases" / "torch-builds.csv").read_text()
-    rows = [r for r in csv.DictReader(table.splitlines()) if r["platform"] == "linux/amd64"]
-    for release in dict.fromkeys(row["release"] for row in reversed(rows)):
-        builds = [row for row in rows if row["release"] == release]
-        (pypi,) = (row for row in builds if row["index"] == "default")
-        others = ", ".join(row["build"] for row in builds if row is not pypi)
-        pythons = pypi["pythons"].split()
-        lines.append(f"| {release} | {pypi['build']} | {others} | {pythons[0]}–{pythons[-1]} |")
+    for release, group in groupby(releases.every("torch"), key=lambda build: build.release):
+        builds = [build for build in group if build.platform == "linux/amd64"]
+        (pypi,) = (build for build in builds if build.index == "default")
+        others = ", ".join(build.build for build in reversed(builds) if build is not pypi)
+        pythons = f"{pypi.pythons[0]}–{pypi.pythons[-1]}"
+        lines.append(f"| {release} | {pypi.build} | {others} | {pythons} |")
     return PAGE + "\n".join(lines) + "\n"

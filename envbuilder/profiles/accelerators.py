@@ -58,16 +58,12 @@ class Accelerator(Struct, frozen=True, kw_only=True):
 
 # NVIDIA: the driver that a CUDA runtime needs, and the kernels that a torch contains.
 
-_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11")
-
 
 def _locked_nvidia(target: profile_lock.Target, needs: Needs, wsl: bool) -> Needs:
     """Add kernels and driver to `needs`, by the build of torch; the driver by the runtime, else."""
     if build := releases.of_target(target):
         return _with_kernels(needs, build, wsl)
-    versions = {f.name: f.version for f in target.of_kind("wheel")}
-    runtime = next((versions[name] for name in _RUNTIMES if name in versions), "")
-    major = runtime.partition(".")[0]
+    major, _ = releases.cuda_runtime(target)
     driver = tables.cuda_driver(int(major), wsl=wsl) if major.isdecimal() else None
     return replace(needs, nvidia_driver=driver or "")
 

@@ -238,8 +238,8 @@ def serving(accelerator: types.Accelerator, host: Host) -> tuple[tuple[releases.
     row = accelerators.ACCELERATORS[accelerator]
     platform = host.platform if host.os == "macos" else docker_platform(host)
     rated = []
-    for build in releases.every("torch", accelerator):
-        if build.platform == platform:
+    for build in releases.every("torch"):
+        if build.platform == platform and releases.is_for(build, accelerator):
             required = build.needs(wsl=host.wsl)
             gpus = accelerators.of_gpus(row, host, required, native=False) if row.vendor else []
             system = _system(required, host) if host.os == "macos" else []

@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 
     from envbuilder.profiles.lock import Target
 
-_PREFIXES: dict[types.Accelerator, str] = {
-    "cuda": "cu",
-    "rocm": "rocm",
-    "xpu": "xpu",
-    "mps": "macos",
-    "cpu": "cpu",
-}
-"""Accelerator → how the names of its builds begin."""
+_PREFIXES: dict[types.Accelerator, str] = {"cuda": "cu", "mps": "macos"}
+"""How the names of an accelerator's builds begin, if not with its own name."""
+_RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu1[0-9])?")
 
 
 class Build(Struct, frozen=True, kw_only=True):
@@ -61,15 +56,15 @@ class Build(Struct, frozen=True, kw_only=True):
     def needs(self, *, wsl: bool = False) -> Needs:
         """Return what it needs from a host; kernels that are not verified count as unknown."""
         kernels = self.kernels if self.certainty != "unverified" else ()
-        of = {name: self.build.startswith(prefix) for name, prefix in _PREFIXES.items()}
+        is_apple = self.build == "macos"
         return Needs(
-            sm=kernels if of["cuda"] else (),
+            sm=kernels if self.build.startswith("cu") else (),
             sm_ptx=self.ptx,
-            gfx=kernels if of["rocm"] else (),
+            gfx=kernels if self.build.startswith("rocm") else (),
             gfx_partly=self.partly if kernels else (),
             nvidia_driver=self.windows_driver if wsl else self.driver,
-            macos=self.floor if of["mps"] else "",
-            glibc="" if of["mps"] else self.floor,
+            macos=self.floor if is_apple else "",
+            glibc="" if is_apple else self.floor,
         )
 
 
@@ -93,11 +88,15 @@ def _builds(first: str, lines: Iterable[str]) -> tuple[Build, ...]:
 
 
 @cache
-def every(framework: types.Framework, accelerator: types.Accelerator) -> tuple[Build, ...]:
-    """Return a framework's builds for an accelerator, the newest release first."""
+def every(framework: types.Framework) -> tuple[Build, ...]:
+    """Return a framework's builds, the newest release first; none without a table."""
     first, lines = _table(framework)
-    prefix = _PREFIXES.get(accelerator, accelerator)
-    return tuple(b for b in reversed(_builds(first, lines)) if b.build.startswith(prefix))
+    return _builds(first, reversed(lines))
+
+
+def is_for(build: Build, accelerator: types.Accelerator) -> bool:
+    """Return whether a build is for an accelerator."""
+    return build.build.startswith(_PREFIXES.get(accelerator, accelerator))
 
 
 @cache
@@ -108,14 +107,19 @@ def of_version(version: str, platform: types.Platform, build: str = "") -> Build
     """
     release, _, local = version.partition("+")
     first, lines = _table("torch")
+    name = local or build
     for row in _builds(first, (line for line in lines if line.startswith(f"{release},"))):
-        name = local or build
         if row.platform == platform and (row.build == name if name else row.index == "default"):
             return row
     return None
 
 
-_RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu1[0-9])?")
+def cuda_runtime(target: Target) -> tuple[str, str]:
+    """Return major and minor of the CUDA runtime among a target's wheels; empty without one."""
+    wheels = target.of_kind("wheel")
+    version = next((f.version for f in wheels if _RUNTIME.fullmatch(f.name)), "")
+    major, _, rest = version.partition(".")
+    return major, rest.partition(".")[0]
 
 
 def of_target(target: Target) -> Build | None:
@@ -123,20 +127,14 @@ def of_target(target: Target) -> Build | None:
 
     Of CUDA's builds, the version of CUDA's runtime beside it decides.
     """
-    torch = cuda = ""
-    for file in target.of_kind("wheel"):
-        if file.name == "torch":
-            torch = file.version
-        elif _RUNTIME.fullmatch(file.name):
-            major, minor, *_ = [*file.version.split("."), ""]
-            cuda = f"cu{major}{minor}"
-    return of_version(torch, target.platform, cuda)
+    torch = next((f.version for f in target.of_kind("wheel") if f.name == "torch"), "")
+    major, minor = cuda_runtime(target)
+    return of_version(torch, target.platform, f"cu{major}{minor}" if major else "")
 
 
 def ranges(chosen: Collection[str]) -> str:
     """Return releases of PyTorch in words, such as "2.1.0 to 2.6.0, 2.14.1 and later"."""
-    _, lines = _table("torch")
-    order = [*dict.fromkeys(line.partition(",")[0] for line in reversed(lines))]
+    order = [*dict.fromkeys(build.release for build in every("torch"))]
     spans: list[tuple[int, int]] = []  # (newest, oldest) as places in `order`
     for place, release in enumerate(order):
         if release not in chosen:

@@ -182,7 +182,8 @@ def test_the_torch_of_every_shipped_lock_is_known() -> None:
         for target in lock.targets if lock and profile.framework == "torch" else ():
             build = releases.of_target(target)
             assert build is not None, (name, target.platform)
-            assert build in releases.every("torch", profile.accelerator)
+            assert build in releases.every("torch")
+            assert releases.is_for(build, profile.accelerator)
             assert target.python in build.pythons
 
 

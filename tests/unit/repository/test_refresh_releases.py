@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-
 import pytest
 
+from envbuilder.profiles import releases
 from tools import refresh_releases as refresh
 
 FILES = (
@@ -44,9 +43,8 @@ def test_every_difference_is_a_line() -> None:
 
 
 def test_the_table_states_what_the_index_has_once() -> None:
-    rows = list(csv.DictReader(refresh.TABLE.read_text().splitlines()))
-    pythons = refresh.stated(rows)
-    assert len(pythons) == sum(row["index"] == "default" for row in rows)
+    pythons = refresh.stated()
+    assert len(pythons) == sum(build.index == "default" for build in releases.every("torch"))
     assert pythons["2.14.1", "linux/arm64"] == {"3.10", "3.11", "3.12", "3.13", "3.14"}
 
 
