@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from rich.table import Table
-from rich.text import Text
 
 from envbuilder.core.text import amount, duration, memory, percent, printable, rate, times
 from envbuilder.payload.frameworks import title
@@ -351,6 +349,8 @@ _EPOCHS = ("epoch", "seconds", "data", "compute", "images/s", "loss", "accuracy"
 
 def print_verdict(report: Report, console: Any) -> None:
     """Print a report's facts, checks, epochs, figures and verdict."""
+    from rich.text import Text
+
     several = devices(report.scaling) or {"rows": [], "sentences": []}
     compilers = [tuple(row.values()) for row in compiled(report)]
     measurements = report.measurements
@@ -386,6 +386,8 @@ def print_verdict(report: Report, console: Any) -> None:
 
 def _grid(shown: Iterable[Fact]) -> Any:
     """Return facts as two columns."""
+    from rich.text import Text
+
     rows = (
         (Text(fact.label, style="bold"), f"{fact.value} ({fact.note})" if fact.note else fact.value)
         for fact in shown
@@ -397,6 +399,9 @@ def _table(
     header: Sequence[str], rows: Iterable[Sequence[Any]], *, columns: int = 0, left: int = 0
 ) -> Any:
     """Return a table of texts; the columns of a header hold numbers, but for the `left` ones."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.show_header = bool(header)
     names = header or [""] * columns
@@ -424,6 +429,8 @@ def as_found(report: Report) -> str:
 
 def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
     """Print several reports as one table."""
+    from rich.text import Text
+
     header = (
         *("machine,\nreport", "profile,\nframework", "accel.,\nCPU epoch", "warm,\nimages/s"),
         *("speed-up,\naccuracy", "memory,\nstart-up", "\nverdict"),
