@@ -13,9 +13,9 @@ from envbuilder.profiles import accelerators, fit, releases
 PAGE = """\
 # PyTorch's releases
 
-What `envbuilder profiles show NAME` marks for one machine, for some GPUs: the releases that have
-kernels for them, by build, with the newest driver. The facts, each with its source, are in
-`profiles/releases/`; what no source verifies is left out.
+The releases that have kernels for some common GPUs, by build, given the newest driver.
+`envbuilder profiles show NAME` marks those that fit your machine. The facts, each with its source,
+are in `profiles/releases/`; kernels that no source verifies are left out.
 
 """
 _NVIDIA = {

@@ -60,7 +60,10 @@ class Accelerator(Struct, frozen=True, kw_only=True):
 
 
 def _locked_nvidia(target: profile_lock.Target, needs: Needs, wsl: bool) -> Needs:
-    """Add kernels and driver to `needs`, by the build of torch; the driver by the runtime, else."""
+    """Add the kernels and the driver of the locked build of torch to `needs`.
+
+    Of an unknown build, only the driver is known: the one that its CUDA runtime needs.
+    """
     if build := releases.of_target(target):
         return _with_kernels(needs, build, wsl)
     major, _ = releases.cuda_runtime(target)
@@ -409,7 +412,7 @@ def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> lis
 
 
 def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
-    """Return the findings about a host's GPUs of an accelerator's vendor, for some wheels."""
+    """Return the findings about the GPUs that wheels with these needs would run on."""
     gpus = [gpu for gpu in host.gpus if gpu.vendor == row.vendor]
     if not gpus:
         unknown = [gpu for gpu in host.gpus if gpu.vendor == "unknown"]

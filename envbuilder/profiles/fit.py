@@ -233,7 +233,8 @@ def findings(
 def serving(accelerator: types.Accelerator, host: Host) -> tuple[tuple[releases.Build, Level], ...]:
     """Return PyTorch's builds for an accelerator on a host's platform, the newest first.
 
-    With each the severest finding about GPU, driver and macOS, `note` if it fits.
+    Each comes with the most severe level of the findings about GPU, driver and macOS: `note` means
+    that it fits.
     """
     row = accelerators.ACCELERATORS[accelerator]
     platform = host.platform if host.os == "macos" else docker_platform(host)

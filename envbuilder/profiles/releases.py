@@ -70,7 +70,7 @@ class Build(Struct, frozen=True, kw_only=True):
 
 @cache
 def _table(framework: types.Framework) -> tuple[str, tuple[str, ...]]:
-    """Return the first line of a framework's table of builds, and the others."""
+    """Return the header and the rows of a framework's table of builds, as text."""
     path = resources.profiles_dir() / "releases" / f"{framework}-builds.csv"
     if not path.exists():
         return "", ()
