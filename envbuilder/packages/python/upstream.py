@@ -1,13 +1,15 @@
 """Collect the known wheels of a named upstream index, as offers for the static index.
 
 Three sources, best first: the upstream index itself if it answers, wheels in the user's own
-find-links folders, and shipped claims. A claim is a hash taken from a third-party lock file. It
-allows a profile to be locked even if the index cannot be queried; the download confirms or refutes
-it. No part of a claim is written from memory: each names its source.
+find-links folders, and shipped claims. A claim is a hash taken from a third-party lock file, or
+from a public copy of the index (`profiles/releases/`). It allows a profile to be locked even if the
+index cannot be queried; the download confirms or refutes it. No part of a claim is written from
+memory: each names its source.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import threading
 from html.parser import HTMLParser
@@ -281,6 +283,43 @@ def from_claim(claim: Claim) -> tuple[Offer, ...]:
     return tuple(offers)
 
 
+def tabled(distribution: str, source: str, folder: Path | None = None) -> tuple[Offer, ...]:
+    """Return the wheels of an index that the tables in `profiles/releases/` have, mostly none.
+
+    `*-hashes.csv` states their hashes, `*-requires.csv` the requirements of a build. Only the rows
+    of this index are read further: the tables are long. Raise `InvalidError` if unreadable.
+    """
+    folder = folder or resources.profiles_dir() / "releases"
+    name = types.canonical(distribution)
+    hashes = folder / f"{name}-hashes.csv"
+    lines = read_text(hashes).splitlines() if hashes.exists() else []
+    rows = [line.split(",") for line in lines if line.startswith(f"{source},")]
+    if not rows:
+        return ()
+    by = dict(csv.reader(read_text(folder / "sources.csv").splitlines()))
+    table = csv.DictReader(read_text(folder / f"{name}-requires.csv").splitlines())
+    requires = {(row["release"], row["build"]): row for row in table}
+    offers = []
+    for _, file, sha256, key in rows:
+        version = file.split("-")[1]
+        release, _, build = version.partition("+")
+        needs = requires[release, build or "cpu"]
+        offers.append(
+            Offer(
+                distribution=name,
+                version=version,
+                file=file,
+                sha256=sha256,
+                source=source,
+                provenance="assumed",
+                by=f"{by[key]}; requirements: {by[needs['source']]}",
+                requires_python=needs["requires_python"],
+                requires_dist=tuple(needs["requires_dist"].split(" | ")),
+            )
+        )
+    return tuple(offers)
+
+
 def local_wheels(locations: Iterable[str], distributions: Sequence[str]) -> tuple[Offer, ...]:
     """Return the wheels of the wanted distributions in folders on this machine."""
     names = {types.canonical(w) for w in distributions}
@@ -364,13 +403,15 @@ def offers(
             except OSError as error:
                 silent.add(source)
                 on_progress(f"{source}: unreachable ({http.reason(error)}); using claims")
-        claimed = [
+        # Of two claims of a file, the last is taken.
+        claimed = [*tabled(distribution, source)]
+        claimed += (
             offer
             for claim in all_claims
             if types.canonical(claim.distribution) == types.canonical(distribution)
             and claim.index == source
             for offer in from_claim(claim)
-        ]
+        )
         merged, notes = merge(page, local_wheels(find_links, [distribution]), claimed, source)
         for note in notes:
             on_progress(note)

@@ -70,7 +70,8 @@ def test_every_row_of_the_builds_is_complete_and_sourced() -> None:
             or row["build"] in {"cpu", "macos"}
             or row["certainty"] != "certain"
         )
-    used |= {key for row in rows("torch.csv") for key in row["source"].split()}
+    for name in ("torch.csv", "torch-hashes.csv", "torch-requires.csv"):
+        used |= {key for row in rows(name) for key in row["source"].split()}
     assert used == sources
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import re
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,14 +13,16 @@ import pytest
 import requests
 from hypothesis import given, strategies as st
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from envbuilder.core import types
+from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python import indexes, upstream
 from envbuilder.packages.python.uv import Offer
+from envbuilder.profiles import releases
 
 FILE = "torch-9.0+x-cp311-cp311-linux_x86_64.whl"
 URL = "https://index.invalid/whl/x/torch/"
@@ -227,6 +231,63 @@ def test_shipped_claims_are_whole() -> None:
 def test_bytes_checked_by_us_are_read() -> None:
     found = [f for c in upstream.load_claims() for f in c.files if f.provenance == "read"]
     assert [f.file for f in found] == ["torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"]
+
+
+RELEASES = resources.profiles_dir() / "releases"
+ELSEWHERE = {
+    "torch-1.13.1-cp310-cp310-manylinux2014_aarch64.whl":  # PyPI
+    "d9fe785d375f2e26a5d5eba5de91f89e6a3be5d11efb497e76705fdf93fa3c2e",
+    "torch-2.0.0-1-cp311-cp311-manylinux2014_aarch64.whl":  # PyPI
+    "bd42db2a48a20574d2c33489e120e9f32789c4dc13c514b0c44272972d14a2d7",
+    "torch-2.1.1-cp311-cp311-manylinux_2_17_aarch64.manylinux2014_aarch64.whl":  # tianshou
+    "61b51b33c61737c287058b0c3061e6a9d3c363863e4a094f804bc486888a188a",
+    "torch-2.5.1+cpu-cp311-cp311-linux_x86_64.whl":  # a uv.lock in an issue of uv
+    "07d7c9e069123d5af08b0cf0013d74f680b2d8be7d9e2cf561a52c90c55d9409",
+}
+"""Hashes that PyPI or public lock files state, too."""
+
+
+def test_the_tables_of_hashes_are_whole_and_agree_with_other_sources() -> None:
+    rows = list(csv.DictReader((RELEASES / "torch-hashes.csv").read_text().splitlines()))
+    tables = [upstream.tabled("torch", index) for index in sorted({row["index"] for row in rows})]
+    found = [offer for table in tables for offer in table]
+    assert len({offer.file for offer in found}) == len(found) == len(rows)
+    known = {(b.release, b.platform, b.build): b.pythons for b in releases.every("torch")}
+    claimed = upstream.load_claims()
+    stated = {f.file: f.sha256 for claim in claimed for f in claim.files} | ELSEWHERE
+    for offer in found:
+        _, version, _, tags = parse_wheel_filename(offer.file)
+        tag = min(tags, key=str)
+        release, _, build = offer.version.partition("+")
+        platform: types.Platform = "linux/arm64" if "aarch64" in tag.platform else "linux/amd64"
+        assert str(version) == offer.version
+        python = tag.interpreter.replace("cp3", "3.")
+        assert python in known[release, platform, build or "cpu"]
+        assert offer.requires_dist is not None
+        assert all(map(Requirement, offer.requires_dist))
+        assert SpecifierSet(offer.requires_python).contains(python)
+        assert re.fullmatch("[0-9a-f]{64}", offer.sha256)
+        assert stated.get(offer.file, offer.sha256) == offer.sha256
+    # uv knows requirements by release: a table and a claim must not both state them.
+    assert not {o.version for o in found} & {c.version for c in claimed}
+
+
+def test_a_claim_wins_over_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "torch-2.4.1+cpu-cp311-cp311-linux_x86_64.whl"
+    text = TEXT.replace("2.0+x", "2.4.1+cpu").replace("by: a lock", "by: us, provenance: read")
+    claim = load(tmp_path, text)
+    monkeypatch.setattr(upstream, "load_claims", lambda: (claim,))
+
+    def read(url: str) -> bytes:
+        raise OSError
+
+    found = upstream.offers({"Torch": "pytorch-cpu"}, own(tmp_path), (), lambda _: None, read)
+    by_file = {offer.file: offer for offer in found}
+    assert (by_file[name].sha256, by_file[name].provenance) == (HASH, "read")
+    other = by_file[name.replace("cp311", "cp312")]
+    assert other.provenance == "assumed"
+    assert 'setuptools; python_version >= "3.12"' in (other.requires_dist or ())
+    assert upstream.tabled("jax", "pytorch-cpu") == upstream.tabled("torch", "default") == ()
 
 
 @pytest.mark.parametrize(
