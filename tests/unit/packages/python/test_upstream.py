@@ -243,6 +243,8 @@ ELSEWHERE = {
     "61b51b33c61737c287058b0c3061e6a9d3c363863e4a094f804bc486888a188a",
     "torch-2.5.1+cpu-cp311-cp311-linux_x86_64.whl":  # a uv.lock in an issue of uv
     "07d7c9e069123d5af08b0cf0013d74f680b2d8be7d9e2cf561a52c90c55d9409",
+    "torch-2.7.1+cu118-cp312-cp312-manylinux_2_28_x86_64.whl":  # cleanrl
+    "91454dcfdb81f181fdf216d6d6d9912fbd8795578b90384b3b8b8132737072bb",
 }
 """Hashes that PyPI or public lock files state, too."""
 
@@ -252,6 +254,8 @@ def test_the_tables_of_hashes_are_whole_and_agree_with_other_sources() -> None:
     tables = [upstream.tabled("torch", index) for index in sorted({row["index"] for row in rows})]
     found = [offer for table in tables for offer in table]
     assert len({offer.file for offer in found}) == len(found) == len(rows)
+    assert {offer.source for offer in found} <= indexes.upstreams().keys()
+    assert {offer.file for offer in found} >= ELSEWHERE.keys()
     known = {(b.release, b.platform, b.build): b.pythons for b in releases.every("torch")}
     claimed = upstream.load_claims()
     stated = {f.file: f.sha256 for claim in claimed for f in claim.files} | ELSEWHERE
