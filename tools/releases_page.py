@@ -1,23 +1,40 @@
-"""The page of PyTorch's releases: which of them has a build for which GPU, from the tables."""
+"""The page of releases: which of them has a build for which GPU, from the tables."""
 
 from __future__ import annotations
 
 import re
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.host.model import Gpu, Host
-from envbuilder.profiles import accelerators, fit, releases
+from envbuilder.core import resources, types
+from envbuilder.host.model import Cpu, Gpu, Host
+from envbuilder.profiles import accelerators, fit, frameworks, profile as profiles, releases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PAGE = """\
-# PyTorch's releases
+# Releases
 
 The releases that have kernels for some common GPUs, by build, given the newest driver.
 `envbuilder profiles show NAME` marks those that fit your machine. The facts, each with its source,
 are in `profiles/releases/`; kernels that no source verifies are left out.
-
 """
+NOTES: dict[types.Framework, str] = {
+    "torch": "",
+    "jax": """
+All builds are on PyPI: `jaxlib`, and the plugins for CUDA. The one for CUDA 12 has kernels for
+Pascal and Volta, too, but cuDNN, from 9.11 on, has not: there it is only said that it may work.
+0.4.32 was withdrawn.
+""",
+    "tensorflow": """
+All builds are on PyPI. The GPUs that are missing here are served by PTX at best, or, as for JAX,
+not by cuDNN (Pascal and Volta, from 2.20 on). Before 2.15.0.post1, the libraries that `[and-cuda]`
+names cannot be installed; 2.16.1 does not find them. For ARM, 2.16.2 is the first.
+""",
+}
 _NVIDIA = {
     "Tesla P100": "6.0",
     "Tesla V100": "7.0",
@@ -33,7 +50,13 @@ _AMD = {"Radeon RX 6800": "gfx1030", "Radeon RX 7900": "gfx1100", "Instinct MI30
 
 def hosts() -> dict[str, Host]:
     """Return hosts with one GPU each, by the name of the GPU."""
-    linux = Host(os="linux", machine="x86_64", platform="linux/amd64", libc="glibc 2.42")
+    linux = Host(
+        os="linux",
+        machine="x86_64",
+        platform="linux/amd64",
+        libc="glibc 2.42",
+        cpu=Cpu(flags=("sse2", "sse4_1", "avx")),
+    )
     nvidia = {
         name: Gpu(vendor="nvidia", name=name, state="usable", sm=sm, driver_version="999")
         for name, sm in {**_NVIDIA, "GB10 (arm64)": "12.1"}.items()
@@ -58,26 +81,61 @@ def _newest(served: tuple[str, list[str]]) -> tuple[int, ...]:
     return tuple(-int(number) for number in re.findall("[0-9]+", served[0]))
 
 
-def page() -> str:
-    """Return the page."""
-    lines = ["| GPU | build: releases |", "|---|---|"]
+def served(framework: types.Framework, host: Host) -> str:
+    """Return the releases that fit a host, by build; empty if there are none."""
+    folders = profiles.search_path(None, resources.profiles_dir())
+    accelerator = accelerators.of_vendor(host.gpus[0].vendor)
+    name = frameworks.first_profile(framework, accelerator) if accelerator else ""
+    if name not in profiles.names(folders):
+        return ""
+    found: dict[str, list[str]] = {}
+    for build, level in fit.serving(profiles.load(name, folders), host):
+        if level == "note":
+            found.setdefault(build.build, []).append(build.release)
+    cells = [f"{k}: {releases.ranges(framework, v)}" for k, v in sorted(found.items(), key=_newest)]
+    return "; ".join(cells)
+
+
+def _gpus(framework: types.Framework) -> Iterator[str]:
+    """Yield the lines of the table of GPUs, one for those with the same releases."""
+    alike: dict[str, list[str]] = {}
     for name, host in hosts().items():
-        accelerator = accelerators.of_vendor(host.gpus[0].vendor)
-        rated = fit.serving(accelerator, host) if accelerator else ()
-        served: dict[str, list[str]] = {}
-        for build, level in rated:
-            if level == "note":
-                served.setdefault(build.build, []).append(build.release)
-        cells = [
-            f"{key}: {releases.ranges(names)}" for key, names in sorted(served.items(), key=_newest)
-        ]
-        lines.append(f"| {name} | {'; '.join(cells)} |")
-    lines += ["", "| release | PyPI's build for Linux | other builds for Linux, x86-64 | Python |"]
-    lines += ["|---|---|---|---|"]
+        alike.setdefault(served(framework, host), []).append(name)
+    yield from ("| GPU | build: releases |", "|---|---|")
+    yield from (f"| {', '.join(names)} | {cell} |" for cell, names in alike.items() if cell)
+
+
+def _of_torch() -> Iterator[str]:
+    """Yield the lines of the table of PyTorch's builds, one for each release."""
+    yield "| release | PyPI's build for Linux | other builds for Linux, x86-64 | Python |"
+    yield "|---|---|---|---|"
     for release, group in groupby(releases.every("torch"), key=lambda build: build.release):
         builds = [build for build in group if build.platform == "linux/amd64"]
         (pypi,) = (build for build in builds if build.index == "default")
         others = ", ".join(build.build for build in reversed(builds) if build is not pypi)
         pythons = f"{pypi.pythons[0]}–{pypi.pythons[-1]}"
-        lines.append(f"| {release} | {pypi.build} | {others} | {pythons} |")
+        yield f"| {release} | {pypi.build} | {others} | {pythons} |"
+
+
+def _of_others(framework: types.Framework) -> Iterator[str]:
+    """Yield the lines of a table of builds on PyPI, one for successive releases that are alike."""
+    builds = [each for each in releases.every(framework) if each.platform == "linux/amd64"]
+    rows = [
+        (release, sorted(each.build for each in (first, *rest)), first.pythons)
+        for release, (first, *rest) in groupby(builds, key=lambda build: build.release)
+    ]
+    yield "| releases | builds for Linux, x86-64 | Python |"
+    yield "|---|---|---|"
+    for (names, pythons), group in groupby(rows, key=lambda row: row[1:]):
+        chosen = releases.ranges(framework, [release for release, *_ in group])
+        yield f"| {chosen} | {', '.join(names)} | {pythons[0]}–{pythons[-1]} |"
+
+
+def page() -> str:
+    """Return the page."""
+    lines: list[str] = []
+    for framework, note in NOTES.items():
+        of_builds = _of_torch() if framework == "torch" else _of_others(framework)
+        title = frameworks.FRAMEWORKS[framework].title
+        lines += ["", f"## {title}", note, *_gpus(framework), "", *of_builds]
     return PAGE + "\n".join(lines) + "\n"

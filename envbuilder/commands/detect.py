@@ -16,15 +16,17 @@ from envbuilder.host import assumed, describe, model_fit, probe, record as recor
 from envbuilder.profiles import fit
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best, grouped, workarounds
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.releases import ranges
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from envbuilder.host.model import Host
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.needs import Level
+    from envbuilder.profiles.profile import Profile
     from envbuilder.profiles.releases import Build
 
 _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}
@@ -103,7 +105,7 @@ def command(
                     {"release": b.release, "build": b.build, "fits": fit.VERDICTS[level]}
                     for b, level in rated
                 ]
-                for name, rated in _served(host)
+                for name, rated in _served(host, candidates)
             },
             "memory": msgspec.to_builtins(pools),
             "model": msgspec.to_builtins(estimate),
@@ -113,7 +115,9 @@ def command(
     memory, *largest = _room(pools)
     opt_in = {p.name for p in candidates if p.opt_in}
     models = (memory, *(model_fit.sentences(estimate) if estimate else largest))
-    _print(host, choice, opt_in, (_frameworks(library, framework), *_releases(host), *models))
+    used = framework or library.framework[0]
+    lines = (_frameworks(library, framework), *_releases(used, host, candidates), *models)
+    _print(host, choice, opt_in, lines)
 
 
 def _frameworks(library: Library, requested: types.Framework | None) -> str:
@@ -124,21 +128,27 @@ def _frameworks(library: Library, requested: types.Framework | None) -> str:
     return f"framework: {name}{why}; others: envbuilder detect --framework {others}"
 
 
-def _served(host: Host) -> Iterator[tuple[str, tuple[tuple[Build, Level], ...]]]:
-    """Yield the kinds of GPUs that are here, each with PyTorch's builds and how they fit."""
+def _served(
+    host: Host, candidates: Sequence[Profile]
+) -> Iterator[tuple[str, tuple[tuple[Build, Level], ...]]]:
+    """Yield the kinds of GPUs that are here, each with the framework's builds and how they fit."""
     for name, row in ACCELERATORS.items():
-        if row.vendor and any(gpu.vendor == row.vendor for gpu in host.gpus):
-            yield name, fit.serving(name, host)
+        profile = next((p for p in candidates if p.accelerator == name), None)
+        if profile and row.vendor and any(gpu.vendor == row.vendor for gpu in host.gpus):
+            yield name, fit.serving(profile, host)
 
 
-def _releases(host: Host) -> Iterator[str]:
-    """Yield a line for each kind of GPU here: the releases of PyTorch that have a build for it."""
-    for name, rated in _served(host):
+def _releases(
+    framework: types.Framework, host: Host, candidates: Sequence[Profile]
+) -> Iterator[str]:
+    """Yield a line for each kind of GPU here: the releases that have a build for it."""
+    for name, rated in _served(host, candidates):
         works = [build.release for build, level in rated if level == "note"]
         may = [build.release for build, level in rated if level in {"note", "warning"}]
         verb = "work" if works else "may work"
         if may:
-            yield f"releases of PyTorch that {verb} here ({name}): {ranges(works or may)}"
+            title, words = FRAMEWORKS[framework].title, ranges(framework, works or may)
+            yield f"releases of {title} that {verb} here ({name}): {words}"
 
 
 def _record(folder: Path, *, full: bool, as_json: bool) -> None:

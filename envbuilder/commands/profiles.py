@@ -14,6 +14,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import assumed, probe
 from envbuilder.profiles import fit, library, lock as profile_lock
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import canonical, load as load_profile, names, search_path
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 @target_host_option
 @json_option
 def show(name: str, target_host: Path | None, as_json: bool) -> None:
-    """Show one profile as envbuilder reads it, and the releases of PyTorch for its hardware.
+    """Show one profile as envbuilder reads it, and its framework's releases for its hardware.
 
     \b
     Examples:
@@ -82,7 +83,7 @@ def show(name: str, target_host: Path | None, as_json: bool) -> None:
     profile = load_profile(name, folders)
     host = assumed.find(target_host) if assumed.is_assumed(target_host) else probe.host()
     row = _row(name, folders, host)
-    builds = fit.serving(profile.accelerator, host) if profile.framework == "torch" else ()
+    builds = fit.serving(profile, host)
     if as_json:
         keys = ("lock", "lock_reason", "lock_note", "fits", "reasons", "way_out")
         shown = {key: row[key] for key in keys}
@@ -111,17 +112,17 @@ def show(name: str, target_host: Path | None, as_json: bool) -> None:
     for warning in profile.warnings:
         _print("  note: ", warning)
     if builds:
-        _print_releases(builds)
+        _print_releases(FRAMEWORKS[profile.framework].title, builds)
 
 
-def _print_releases(builds: Sequence[tuple[Build, Level]]) -> None:
-    """Print a line for each release of PyTorch: its builds, marked if they fit, and its Pythons."""
+def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
+    """Print a line for each release: its builds, marked if they fit, and its Pythons."""
     from rich.table import Table
     from rich.text import Text
 
     marks: dict[fit.Verdict, str] = {"fits": "✓", "warnings": "!", "no": " "}
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("PyTorch", "builds (✓ fits here, ! may fit)", "Python"):
+    for heading in (title, "builds (✓ fits here, ! may fit)", "Python"):
         table.add_column(heading)
     for release, group in groupby(builds, key=lambda each: each[0].release):
         rated = [*group]

@@ -7,7 +7,7 @@ CPU is compared by name, which every host has. The payload has such a table, too
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from envbuilder.core import types
 
 
+_Locked = Callable[["types.Framework", profile_lock.Target, Needs, bool], Needs]
+
+
 class Accelerator(Struct, frozen=True, kw_only=True):
     """One kind of device, by whose GPUs it works. The CPU has neither a vendor nor a judge."""
 
@@ -48,7 +51,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Check what native environments need from the host in addition."""
     required: Callable[[Requires, Needs], bool] = lambda requires, needs: False
     """Whether a profile for another device needs such a GPU all the same."""
-    locked: Callable[[profile_lock.Target, Needs, bool], Needs] = lambda target, needs, wsl: needs
+    locked: _Locked = lambda framework, target, needs, wsl: needs
     """Add to the needs what the locked files state about GPUs and drivers, also under WSL."""
     hardware: str = ""
     """What it needs in words, if versions and kernels do not state it."""
@@ -56,15 +59,17 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """The shipped profiles for it in addition to the one of its name, in order of preference."""
 
 
-# NVIDIA: the driver that a CUDA runtime needs, and the kernels that a torch contains.
+# NVIDIA: the driver that a CUDA runtime needs, and the kernels that a build contains.
 
 
-def _locked_nvidia(target: profile_lock.Target, needs: Needs, wsl: bool) -> Needs:
-    """Add the kernels and the driver of the locked build of torch to `needs`.
+def _locked_nvidia(
+    framework: types.Framework, target: profile_lock.Target, needs: Needs, wsl: bool
+) -> Needs:
+    """Add the kernels and the driver of the framework's locked build to `needs`.
 
     Of an unknown build, only the driver is known: the one that its CUDA runtime needs.
     """
-    if build := releases.of_target(target):
+    if build := releases.of_target(framework, target):
         return _with_kernels(needs, build, wsl)
     major, _ = releases.cuda_runtime(target)
     driver = tables.cuda_driver(int(major), wsl=wsl) if major.isdecimal() else None
@@ -159,16 +164,24 @@ def _nvidia_kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
             f" kernels for {', '.join(carried)}: {tables.JETSON_TORCH}"
         )
         return [Finding("no", text, "kernels", gpu)]
-    if any(major == capability[0] and minor <= capability[1] for major, minor in kernels):
+    if _runs(kernels, capability):
         return [Finding("note", f"{gpu.name} is SM {gpu.sm}")]
-    if needs.sm_ptx and capability > max(kernels):
+    partly = _runs(map(_sm, needs.sm_partly), capability)
+    if partly or (needs.sm_ptx and capability > max(kernels)):
         text = (
-            f"{named(gpu)} is SM {gpu.sm}, newer than the wheels' kernels for "
-            f"{', '.join(carried)}: the driver would compile their PTX at first use, if it can"
+            "which only some of the wheels' libraries serve"
+            if partly
+            else f"newer than the wheels' kernels for {', '.join(carried)}: the driver would "
+            "compile their PTX at first use, if it can"
         )
-        return [Finding("warning", text, "kernels-ptx", gpu)]
+        code = "kernels-partly" if partly else "kernels-ptx"
+        return [Finding("warning", f"{named(gpu)} is SM {gpu.sm}, {text}", code, gpu)]
     text = f"{named(gpu)} is SM {gpu.sm}; the wheels carry kernels for {', '.join(carried)}"
     return [Finding("no", text, "kernels", gpu)]
+
+
+def _runs(kernels: Iterable[tuple[int, int]], capability: tuple[int, int]) -> bool:
+    return any(major == capability[0] and minor <= capability[1] for major, minor in kernels)
 
 
 def _sm(text: str) -> tuple[int, int]:
@@ -182,9 +195,11 @@ def _sm(text: str) -> tuple[int, int]:
 # issues 3540 and 3954): nothing here counts on it.
 
 
-def _locked_amd(target: profile_lock.Target, needs: Needs, wsl: bool) -> Needs:
-    """Add the GPUs that the wheels serve to `needs`, by the build of torch."""
-    build = releases.of_target(target)
+def _locked_amd(
+    framework: types.Framework, target: profile_lock.Target, needs: Needs, wsl: bool
+) -> Needs:
+    """Add the GPUs that the wheels serve to `needs`, by the framework's build."""
+    build = releases.of_target(framework, target)
     return _with_kernels(needs, build, wsl) if build else needs
 
 
@@ -378,7 +393,7 @@ def needed(profile: Profile, needs: Needs) -> Accelerator:
 def needs(
     profile: Profile, lock: profile_lock.Lock | None, platform: types.Platform, *, wsl: bool = False
 ) -> Needs:
-    """Return what a profile's wheels for one platform need. All Pythons have the same torch.
+    """Return what a profile's wheels for one platform need, by those for its first Python.
 
     `wsl`: under WSL, where the driver is that of Windows.
     """
@@ -386,10 +401,12 @@ def needs(
     locked = Needs()
     if target is not None:
         wheels = of_wheels(tuple(f.basename for f in target.of_kind("wheel")))
-        locked = ACCELERATORS[profile.accelerator].locked(target, wheels, wsl)
+        accelerator = ACCELERATORS[profile.accelerator]
+        locked = accelerator.locked(profile.framework, target, wheels, wsl)
     sm = sm_of(requires, platform)
     return Needs(
         sm=sm or locked.sm,
+        sm_partly=() if sm else locked.sm_partly,
         sm_ptx=requires.sm_ptx if sm or target is None else locked.sm_ptx,
         gfx=requires.gfx or locked.gfx,
         gfx_partly=requires.gfx_partly if requires.gfx or target is None else locked.gfx_partly,

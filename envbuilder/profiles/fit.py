@@ -230,21 +230,22 @@ def findings(
     )
 
 
-def serving(accelerator: types.Accelerator, host: Host) -> tuple[tuple[releases.Build, Level], ...]:
-    """Return PyTorch's builds for an accelerator on a host's platform, the newest first.
+def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level], ...]:
+    """Return the builds of a profile's framework for its accelerator here, the newest first.
 
-    Each comes with the most severe level of the findings about GPU, driver and macOS: `note` means
-    that it fits.
+    Each comes with the most severe level of the findings about GPU, driver, macOS and the CPU's
+    flags: `note` means that it fits.
     """
-    row = accelerators.ACCELERATORS[accelerator]
+    row = accelerators.ACCELERATORS[profile.accelerator]
     platform = host.platform if host.os == "macos" else docker_platform(host)
+    flags = _cpu_flags(profile, host)
     rated = []
-    for build in releases.every("torch"):
-        if build.platform == platform and releases.is_for(build, accelerator):
+    for build in releases.every(profile.framework):
+        if build.platform == platform and releases.is_for(build, profile.accelerator):
             required = build.needs(wsl=host.wsl)
             gpus = accelerators.of_gpus(row, host, required, native=False) if row.vendor else []
             system = _system(required, host) if host.os == "macos" else []
-            rated.append((build, worst([*gpus, *system])))
+            rated.append((build, worst([*gpus, *system, *flags])))
     return tuple(rated)
 
 

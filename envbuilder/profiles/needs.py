@@ -1,8 +1,8 @@
 """What wheels need from a host, and findings about whether the host has it.
 
-The lock states the versions of torch, CUDA and ROCm, and in its wheels' file names those of the C
-library and macOS. Tables state which kernels that torch contains and which driver that CUDA needs.
-What a profile states itself (`requires`) takes precedence: its torch may be a custom build.
+The lock states the versions of the framework, CUDA and ROCm, and in its wheels' file names those of
+the C library and macOS. Tables state which kernels that build contains and which driver that CUDA
+needs. What a profile states itself (`requires`) takes precedence: its build may be a custom one.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Needs(Struct, frozen=True, kw_only=True):
     """Minimum versions, and the GPUs that there are kernels for; empty if unknown."""
 
     sm: tuple[str, ...] = ()
+    sm_partly: tuple[str, ...] = ()
     sm_ptx: bool = False
     gfx: tuple[str, ...] = ()
     gfx_partly: tuple[str, ...] = ()

@@ -2,7 +2,8 @@
 
 The release is a project's choice, the build belongs to the hardware: PyTorch 2.7.1 exists for the
 CPU, for CUDA 11.8, 12.6 and 12.8, for two versions of ROCm, for Intel GPUs and for Macs. A row of
-`torch-builds.csv` states what one build contains and needs; `certainty` says how that is known
+`torch-builds.csv` states what one build contains and needs, as do `jax-builds.csv` and
+`tensorflow-builds.csv`; `certainty` says how that is known
 (`certain`: read from a wheel or an index; `script`: from the script that built it; `one`: a single
 source; `unverified`), and `source` names lines of `sources.csv`.
 """
@@ -34,7 +35,7 @@ class Build(Struct, frozen=True, kw_only=True):
 
     release: str
     build: str
-    """Such as "cu126", "rocm6.3", "xpu", "cpu"; "macos" is PyPI's for Apple silicon."""
+    """Such as "cu126", "rocm6.3", "xpu", "cpu", JAX's "cuda13"; "macos" is PyTorch's for Macs."""
     platform: types.Platform
     index: types.Source
     """Symbolic name of the index that has it; `default` is PyPI, whose versions have no suffix."""
@@ -42,7 +43,7 @@ class Build(Struct, frozen=True, kw_only=True):
     kernels: tuple[str, ...]
     """The GPUs that it has kernels for: SM, gfx targets, Intel's families; empty if unknown."""
     partly: tuple[str, ...]
-    """AMD GPUs that only some of its libraries serve."""
+    """GPUs that only some of its libraries serve."""
     ptx: bool
     """Whether PTX of the newest SM is included, too."""
     driver: str
@@ -56,12 +57,15 @@ class Build(Struct, frozen=True, kw_only=True):
     def needs(self, *, wsl: bool = False) -> Needs:
         """Return what it needs from a host; kernels that are not verified count as unknown."""
         kernels = self.kernels if self.certainty != "unverified" else ()
-        is_apple = self.build == "macos"
+        partly = self.partly if kernels else ()
+        is_apple = self.platform == "macos/arm64"
+        is_cuda, is_rocm = self.build.startswith("cu"), self.build.startswith("rocm")
         return Needs(
-            sm=kernels if self.build.startswith("cu") else (),
+            sm=kernels if is_cuda else (),
+            sm_partly=partly if is_cuda else (),
             sm_ptx=self.ptx,
-            gfx=kernels if self.build.startswith("rocm") else (),
-            gfx_partly=self.partly if kernels else (),
+            gfx=kernels if is_rocm else (),
+            gfx_partly=partly if is_rocm else (),
             nvidia_driver=self.windows_driver if wsl else self.driver,
             macos=self.floor if is_apple else "",
             glibc="" if is_apple else self.floor,
@@ -100,13 +104,15 @@ def is_for(build: Build, accelerator: types.Accelerator) -> bool:
 
 
 @cache
-def of_version(version: str, platform: types.Platform, build: str = "") -> Build | None:
-    """Return the build that a version of PyTorch is, such as "2.13.0+cu126", or None.
+def of_version(
+    framework: types.Framework, version: str, platform: types.Platform, build: str = ""
+) -> Build | None:
+    """Return the build that a version of a framework is, such as "2.13.0+cu126", or None.
 
-    Of a version without a suffix it is `build`, else PyPI's.
+    Of a version without a suffix it is `build`, else PyPI's: the first, where it has several.
     """
     release, _, local = version.partition("+")
-    first, lines = _table("torch")
+    first, lines = _table(framework)
     name = local or build
     for row in _builds(first, (line for line in lines if line.startswith(f"{release},"))):
         if row.platform == platform and (row.build == name if name else row.index == "default"):
@@ -122,19 +128,28 @@ def cuda_runtime(target: Target) -> tuple[str, str]:
     return major, rest.partition(".")[0]
 
 
-def of_target(target: Target) -> Build | None:
-    """Return the build of PyTorch in a lock's target; None if there is none that is known.
+def of_target(framework: types.Framework, target: Target) -> Build | None:
+    """Return the build of a framework in a lock's target; None if there is none that is known.
 
-    Of CUDA's builds, the version of CUDA's runtime beside it decides.
+    Of CUDA's builds, the version of CUDA's runtime beside it decides. Without that, JAX and
+    TensorFlow use no GPU, or the libraries of the system, of which nothing is known.
     """
-    torch = next((f.version for f in target.of_kind("wheel") if f.name == "torch"), "")
+    versions = {file.name: file.version for file in target.of_kind("wheel")}
     major, minor = cuda_runtime(target)
-    return of_version(torch, target.platform, f"cu{major}{minor}" if major else "")
+    distributions: dict[types.Framework, dict[str, str]] = {
+        "torch": {"torch": f"cu{major}{minor}" if major else ""},
+        "jax": {f"jax-cuda{major}-plugin": f"cuda{major}"} if major else {"jaxlib": "cpu"},
+        "tensorflow": {"tensorflow": "" if major else "cpu", "tensorflow-cpu": "cpu"},
+    }
+    for name, build in distributions[framework].items():
+        if name in versions:
+            return of_version(framework, versions[name], target.platform, build)
+    return None
 
 
-def ranges(chosen: Collection[str]) -> str:
-    """Return releases of PyTorch in words, such as "2.1.0 to 2.6.0, 2.14.1 and later"."""
-    order = [*dict.fromkeys(build.release for build in every("torch"))]
+def ranges(framework: types.Framework, chosen: Collection[str]) -> str:
+    """Return releases of a framework in words, such as "2.1.0 to 2.6.0, 2.14.1 and later"."""
+    order = [*dict.fromkeys(build.release for build in every(framework))]
     spans: list[tuple[int, int]] = []  # (newest, oldest) as places in `order`
     for place, release in enumerate(order):
         if release not in chosen:

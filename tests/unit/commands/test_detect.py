@@ -274,20 +274,45 @@ def test_one_framework_is_shown_and_the_others_are_a_word(
 
 
 @pytest.mark.parametrize(
-    ("gpu", "line"),
+    ("framework", "gpu", "line"),
     [
-        (ADA, "releases of PyTorch that work here (cuda): 1.11.0 and later"),
-        (changed(ADA, sm="12.0"), "releases of PyTorch that work here (cuda): 2.7.0 and later"),
-        (changed(ADA, sm=None), "releases of PyTorch that may work here (cuda): 1.11.0 and later"),
-        (ARC, "releases of PyTorch that work here (xpu): 2.6.0 to 2.14.1"),
-        (changed(ADA, state="present", obstacle="no-driver"), ""),
+        ("torch", ADA, "releases of PyTorch that work here (cuda): 1.11.0 and later"),
+        (
+            "torch",
+            changed(ADA, sm="12.0"),
+            "releases of PyTorch that work here (cuda): 2.7.0 and later",
+        ),
+        (
+            "torch",
+            changed(ADA, sm=None),
+            "releases of PyTorch that may work here (cuda): 1.11.0 and later",
+        ),
+        ("torch", ARC, "releases of PyTorch that work here (xpu): 2.6.0 to 2.14.1"),
+        ("torch", changed(ADA, state="present", obstacle="no-driver"), ""),
+        ("jax", changed(ADA, sm="12.0"), "releases of JAX that work here (cuda): 0.6.0 and later"),
+        (
+            "jax",
+            changed(ADA, sm="7.0"),
+            "releases of JAX that may work here (cuda): 0.4.30 and later",
+        ),
+        ("jax", ARC, ""),
+        (
+            "tensorflow",
+            changed(ADA, sm="9.0"),
+            "releases of TensorFlow that work here (cuda): 2.16.2 and later",
+        ),
     ],
 )
 def test_which_releases_serve_the_gpu(
-    gpu: Gpu, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    framework: str,
+    gpu: Gpu,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    show(monkeypatch, with_gpu(gpu))
-    lines = [each for each in shown(capsys).splitlines() if each.startswith("releases of")]
+    show(monkeypatch, with_gpu(gpu, cpu=Cpu(flags=("sse2", "sse4_1", "avx"))))
+    out = shown(capsys, "--framework", framework)
+    lines = [each for each in out.splitlines() if each.startswith("releases of")]
     assert lines == ([line] if line else [])
 
 
@@ -306,6 +331,13 @@ def test_profiles_show_marks_the_builds_that_fit(
     assert fitting == {"cu102", "cu113", "cu115", "cu116", "cu117", "cu118"}
 
 
-def test_another_framework_lists_no_releases(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli._run(["profiles", "show", "jax-cpu"]) == 0
-    assert "PyTorch" not in capsys.readouterr().out
+def test_another_framework_lists_its_own_releases(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(monkeypatch, with_gpu(changed(ADA, sm="7.5"), cpu=Cpu(flags=("sse2", "sse4_1", "avx"))))
+    assert cli._run(["profiles", "show", "jax-cuda"]) == 0
+    out = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "0.12.0.1 ✓ cuda12 ✓ cuda13 3.12 to 3.15" in out
+    assert "driver 580.65.06 and later: cuda13" in out
+    assert cli._run(["profiles", "show", "jax-xpu"]) == 0
+    assert "builds (" not in capsys.readouterr().out

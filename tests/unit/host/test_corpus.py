@@ -116,7 +116,7 @@ def works(gpu: Gpu, found: Host, root: Path) -> bool:
         return bool(gpu.sm and gpu.driver_version) and gpu.kernel_driver in (None, "nvidia")
     if gpu.vendor == "amd":
         compute = root / "dev/kfd"
-        build = releases.of_version("2.14.0+rocm7.2", "linux/amd64")
+        build = releases.of_version("torch", "2.14.0+rocm7.2", "linux/amd64")
         assert build is not None
         opened = compute.exists() and bool(compute.stat().st_mode & 0o444)
         return opened and gpu.kernel_driver == "amdgpu" and gpu.family in build.kernels

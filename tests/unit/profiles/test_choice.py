@@ -271,7 +271,8 @@ def test_nothing_to_choose() -> None:
         ("jax", "6.0", "580.95.05", "jax-cpu", "no"),
         ("jax", "8.9", "570.00", "jax-cpu", "no"),  # CUDA 13
         ("tensorflow", "8.9", "570.00", "tensorflow-cuda", "fits"),
-        ("tensorflow", "6.0", "525.60.13", "tensorflow-cuda", "fits"),
+        ("tensorflow", "7.5", "525.60.13", "tensorflow-cuda", "fits"),
+        ("tensorflow", "6.0", "525.60.13", "tensorflow-cpu", "warnings"),  # not its cuDNN
         ("tensorflow", "8.9", "520.00", "tensorflow-cpu", "no"),
         ("tensorflow", "12.0", "580.95.05", "tensorflow-cpu", "warnings"),
         ("tensorflow", "5.2", "580.95.05", "tensorflow-cpu", "no"),

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
+from packaging.version import Version
 
 from envbuilder.core import resources, types
 from envbuilder.host import probe
+from envbuilder.host.model import Cpu, Host
 from envbuilder.profiles import (
     accelerators,
     fit,
@@ -21,6 +23,7 @@ from envbuilder.profiles import (
 )
 from envbuilder.profiles.needs import Needs
 from tests.support import host_trees
+from tests.support.tools import lock_of, wheel
 
 FOLDER = resources.profiles_dir() / "releases"
 PYTHON = r"3\.(7|8|9|1[0-5])"
@@ -28,17 +31,17 @@ SM = r"[1-9][0-9]?\.[0-9]"
 GPU = rf"{SM}|gfx[0-9a-f]{{3,4}}|[a-z][a-z0-9-]+"
 DRIVER = r"([1-9][0-9]{2}(\.[0-9]{2,3}){0,2})?"
 COLUMNS = {
-    "release": r"[12]\.[0-9]{1,2}\.[0-9]",
-    "build": r"cu1[0-9]{2}|rocm[4-7](\.[0-9]+){1,2}|cpu|xpu|macos",
+    "release": r"[0-2]\.[0-9]{1,2}\.[0-9]{1,2}(\.[0-9]|\.post1)?",
+    "build": r"cu1[0-9]{2}|rocm[4-7](\.[0-9]+){1,2}|cpu|xpu|macos|cuda1[23]",
     "platform": "|".join(types.PLATFORMS),
     "index": "default|pytorch-[a-z]+[0-9]*",
     "pythons": rf"{PYTHON}( {PYTHON})*",
     "kernels": rf"(({GPU})( ({GPU}))*)?",
-    "partly": r"(gfx[0-9a-f]{3,4}( gfx[0-9a-f]{3,4})*)?",
+    "partly": rf"(({GPU})( ({GPU}))*)?",
     "ptx": "true|false",
     "driver": DRIVER,
     "windows_driver": DRIVER,
-    "floor": r"2\.(17|28)|1[2-9]\.[0-9]",
+    "floor": r"2\.(17|27|28)|1[1-9]\.[0-9]",
     "certainty": "certain|script|one|unverified",
     "source": r"s[0-9]+( s[0-9]+)*",
 }
@@ -48,21 +51,20 @@ def rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader((FOLDER / name).read_text().splitlines()))
 
 
-def number(release: str) -> tuple[int, ...]:
-    return tuple(map(int, release.split(".")))
+every_framework = pytest.mark.parametrize("framework", types.FRAMEWORKS)
 
 
-def test_every_row_of_the_builds_is_complete_and_sourced() -> None:
-    sources = {row["key"] for row in rows("sources.csv")}
-    known = {row["release"] for row in rows("torch.csv")}
-    used = set()
-    for row in rows("torch-builds.csv"):
+@every_framework
+def test_every_row_of_the_builds_is_complete_and_sourced(framework: types.Framework) -> None:
+    known = {row["release"] for row in rows(f"{framework}.csv")}
+    builds = rows(f"{framework}-builds.csv")
+    assert len(builds) == len(releases.every(framework))
+    for row in builds:
         assert row.keys() == COLUMNS.keys()
         for name, pattern in COLUMNS.items():
             assert re.fullmatch(pattern, row[name]), (row["release"], row["build"], name, row[name])
-        used |= {*row["source"].split()}
         assert row["release"] in known
-        # A CUDA build states its kernels and its driver; PyTorch for the CPU has neither.
+        # A CUDA build states its kernels and its driver; one for the CPU has neither.
         needs_driver = row["build"].startswith("cu")
         assert bool(row["driver"]) == bool(row["windows_driver"]) == needs_driver
         assert (
@@ -70,17 +72,21 @@ def test_every_row_of_the_builds_is_complete_and_sourced() -> None:
             or row["build"] in {"cpu", "macos"}
             or row["certainty"] != "certain"
         )
-    for name in ("torch.csv", "torch-hashes.csv", "torch-requires.csv"):
-        used |= {key for row in rows(name) for key in row["source"].split()}
-    assert used == sources
 
 
-def test_builds_are_listed_once_and_in_order() -> None:
-    keys = [(r["release"], r["platform"], r["build"]) for r in rows("torch-builds.csv")]
+def test_every_source_is_used() -> None:
+    tables = [table.name for table in FOLDER.glob("*.csv") if table.name != "sources.csv"]
+    used = {key for name in tables for row in rows(name) for key in row["source"].split()}
+    assert used == {row["key"] for row in rows("sources.csv")}
+
+
+@every_framework
+def test_builds_are_listed_once_and_in_order(framework: types.Framework) -> None:
+    keys = [(r["release"], r["platform"], r["build"]) for r in rows(f"{framework}-builds.csv")]
     assert len(keys) == len(set(keys))
-    order = [number(release) for release, _, _ in keys]
+    order = [Version(release) for release, _, _ in keys]
     assert order == sorted(order)
-    assert [number(r["release"]) for r in rows("torch.csv")] == sorted({*order})
+    assert [Version(r["release"]) for r in rows(f"{framework}.csv")] == sorted({*order})
 
 
 def test_each_release_is_on_pypi_for_every_platform_once() -> None:
@@ -94,7 +100,7 @@ def test_each_release_is_on_pypi_for_every_platform_once() -> None:
     for release in (row["release"] for row in rows("torch.csv")):
         assert of_pypi[release, "linux/amd64"].startswith("cu")
         arm = of_pypi[release, "linux/arm64"]
-        assert arm.startswith("cu") == (number(release) >= (2, 11))
+        assert arm.startswith("cu") == (Version(release) >= Version("2.11"))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +122,7 @@ def test_each_release_is_on_pypi_for_every_platform_once() -> None:
 def test_the_build_of_a_version(
     version: str, platform: types.Platform, build: str, first: str, last: str, ptx: bool
 ) -> None:
-    found = releases.of_version(version, platform)
+    found = releases.of_version("torch", version, platform)
     assert found is not None
     assert (found.build, found.kernels[0], found.kernels[-1], found.ptx) == (
         build,
@@ -141,16 +147,79 @@ def test_the_build_of_a_version(
     ],
 )
 def test_a_build_that_no_source_states(version: str, platform: types.Platform) -> None:
-    assert releases.of_version(version, platform) is None
+    assert releases.of_version("torch", version, platform) is None
 
 
 @given(st.text(max_size=20))
 def test_any_version_can_be_asked_for(version: str) -> None:
-    releases.of_version(version, "linux/amd64")
+    releases.of_version("torch", version, "linux/amd64")
+
+
+# Ten rows, each held by hand against ../shared/releases and what was read in the wheels.
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "jax 0.4.30 cuda12 linux/amd64: 3.9 to 3.12, 7.5 8.0 9.0, 525.60.13",
+        "jax 0.5.2 cuda12 linux/arm64: 3.10 to 3.13, 7.5 8.0 9.0, 525.60.13",  # plugin 0.5.1
+        "jax 0.6.0 cuda12 linux/amd64: 3.10 to 3.13, 7.5 8.0 9.0 10.0 12.0, 525.60.13",
+        "jax 0.7.2 cuda13 linux/arm64: 3.11 to 3.14, 7.5 8.0 9.0 10.0 12.0, 580.65.06",
+        "jax 0.12.0.1 cuda13 linux/amd64: 3.12 to 3.15, 7.5 8.0 9.0 10.0 11.0 12.0, 580.65.06",
+        "jax 0.7.0 cpu macos/arm64: 3.11 to 3.13, , ",
+        "tensorflow 2.15.0.post1 cu122 linux/amd64: 3.9 to 3.11, 5.0 6.0 7.0 7.5 8.0, 525.60.13",
+        "tensorflow 2.19.1 cu125 linux/amd64: 3.9 to 3.12, 6.0 7.0 8.0 8.9 9.0, 525.60.13",
+        "tensorflow 2.21.0 cu125 linux/amd64: 3.10 to 3.13, 7.5 8.0 8.9 9.0, 525.60.13",
+        "tensorflow 2.16.2 cpu linux/arm64: 3.9 to 3.12, , ",
+    ],
+)
+def test_builds_of_jax_and_tensorflow(row: str) -> None:
+    written = [
+        f"{framework} {each.release} {each.build} {each.platform}: {each.pythons[0]} to"
+        f" {each.pythons[-1]}, {' '.join(each.kernels)}, {each.driver}"
+        for framework in ("jax", "tensorflow")
+        for each in releases.every(framework)
+    ]
+    assert written.count(row) == 1
+
+
+def test_what_has_no_build() -> None:
+    """Withdrawn; no plugin for ARM; libraries that pip cannot install, or that are not found."""
+    assert "0.4.32" not in {row["release"] for row in rows("jax.csv")}
+    assert releases.of_version("jax", "0.4.38", "linux/arm64", "cuda12") is None
+    cuda = {b.release for b in releases.every("tensorflow") if releases.is_for(b, "cuda")}
+    assert not cuda & {"2.14.1", "2.15.0", "2.16.1"}
+    assert {row["release"]: row["constraints"] for row in rows("tensorflow.csv")}[
+        "2.14.0"
+    ] == "numpy<2"
+
+
+@pytest.mark.parametrize(
+    ("framework", "wheels", "build"),
+    [
+        ("jax", "jax 0.12.0.1, jaxlib 0.12.0.1, nvidia-cuda-runtime 13.5.37", None),
+        ("jax", "jaxlib 0.12.0.1, jax-cuda13-plugin 0.12.0, nvidia-cuda-runtime 13.5.37", "cuda13"),
+        ("jax", "jax-cuda12-plugin 0.12.0, nvidia-cuda-runtime-cu12 12.9.79", "cuda12"),
+        ("jax", "jax-cuda13-plugin 0.12.0, nvidia-cuda-runtime-cu12 12.9.79", None),
+        # With the CUDA of the system, of which nothing is known.
+        ("jax", "jaxlib 0.12.0.1, jax-cuda13-plugin 0.12.0.1", "cpu"),
+        ("jax", "jax-cuda13-plugin 0.13.0, nvidia-cuda-runtime 13.5.37", None),
+        ("tensorflow", "tensorflow 2.21.0, nvidia-cuda-runtime-cu12 12.9.79", "cu125"),
+        ("tensorflow", "tensorflow 2.16.1, nvidia-cuda-runtime-cu12 12.3.101", "cpu"),
+        ("tensorflow", "tensorflow 2.21.0", "cpu"),
+        ("tensorflow", "tensorflow-cpu 2.21.0, torch 2.7.1", "cpu"),
+        ("torch", "torch 2.7.1, tensorflow-cpu 2.21.0", "cu126"),
+    ],
+)
+def test_the_build_in_a_lock(framework: types.Framework, wheels: str, build: str | None) -> None:
+    named = [each.split() for each in wheels.split(", ")]
+    files = [wheel(f"{n}-{v}-py3-none-any.whl", n, v) for n, v in named]
+    found = releases.of_target(framework, lock_of(*files).targets[0])
+    assert (found and found.build) == build
 
 
 def test_kernels_that_are_not_verified_are_not_known() -> None:
-    build = releases.of_version("2.15.0+cu130", "linux/amd64")
+    build = releases.of_version("torch", "2.15.0+cu130", "linux/amd64")
     assert build is not None
     assert build.certainty == "unverified"
     assert build.kernels
@@ -160,7 +229,7 @@ def test_kernels_that_are_not_verified_are_not_known() -> None:
 
 def test_what_builds_need() -> None:
     def needs(version: str, platform: types.Platform, *, wsl: bool = False) -> Needs:
-        build = releases.of_version(version, platform)
+        build = releases.of_version("torch", version, platform)
         assert build is not None
         return build.needs(wsl=wsl)
 
@@ -172,18 +241,21 @@ def test_what_builds_need() -> None:
     assert rocm.gfx_partly == ("gfx908", "gfx1030", "gfx1103")
     assert not {*rocm.gfx} & {*rocm.gfx_partly}
     assert not rocm.sm
+    jax = releases.of_version("jax", "0.7.0", "linux/amd64", "cuda12")
+    assert jax is not None
+    assert (jax.needs().sm_partly, jax.needs().gfx_partly) == (("5.2", "6.0", "7.0"), ())
 
 
-def test_the_torch_of_every_shipped_lock_is_known() -> None:
+def test_the_framework_of_every_shipped_lock_is_known() -> None:
     folders = profiles.search_path(None, FOLDER)
     for name in profiles.names(folders):
         profile = profiles.load(name, folders)
         path = profile_lock.path_for(name, folders)
         lock = profile_lock.load(path) if path else None
-        for target in lock.targets if lock and profile.framework == "torch" else ():
-            build = releases.of_target(target)
+        for target in lock.targets if lock and name != "jax-xpu" else ():
+            build = releases.of_target(profile.framework, target)
             assert build is not None, (name, target.platform)
-            assert build in releases.every("torch")
+            assert build in releases.every(profile.framework)
             assert releases.is_for(build, profile.accelerator)
             assert target.python in build.pythons
 
@@ -200,14 +272,14 @@ def test_the_torch_of_every_shipped_lock_is_known() -> None:
     ],
 )
 def test_releases_in_words(chosen: str, words: str) -> None:
-    assert releases.ranges(chosen.split()) == words
+    assert releases.ranges("torch", chosen.split()) == words
 
 
 # Which release serves which host, held against what versions.md's sources say of ten of them.
 
 
 @pytest.mark.parametrize(
-    ("name", "accelerator", "works"),
+    ("name", "profile", "works"),
     [
         ("p100", "cuda", "1.11.0 to 2.14.0"),
         ("v100", "cuda", "1.11.0 to 2.14.0"),
@@ -222,27 +294,47 @@ def test_releases_in_words(chosen: str, words: str) -> None:
         ("driver470", "cuda", "1.11.0 to 2.7.1"),
         ("alder-lake-uhd", "cuda", ""),
         ("rx7900-without-driver", "rocm", ""),
+        ("p100", "jax-cuda", ""),
+        ("p100", "tensorflow-cuda", "2.15.0.post1 to 2.15.1, 2.16.2 to 2.19.1"),
+        ("v100", "jax-cuda", ""),
+        ("t4-container", "jax-cuda", "0.4.30 and later"),
+        ("t4-container", "tensorflow-cuda", "2.15.0.post1 to 2.15.1, 2.16.2 and later"),
+        ("h100-eight-nvlink", "tensorflow-cuda", "2.16.2 and later"),
+        ("gb10-dgx-spark", "jax-cuda", "0.6.0 and later"),
+        ("gb10-dgx-spark", "tensorflow-cuda", None),
+        ("driver470", "jax-cuda", ""),
+        ("mac-m2", "jax-cpu", "0.4.30 and later"),
+        ("mac-m2", "tensorflow-cpu", "2.13.0 to 2.15.0, 2.15.1 and later"),
+        ("arc-b580", "jax-xpu", None),
     ],
 )
 def test_the_releases_that_serve_a_host(
-    name: str, accelerator: types.Accelerator, works: str, tmp_path: Path
+    name: str, profile: str, works: str | None, tmp_path: Path
 ) -> None:
+    """None: there is no build for its platform."""
     host = probe.host(host_trees.plant(tmp_path, host_trees.load(name)))
-    rated = fit.serving(accelerator, host)
-    assert rated
-    assert releases.ranges([b.release for b, level in rated if level == "note"]) == works
+    chosen = profiles.load(profile, profiles.search_path(None, FOLDER))
+    rated = fit.serving(chosen, host)
+    named = [build.release for build, level in rated if level == "note"]
+    assert (releases.ranges(chosen.framework, named) if rated else None) == works
+
+
+def test_without_avx_no_release_of_jax_fits() -> None:
+    host = Host(os="linux", machine="x86_64", platform="linux/amd64", cpu=Cpu(flags=("sse2",)))
+    rated = fit.serving(profiles.load("jax-cpu", profiles.search_path(None, FOLDER)), host)
+    assert {level for _, level in rated} == {"no"}
 
 
 def test_a_build_is_rated_as_its_wheels_are_in_a_lock() -> None:
     """So no release *fits* where its lock would not."""
     folders = profiles.search_path(None, FOLDER)
-    for name in ("cuda", "cuda-legacy", "rocm"):
+    for name in ("cuda", "cuda-legacy", "rocm", "jax-cuda", "tensorflow-cuda"):
         profile = profiles.load(name, folders)
         path = profile_lock.path_for(name, folders)
         assert path is not None
         lock = profile_lock.load(path)
         for target in lock.targets:
-            build = releases.of_target(target)
+            build = releases.of_target(profile.framework, target)
             assert build is not None
             needs = accelerators.needs(profile, lock, target.platform)
             assert replace(build.needs(), glibc=needs.glibc) == needs

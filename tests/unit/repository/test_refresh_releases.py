@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
+from envbuilder.core import types
 from envbuilder.profiles import releases
 from tools import refresh_releases as refresh
 
@@ -24,28 +27,66 @@ FILES = (
 
 
 def test_pythons_by_names_of_wheels() -> None:
-    assert refresh.listed(FILES) == {
-        ("2.7.1", "linux/amd64"): {"3.9", "3.13"},
-        ("2.7.1", "linux/arm64"): {"3.10"},
-        ("2.7.1", "macos/arm64"): {"3.10"},
-        ("1.13.1", "linux/amd64"): {"3.11"},
+    assert refresh.listed("torch", FILES) == {
+        ("torch", "2.7.1", "linux/amd64"): {"3.9", "3.13"},
+        ("torch", "2.7.1", "linux/arm64"): {"3.10"},
+        ("torch", "2.7.1", "macos/arm64"): {"3.10"},
+        ("torch", "1.13.1", "linux/amd64"): {"3.11"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "listed"),
+    [
+        ("jaxlib-0.12.0.1-cp315-cp315-macosx_11_0_arm64.whl", "jaxlib 0.12.0.1 macos/arm64"),
+        ("jaxlib-0.4.29-cp312-cp312-manylinux2014_x86_64.whl", ""),
+        ("jaxlib-0.4.32-cp312-cp312-manylinux2014_x86_64.whl", ""),
+        (
+            "jax_cuda13_plugin-0.7.2-cp312-cp312-manylinux_2_27_aarch64.whl",
+            "jax-cuda13-plugin 0.7.2 linux/arm64",
+        ),
+        ("tensorflow-2.16.1-cp312-cp312-manylinux_2_17_aarch64.whl", ""),
+        ("tensorflow-2.16.1-cp312-cp312-manylinux_2_17_x86_64.whl", ""),
+        (
+            "tensorflow-2.15.0.post1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+            "tensorflow 2.15.0.post1 linux/amd64",
+        ),
+        ("tensorflow_cpu-2.15.0-cp311-cp311-macosx_12_0_arm64.whl", ""),
+    ],
+)
+def test_which_wheels_are_in_the_table(file: str, listed: str) -> None:
+    name = file.partition("-")[0].replace("_", "-")
+    assert [" ".join(key) for key in refresh.listed(name, [file])] == ([listed] if listed else [])
+
+
+def test_a_release_of_jax_without_a_jaxlib_uses_the_one_before() -> None:
+    found = {("jaxlib", "0.4.36", "linux/amd64"): {"3.10"}, ("torch", "0.4.36", "x"): {"3.9"}}
+    versions = ("0.4.38rc1", "0.4.32", "0.4.37", "0.4.36", "0.4.30")
+    assert refresh.with_those_between(found, versions) == {
+        **found,
+        ("jaxlib", "0.4.37", "linux/amd64"): {"3.10"},
     }
 
 
 def test_every_difference_is_a_line() -> None:
-    table = {("2.9.0", "linux/amd64"): {"3.9", "3.10"}, ("2.7.1", "linux/amd64"): {"3.9"}}
-    index = {("2.10.0", "linux/amd64"): {"3.13"}, ("2.7.1", "linux/amd64"): {"3.9"}}
+    def key(release: str) -> refresh.Key:
+        return "torch", release, "linux/amd64"
+
+    table = {key("2.9.0"): {"3.9", "3.10"}, key("2.7.1"): {"3.9"}}
+    index = {key("2.10.0"): {"3.13"}, key("2.7.1"): {"3.9"}}
     assert [*map(str, refresh.differences(table, index))] == [
-        "2.9.0 linux/amd64: the table has 3.9 3.10, and the index nothing",
-        "2.10.0 linux/amd64: the table has nothing, and the index 3.13",
+        "torch 2.9.0 linux/amd64: the table has 3.9 3.10, and the index nothing",
+        "torch 2.10.0 linux/amd64: the table has nothing, and the index 3.13",
     ]
     assert [*refresh.differences(table, table)] == []
 
 
 def test_the_table_states_what_the_index_has_once() -> None:
     pythons = refresh.stated()
-    assert len(pythons) == sum(build.index == "default" for build in releases.every("torch"))
-    assert pythons["2.14.1", "linux/arm64"] == {"3.10", "3.11", "3.12", "3.13", "3.14"}
+    builds = [build for name in types.FRAMEWORKS for build in releases.every(name)]
+    assert len(pythons) == sum(build.index == "default" for build in builds)
+    assert pythons["torch", "2.14.1", "linux/arm64"] == {"3.10", "3.11", "3.12", "3.13", "3.14"}
+    assert {name for name, *_ in pythons} == {name for name, _ in refresh.FIRST}
 
 
 @pytest.mark.parametrize(
@@ -59,3 +100,19 @@ def test_the_table_states_what_the_index_has_once() -> None:
 )
 def test_the_kernels_that_a_library_names(content: bytes, found: str) -> None:
     assert refresh.kernels(content) == found
+
+
+def fat_binary(*entries: tuple[int, int]) -> bytes:
+    """Return a fat binary with entries of this kind (1: PTX, 2: machine code) for these SMs."""
+    parts = [
+        struct.pack("<HHIQIIII32x", k, 257, 64, 8, 0, 0, 0, sm) + bytes(8) for k, sm in entries
+    ]
+    body = b"".join(parts)
+    return bytes.fromhex("50ed55ba01001000") + struct.pack("<Q", len(body)) + body
+
+
+def test_the_kernels_in_fat_binaries() -> None:
+    library = b"\x7fELF" + fat_binary((2, 75), (1, 120)) + bytes(40) + fat_binary((2, 120), (2, 75))
+    assert refresh.in_fat_binaries(library) == "7.5 12.0"
+    for end in range(0, len(library), 7):
+        refresh.in_fat_binaries(library[:end])
