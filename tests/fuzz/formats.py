@@ -31,7 +31,7 @@ from envbuilder.host import model, probe
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import install, lock as conda_lock
 from envbuilder.packages.debian import deb, package, suite
-from envbuilder.packages.python import indexes, upstream, uv, wheel_conflicts
+from envbuilder.packages.python import indexes, kernels, upstream, uv, wheel_conflicts
 from envbuilder.packages.store import Store
 from envbuilder.payload.training import dataset
 from envbuilder.profiles import lock as profile_lock, profile
@@ -39,7 +39,7 @@ from envbuilder.profiles.lock import File
 from envbuilder.verify import page
 from envbuilder.verify.report import comparison, history
 from tests.fuzz.mutations import NAMES, PACKERS, TOKENS, mutated, packed, tar, zipped
-from tests.support import host_trees, reports
+from tests.support import device_code, host_trees, reports
 from tests.support.images import BASE, STATUS, image
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +100,7 @@ def make_wheel(random: Random, work: Path) -> Path:
     files = {
         "left.py": code,
         "left-1.0.data/scripts/uv": b"#!python\n",
+        "left.so": mutated(random, device_code.SAMPLE * random.choice((1, 1, 2000))),
         f"{info}/METADATA": mutated(random, metadata * random.choice((1, 1, 400))),
         f"{info}/entry_points.txt": mutated(random, scripts * random.choice((1, 1, 2000))),
         f"{info}/RECORD": mutated(random, rows * random.choice((1, 1, 3000))),
@@ -129,6 +130,10 @@ def read_licences(path: Path, work: Path) -> None:
 
 def read_offer(path: Path, work: Path) -> None:
     upstream.read_wheel(path)
+
+
+def read_kernels(path: Path, work: Path) -> None:
+    kernels.of_wheel(path)
 
 
 def read_tool(path: Path, work: Path) -> None:
@@ -652,7 +657,8 @@ def read_pylock(path: Path, work: Path) -> None:
 
 FORMATS = {
     "wheel": Format(
-        make_wheel, (read_conflicts, read_wheel_files, read_licences, read_offer, read_tool)
+        make_wheel,
+        (read_conflicts, read_wheel_files, read_licences, read_offer, read_kernels, read_tool),
     ),
     "deb": Format(make_deb, (read_clean, read_deb_files, read_control, read_libraries)),
     "package list": Format(make_lists, (read_suite,)),

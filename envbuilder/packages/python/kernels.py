@@ -1,0 +1,187 @@
+"""Read for which GPUs the device code in a wheel was compiled.
+
+NVIDIA's compiler packs it into fat binaries: a header, then an entry for each architecture, machine
+code (`sm_80`) or PTX (`compute_80`). AMD's packs it into offload bundles: a table with the target
+of each code object (`gfx90a`), compressed as a whole in newer ones. The layout of the former is not
+documented; what is read here agrees with `torch.cuda.get_arch_list()` and with cuobjdump.
+
+Containers are found by their magic numbers, not by sections: the table of sections is at the end of
+a library, which in a wheel is a compressed stream. So it is read once, forward. Contents are
+skipped.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from envbuilder.core import archives
+from envbuilder.core.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+Kernels = Counter[tuple[str, ...]]
+"""Bytes of device code by the targets that it was compiled for, such as `sm_90a`, `compute_80`
+(PTX), `gfx1100`. `gfx` alone: for AMD's GPUs, in a form that is not read."""
+
+MOST_READS = 1 << 17
+"""Maximum headers that are read in one library; the largest of PyTorch has 6,000."""
+_LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
+_FATBIN = struct.pack("<IHH", 0xBA55ED50, 1, 16)
+_ENTRY = struct.Struct("<HHIQ12xI8xQ")
+"""Kind, version, bytes of this header and of the content; architecture; flags."""
+_KINDS = {1: "compute", 2: "sm"}
+_VARIANTS = ("", "a", "f", "")
+"""By bits 20 and 21 of the flags: for one architecture alone, for a family."""
+_BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
+_TARGET = re.compile(rb"[a-z0-9]+-amdgcn-[a-z0-9-]*-(gfx[0-9a-z-]{1,20})(:[a-z0-9:+-]*)?")
+_LONGEST_TARGET = 200
+_COMPRESSED = b"CCOB"
+_HEADER = re.compile(rb"[\1-\3]\0[\0\1]\0.{12,24}?(\x28\xb5\x2f\xfd|\x78)", re.DOTALL)
+"""Version, method, sizes and a hash of a compressed bundle; then how zstd or zlib begins."""
+_PREVIEW = 1 << 18
+"""Compressed bytes that hold the table: more than the largest block of zstd."""
+_TABLE = 1 << 15
+
+
+def of_wheel(path: Path) -> Kernels:
+    """Read the device code of a wheel; raise `InvalidError` if it is damaged or absurd."""
+    total: Kernels = Counter()
+    try:
+        with archives.open_zip(path) as wheel:
+            members = [m for m in wheel.infolist() if _LIBRARY.fullmatch(m.filename)]
+            limit = archives.unpacked_limit(path.stat().st_size)
+            if sum(member.file_size for member in members) > limit:
+                raise ValueError("its libraries unpack to more than a package's do")
+            for member in members:
+                total.update(of_library(archives.zip_pieces(wheel, member)))
+    except (OSError, *archives.BAD_ZIP) as error:
+        raise InvalidError(f"{path}: not a readable wheel: {error}") from error
+    return total
+
+
+def of_library(pieces: Iterable[bytes]) -> Kernels:
+    """Read the device code of a library, given in pieces; raise `InvalidError` if it is absurd."""
+    stream = _Forward(pieces)
+    total: Kernels = Counter()
+    readers = {_FATBIN: _fatbin, _BUNDLE: _bundle, _COMPRESSED: _compressed}
+    while magic := stream.find(tuple(readers)):
+        with suppress(EOFError, ValueError):  # other bytes that look like it
+            targets, size = readers[magic](stream)
+            total[targets] += size
+    total.pop((), None)
+    return total
+
+
+class _Forward:
+    """Bytes that are read forward."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._data, self._at, self._reads = b"", 0, 0
+        self._places: dict[bytes, int] = {}
+
+    def find(self, magics: tuple[bytes, ...]) -> bytes:
+        """Go behind the next of some magic numbers and return it; empty if there is none."""
+        overlap = max(map(len, magics)) - 1
+        with suppress(EOFError):
+            while True:
+                place, magic = min((self._place(magic), magic) for magic in magics)
+                if place < len(self._data):
+                    self._at = place
+                    return self.take(len(magic))
+                self._at = max(self._at, len(self._data) - overlap)
+                self._more()
+        return b""
+
+    def _place(self, magic: bytes) -> int:
+        """Return where a magic number is next in what was read, or where that ends."""
+        if self._places.get(magic, -1) < self._at:
+            place = self._data.find(magic, self._at)
+            self._places[magic] = place if place >= 0 else len(self._data)
+        return self._places[magic]
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes; raise `EOFError` if there are fewer."""
+        self._reads += 1
+        if self._reads > MOST_READS:
+            raise InvalidError("a library has more device code than can be read")
+        while len(self._data) - self._at < size:
+            self._more()
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def preview(self, size: int) -> bytes:
+        """Return the next bytes, or what is left, and stay before them."""
+        with suppress(EOFError):
+            while len(self._data) - self._at < size:
+                self._more()
+        return self._data[self._at : self._at + size]
+
+    def skip(self, size: int) -> None:
+        """Go further; raise `EOFError` if there are fewer bytes."""
+        while (left := len(self._data) - self._at) < size:
+            size -= left
+            self._at = len(self._data)
+            self._more()
+        self._at += size
+
+    def _more(self) -> None:
+        piece = next(self._pieces, b"")
+        if not piece:
+            raise EOFError
+        self._data, self._at = self._data[self._at :] + piece, 0
+        self._places.clear()
+
+
+def _fatbin(stream: _Forward) -> tuple[tuple[str, ...], int]:
+    """Return the targets of a fat binary and its size."""
+    (size,) = struct.unpack("<Q", stream.take(8))
+    targets = set()
+    left = size
+    while left > 0:
+        kind, version, header, length, arch, flags = _ENTRY.unpack(stream.take(_ENTRY.size))
+        if version != 0x101 or header < _ENTRY.size or not 10 <= arch < 1000:
+            raise ValueError("no entry of a fat binary")
+        stream.skip(header - _ENTRY.size + length)
+        left -= header + length
+        if kind in _KINDS:
+            targets.add(f"{_KINDS[kind]}_{arch}{_VARIANTS[flags >> 20 & 3]}")
+    if left:
+        raise ValueError("entries that do not fill a fat binary")
+    return tuple(sorted(targets)), size
+
+
+def _bundle(stream: _Forward) -> tuple[tuple[str, ...], int]:
+    """Return AMD's targets in an offload bundle and the size of their code objects."""
+    (count,) = struct.unpack("<Q", stream.take(8))
+    sizes: Counter[str] = Counter()
+    for _ in range(count):
+        _, size, length = struct.unpack("<QQQ", stream.take(24))
+        if length > _LONGEST_TARGET:
+            raise ValueError("no table of a bundle")
+        if match := _TARGET.fullmatch(stream.take(length)):
+            sizes[match[1].decode()] += size
+    return tuple(sorted(sizes)), sizes.total()
+
+
+def _compressed(stream: _Forward) -> tuple[tuple[str, ...], int]:
+    """Return the same of a compressed bundle, of which only the beginning is unpacked."""
+    import zstandard
+
+    header = _HEADER.match(stream.preview(32))
+    if header is None:
+        raise ValueError("no compressed bundle")
+    content = stream.preview(_PREVIEW)[header.start(1) :]
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(content) as unpacked:
+            table = _Forward([unpacked.read(_TABLE)])
+        table.find((_BUNDLE,))
+        return _bundle(table)
+    except (EOFError, ValueError, zstandard.ZstdError):
+        return ("gfx",), len(content)
