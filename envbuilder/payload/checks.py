@@ -66,7 +66,7 @@ def check_dataset(data: Dataset) -> Result:
 def check_copied(run: Run, framework: Framework) -> Result:
     """Require that the data on the device equal the data read from the files, byte for byte."""
     splits = {"training": run.data.train, "test": run.data.test}
-    for tensors, (name, split) in zip(run.tensors, splits.items()):  # noqa: B905 - Python 3.9
+    for tensors, (name, split) in zip(run.tensors, splits.items()):  # noqa: B905 - Python 3.8
         parts = {"images": (tensors.images, split.images), "labels": (tensors.labels, split.labels)}
         for part, (array, read) in parts.items():
             expected = read[: len(read) // len(split.labels) * split.count]
@@ -154,12 +154,15 @@ def device_problems(
     many bytes the device's memory grew from before the training to after it, None if the framework
     does not count them; ``needed`` is the size of the data alone.
     """
+    unjudged = f"what ran is not judged: {observation.unjudged}" if observation.unjudged else ""
     sentences = []
     if devices != (device_type,):
         sentences.append(f"tensors of the training step lived on {', '.join(devices) or 'nothing'}")
     if accelerator == "cpu":
         if observation.on_device():
             sentences.append(f"the profiler saw work elsewhere: {observation.on_device()[0].name}")
+        if unjudged:
+            return sentences, unjudged
         if not any("conv" in kernel.name.lower() for kernel in observation.kernels):
             sentences.append("the profiler saw no convolution on the CPU")
         return sentences, f"the profiler saw {len(observation.kernels)} operators on the CPU"
@@ -173,7 +176,7 @@ def device_problems(
     if not kernels and growth is None:
         sentences.append(f"neither a kernel nor memory of {accelerator} was used")
     count = f"{len(kernels)} different kernels" if kernels else "no kernel"
-    how = f"the profiler saw {count} on {accelerator}"
+    how = unjudged or f"the profiler saw {count} on {accelerator}"
     return sentences, how if growth is None else f"{how}; its memory grew by {growth} bytes"
 
 
@@ -188,7 +191,8 @@ def check_device_used(
     )
     if problems:
         raise CheckError("; ".join([*problems, seen]))
-    return PASSED, f"parameters, gradients and activations were on {run.accelerator}; {seen}"
+    status = WARNING if run.observed.unjudged else PASSED
+    return status, f"parameters, gradients and activations were on {run.accelerator}; {seen}"
 
 
 def check_precision(run: Run, before: Dict[str, Any], dtypes: Tuple[str, ...]) -> Result:
@@ -208,7 +212,8 @@ def check_arithmetic(run: Run, framework: Framework) -> Result:
     phrases = "; ".join(result.phrase() for result in results)
     if wrong:
         raise CheckError(f"wrong numbers against float64: {', '.join(wrong)}; of {phrases}")
-    return PASSED, f"against float64: {phrases}"
+    status = WARNING if any(result.unjudged for result in results) else PASSED
+    return status, f"against float64: {phrases}"
 
 
 def check_gradients(run: Run, framework: Framework) -> Result:

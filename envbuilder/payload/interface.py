@@ -16,6 +16,7 @@ from typing import (
     Iterable,
     Iterator,
     List,
+    Mapping,
     Optional,
     Sequence,
     Tuple,
@@ -39,9 +40,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Observation:
-    """The kernels that the profiler saw."""
+    """The kernels that the profiler saw, or why that is not judged in this release."""
 
     kernels: Tuple[Kernel, ...]
+    unjudged: str = ""
 
     @classmethod
     def of(cls, events: Iterable[Tuple[str, bool, float]]) -> Observation:
@@ -68,12 +70,14 @@ class Observation:
 
 @dataclass
 class Errors:
-    """Largest error of each case in one dtype, and the cases that the device does not support."""
+    """Largest error of each case in one dtype, and the cases that did not run."""
 
     dtype: str
     tolerance: float
     by_case: Dict[str, float] = field(default_factory=dict)
     lacking: List[str] = field(default_factory=list)
+    unjudged: Mapping[str, str] = field(default_factory=dict)
+    """Cases that this release of the framework is known to get wrong, each with the reason."""
 
     def wrong(self) -> List[str]:
         """Return a phrase for each case outside the tolerance."""
@@ -92,7 +96,8 @@ class Errors:
             f"{max(self.by_case.values()):.1e} (tolerance {self.tolerance:.0e})"
         )
         lacking = f", not offered: {', '.join(self.lacking)}" if self.lacking else ""
-        return text + lacking
+        unjudged = "".join(f", not judged: {n} ({why})" for n, why in self.unjudged.items())
+        return text + lacking + unjudged
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,9 @@ SYSTEM_FOLDERS = (
 )
 """Folders in which systems keep their libraries."""
 
+WRITTEN = "_remote_module_non_scriptable"
+"""A module of torch that no wheel has."""
+
 LISTED = 40
 """Maximum number of files of one kind that a report lists."""
 
@@ -305,8 +308,20 @@ def _places(cache: str) -> Tuple[List[str], List[str]]:
             str(program.absolute() if program.suffix == ".pyz" else program.parent),
         ),
         *([cache] if cache else []),
+        *_written_by_torch(),
     ]
     return roots, [folder for folder in below_it if os.path.normpath(folder) not in on_path]
+
+
+def _written_by_torch() -> List[str]:
+    """Return the file of a module that torch up to 2.9 writes and imports when it is imported.
+
+    It lies in a folder that torch has just made for this process alone, so only that file is the
+    environment's.
+    """
+    writer = sys.modules.get("torch.distributed.nn.jit.instantiator")
+    folder = getattr(writer, "INSTANTIATED_TEMPLATE_DIR_PATH", "")
+    return [str(Path(folder, f"{WRITTEN}.py"))] if folder else []
 
 
 def _shared(prefix: str) -> bool:

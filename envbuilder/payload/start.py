@@ -117,7 +117,7 @@ class ActualStart:
 def look() -> ActualStart:
     """Inspect this process, with its environment as it was at the start, not as it is now."""
     try:
-        binary: Optional[str] = str(Path("/proc/self/exe").readlink())
+        binary: Optional[str] = os.readlink("/proc/self/exe")  # noqa: PTH115 - Python 3.8
     except OSError:
         binary = None
     return ActualStart(
@@ -190,7 +190,7 @@ def below(path: str, root: str) -> bool:
     """Return whether an absolute path is ``root`` or below it, as written or resolved."""
     if not path.startswith(os.sep):
         return False
-    pairs = zip(_forms(path), _forms(root))  # noqa: B905 - Python 3.9
+    pairs = zip(_forms(path), _forms(root))  # noqa: B905 - Python 3.8
     return any((form + os.sep).startswith(other.rstrip(os.sep) + os.sep) for form, other in pairs)
 
 

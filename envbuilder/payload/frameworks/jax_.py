@@ -233,8 +233,10 @@ class Jax(NumpyFramework):
 
     def put(self, value: Any) -> Any:
         """Copy an array, or several, to the device."""
-        # Never a view of numpy's memory: training steps reuse that of their arguments.
-        return self.jax.device_put(value, self.device, may_alias=False)
+        # Never a view of numpy's memory: training steps reuse that of their arguments. Only later
+        # releases than 0.4.30 can be asked for a copy.
+        copies = self.jax.tree.map(lambda leaf: leaf.copy(), value)
+        return self.jax.device_put(copies, self.device)
 
     def fetch(self, array: Any) -> Any:
         """Return numpy's view or copy of an array."""
@@ -331,6 +333,9 @@ def type_of(device: Any) -> str:
 
 def profile(jax: Any, executable: str, work: Callable[[], None]) -> Observation:
     """Run ``work`` under the profiler; ``executable`` is the text of what it executes."""
+    if not hasattr(jax.profiler, "ProfileData"):
+        work()
+        return Observation((), f"jax {jax.__version__} cannot read what its profiler records")
     names = instructions(executable)
     with tempfile.TemporaryDirectory(prefix="envbuilder-") as folder:
         with jax.profiler.trace(folder):

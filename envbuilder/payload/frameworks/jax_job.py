@@ -129,7 +129,7 @@ class Programs:
         """Return which values of ``count`` images the step keeps that begins with this key."""
         keys = self.jax.random.split(self.jax.random.split(key)[1])
         ones = [self._numpy.ones((count, *shape)) for shape in DROPPED]
-        kept = [self._drop(*each) for each in zip(ones, SHARES, keys)]  # noqa: B905 - Python 3.9
+        kept = [self._drop(*each) for each in zip(ones, SHARES, keys)]  # noqa: B905 - Python 3.8
         return [values != 0 for values in kept]
 
     def _step(self, state: State, images: Any, labels: Any, rate: Any) -> Tuple[State, Any]:

@@ -108,7 +108,7 @@ class Network:
         for name, variable in self.variables.items():
             variable.assign(weights[name])
         loss, gradients = self._plain(images, labels)
-        named = zip(self.variables, gradients)  # noqa: B905 - Python 3.9
+        named = zip(self.variables, gradients)  # noqa: B905 - Python 3.8
         return Step(float(loss), {name: gradient.numpy() for name, gradient in named})
 
 
@@ -166,7 +166,7 @@ class Job(NumpyJob):
 
     def snapshot(self) -> List[Any]:
         """Copy each parameter and Adadelta's averages on the device."""
-        variables = dict(zip(self.network.variables, self._means))  # noqa: B905 - Python 3.9
+        variables = dict(zip(self.network.variables, self._means))  # noqa: B905 - Python 3.8
         with self._tensorflow.device(self._place):
             return [
                 self._tensorflow.identity(part)

@@ -143,6 +143,12 @@ def _cpu_libraries(torch: Any) -> str:
     return f"libraries: {', '.join(libraries) or 'none'}"
 
 
+def _capability(torch: Any) -> Optional[str]:
+    """Return the instruction set that torch's kernels use; before 2.1 no function returns it."""
+    found = re.search(r"CPU capability usage: (.+)", torch.__config__.show())
+    return found.group(1) if found else None
+
+
 def _described(
     device: str,
     driver: Callable[[Any], Optional[str]],
@@ -183,7 +189,7 @@ _CPU = Accelerator(
     device="cpu",
     drives=lambda torch: True,
     runtime=_cpu_libraries,
-    describe=lambda torch: hardware.describe_cpu(torch.backends.cpu.get_cpu_capability()),
+    describe=lambda torch: hardware.describe_cpu(_capability(torch)),
     collective="gloo",
 )
 _CUDA = Accelerator(

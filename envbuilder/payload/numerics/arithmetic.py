@@ -12,7 +12,7 @@ and of the repeated steps.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -38,6 +38,11 @@ LACKING = (
     *("unimplemented", "not yet support", "could not find device for node"),
 )
 """Phrases, in lower case, with which frameworks report that a device lacks an operator."""
+
+OVERFLOWING = {
+    "mean of 100,003 numbers": "torch before 2.1 sums them in float16 on the CPU, and overflows"
+}
+"""Cases that old releases get wrong in float16, each with the reason."""
 
 MANY_CHANNELS = (1 << 16) + 1
 LONG = 100_003
@@ -86,9 +91,16 @@ def _errors(
 
 
 def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Errors:
-    """Run each of torch's cases in ``dtype``."""
+    """Run each of torch's cases in ``dtype``, except those that this release computes wrongly."""
     error_of = partial(_case_error, torch, accelerator, dtype)
-    return _errors(CASES, error_of, dtype, stated)
+    half_on_cpu = accelerator == "cpu" and dtype == "float16"
+    unjudged = OVERFLOWING if half_on_cpu and _release(torch) < (2, 1) else {}
+    cases = {name: case for name, case in CASES.items() if name not in unjudged}
+    return replace(_errors(cases, error_of, dtype, stated), unjudged=unjudged)
+
+
+def _release(torch: Any) -> Tuple[int, ...]:
+    return tuple(int(part) for part in str(torch.__version__).split(".")[:2])
 
 
 def _case_error(torch: Any, accelerator: str, dtype: str, case: Case) -> float:

@@ -9,6 +9,7 @@ and keeps using them for whatever is stored there later, unless its weight cache
 
 from __future__ import annotations
 
+import importlib
 import os
 import statistics
 import tempfile
@@ -101,6 +102,12 @@ def measure(bench: Bench, backend: str, progress: Progress) -> Outcome:
     """Check and time one backend; any exception becomes the outcome's ``error``."""
     outcome = Outcome(backend)
     try:
+        # torch 1 has none; in 2.0 it is no attribute until it is imported.
+        dynamo = importlib.import_module("torch._dynamo")
+    except ImportError as error:
+        outcome.error = f"torch {bench.torch.__version__} cannot compile: {error}"
+        return outcome
+    try:
         if backend == "zentorch":
             facts.load_extension("zentorch")
         _check_gradients(bench, outcome)
@@ -113,7 +120,7 @@ def measure(bench: Bench, backend: str, progress: Progress) -> Outcome:
         outcome.error = explain(error)
     finally:
         # Code compiled by one backend must not be used when the next one is measured.
-        bench.torch._dynamo.reset()
+        dynamo.reset()
     return outcome
 
 
@@ -208,7 +215,7 @@ def _in_turns(
     """Return the median seconds of both, which are timed in turns: the machine may change."""
     spent: List[List[float]] = [[], []]
     for number in range(rounds):
-        for samples, subject in zip(spent, (eagerly, compiled)):  # noqa: B905 - Python 3.9
+        for samples, subject in zip(spent, (eagerly, compiled)):  # noqa: B905 - Python 3.8
             samples.append(clock.timed(bench.wait, partial(work, number, subject))[0])
     return statistics.median(spent[0]), statistics.median(spent[1])
 

@@ -38,7 +38,7 @@ def observe(
     return {
         "dtype": str(torch.get_default_dtype()).replace("torch.", ""),
         "matmul": _matmul(torch, accelerator),
-        "autocast": bool(torch.is_autocast_enabled(device_of(accelerator))),
+        "autocast": _autocast(torch, device_of(accelerator)),
         "cuda_tf32": bool(
             ACCELERATORS[accelerator].tf32
             and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
@@ -50,6 +50,14 @@ def observe(
 def lowering(environ: Mapping[str, str]) -> Dict[str, str]:
     """Return the variables of an environment that can lower the precision."""
     return {name: environ[name] for name in LOWERING_VARIABLES if name in environ}
+
+
+def _autocast(torch: Any, place: str) -> bool:
+    try:
+        return bool(torch.is_autocast_enabled(place))
+    except TypeError:  # before torch 2.4, only CUDA's and the CPU's could be asked for
+        old = torch.is_autocast_cpu_enabled if place == "cpu" else torch.is_autocast_enabled
+        return bool(old())
 
 
 def _matmul(torch: Any, accelerator: str) -> str:

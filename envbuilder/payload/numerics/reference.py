@@ -255,6 +255,6 @@ def _windows(
         for column in range(weight.shape[1]):
             rows, columns = (
                 slice(place * geometry.dilation, place * geometry.dilation + span, geometry.stride)
-                for place, span in zip((row, column), spans)  # noqa: B905 - Python 3.9
+                for place, span in zip((row, column), spans)  # noqa: B905 - Python 3.8
             )
             yield row, column, (slice(None), rows, columns)

@@ -258,7 +258,7 @@ class _Part:
         ended = launch.collect(self.folder.path, everyone, code, joined_output(ends), limit)
         each = [self.nodes[rank // len(self.indices)] for rank in everyone]
         ended.nodes = [str(node["name"]) for node in each]
-        for result, node in zip(ended.results, each):  # noqa: B905 - Python 3.9
+        for result, node in zip(ended.results, each):  # noqa: B905 - Python 3.8
             if result:
                 result.update(node=node["name"], machine=node["machine"])
         ended.gone = [

@@ -154,13 +154,13 @@ def content(torch: Any, tensor: Any) -> bytes:
     """Return a tensor's integers as unsigned bytes, copied back from the device."""
     copy = tensor.to("cpu", torch.uint8).contiguous()
     # Read directly from memory: torch's own access to the values is what is being checked.
-    return ctypes.string_at(copy.data_ptr(), copy.nbytes)
+    return ctypes.string_at(copy.data_ptr(), copy.numel())
 
 
 def floats(torch: Any, tensors: Sequence[Any]) -> bytes:
     """Return the values of tensors as float32, one after the other; numpy may be missing."""
     joined = torch.cat([t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors])
-    return ctypes.string_at(joined.data_ptr(), joined.nbytes)
+    return ctypes.string_at(joined.data_ptr(), 4 * joined.numel())
 
 
 def normalise(images: Any) -> Any:
@@ -270,6 +270,9 @@ def _kernels(torch: Any, profiler: Any) -> List[Kernel]:
     kernels = []
     for event in profiler.key_averages():
         on_device = event.device_type != torch.autograd.DeviceType.CPU
-        spent = event.self_device_time_total if on_device else event.self_cpu_time_total
+        # torch before 2.4 calls every device CUDA here.
+        device_time = "self_device_time_total"
+        device_time = device_time if hasattr(event, device_time) else "self_cuda_time_total"
+        spent = getattr(event, device_time if on_device else "self_cpu_time_total")
         kernels.append(Kernel(event.key, float(spent), on_device))
     return kernels

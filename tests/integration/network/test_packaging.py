@@ -22,12 +22,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from envbuilder import __version__
-from envbuilder.core import uv_program
-from envbuilder.core.settings import load as load_settings
-from envbuilder.packages import fetch as origins
-from envbuilder.packages.python import indexes
 from tests.conftest import missing, succeeded
 from tests.integration.conftest import Cli
+from tests.support.user_index import ask_uv, uv
 
 INFO = f"envbuilder_ml-{__version__}.dist-info"
 DATA = "envbuilder/data"
@@ -40,26 +37,6 @@ PARTS = (
 )
 RUBBISH = ("__pycache__", "*.pyc", ".*_cache", ".hypothesis")
 Installed = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def uv(*arguments: str, environment: dict[str, str]) -> None:
-    """Run uv with the user's own index; it must succeed."""
-    succeeded(ask_uv(*arguments, environment=environment))
-
-
-def ask_uv(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    found = load_settings({**os.environ, **environment})
-    return subprocess.run(
-        [uv_program.path(), *arguments],
-        env={
-            **os.environ,
-            **origins.uv_variables(indexes.DEFAULT, found),
-            "UV_CACHE_DIR": str(found.cache_dir / "uv-tests"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")

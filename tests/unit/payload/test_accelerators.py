@@ -61,6 +61,21 @@ def test_variables_that_would_hide_work_on_the_cpu() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ("  - CPU capability usage: AVX2\n  - Build", "AVX2"),
+        ("  - CPU capability usage: NO AVX", "NO AVX"),
+        ("", None),
+    ],
+)
+def test_the_instruction_set_of_the_cpu(shown: str, expected: str | None) -> None:
+    torch = SimpleNamespace(
+        __config__=SimpleNamespace(show=lambda: f"PyTorch built with:\n{shown}")
+    )
+    assert ACCELERATORS["cpu"].describe(torch)["capability"] == expected
+
+
 def gpu(**more: Any) -> Any:
     properties = SimpleNamespace(name="GPU", total_memory=16 << 30, **more)
     return SimpleNamespace(get_device_properties=lambda index: properties)

@@ -364,16 +364,31 @@ def test_the_device_must_have_grown_by_the_data() -> None:
     )
 
 
+def test_kernels_that_a_release_cannot_show_are_no_pass() -> None:
+    run, ready = a_few(), framework(device_type=lambda: "cpu")
+    run.observed = Observation((), "jax 0.4.35 cannot read them")
+    found = checks.check_device_used(run, ready, ("cpu",), None)
+    where = "parameters, gradients and activations were on cpu"
+    why = "what ran is not judged: jax 0.4.35 cannot read them"
+    assert found == (WARNING, f"{where}; {why}")
+    with pytest.raises(CheckError, match="lived on gpu"):
+        checks.check_device_used(run, ready, ("gpu",), None)
+    problems, seen = checks.device_problems("cuda", "gpu", ("gpu",), run.observed, None, 8)
+    assert (problems, seen) == (["neither a kernel nor memory of cuda was used"], why)
+    assert checks.device_problems("cuda", "gpu", ("gpu",), run.observed, 7, 8)[0] != []
+    assert checks.device_problems("cuda", "gpu", ("gpu",), run.observed, 8, 8)[0] == []
+
+
+@pytest.mark.parametrize("unjudged", ["", "float16"])
 @pytest.mark.parametrize("bad", [(), ("bfloat16",), ("float32", "float16")])
-def test_arithmetic_is_checked_in_every_dtype(
-    bad: tuple[str, ...],
-) -> None:
+def test_arithmetic_is_checked_in_every_dtype(bad: tuple[str, ...], unjudged: str) -> None:
     asked: list[Any] = []
 
     def errors(dtype: str, stated: str) -> Any:
         asked.append((dtype, stated))
         wrong = [f"conv in {dtype}"] if dtype in bad else []
-        return SimpleNamespace(wrong=lambda: wrong, phrase=lambda: f"{dtype} 1e-7")
+        left = {"mean": "overflows"} if dtype == unjudged else {}
+        return SimpleNamespace(wrong=lambda: wrong, phrase=lambda: f"{dtype} 1e-7", unjudged=left)
 
     ready = framework(arithmetic=errors)
     run = a_few("xpu", precision="tf32")
@@ -385,7 +400,9 @@ def test_arithmetic_is_checked_in_every_dtype(
         named = ", ".join(f"conv in {dtype}" for dtype in dtypes if dtype in bad)
         assert str(caught.value) == f"wrong numbers against float64: {named}; of {phrases}"
     else:
-        assert checks.check_arithmetic(run, ready) == (PASSED, f"against float64: {phrases}")
+        # What was not judged is no pass.
+        status = WARNING if unjudged else PASSED
+        assert checks.check_arithmetic(run, ready) == (status, f"against float64: {phrases}")
     assert asked == [(dtype, "tf32") for dtype in dtypes]
 
 

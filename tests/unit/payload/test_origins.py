@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -224,3 +225,17 @@ def test_only_a_cache_that_this_process_made_may_hold_its_code(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/home/me/cache")
     assert "/home/me/cache" not in origins.look().roots
     assert "/tmp/fresh" in origins.look("/tmp/fresh").roots
+
+
+def test_a_module_that_torch_writes_is_trusted_and_its_folder_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name, folder = origins.WRITTEN, "/tmp/tmpabc"
+    module = "torch.distributed.nn.jit.instantiator"
+    assert not [root for root in origins.look().roots if root.startswith(folder)]
+    writer = SimpleNamespace(INSTANTIATED_TEMPLATE_DIR_PATH=folder)
+    monkeypatch.setitem(sys.modules, module, writer)  # type: ignore[arg-type]
+    roots = (*seen().roots, *(root for root in origins.look().roots if root.startswith("/tmp/tmp")))
+    assert judged(modules={name: f"{folder}/{name}.py"}, roots=roots).problems == ()
+    for foreign in ({name: f"/tmp/other/{name}.py"}, {"json": f"{folder}/json.py"}):
+        assert len(judged(modules=foreign, roots=roots).problems) == 1

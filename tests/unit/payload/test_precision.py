@@ -90,3 +90,13 @@ def test_the_newer_setting_of_a_library_is_read(
     library: str, accelerator: str, value: str, expected: str
 ) -> None:
     assert precision._matmul(Mixed(library, value), accelerator) == expected
+
+
+@pytest.mark.parametrize(("place", "expected"), [("cpu", True), ("cuda", False), ("mps", False)])
+def test_autocast_before_torch_2_4(place: str, expected: bool) -> None:
+    old = types.SimpleNamespace(
+        is_autocast_enabled=lambda: False, is_autocast_cpu_enabled=lambda: True
+    )
+    assert precision._autocast(old, place) is expected
+    new = types.SimpleNamespace(is_autocast_enabled=lambda device: device == "cpu")
+    assert precision._autocast(new, place) is expected

@@ -14,10 +14,11 @@ from envbuilder.payload import checks, torch_checks
 from envbuilder.payload.events import Events
 from envbuilder.payload.frameworks import torch_
 from envbuilder.payload.frameworks.torch_ import Torch
+from envbuilder.payload.numerics import compilers
 from envbuilder.payload.options import Options
-from envbuilder.payload.report import PASSED, CheckError
+from envbuilder.payload.report import PASSED, WARNING, CheckError
 from envbuilder.payload.run import Run
-from envbuilder.payload.training import model
+from envbuilder.payload.training import eager, model
 from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
 from tests.support.recorded import replaced
 
@@ -57,6 +58,25 @@ def test_an_autoencoder_must_learn_from_the_training_images(
     trained.value = [550.0] * 20
     with pytest.raises(CheckError, match="went from 550 to 550"):
         torch_checks.check_vae(run, ready)
+
+
+@pytest.mark.parametrize("name", ["self_device_time_total", "self_cuda_time_total"])
+def test_the_profilers_times_have_another_name_before_torch_2_4(name: str) -> None:
+    torch = SimpleNamespace(autograd=SimpleNamespace(DeviceType=SimpleNamespace(CPU=0)))
+    events = [
+        SimpleNamespace(key="conv", device_type=number, self_cpu_time_total=1, **{name: 2})
+        for number in range(2)
+    ]
+    profiler = SimpleNamespace(key_averages=lambda: events)
+    kernels = eager._kernels(torch, profiler)
+    assert [(k.microseconds, k.on_device) for k in kernels] == [(1.0, False), (2.0, True)]
+
+
+def test_a_release_without_compilation_is_not_judged() -> None:
+    bench: Any = SimpleNamespace(torch=SimpleNamespace(__version__="1.13.1"))
+    outcome = compilers.measure(bench, "inductor", lambda done, total: None)
+    status, detail = compilers.verdict(outcome, 1.0)
+    assert (status, "torch 1.13.1 cannot compile: No module named" in detail) == (WARNING, True)
 
 
 # ---- the autoencoder

@@ -1,0 +1,123 @@
+"""The payload in environments with old releases: what one cannot do is not judged, and no pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import missing
+from tests.support import overlays
+from tests.support.old_releases import OLD, Release
+from tests.support.overlays import ONE_EPOCH, Bench, Words
+from tests.support.user_index import ask_uv
+
+MODULES = Path(__file__).with_name("sabotage")
+TORCH_1_13 = Release("torch", "1.13.1", "3.8", OLD)
+TORCH_2_1 = Release("torch", "2.1.2", "3.10", OLD)
+HALF = "not judged: mean of 100,003 numbers"
+UNJUDGED = {TORCH_1_13: {"arithmetic": HALF}, TORCH_2_1: {}}
+RARELY = {
+    Release("torch", "2.0.1", "3.11", OLD): {"arithmetic": HALF},
+    Release("torch", "2.4.1", "3.8", ("numpy<2",)): {},
+    Release("torch", "2.7.1", "3.9", ("numpy>=2",)): {},
+    Release("torch", "2.10.0", "3.12", ("numpy>=2",)): {},
+    Release("torch", "2.15.0", "3.13", ("numpy>=2",)): {},
+}
+
+Prefix = Callable[[Release], Path]
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory, session_environment: dict[str, str]) -> Prefix:
+    """A function that returns the environment of a release, made once."""
+    made = dict[Release, Path]()
+
+    def prefix(release: Release) -> Path:
+        if release not in made:
+            folder = tmp_path_factory.mktemp("release") / "environment"
+            release.install(folder, partial(install, environment=session_environment))
+            made[release] = folder
+        return made[release]
+
+    return prefix
+
+
+def install(*arguments: str, environment: dict[str, str]) -> None:
+    done = ask_uv(*arguments, environment=environment)
+    if done.returncode != 0:
+        missing("network", f"an old release cannot be installed: {done.stderr[-300:]}")
+
+
+def cases() -> list[object]:
+    rarely = [pytest.param(release, id=str(release), marks=pytest.mark.soak) for release in RARELY]
+    return [*(pytest.param(release, id=str(release)) for release in UNJUDGED), *rarely]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", cases())
+def test_a_release_is_verified_as_far_as_it_goes(
+    prefix: Prefix, release: Release, tmp_path: Path, session_environment: dict[str, str]
+) -> None:
+    bench = Bench(tmp_path, prefix(release), session_environment)
+    python = bench.prefix / "bin" / "python"
+    found = bench.envbuilder("--python", python, "--profile", "cpu", *ONE_EPOCH)
+    assert (found.code, found.report["status"]) == (0, "passed"), found.report["reasons"]
+    assert found.report["framework"]["version"].startswith(release.version)
+    assert found.report["framework"]["python"].startswith(f"{release.python}.")
+    unjudged = {**UNJUDGED, **RARELY}[release]
+    details = {
+        c["name"]: c["detail"] for c in found.report["checks"] if "not judged" in c["detail"]
+    }
+    assert details.keys() == unjudged.keys()
+    for name, words in unjudged.items():
+        assert words in details[name]
+        assert found.check(name)["status"] == "warning"
+
+
+# torch 2.1 and its numpy: without a fault, the release passes (above).
+
+
+@pytest.fixture
+def bench(prefix: Prefix, tmp_path: Path, session_environment: dict[str, str]) -> Bench:
+    return Bench(tmp_path, prefix(TORCH_2_1), session_environment, MODULES)
+
+
+@pytest.fixture(scope="session")
+def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Words:
+    return overlays.few_digits(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.mark.slow
+def test_a_numpy_that_torch_was_not_built_for(bench: Bench) -> None:
+    overlay = bench.overlay
+    words = ("pip", "install", "--quiet", "--python", str(overlay.python), "numpy>=2")
+    install(*words, environment=bench.environment)
+    found = bench.verify(overlay)
+    found.require_failed("device", "torch 2.1.2+cu121 does not work with numpy 2.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", ["arrays_that_numpy_cannot_read", "arrays_that_come_back_changed"]
+)
+def test_arrays_that_numpy_and_torch_do_not_share(
+    bench: Bench, few_digits: Words, fault: str
+) -> None:
+    found = bench.payload(bench.overlay.after_torch(fault), "--device", "cpu", *few_digits)
+    found.require_failed("device", "torch 2.1.2+cu121 does not work with numpy 1.")
+
+
+# A compiler is measured by whole verifications alone: a release without one only loses that.
+
+
+@pytest.mark.slow
+def test_a_release_that_cannot_compile(prefix: Prefix, tmp_path: Path, few_digits: Words) -> None:
+    bench = Bench(tmp_path, prefix(TORCH_1_13), {})
+    words = [word for word in few_digits if word != "--quick"]
+    found = bench.payload(bench.overlay, "--device", "cpu", "--compile-backend", "inductor", *words)
+    compiled = found.check("compile inductor")
+    assert compiled["status"] == "warning"
+    assert "torch 1.13.1+cu117 cannot compile: No module named" in compiled["detail"]

@@ -1,0 +1,32 @@
+"""uv with the user's own package index."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from envbuilder.core import uv_program
+from envbuilder.core.settings import load as load_settings
+from envbuilder.packages import fetch as origins
+from envbuilder.packages.python import indexes
+from tests.conftest import succeeded
+
+
+def uv(*arguments: str, environment: dict[str, str]) -> None:
+    """Run uv with the user's own index; it must succeed."""
+    succeeded(ask_uv(*arguments, environment=environment))
+
+
+def ask_uv(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    found = load_settings({**os.environ, **environment})
+    return subprocess.run(
+        [uv_program.path(), *arguments],
+        env={
+            **os.environ,
+            **origins.uv_variables(indexes.DEFAULT, found),
+            "UV_CACHE_DIR": str(found.cache_dir / "uv-tests"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
