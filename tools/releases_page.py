@@ -25,14 +25,14 @@ are in `profiles/releases/`; kernels that no source verifies are left out.
 NOTES: dict[types.Framework, str] = {
     "torch": "",
     "jax": """
-All builds are on PyPI: `jaxlib`, and the plugins for CUDA. The one for CUDA 12 has kernels for
-Pascal and Volta, too, but cuDNN, from 9.11 on, has not: there it is only said that it may work.
+All builds are on PyPI: `jaxlib`, and a plugin for each CUDA. The plugin for CUDA 12 has kernels for
+Pascal and Volta, too, but cuDNN dropped them with 9.11: there, envbuilder says that it may work.
 0.4.32 was withdrawn.
 """,
     "tensorflow": """
-All builds are on PyPI. The GPUs that are missing here are served by PTX at best, or, as for JAX,
-not by cuDNN (Pascal and Volta, from 2.20 on). Before 2.15.0.post1, the libraries that `[and-cuda]`
-names cannot be installed; 2.16.1 does not find them. For ARM, 2.16.2 is the first.
+All builds are on PyPI. GPUs that are missing here depend on PTX or, as with JAX, on an older cuDNN
+(Pascal and Volta, from 2.20 on). Before 2.15.0.post1, pip cannot install the libraries that
+`[and-cuda]` names, and 2.16.1 does not find them. For ARM, 2.16.2 is the first.
 """,
 }
 _NVIDIA = {

@@ -255,7 +255,7 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
         "kernels-ptx": f"{_TRY} The first start takes long.",
         "sm-unread": _TRY,
         "lock-unread": "Make the lock again: `envbuilder lock`. If that does not help, the tables"
-        f" lack this torch. {_TRY}",
+        f" lack this release. {_TRY}",
         "unlisted": _TRY,
         "left-out": "Set CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ZE_AFFINITY_MASK yourself, to"
         " the GPU that works.",

@@ -111,7 +111,8 @@ def _needs(profile: Profile, lock: WheelLock, platform: types.Platform) -> Itera
         yield f"NVIDIA driver {needed.nvidia_driver} or newer"
     if needed.sm:
         newer = " and newer" if needed.sm_ptx else ""
-        yield f"a GPU of compute capability {' '.join(needed.sm)}{newer}"
+        perhaps = f"; perhaps {' '.join(needed.sm_partly)}" if needed.sm_partly else ""
+        yield f"a GPU of compute capability {' '.join(needed.sm)}{newer}{perhaps}"
     if needed.gfx:
         yield f"an AMD GPU: {' '.join(needed.gfx)}; perhaps {' '.join(needed.gfx_partly)}"
     hardware = accelerators.needed(profile, needed).hardware
