@@ -157,7 +157,8 @@ class Wheel:
 
     def read(self, header: Bytes, packed: Bytes) -> Iterator[bytes]:
         """Yield the bytes of a file as stored in the archive."""
-        fixed = os.pread(self._stream.fileno(), _HEADER, header)
+        # Before the file, if its directory is damaged.
+        fixed = os.pread(self._stream.fileno(), _HEADER, header) if header >= 0 else b""
         if fixed[:4] != _SIGNATURE:
             raise self.unusable(f"no file begins at byte {header}")
         # The name and extra field may be longer here than in the ZIP directory.

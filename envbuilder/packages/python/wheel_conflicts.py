@@ -163,7 +163,8 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
     except (*UNREADABLE, OSError) as error:
         store.checked(wheel)
         raise InvalidError(
-            f"{wheel.basename}: not a wheel that installs the same everywhere: {error}",
+            f"{wheel.basename}: not a wheel that installs the same everywhere:"
+            f" {str(error)[:_LONGEST_LINE]}",
             "These are the bytes that the lock names. Tell its makers, and pin another version of"
             f" {wheel.name} in the profile's requirements.",
         ) from error

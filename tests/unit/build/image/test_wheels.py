@@ -294,6 +294,13 @@ def test_a_header_somewhere_else_is_an_error(tmp_path: Path) -> None:
         read(wheel)
 
 
+def test_a_header_before_the_file_is_an_error(tmp_path: Path) -> None:
+    path = made(tmp_path, {"a.py": b"x"})
+    path.write_bytes(path.read_bytes()[10:])  # zipfile: its directory is 10 bytes too early
+    with Wheel(path, NAME) as wheel, pytest.raises(BuildError, match="begins at byte -10"):
+        next(wheel.files["a.py"].pieces())
+
+
 @pytest.mark.parametrize("data", [b"", b"PK", b"x" * 100])
 def test_what_is_no_wheel_is_an_error(tmp_path: Path, data: bytes) -> None:
     (tmp_path / NAME).write_bytes(data)

@@ -290,6 +290,11 @@ def test_a_line_that_takes_quadratic_time_is_refused(wheels: Wheels) -> None:
     assert "more than 1000 characters" in wheels.refused()
 
 
+def test_what_is_wrong_with_many_lines_is_said_briefly(wheels: Wheels) -> None:
+    wheels.add("left", {}, "tool\n" * 2000)
+    assert len(wheels.refused()) < 1200
+
+
 LOGIN = "me:p4ss"
 
 
