@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import struct
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +21,7 @@ from packaging.version import Version
 
 from envbuilder.core import archives, http, types
 from envbuilder.packages import fetch
-from envbuilder.packages.python import upstream
+from envbuilder.packages.python import kernels as device_code, upstream
 from envbuilder.packages.python.wheel_conflicts import RemoteFile
 from envbuilder.profiles import releases
 
@@ -57,9 +56,7 @@ _PLATFORMS: dict[types.Platform, re.Pattern[str]] = {
 _LARGEST = 256 << 20
 _KERNELS = re.compile(rb"(?:sm|compute)_[0-9]+a?(?: (?:sm|compute)_[0-9]+a?)*")
 """What `torch.cuda.get_arch_list()` splits: the longest such text in the library."""
-_FAT_BINARY = re.compile(rb"\x50\xed\x55\xba\x01\x00\x10\x00(.{8})", re.DOTALL)
-"""Begins each fat binary: magic number, version 1, a header of 16 bytes that ends with the size."""
-_MACHINE_CODE = 2
+_MACHINE_CODE = re.compile("sm_([0-9]+)[af]?")
 
 Key = tuple[str, str, str]
 """Distribution, release and platform."""
@@ -151,17 +148,9 @@ def kernels(library: bytes) -> str:
 
 def in_fat_binaries(library: bytes) -> str:
     """Return the compute capabilities that a library has machine code for."""
-    found: set[int] = set()
-    for match in _FAT_BINARY.finditer(library):
-        at = match.end()
-        end = at + int.from_bytes(match[1], "little")
-        while at + 64 <= min(end, len(library)):
-            kind, _, header, size, *_, sm = struct.unpack_from("<HHIQIIII", library, at)
-            if not header:
-                break
-            found |= {sm} if kind == _MACHINE_CODE else set()
-            at += header + size
-    return " ".join(f"{sm // 10}.{sm % 10}" for sm in sorted(found))
+    targets = {target for found in device_code.of_library((library,)) for target in found}
+    numbers = {int(match[1]) for match in map(_MACHINE_CODE.fullmatch, targets) if match}
+    return " ".join(f"{sm // 10}.{sm % 10}" for sm in sorted(numbers))
 
 
 def of_wheel(framework: types.Framework, build: releases.Build, url: str) -> Iterator[Differing]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 
 from envbuilder.core import types
 from envbuilder.profiles import releases
+from tests.support.device_code import fatbin
 from tools import refresh_releases as refresh
 
 FILES = (
@@ -102,17 +101,6 @@ def test_the_kernels_that_a_library_names(content: bytes, found: str) -> None:
     assert refresh.kernels(content) == found
 
 
-def fat_binary(*entries: tuple[int, int]) -> bytes:
-    """Return a fat binary with entries of this kind (1: PTX, 2: machine code) for these SMs."""
-    parts = [
-        struct.pack("<HHIQIIII32x", k, 257, 64, 8, 0, 0, 0, sm) + bytes(8) for k, sm in entries
-    ]
-    body = b"".join(parts)
-    return bytes.fromhex("50ed55ba01001000") + struct.pack("<Q", len(body)) + body
-
-
 def test_the_kernels_in_fat_binaries() -> None:
-    library = b"\x7fELF" + fat_binary((2, 75), (1, 120)) + bytes(40) + fat_binary((2, 120), (2, 75))
-    assert refresh.in_fat_binaries(library) == "7.5 12.0"
-    for end in range(0, len(library), 7):
-        refresh.in_fat_binaries(library[:end])
+    library = b"\x7fELF" + fatbin("sm_75", "compute_120") + bytes(40) + fatbin("sm_90a", "sm_120")
+    assert refresh.in_fat_binaries(library) == "7.5 9.0 12.0"
