@@ -26,6 +26,7 @@ FILE = REPOSITORY / "share" / "envbuilder.schema.json"
 EXAMPLE = """\
 # The project: what it needs in addition to what the hardware needs.
 framework: torch
+framework_version: "2.13"
 profiles: [cpu, cuda, mps]
 python: "3.12"
 requirements:

@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from envbuilder import cli
-from envbuilder.profiles import lock, profile
+from envbuilder.profiles import lock, needs, profile
 from envbuilder.verify.report import measurements, model
 from tools import matrix, project_page, project_schema, releases_page
 from tools.struct_tables import lists, sections
@@ -70,7 +70,12 @@ def pages() -> dict[str, str]:
     return {
         "commands.md": MADE + commands(),
         "envbuilder-yaml.md": MADE + project_page.page(),
-        "profile.md": MADE + PROFILE + "".join(sections(profile, ["Expected"])) + _kinds(),
+        "profile.md": MADE
+        + PROFILE
+        + "".join(
+            s for m in (profile, needs) for s in sections(m, ["Expected", "Finding", "Needs"])
+        )
+        + _kinds(),
         "lock.md": MADE + LOCK + "".join(sections(lock)),
         "report.md": MADE + REPORT + "".join(s for m in about_reports for s in lists(m)),
         "report.schema.json": report_schema(),

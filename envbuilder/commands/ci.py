@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -19,7 +20,10 @@ from envbuilder.commands.render import write
 from envbuilder.core import console, decoding, resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import gigabytes
-from envbuilder.profiles.profile import Profile, suggestion
+from envbuilder.profiles.names import suggestion
+
+if TYPE_CHECKING:
+    from envbuilder.profiles.profile import Profile
 
 
 def _pythons(

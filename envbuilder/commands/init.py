@@ -119,8 +119,8 @@ def _readable(folder: Path, sources: Sequence[edit.Source]) -> tuple[edit.Source
 
 def _tried(definition: Definition, folder: Path) -> tuple[tuple[str, ...], tuple[Impossible, ...]]:
     """Return what of the project is left out, and which profiles it cannot be combined with."""
-    variants = ProjectProfiles(definition, DEFAULT, folder)
     folders = profile_files.search_path(folder, load_settings().config_dir)
+    variants = ProjectProfiles(definition, DEFAULT, folder, folders)
     try:
         framework, _ = variants.framework
     except InvalidError as error:

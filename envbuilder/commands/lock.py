@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from envbuilder.locks import compare, conda, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.library import Library
+from envbuilder.project.catalog import Choosing
 
 _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
 """What begins the reason of a lock if one target decided it."""
@@ -49,6 +50,11 @@ _INSTEAD = (
     help="Move this package only, to the newest version that fits the others; can be repeated.",
 )
 @click.option(
+    "--no-align",
+    is_flag=True,
+    help="Let each profile have its own release of the framework, instead of one for all.",
+)
+@click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the lock. Without it: next to envbuilder.yaml, or your configuration folder.",
@@ -60,6 +66,7 @@ def command(
     backend: str | None,
     upgrade: bool,
     packages: tuple[str, ...],
+    no_align: bool,
     output_dir: Path | None,
     as_json: bool,
 ) -> int:
@@ -94,10 +101,17 @@ def command(
         if settings.definition is not None:
             raise InvalidError("these are a project's locks", "Run: envbuilder check")
         return _check(profile, settings, as_json=as_json)
-    chosen = list(entries.entries(settings, profile, output_dir))
+    from envbuilder.locks import target_wheels
+    from envbuilder.packages.python import upstream
+
+    read = upstream.Pages().read
+    choosing = Choosing(target_wheels.Hashes(settings, read), not upgrade, not no_align)
+    chosen = list(entries.entries(settings, profile, output_dir, choosing))
     of_conda = _conda_entries(profile, settings, output_dir, requested=False)
     _require_locked(packages, chosen, of_conda)
-    code = settle(resolved(chosen, settings, upgrade=upgrade, packages=packages))
+    outcomes = resolved(chosen, settings, upgrade=upgrade, packages=packages, read=read)
+    code = settle(outcomes)
+    _print_releases([outcome.entry for outcome in outcomes if not outcome.obstacle])
     if settings.definition is not None:
         code = max(code, settle_conda(of_conda, settings, upgrade=upgrade, packages=packages))
     if profile is None and output_dir is None:
@@ -194,6 +208,7 @@ def resolved(
     *,
     upgrade: bool,
     packages: Sequence[str] = (),
+    read: Callable[[str], bytes] | None = None,
 ) -> tuple[Outcome, ...]:
     """Resolve locks, a few at a time; one that cannot be made does not stop the others."""
     import sysconfig
@@ -205,7 +220,8 @@ def resolved(
 
     # Of two threads that are the first to ask for one, CPython 3.11 gives None to the second.
     sysconfig.get_config_vars()
-    progress, read = console.progress(), upstream.Pages().read
+    progress = console.progress()
+    read = read or upstream.Pages().read
 
     def make(entry: entries.Entry) -> Outcome:
         previous = profile_lock.previous(entry.earlier) if entry.earlier else None
@@ -278,6 +294,21 @@ def settle(outcomes: Iterable[Outcome]) -> int:
     for hint in dict.fromkeys(hints):
         console.result(hint)
     return INVALID if failures and not usable else worst
+
+
+def _print_releases(chosen: Iterable[entries.Entry]) -> None:
+    """Print the releases and Pythons of a project: a line if there is one for all, else a table."""
+    decided = [(entry, entry.decision) for entry in chosen if entry.decision]
+    rows = [(e.label, d.chosen.title, d.python, d.why) for e, d in decided]
+    if len({(d.chosen.release, d.python) for _, d in decided}) == 1:
+        builds = ", ".join(f"{e.label} ({d.chosen.builds[0].build})" for e, d in decided)
+        (_, first), *_ = decided
+        console.result(f"release {first.chosen.release}, Python {first.python}: {builds}")
+    elif rows:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            console.result("  ".join(cells).rstrip())
 
 
 def _print_indented(lines: Iterable[str]) -> None:

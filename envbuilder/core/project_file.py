@@ -128,6 +128,9 @@ class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The profiles to support; by default all of the framework that are not opt-in."""
     framework: types.Framework | None = None
     """`torch`, `jax` or `tensorflow`; by default the one that packages require, else `torch`."""
+    framework_version: types.FrameworkVersion | None = None
+    """Its release, such as "2.7" or "2.7.1"; by default what packages require, else the one that
+    this version of envbuilder verified."""
     environments: dict[types.Name, Environment] = {}
     """More environments: each has what the top-level keys list, and its own in addition."""
 
@@ -265,7 +268,7 @@ def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:
 
     A list that was forgotten after `profiles:` must not mean all profiles.
     """
-    keys = ("python", "profiles", "framework")
+    keys = ("python", "profiles", "framework", "framework_version")
     yield from ([key] for key in keys if key in data and data[key] is None)
     environments = data.get("environments")
     for name, environment in environments.items() if isinstance(environments, dict) else ():

@@ -12,6 +12,9 @@ Framework = Literal["torch", "jax", "tensorflow"]
 FrameworkVersion = Annotated[
     str, Meta(pattern=r"^[0-9][0-9a-z.+]*\Z", description="a version of the framework")
 ]
+BuildName = Annotated[
+    str, Meta(pattern=r"^[a-z][a-z0-9.]{1,15}\Z", description='a build of a framework ("cu126")')
+]
 Backend = Literal["docker", "venv", "conda"]
 Platform = Literal["linux/amd64", "linux/arm64", "macos/arm64"]
 FileKind = Literal["wheel", "deb", "conda", "tool", "oci"]

@@ -17,6 +17,7 @@ from envbuilder.profiles import library, lock as profile_lock, profile as profil
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import catalog, environments
+from envbuilder.project.release import Decision
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -40,6 +41,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     """The lock that came with envbuilder, if this one would be used instead of it."""
     required: bool
     """Whether the user named the profile."""
+    decision: Decision | None = None
+    """The release and the Python that the project gets, if the profile has several."""
 
     @property
     def label(self) -> str:
@@ -48,11 +51,14 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 def entries(
-    settings: Settings, name: str | None = None, output_dir: Path | None = None
+    settings: Settings,
+    name: str | None = None,
+    output_dir: Path | None = None,
+    choosing: catalog.Choosing = catalog.ANY,
 ) -> Iterator[Entry]:
     """Yield the locks to make: of one profile or all; in a project, of each of its environments."""
     if settings.definition is not None:
-        for entry in of_project(settings, name):
+        for entry in of_project(settings, name, choosing):
             yield replace(entry, path=output_dir / entry.path.name) if output_dir else entry
         return
     folders = profile_files.search_path(settings.project, settings.config_dir)
@@ -78,7 +84,9 @@ def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
     return folder / f"{name}.json"
 
 
-def of_project(settings: Settings, name: str | None = None) -> Iterator[Entry]:
+def of_project(
+    settings: Settings, name: str | None = None, choosing: catalog.Choosing = catalog.ANY
+) -> Iterator[Entry]:
     """Yield what a project has to lock, or only what concerns one profile.
 
     Unless the project lists them, opt-in profiles and those of another framework than the project's
@@ -93,7 +101,7 @@ def of_project(settings: Settings, name: str | None = None) -> Iterator[Entry]:
         )
     folders = profile_files.search_path(settings.project, settings.config_dir)
     for environment in environments.names(definition):
-        variants = catalog.variants(replace(settings, environment=environment))
+        variants = catalog.variants(replace(settings, environment=environment), choosing)
         assert variants is not None, "there is a definition"
         variants.require_readable()
         names = (name,) if name else variants.names(folders)
@@ -130,6 +138,9 @@ def _entry(
         earlier=path if path.is_file() else None,
         path=path,
         required=required,
+        decision=variants.decision(origin)
+        if origin.builds and not isinstance(variant, InvalidError)
+        else None,
     )
 
 

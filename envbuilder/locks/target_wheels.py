@@ -6,6 +6,7 @@ Wheels of named indexes come from these, and each framework has one name.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -13,21 +14,25 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.core import http, parallel, types
+from envbuilder.core import http, parallel, pip, types
 from envbuilder.core.text import escaped
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
+from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.profile import is_on_pypi
 from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import requests
 
     from envbuilder.core.http_transport import Session
+    from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import File
     from envbuilder.profiles.profile import Profile
+    from envbuilder.profiles.releases import Build
 
 
 _MOST_EXCLUDED = 20
@@ -53,6 +58,35 @@ def require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
                 f"{need}: the index {sources[name]} did not answer, and no public source "
                 f"states the hash of its wheels: {_elsewhere(sources[name])}"
             )
+
+
+class Hashes:
+    """Tells for which Pythons the hash of a framework's wheel can be had; each index is read once.
+
+    Whether an index answers depends on the machine; what it states, and claims, do not.
+    """
+
+    def __init__(self, settings: Settings, read: Callable[[str], bytes]) -> None:
+        self._settings, self._read = settings, read
+        self._offers: dict[str, tuple[Offer, ...]] = {}
+
+    def __call__(self, build: Build) -> tuple[str, ...]:
+        """Return the Pythons of one build."""
+        if build.index == indexes.DEFAULT:
+            return build.pythons
+        if build.index not in self._offers:
+            links = pip.links(pip.sources(os.environ), os.environ)
+            self._offers[build.index] = upstream.offers(
+                {"torch": build.index}, self._settings, links, lambda _: None, self._read
+            )
+        end = f"_{types.machine(build.platform)}.whl"
+        version = f"{build.release}+{build.build}"
+        tags = {
+            offer.file.split("-")[2]
+            for offer in self._offers[build.index]
+            if offer.version == version and offer.file.endswith(end)
+        }
+        return tuple(v for v in build.pythons if f"cp{v.replace('.', '')}" in tags)
 
 
 def of_target(
@@ -127,7 +161,8 @@ def with_dependencies(
     others = dict.fromkeys(names - pins.keys(), locked) if locked else {}
     pins |= dict.fromkeys(others, pins.get(locked, ""))
     requires: dict[str, set[str]] = {}
-    edges = uv.edges(profile.requirements, platform, python, pins, profile.constraints)
+    constraints = _constraints(profile, platform)
+    edges = uv.edges(profile.requirements, platform, python, pins, constraints)
     for package, required in edges:
         first, second = others.get(package, package), others.get(required, required)
         requires.setdefault(first, set()).update({second} - {first})
@@ -135,6 +170,19 @@ def with_dependencies(
         replace(w, file=replace(w.file, requires=tuple(sorted(requires.get(w.file.name, ())))))
         for w in wheels
     )
+
+
+def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
+    """Return a profile's constraints; where PyPI has its build, that no folder has another one.
+
+    To uv, `torch==2.13.0` is also a 2.13.0+cpu in a find-links folder.
+    """
+    if not is_on_pypi(profile, platform):
+        return profile.constraints
+    names = [name for name in FRAMEWORKS[profile.framework].names if name not in profile.indexes]
+    others = {b.build for b in releases.every(profile.framework) if b.release == profile.release}
+    excluded = (f"{name}!={profile.release}+{b}" for name in names for b in sorted(others))
+    return (*profile.constraints, *excluded)
 
 
 def _of_indexes(
@@ -149,11 +197,14 @@ def _of_indexes(
     If uv takes the best version of several indexes, that may be PyPI's, a build for other hardware:
     then it resolves again without that version.
     """
+    builds = FRAMEWORKS[profile.framework].builds
     sources = {types.canonical(d): s for d, s in profile.indexes.items()}
+    if is_on_pypi(profile, platform):
+        sources = {name: source for name, source in sources.items() if name not in builds}
     excluded: list[str] = []
     foreign: list[File] = []
     while len(excluded) <= _MOST_EXCLUDED:
-        constraints = (*profile.constraints, *excluded)
+        constraints = (*_constraints(profile, platform), *excluded)
         try:
             wheels = uv.compile(profile.requirements, platform, python, before, constraints)
         except UnresolvableError:

@@ -22,15 +22,17 @@ from envbuilder.profiles.needs import (
     Finding,
     Level,
     Needs,
+    Requires,
     blocked,
     named,
     of_wheels,
+    sm_of,
     worst,
 )
-from envbuilder.profiles.profile import Profile, Requires, sm_of
 
 if TYPE_CHECKING:
     from envbuilder.core import types
+    from envbuilder.profiles.profile import Profile
 
 
 _Locked = Callable[["types.Framework", profile_lock.Target, Needs, bool], Needs]
@@ -59,6 +61,33 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """The shipped profiles for it in addition to the one of its name, in order of preference."""
 
 
+def cuda_runtime(target: profile_lock.Target) -> tuple[str, str]:
+    """Return major and minor of the CUDA runtime among a target's wheels; empty without one."""
+    wheels = target.of_kind("wheel")
+    version = next((f.version for f in wheels if f.name.startswith("nvidia-cuda-runtime")), "")
+    major, _, rest = version.partition(".")
+    return major, rest.partition(".")[0]
+
+
+def build_of(framework: types.Framework, target: profile_lock.Target) -> releases.Build | None:
+    """Return the build of a framework in a lock's target; None if there is none that is known.
+
+    Of CUDA's builds, the version of CUDA's runtime beside it decides. Without that, JAX and
+    TensorFlow use no GPU, or the libraries of the system, of which nothing is known.
+    """
+    versions = {file.name: file.version for file in target.of_kind("wheel")}
+    major, minor = cuda_runtime(target)
+    distributions: dict[types.Framework, dict[str, str]] = {
+        "torch": {"torch": f"cu{major}{minor}" if major else ""},
+        "jax": {f"jax-cuda{major}-plugin": f"cuda{major}"} if major else {"jaxlib": "cpu"},
+        "tensorflow": {"tensorflow": "" if major else "cpu", "tensorflow-cpu": "cpu"},
+    }
+    for name, build in distributions[framework].items():
+        if name in versions:
+            return releases.of_version(framework, versions[name], target.platform, build)
+    return None
+
+
 # NVIDIA: the driver that a CUDA runtime needs, and the kernels that a build contains.
 
 
@@ -69,9 +98,9 @@ def _locked_nvidia(
 
     Of an unknown build, only the driver is known: the one that its CUDA runtime needs.
     """
-    if build := releases.of_target(framework, target):
+    if build := build_of(framework, target):
         return _with_kernels(needs, build, wsl)
-    major, _ = releases.cuda_runtime(target)
+    major, _ = cuda_runtime(target)
     driver = tables.cuda_driver(int(major), wsl=wsl) if major.isdecimal() else None
     return replace(needs, nvidia_driver=driver or "")
 
@@ -199,7 +228,7 @@ def _locked_amd(
     framework: types.Framework, target: profile_lock.Target, needs: Needs, wsl: bool
 ) -> Needs:
     """Add the GPUs that the wheels serve to `needs`, by the framework's build."""
-    build = releases.of_target(framework, target)
+    build = build_of(framework, target)
     return _with_kernels(needs, build, wsl) if build else needs
 
 

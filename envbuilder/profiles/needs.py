@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from envbuilder.core import types
 from envbuilder.host.model import Gpu
 
 Level = Literal["note", "warning", "no", "impossible"]
@@ -103,3 +104,39 @@ def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
     """Return the newest of the versions that the wheels need; empty if none is known."""
     newest = max((v for v in versions if v), default=None)
     return f"{newest[0]}.{newest[1]}" if newest else ""
+
+
+_CpuFlag = Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z")]
+
+
+class Requires(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a profile says that the host must have; checked before anything is downloaded."""
+
+    nvidia_driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
+    """The oldest NVIDIA driver, if the lock's files do not state it."""
+    sm: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
+    """CUDA compute capabilities that the wheels contain kernels for."""
+    sm_arm64: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
+    """The same on linux/arm64, if its wheels differ."""
+    sm_ptx: bool = False
+    """Whether the newest entry of `sm` is also included as PTX, which newer GPUs can run."""
+    gfx: tuple[types.GfxTarget, ...] = ()
+    """AMD GPUs that all libraries in the wheels serve, if no table states them: `gfx1100`."""
+    gfx_partly: tuple[types.GfxTarget, ...] = ()
+    """AMD GPUs that only some of the libraries serve: they may work."""
+    cpu_flags: tuple[_CpuFlag, ...] = ()
+    """CPU flags without which nothing works; x86 flags are checked on x86 only."""
+    cpu_flags_wanted: tuple[_CpuFlag, ...] = ()
+    """CPU flags without which only some features work."""
+    without_cpu_flags: types.Comment = ""
+    """What happens on a CPU that lacks one of these flags."""
+    macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
+    """The oldest macOS, if the lock's files do not state it."""
+    intel_gpu: bool = False
+    """Whether an Intel GPU that PyTorch supports must be present."""
+
+
+def sm_of(requires: Requires, platform: types.Platform) -> tuple[str, ...]:
+    """Return the compute capabilities that a platform's wheels contain kernels for."""
+    on_arm = platform == "linux/arm64" and requires.sm_arm64
+    return requires.sm_arm64 if on_arm else requires.sm

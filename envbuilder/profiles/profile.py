@@ -7,63 +7,32 @@ only to be extended. Folders are searched in order, the shipped one last.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from envbuilder.core import resources, types
 from envbuilder.core.decoding import Hints, decode, parse_yaml
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text
-from envbuilder.core.text import SHOWN, shown
-from envbuilder.profiles import backends, frameworks, requirements
+from envbuilder.core.text import shown
+from envbuilder.profiles import backends, frameworks, releases, requirements
+from envbuilder.profiles.names import suggestion
+from envbuilder.profiles.needs import Requires
 
-_MAKERS = {
-    "cuda": ("nvidia", "geforce", "rtx", "gtx", "tesla", r"cu\d+", "cuda.*"),
-    "cuda-legacy": ("pascal", "volta", r"p100", r"v100", r"gtx-?10\d\d", "cu126"),
-    "rocm": ("amd", "radeon", "hip", "instinct", r"gfx\w+", r"mi\d+x?", "rocm.*"),
-    "xpu": ("intel", "arc", "battlemage", "alchemist", "sycl", "oneapi", "xpu.*"),
-    "mps": ("apple", "apple-silicon", r"m\d+", "mac", "macos", "metal", "darwin"),
-    "cpu": ("none", "cpu-only", "x86", "x86-64", "arm64", "aarch64"),
-    "zendnn": ("epyc", "zen", "ryzen", "zentorch"),
-    **dict.fromkeys(("jax-cpu", "jax-cuda"), ("jax", "flax")),
-    **dict.fromkeys(("tensorflow-cpu", "tensorflow-cuda"), ("tf", "tensorflow", "keras")),
-    "zendnn-tensorflow": ("zentf",),
-}
-"""Profile → expressions for other names of its hardware."""
-_GPUS = "Did you mean cuda (NVIDIA), rocm (AMD), xpu (Intel) or mps (Apple)? "
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
-
-def suggestion(name: str, available: Sequence[str]) -> str:
-    """Return the hint for an unknown profile: the one that is meant, if that shows, and all."""
-    known = f"Known profiles: {', '.join(available)}. See `envbuilder profiles`."
-    return f"{_meant(name, available)}{known}"
-
-
-def _meant(name: str, available: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    plain = name[:SHOWN].lower().replace("_", "-").replace(" ", "-")
-    if plain in {"gpu", "gpus", "any-gpu"}:
-        return _GPUS
-    by_maker = [
-        profile
-        for profile, others in _MAKERS.items()
-        if profile in available and any(re.fullmatch(other, plain) for other in others)
-    ]
-    meant = by_maker or get_close_matches(plain, available, n=1)
-    return f"Did you mean {' or '.join(map(repr, meant))}? " if meant else ""
-
-
+_SHIPPED = re.compile(r"pytorch-")
+"""How the names of indexes begin that the tables of releases name."""
 _LONGEST_CHAIN = 16
 """Maximum number of profiles in a chain of `extends`."""
-
-
-_CpuFlag = Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z")]
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,40 +87,14 @@ class Run(_Strict, frozen=True):
     """Shared memory, through which DataLoader workers pass their batches."""
 
 
-class Requires(_Strict, frozen=True):
-    """What the host must have; checked before anything is downloaded."""
-
-    nvidia_driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest NVIDIA driver, if the lock's files do not state it."""
-    sm: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
-    """CUDA compute capabilities that the wheels contain kernels for."""
-    sm_arm64: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
-    """The same on linux/arm64, if its wheels differ."""
-    sm_ptx: bool = False
-    """Whether the newest entry of `sm` is also included as PTX, which newer GPUs can run."""
-    gfx: tuple[types.GfxTarget, ...] = ()
-    """AMD GPUs that all libraries in the wheels serve, if no table states them: `gfx1100`."""
-    gfx_partly: tuple[types.GfxTarget, ...] = ()
-    """AMD GPUs that only some of the libraries serve: they may work."""
-    cpu_flags: tuple[_CpuFlag, ...] = ()
-    """CPU flags without which nothing works; x86 flags are checked on x86 only."""
-    cpu_flags_wanted: tuple[_CpuFlag, ...] = ()
-    """CPU flags without which only some features work."""
-    without_cpu_flags: types.Comment = ""
-    """What happens on a CPU that lacks one of these flags."""
-    macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest macOS, if the lock's files do not state it."""
-    intel_gpu: bool = False
-    """Whether an Intel GPU that PyTorch supports must be present."""
-
-
 class Expects(_Strict, frozen=True):
     """What verification must observe."""
 
     device: types.Accelerator
     """The device that must do the work."""
-    version: types.FrameworkVersion
-    """The version that the framework must report."""
+    version: types.FrameworkVersion = ""
+    """The version that the framework must report; by default what `release` or `requirements` pins,
+    else any."""
     versions: dict[types.PythonVersion, types.FrameworkVersion] = {}
     """Python → the version, where it is another one."""
     accuracy: Annotated[float, Meta(gt=0, lt=1)] | None = None
@@ -220,6 +163,11 @@ class Profile(_Strict, frozen=True):
     expects: Expects
     framework: types.Framework = frameworks.DEFAULT
     """What the profile brings: `torch`, `jax` or `tensorflow`."""
+    builds: tuple[types.BuildName, ...] = ()
+    """The builds of the framework that this hardware can use, the best first, such as "cu126". With
+    them the release is a project's choice; without, `requirements` pins one."""
+    release: types.FrameworkVersion | None = None
+    """The release of the framework that a project gets unless it asks for another one."""
     extends: types.Name | None = None
     """The profile that this one is a variant of."""
     constraints: tuple[types.Requirement, ...] = ()
@@ -308,7 +256,121 @@ def load(name: str, folders: Sequence[Path]) -> Profile:
     data, where, text = _merged(name, folders, ())
     profile = decode(data, Profile, where, text, _HINTS)
     _check(profile, where)
-    return profile
+    return _at_release(profile, where)
+
+
+def _at_release(profile: Profile, where: str) -> Profile:
+    """Return a profile with its own release of the framework pinned, if it has builds.
+
+    Without, the version to observe is by default the one that its requirements pin.
+    """
+    framework = frameworks.FRAMEWORKS[profile.framework]
+    if not profile.builds:
+        pins = (requirements.pin(r, framework.names) for r in profile.requirements)
+        version = profile.expects.version or next(filter(None, pins), "")
+        return replace(profile, expects=replace(profile.expects, version=version))
+    release = profile.release or ""
+    chosen = releases.choices(profile.framework, profile.builds, profile.platforms, release)
+    if release not in chosen:
+        raise InvalidError(
+            f"{where}: release: no table has {release or 'a release'} of {framework.title} as"
+            f" {' or '.join(profile.builds)}",
+            "Name another release, or pin the package under requirements: and leave builds out.",
+        )
+    return pinned(profile, chosen[release])
+
+
+def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
+    """Return a profile with a release of its framework, in the builds that it takes of it."""
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    framework, builds = frameworks.FRAMEWORKS[profile.framework], chosen.builds
+    before, rules = (
+        releases.rules(profile.framework, r) for r in (profile.release, chosen.release)
+    )
+    lines = [line for line in profile.requirements if line not in before]
+    needs = map(Requirement, lines)
+    pins = (
+        _pins(need, profile.framework, builds)
+        if types.canonical(need.name) in framework.names
+        else [line]
+        for line, need in zip(lines, needs, strict=True)
+    )
+    # What setuptools once had (pkg_resources) is imported, and not required.
+    needed = tuple(rule for rule in rules if rule.startswith("setuptools"))
+    constraints = [c for c in profile.constraints if c not in before]
+    # The compiler of kernels had another name before 2.10; CUDA's is on PyPI.
+    prefix = "pytorch-triton-" if Version(chosen.release) < Version("2.10") else "triton-"
+    compilers = framework.kernel_compilers.get(profile.accelerator, frozenset())
+    owned = framework.names | {name for name in compilers if name.startswith(prefix)}
+    # An index of the user's own stays.
+    replaced = framework.names | compilers
+    kept = {n: i for n, i in profile.indexes.items() if n not in replaced or not _SHIPPED.match(i)}
+    indexes = {n: b.index for b in builds if b.index != "default" for n in sorted(owned)} | kept
+    reported = {_reported(profile.framework, build) for build in builds}
+    return replace(
+        profile,
+        release=chosen.release,
+        requirements=(*dict.fromkeys(itertools.chain.from_iterable(pins)), *needed),
+        constraints=(*constraints, *(rule for rule in rules if rule not in needed)),
+        indexes=indexes,
+        platforms=tuple(build.platform for build in builds),
+        conda=replace(profile.conda, virtual_packages=_virtual(profile.conda, builds[0].build)),
+        # Where it differs among platforms, the release alone.
+        expects=replace(
+            profile.expects,
+            version=reported.pop() if len(reported) == 1 else chosen.release,
+            versions={},
+        ),
+    )
+
+
+def _reported(framework: types.Framework, build: releases.Build) -> str:
+    """Return the version that a build reports."""
+    suffix = build.index != "default" or build.build.startswith("cu")
+    return f"{build.release}+{build.build}" if framework == "torch" and suffix else build.release
+
+
+def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
+    """Return conda's virtual packages, for packages that need CUDA that of a build."""
+    cuda = build.removeprefix("cu")
+    own = {"__cuda": f"{cuda[:-1]}.{cuda[-1]}"} if cuda.isdigit() else {}
+    return {
+        platform: {**packages, **{n: v for n, v in own.items() if n in packages}}
+        for platform, packages in conda.virtual_packages.items()
+    }
+
+
+def _pins(
+    need: Requirement, framework: types.Framework, builds: Sequence[releases.Build]
+) -> Iterator[str]:
+    """Yield a requirement of the framework as each platform's build of it, once if all are equal.
+
+    JAX's extra names the build.
+    """
+    extras = {builds[0].build if re.fullmatch(r"cuda1\d", e) else e for e in need.extras}
+    name = need.name + (f"[{','.join(sorted(extras))}]" if extras else "")
+    versions = {
+        b.platform: f"{b.release}+{b.build}"
+        if framework == "torch" and b.index != "default"
+        else b.release
+        for b in builds
+    }
+    if len(set(versions.values())) == 1:
+        by_hardware = need.marker and "python" not in str(need.marker)
+        marker = f"; {need.marker}" if by_hardware else ""
+        yield f"{name}=={versions[builds[0].platform]}{marker}"
+        return
+    for platform, version in versions.items():
+        yield f"{name}=={version}; platform_machine == '{types.machine(platform)}'"
+
+
+def is_on_pypi(profile: Profile, platform: types.Platform) -> bool:
+    """Return whether a profile's build of its release is PyPI's on a platform."""
+    release = profile.release or ""
+    chosen = releases.choices(profile.framework, profile.builds, (platform,), release)
+    return any(b.index == "default" for b in chosen[release].builds) if release in chosen else False
 
 
 def _merged(
@@ -339,6 +401,13 @@ def _merged(
     for key in ("extends", "description", "warnings", "opt_in"):
         inherited.pop(key, None)
     _drop_unsupported(inherited, data)
+    # A pin of its own is meant: no project chooses another one.
+    expects = data.get("expects")
+    if "builds" not in data and (
+        "requirements" in data or (isinstance(expects, dict) and "version" in expects)
+    ):
+        for key in ("builds", "release"):
+            inherited.pop(key, None)
     data = requirements.combined(name, data, inherited, str(path), text)
     return _merge(inherited, data), str(path), text
 
@@ -408,12 +477,6 @@ def require_backend(profile: Profile, backend: str) -> None:
             f"profile '{profile.name}' has no {backend} backend",
             f"It has: {', '.join(profile.backends)}.",
         )
-
-
-def sm_of(requires: Requires, platform: types.Platform) -> tuple[str, ...]:
-    """Return the compute capabilities that a platform's wheels contain kernels for."""
-    on_arm = platform == "linux/arm64" and requires.sm_arm64
-    return requires.sm_arm64 if on_arm else requires.sm
 
 
 def canonical(profile: Profile) -> dict[str, Any]:

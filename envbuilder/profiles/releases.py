@@ -11,23 +11,21 @@ source; `unverified`), and `source` names lines of `sources.csv`.
 from __future__ import annotations
 
 import csv
-import re
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from envbuilder.core import decoding, resources, types
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.needs import Needs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
-    from envbuilder.profiles.lock import Target
 
 _PREFIXES: dict[types.Accelerator, str] = {"cuda": "cu", "mps": "macos"}
 """How the names of an accelerator's builds begin, if not with its own name."""
-_RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu1[0-9])?")
 
 
 class Build(Struct, frozen=True, kw_only=True):
@@ -120,33 +118,6 @@ def of_version(
     return None
 
 
-def cuda_runtime(target: Target) -> tuple[str, str]:
-    """Return major and minor of the CUDA runtime among a target's wheels; empty without one."""
-    wheels = target.of_kind("wheel")
-    version = next((f.version for f in wheels if _RUNTIME.fullmatch(f.name)), "")
-    major, _, rest = version.partition(".")
-    return major, rest.partition(".")[0]
-
-
-def of_target(framework: types.Framework, target: Target) -> Build | None:
-    """Return the build of a framework in a lock's target; None if there is none that is known.
-
-    Of CUDA's builds, the version of CUDA's runtime beside it decides. Without that, JAX and
-    TensorFlow use no GPU, or the libraries of the system, of which nothing is known.
-    """
-    versions = {file.name: file.version for file in target.of_kind("wheel")}
-    major, minor = cuda_runtime(target)
-    distributions: dict[types.Framework, dict[str, str]] = {
-        "torch": {"torch": f"cu{major}{minor}" if major else ""},
-        "jax": {f"jax-cuda{major}-plugin": f"cuda{major}"} if major else {"jaxlib": "cpu"},
-        "tensorflow": {"tensorflow": "" if major else "cpu", "tensorflow-cpu": "cpu"},
-    }
-    for name, build in distributions[framework].items():
-        if name in versions:
-            return of_version(framework, versions[name], target.platform, build)
-    return None
-
-
 def ranges(framework: types.Framework, chosen: Collection[str]) -> str:
     """Return releases of a framework in words, such as "2.1.0 to 2.6.0, 2.14.1 and later"."""
     order = [*dict.fromkeys(build.release for build in every(framework))]
@@ -167,3 +138,87 @@ def ranges(framework: types.Framework, chosen: Collection[str]) -> str:
         else:
             texts.append(f"{order[oldest]} to {order[newest]}")
     return ", ".join(reversed(texts))
+
+
+class Release(Struct, frozen=True, kw_only=True):
+    """A release of a framework, and what else an environment with it needs."""
+
+    release: str
+    constraints: tuple[str, ...] = ()
+    """What its wheels need without stating it, such as "numpy<2"."""
+    companions: dict[str, str] = {}
+    """Distribution → the version that is made for it: torchvision, torchaudio."""
+
+
+@cache
+def table_of(framework: types.Framework) -> dict[str, Release]:
+    """Return the releases of a framework that a table has, the newest first."""
+    path = resources.profiles_dir() / "releases" / f"{framework}.csv"
+    if not path.exists():
+        return {}
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    return {
+        row["release"]: Release(
+            release=row["release"],
+            constraints=tuple(filter(None, row["constraints"].split("; "))),
+            companions={n: row[n] for n in FRAMEWORKS[framework].companions if row.get(n)},
+        )
+        for row in reversed(rows)
+    }
+
+
+def rules(framework: types.Framework, release: str | None) -> tuple[str, ...]:
+    """Return what the wheels of a release need without stating it."""
+    row = table_of(framework).get(release or "")
+    return row.constraints if row else ()
+
+
+class Chosen(Struct, frozen=True, kw_only=True):
+    """The builds of one release that a profile would take, one for each platform."""
+
+    release: str
+    builds: tuple[Build, ...]
+
+    @property
+    def pythons(self) -> tuple[str, ...]:
+        """The Pythons that all of them have, the oldest first."""
+        first, *others = self.builds
+        return tuple(v for v in first.pythons if all(v in b.pythons for b in others))
+
+    @property
+    def title(self) -> str:
+        """The release and its build, such as "2.4.1 (cu121)"."""
+        return f"{self.release} ({self.builds[0].build})"
+
+
+@cache
+def choices(
+    framework: types.Framework,
+    builds: tuple[str, ...],
+    platforms: tuple[types.Platform, ...],
+    release: str = "",
+) -> dict[str, Chosen]:
+    """Return release → what a profile with these builds takes of it, the newest release first.
+
+    A build on PyPI goes before others, since its hashes can be read everywhere; then the order of
+    `builds` decides. Platforms without a build of that kind are left out. `release`: only that one.
+    """
+    first, lines = _table(framework)
+    taken: dict[str, dict[types.Platform, Build]] = {}
+    for row in _builds(first, (line for line in reversed(lines) if line.startswith(release))):
+        if row.build in builds and row.platform in platforms:
+            rows = taken.setdefault(row.release, {})
+            other = rows.setdefault(row.platform, row)
+            rows[row.platform] = min(other, row, key=partial(_rank, builds))
+    result = {}
+    for name, rows in taken.items():
+        listed = [rows[platform] for platform in platforms if platform in rows]
+        # Another version of CUDA is another environment; a Mac's build may be the CPU's.
+        kinds = [build.build.replace("macos", "cpu") for build in listed]
+        same = (b for b, kind in zip(listed, kinds, strict=True) if kind == kinds[0])
+        result[name] = Chosen(release=name, builds=tuple(same))
+    return {release: result[release]} if release in result else {} if release else result
+
+
+def _rank(order: Sequence[str], build: Build) -> tuple[bool, int]:
+    return build.index != "default", order.index(build.build)

@@ -17,7 +17,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from packaging.markers import Marker
 
@@ -57,6 +57,20 @@ def distribution(requirement: str) -> str:
     """Return the normalised name of the distribution that a requirement names."""
     match = re.match(r"[A-Za-z0-9._-]*", requirement)
     return types.canonical(match[0] if match else "")
+
+
+def pin(requirement: str, names: Collection[str] = ()) -> str:
+    """Return the one version that a requirement allows; empty if it allows several.
+
+    `names`: only of these distributions (normalised).
+    """
+    from packaging.requirements import Requirement
+
+    if names and distribution(requirement) not in names:
+        return ""
+    specifier = Requirement(requirement).specifier
+    exact = [s.version for s in specifier if s.operator == "=="]
+    return exact[0] if len(specifier) == len(exact) == 1 and "*" not in exact[0] else ""
 
 
 def applies(marker: Marker | None, platform: types.Platform, python: str) -> bool:

@@ -1,7 +1,7 @@
 """The profiles and locks that a command uses: the project's variants of them, if it defines any.
 
-A variant is a profile like any other. The framework and its companions stay those of the hardware:
-what a project's files say of them is checked, and never decides.
+A variant is a profile like any other. What a project's files say of the framework and its
+companions decides the release; the hardware decides the build.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import contextlib
 import re
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,11 +23,13 @@ from envbuilder.core.project_file import DEFAULT, Definition
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
 from envbuilder.core.text import shown
 from envbuilder.profiles import backends, frameworks, profile as profile_files
+from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.profiles.library import Library, OtherFrameworkError
+from envbuilder.profiles.names import suggestion
 from envbuilder.profiles.profile import Profile, Python
-from envbuilder.profiles.requirements import applies, distribution
-from envbuilder.project import conda, environments
+from envbuilder.profiles.requirements import applies, distribution, pin
+from envbuilder.project import conda, environments, release
 from envbuilder.project.lines import Line, parse
 
 if TYPE_CHECKING:
@@ -36,20 +39,56 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
     from envbuilder.project.environments import Contents
+    from envbuilder.project.release import Decision, Limits, Locked, Offered
+
+
+class Choosing(NamedTuple):
+    """How releases are chosen where no lock has one yet."""
+
+    offered: Offered = attrgetter("pythons")
+    """Returns the Pythons for which the hash of a build's wheel can be had."""
+    keep: bool = True
+    """Whether what the locks have stays while it fits."""
+    align: bool = True
+    """Whether all profiles get one release, if there is one for them."""
+
+
+ANY = Choosing()
 
 
 class ProjectProfiles:
     """One environment of a project, on each of the profiles that the project supports."""
 
-    def __init__(self, definition: Definition, environment: str, project: Path) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        environment: str,
+        project: Path,
+        folders: Sequence[Path],
+        choosing: Choosing = ANY,
+    ) -> None:
         environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
-        self._definition, self._project = definition, project
+        self._definition, self._project, self._folders = definition, project, folders
+        self._choosing = choosing
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
-        """Return the profiles that the project lists, else all."""
+        """Return the profiles that the project lists, else all that differ from each other."""
         listed = self._definition.profiles
-        return profile_files.names(folders) if listed is None else tuple(sorted(listed))
+        if listed is not None:
+            return tuple(sorted(listed))
+        return tuple(name for name in profile_files.names(folders) if not self._is_twin(name))
+
+    def _is_twin(self, name: str) -> bool:
+        """Return whether a profile for older GPUs would have the build that the usual one has."""
+        usual = next((a for a, row in ACCELERATORS.items() if name in row.variants), None)
+        if usual is None:
+            return False
+        pair = [profile_files.load(each, self._folders) for each in (usual, name)]
+        if pair[1].opt_in or not all(p.builds and p.framework == self.framework[0] for p in pair):
+            return False
+        first, second = (self._decisions.get(p.name) for p in pair)
+        return bool(first and second and first.chosen.builds == second.chosen.builds)
 
     def of(self, profile: Profile) -> Profile:
         """Return the environment on a profile.
@@ -72,7 +111,57 @@ class ProjectProfiles:
                 f"Name another profile, or write framework: {profile.framework} into"
                 f" {PROJECT_FILE}.",
             )
-        return adapt(profile, self.contents)
+        return adapt(profile, self.contents, self.decision(profile) if profile.builds else None)
+
+    def decision(self, profile: Profile) -> Decision:
+        """Return the release and the Python that a profile with several builds gets.
+
+        Raise `InvalidError` if the project allows none of its releases.
+        """
+        lock = self._locked(profile) if self._choosing.keep else None
+        decision = release.stays(profile, self.limits, lock) or self._decisions.get(profile.name)
+        if decision is None:
+            raise release.impossible(profile, self.limits)
+        return decision
+
+    @cached_property
+    def _decisions(self) -> dict[str, Decision]:
+        """What is decided for all profiles of the project together."""
+        names = self._definition.profiles or profile_files.names(self._folders)
+        every = [profile_files.load(name, self._folders) for name in names]
+        profiles = [p for p in every if p.builds and p.framework == self.framework[0]]
+        locks = {p.name: lock for p in profiles if (lock := self._locked(p))}
+        return release.decide(
+            self.limits,
+            profiles,
+            locks if self._choosing.keep else {},
+            self._choosing.offered,
+            align=self._choosing.align,
+        )
+
+    def _locked(self, profile: Profile) -> Locked | None:
+        return release.locked(self.lock_path(profile.name), profile.framework)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """What the project says of its framework's release, and of Python."""
+        name = self.framework[0]
+        brought = FRAMEWORKS[name].names | FRAMEWORKS[name].companions
+        lines = []
+        if version := self._definition.framework_version:
+            text = read_text(self._project / PROJECT_FILE)
+            where = place(PROJECT_FILE, text, ["framework_version"])
+            exact = version if version.count(".") > 1 else f"{version}.*"
+            lines = [Line(f"{min(FRAMEWORKS[name].names)}=={exact}", where)]
+        every = (*self.contents.requirements, *self.contents.constraints)
+        lines += [line for line in every if line.name in brought and not line.locked]
+        locked = (pin(line.text, FRAMEWORKS[name].names) for line in every if line.locked)
+        return release.Limits(
+            framework=name,
+            lines=tuple(lines),
+            pythons=self.contents.pythons,
+            preferred=next(filter(None, locked), "").partition("+")[0],
+        )
 
     @cached_property
     def framework(self) -> tuple[types.Framework, str]:
@@ -104,7 +193,7 @@ def library(settings: Settings) -> Library:
     return Library(folders, trusted, variants(settings))
 
 
-def variants(settings: Settings) -> ProjectProfiles | None:
+def variants(settings: Settings, choosing: Choosing = ANY) -> ProjectProfiles | None:
     """Return what the project makes of profiles; None outside of a project that defines any.
 
     Raise `InvalidError` for an environment or a listed profile that does not exist.
@@ -117,21 +206,22 @@ def variants(settings: Settings) -> ProjectProfiles | None:
             )
         return None
     definition, project = settings.definition, settings.project
-    available = profile_files.names(profile_files.search_path(project, settings.config_dir))
+    folders = profile_files.search_path(project, settings.config_dir)
+    available = profile_files.names(folders)
     for number, name in enumerate(definition.profiles or ()):
         if name not in available:
             path = ["profiles", str(number)]
             where = place(PROJECT_FILE, read_text(project / PROJECT_FILE), path)
             raise InvalidError(
                 f"{where}: {dotted(path)}unknown profile {shown(name)}",
-                profile_files.suggestion(name, available),
+                suggestion(name, available),
             )
-    return ProjectProfiles(definition, settings.environment, project)
+    return ProjectProfiles(definition, settings.environment, project, folders, choosing)
 
 
 # Which framework a project is for
 
-_TARGETS = tuple(product(types.PLATFORMS, (f"3.{minor}" for minor in range(10, 16))))
+_TARGETS = tuple(product(types.PLATFORMS, (f"3.{minor}" for minor in range(8, 16))))
 """What profiles may be for: a package that is for none of these shows nothing."""
 
 
@@ -171,12 +261,19 @@ _LIKE_PYPI = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?[=<>!~][0-9.*,=<>!~]+")
 """A conda package and versions that may mean the same on PyPI; not so `tzdata==2024a`."""
 
 
-def adapt(profile: Profile, contents: Contents) -> Profile:
+def adapt(profile: Profile, contents: Contents, decision: Decision | None = None) -> Profile:
     """Return the profile with an environment's packages, Python, variables and system packages.
 
-    Raise `InvalidError` if a line cannot be combined with the profile.
+    `decision`: the release and the Python that it gets, if it has builds to choose from. Raise
+    `InvalidError` if a line cannot be combined with the profile.
     """
-    environment, python = contents.environment, _python(profile, contents)
+    if decision:
+        allowed = release.pythons(profile, contents.pythons, decision.chosen)
+        python = _also_for_images(profile, decision.python, allowed)
+        profile = profile_files.pinned(profile, decision.chosen)
+    else:
+        python = _python(profile, contents)
+    environment = contents.environment
     packages = [p for p in environment.system_packages if p not in profile.system_packages]
     if packages and profile.base and not profile.debian_suite:
         raise InvalidError(
@@ -250,8 +347,8 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
         yield requirement
     extras = sorted(e for e in requirement.extras if not BUILD_EXTRA.fullmatch(distribution(e)))
     for need in owned:
-        version = _pinned(need)
-        if version and not requirement.specifier.contains(version, prereleases=True):
+        version = pin(str(need))
+        if version and not release.without_build(requirement.specifier).contains(version, True):
             raise InvalidError(
                 f"{line.where}: {line.text}: profile '{profile.name}' has {need.name} {version}",
                 "Allow that version, or leave the line out: each profile has its own. To"
@@ -263,12 +360,6 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
             versions = "" if version else requirement.specifier
             end = f"; {markers}" if markers else ""
             yield Requirement(f"{need.name}{brackets}{versions}{end}")
-
-
-def _pinned(requirement: Requirement) -> str:
-    """Return the one version that a requirement allows; empty if it allows several."""
-    exact = [s.version for s in requirement.specifier if s.operator == "=="]
-    return exact[0] if len(requirement.specifier) == len(exact) == 1 and "*" not in exact[0] else ""
 
 
 def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -> Iterator[str]:
@@ -325,7 +416,9 @@ def _python(profile: Profile, contents: Contents) -> Python:
 
     If no image can be made with that one, a second one is added for images.
     """
-    allowed = [v for v in profile.python.supported if all(_fits(v, p) for p in contents.pythons)]
+    allowed = [
+        v for v in profile.python.supported if all(release.fits(v, p) for p in contents.pythons)
+    ]
     if not allowed:
         limits = ", ".join(f"{line.text} ({line.where})" for line in contents.pythons)
         raise InvalidError(
@@ -335,21 +428,15 @@ def _python(profile: Profile, contents: Contents) -> Python:
             " out of profiles:.",
         )
     default = profile.python.default if profile.python.default in allowed else allowed[-1]
+    return _also_for_images(profile, default, allowed)
+
+
+def _also_for_images(profile: Profile, default: str, allowed: Sequence[str]) -> Python:
+    """Return a Python; if no image can be made with it, with the newest one that has a base."""
     for_images = [v for v in allowed if v in profile.image_pythons]
     if not profile.makes_images or not for_images or default in for_images:
         return Python(default=default, supported=(default,))
     return Python(default=default, supported=(default, for_images[-1]))
-
-
-def _fits(version: str, limit: Line) -> bool:
-    """Return whether a file allows some patch release of a Python version."""
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    try:
-        specifiers = SpecifierSet(limit.text)
-    except InvalidSpecifier as error:
-        raise InvalidError(f"{limit.where}: Python {shown(limit.text)}: {error}") from error
-    return any(specifiers.contains(f"{version}.{patch}") for patch in range(100))
 
 
 def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]:

@@ -36,7 +36,8 @@ from envbuilder.host.record import PLANTED, plant
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import Lock
-from envbuilder.profiles.profile import Expects, Profile, Python, Requires, Tools
+from envbuilder.profiles.needs import Requires
+from envbuilder.profiles.profile import Expects, Profile, Python, Tools
 from tools import record_host
 
 FOLDER = Path(__file__).parents[1] / "data" / "hosts"

@@ -43,7 +43,7 @@ def test_a_row_is_a_platform_with_its_default_python_and_a_native_environment() 
     assert [(r.id, r.runner, r.what) for r in planned("cpu", "mps")] == [
         ("cpu-linux-amd64-py3.11-venv", "ubuntu-24.04", "verify"),
         ("cpu-linux-arm64-py3.11-venv", "ubuntu-24.04-arm", "verify"),
-        ("mps-macos-arm64-py3.12-venv", "macos-15", "build"),
+        ("mps-macos-arm64-py3.11-venv", "macos-15", "build"),
     ]
 
 

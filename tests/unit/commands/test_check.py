@@ -62,7 +62,10 @@ def test_a_fresh_lock(project: Path, check: Check) -> None:
     [
         ("profiles: [cpu]\npython: '3.11'\nrequirements: [einops]\n", "the profile changed after"),
         ("profiles: [cpu]\npython: '3.12'\n", "it has no target linux/amd64 with Python 3.12"),
-        ("profiles: [cpu]\nrequirements: ['torch==1.0']\n", "profile 'cpu' has torch 2.13.0+cpu"),
+        (
+            "profiles: [cpu]\nrequirements: ['torch==1.0']\n",
+            "torch==1.0: profile 'cpu' has PyTorch 1.11",
+        ),
         ("profiles: [cpu, cuda]\npython: '3.11'\n", "it is not locked"),
         ("profiles: [cpu]\npython: '3.11'\nenvironments: {test: {}}\n", "it is not locked"),
     ],
@@ -167,11 +170,11 @@ def test_a_damaged_lock(project: Path, check: Check) -> None:
 
 
 def test_a_profile_that_is_not_listed_may_be_impossible(project: Path, check: Check) -> None:
-    text = "python: '3.11'\nrequirements: ['torch==2.13.0']\n"
+    text = "python: '3.11'\nrequirements: [\"torch==1.0; sys_platform == 'darwin'\"]\n"
     (project / "envbuilder.yaml").write_text(text)
     _, printed = check()
     assert "✓ default.cpu " in printed
-    assert "– default.cuda             impossible" in printed
+    assert "– default.mps              impossible" in printed
 
 
 def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Check) -> None:
@@ -212,7 +215,7 @@ def test_an_environment_that_fits_no_profile(project: Path, check: Check) -> Non
     (project / "envbuilder.yaml").write_text("requirements: ['torch==1.0']\n")
     code, printed = check()
     assert code == 2
-    assert "torch 2.13.0+cpu; nor does any other profile fit" in printed
+    assert "PyTorch 1.11.0 and later; nor does any other profile fit" in printed
 
 
 def test_a_folder_that_is_no_project(project: Path, check: Check) -> None:

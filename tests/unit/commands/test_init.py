@@ -91,8 +91,9 @@ def test_profiles_with_another_torch_are_named(
     assert run("init") == 0
     out = capsys.readouterr().out
     assert (folder / "envbuilder.yaml").exists()
-    assert "Not for cpu: requirements.txt:1: torch==1.13.1: profile 'cpu' has torch" in out
-    assert "Not for rocm: " in out
+    assert "Not for zendnn: requirements.txt:1: torch==1.13.1: profile 'zendnn' has torch" in out
+    assert "Not for xpu: requirements.txt:1: torch==1.13.1: profile 'xpu' has PyTorch" in out
+    assert "Not for cpu" not in out
     assert "xpu-ipex" not in out, "it is opt-in"
     assert out.count("Allow that version, or leave the line out") == 1
 

@@ -200,7 +200,7 @@ WRONG_VALUES = {
     "a URL": Mistake("requirements: ['x @ https://h/x.whl']\n", 1, "x.whl", "name==1.0"),
     "one equals sign": Mistake("requirements: [rich=13]\n", 1, "rich=13", "rich>=13"),
     "another PyTorch": Mistake(
-        "requirements: [torch==1.0]\n", 1, "torch==1.0", "Allow that version"
+        "requirements: [torch==1.0]\n", 1, "torch==1.0", "Allow what it has"
     ),
     "a Debian version": Mistake(
         "system_packages: [git=1.2]\n", 1, "system_packages.0", "without a version"

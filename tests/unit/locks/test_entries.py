@@ -69,11 +69,11 @@ def test_an_own_lock_that_is_damaged_or_stale_is_not_built_on(
 
 
 def test_a_profile_that_does_not_fit_says_why(tmp_path: Path) -> None:
-    found = {e.label: e for e in entries(tmp_path, "requirements: ['torch==2.13.0']\n")}
+    found = {e.label: e for e in entries(tmp_path, "requirements: ['torch==2.4.1']\n")}
     assert isinstance(found["default.cpu"].profile, Profile)
-    problem = found["default.cuda"].profile
+    problem = found["default.xpu"].profile
     assert isinstance(problem, InvalidError)
-    assert "torch==2.13.0: profile 'cuda' has torch" in problem.message
+    assert "torch==2.4.1: profile 'xpu' has PyTorch 2.6" in problem.message
 
 
 def test_a_folder_that_is_no_project(tmp_path: Path) -> None:

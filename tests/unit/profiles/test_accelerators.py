@@ -13,8 +13,8 @@ from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles import accelerators
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.needs import Needs, worst
-from envbuilder.profiles.profile import Requires, load as load_profile
+from envbuilder.profiles.needs import Needs, Requires, worst
+from envbuilder.profiles.profile import load as load_profile
 from tests.support.broken_hosts import RAPHAEL, changed
 from tests.support.host_trees import PROFILES, profile
 

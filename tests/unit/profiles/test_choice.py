@@ -12,7 +12,8 @@ from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles.choice import Choice, choose_best, require_host
 from envbuilder.profiles.fit import judge
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.profile import Profile, Requires
+from envbuilder.profiles.needs import Requires
+from envbuilder.profiles.profile import Profile
 from tests.support import host_trees
 from tests.support.host_trees import PROFILES, profile
 from tests.support.tools import lock_of

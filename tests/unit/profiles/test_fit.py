@@ -9,7 +9,8 @@ import pytest
 
 from envbuilder.host.model import Containers, Cpu, Engine, Host
 from envbuilder.profiles import fit
-from envbuilder.profiles.profile import Expects, Profile, Requires
+from envbuilder.profiles.needs import Requires
+from envbuilder.profiles.profile import Expects, Profile
 from tests.support.host_trees import profile
 from tests.support.tools import lock_of, wheel
 

@@ -14,8 +14,7 @@ from envbuilder.profiles import accelerators, needs
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.fit import judge
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.needs import Needs
-from envbuilder.profiles.profile import Requires
+from envbuilder.profiles.needs import Needs, Requires
 from tests.support.host_trees import profile
 from tests.support.tools import lock_of, wheel
 

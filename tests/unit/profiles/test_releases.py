@@ -214,7 +214,7 @@ def test_what_has_no_build() -> None:
 def test_the_build_in_a_lock(framework: types.Framework, wheels: str, build: str | None) -> None:
     named = [each.split() for each in wheels.split(", ")]
     files = [wheel(f"{n}-{v}-py3-none-any.whl", n, v) for n, v in named]
-    found = releases.of_target(framework, lock_of(*files).targets[0])
+    found = accelerators.build_of(framework, lock_of(*files).targets[0])
     assert (found and found.build) == build
 
 
@@ -253,7 +253,7 @@ def test_the_framework_of_every_shipped_lock_is_known() -> None:
         path = profile_lock.path_for(name, folders)
         lock = profile_lock.load(path) if path else None
         for target in lock.targets if lock and name != "jax-xpu" else ():
-            build = releases.of_target(profile.framework, target)
+            build = accelerators.build_of(profile.framework, target)
             assert build is not None, (name, target.platform)
             assert build in releases.every(profile.framework)
             assert releases.is_for(build, profile.accelerator)
@@ -334,7 +334,7 @@ def test_a_build_is_rated_as_its_wheels_are_in_a_lock() -> None:
         assert path is not None
         lock = profile_lock.load(path)
         for target in lock.targets:
-            build = releases.of_target(profile.framework, target)
+            build = accelerators.build_of(profile.framework, target)
             assert build is not None
             needs = accelerators.needs(profile, lock, target.platform)
             assert replace(build.needs(), glibc=needs.glibc) == needs

@@ -4,13 +4,13 @@
 #
 #   sh setup-venv.sh [FOLDER]        (default: ./cuda-legacy-env)
 #
-# Makes a native environment with Python 3.12 from files checked by hash. Needs
-# requirements.txt beside it, and Python 3.12 on PATH or named in PYTHON.
+# Makes a native environment with Python 3.11 from files checked by hash. Needs
+# requirements.txt beside it, and Python 3.11 on PATH or named in PYTHON.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=${1:-./cuda-legacy-env}
-python=${PYTHON:-python3.12}
+python=${PYTHON:-python3.11}
 
 fail() {
     echo "error: $1" >&2
@@ -21,12 +21,12 @@ if [ -e "$prefix" ]; then
     fail "$prefix exists already; remove it or name another folder" 2
 fi
 if ! command -v "$python" >/dev/null 2>&1; then
-    fail "$python: not found; install Python 3.12 or name one in PYTHON" 4
+    fail "$python: not found; install Python 3.11 or name one in PYTHON" 4
 fi
 found=$("$python" -c 'import platform, sys; print("%d.%d" % sys.version_info[:2], platform.machine())')
 case $found in
-"3.12 x86_64") ;;
-*) fail "$python is Python $found; this needs 3.12 for linux/amd64" 4 ;;
+"3.11 x86_64") ;;
+*) fail "$python is Python $found; this needs 3.11 for linux/amd64" 4 ;;
 esac
 
 trap 'rm -rf "$prefix"' EXIT

@@ -1,0 +1,309 @@
+"""Choose the release of its framework that a project gets, one for all profiles if it can be.
+
+The release and its Python are the project's choice, the build is the hardware's. Without a wish,
+projects get the release that most profiles were verified with; with one (`torch==2.4.1`), the
+newest within it that the most profiles have. What a lock has already stays while it fits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+from envbuilder.core import decoding, files, types
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import shown
+from envbuilder.profiles import releases
+from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.releases import Chosen
+from envbuilder.profiles.requirements import applies
+from envbuilder.project.lines import Line, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from packaging.specifiers import SpecifierSet
+
+    from envbuilder.profiles.profile import Profile
+    from envbuilder.profiles.releases import Build
+
+    Offered = Callable[[Build], Collection[str]]
+
+OLDEST_PYTHON = 8
+"""The minor version of the oldest Python that a project may use."""
+_LOCAL = re.compile(r"\+[a-z0-9.]+")
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a project says of its framework's release, and of Python."""
+
+    framework: types.Framework
+    lines: tuple[Line, ...]
+    """Requirements of the framework and its companions, as in files."""
+    pythons: tuple[Line, ...]
+    preferred: str = ""
+    """The release that another tool's lock has; others are possible."""
+
+    def admits(self, chosen: Chosen) -> bool:
+        """Return whether a release, on the platforms of its builds, is what all lines allow."""
+        return self.obstacle(chosen) is None
+
+    def obstacle(self, chosen: Chosen) -> Line | None:
+        """Return the first line that rules a release out."""
+        names = FRAMEWORKS[self.framework].names
+        companions = _companions(self.framework, chosen.release)
+        for line in self.lines:
+            need = parse(line.text, line.where)
+            targets = [(b.platform, v) for b in chosen.builds for v in b.pythons]
+            if any(applies(need.marker, *target) for target in targets):
+                version = chosen.release if line.name in names else companions.get(line.name, "")
+                if version and not without_build(need.specifier).contains(version, True):
+                    return line
+        return None
+
+
+def _companions(framework: types.Framework, release: str) -> Mapping[str, str]:
+    """Return the versions of companions that go with a release; of the newest, the last stated."""
+    rows = releases.table_of(framework)
+    result: dict[str, str] = {}
+    for row in reversed(rows.values()):
+        result |= row.companions
+        if row.release == release:
+            break
+    return result
+
+
+def without_build(specifier: SpecifierSet) -> SpecifierSet:
+    """Return the limits on the release: `+cu124` names a build, which the hardware decides."""
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(_LOCAL.sub("", str(specifier)))
+
+
+def fits(version: str, limit: Line) -> bool:
+    """Return whether a file allows some patch release of a Python version."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        specifiers = SpecifierSet(limit.text)
+    except InvalidSpecifier as error:
+        raise InvalidError(f"{limit.where}: Python {shown(limit.text)}: {error}") from error
+    return any(specifiers.contains(f"{version}.{patch}") for patch in range(100))
+
+
+class Locked(NamedTuple):
+    """What a lock has."""
+
+    release: str
+    python: str
+
+
+class _File(Struct):
+    name: str
+    version: str
+
+
+class _Target(Struct):
+    python: str
+    files: tuple[_File, ...]
+
+
+class _Lock(Struct):
+    targets: tuple[_Target, ...] = ()
+
+
+def locked(path: Path, framework: types.Framework) -> Locked | None:
+    """Return the release and the first Python of a lock; None if there is none to be read."""
+    try:
+        lock = decoding.from_json(files.read(path, decoding.LARGEST), _Lock)
+    except (OSError, ValueError):
+        return None
+    names = FRAMEWORKS[framework].names
+    for target in lock.targets:
+        for file in target.files:
+            if file.name in names:
+                return Locked(file.version.partition("+")[0], target.python)
+    return None
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """The release and the Python that a project gets on a profile."""
+
+    chosen: Chosen
+    python: str
+    why: str = ""
+    """Why it is another release than on other profiles."""
+
+
+def stays(profile: Profile, limits: Limits, lock: Locked | None) -> Decision | None:
+    """Return what a lock has, if the project and the tables still allow it on a profile."""
+    if lock is None:
+        return None
+    every = releases.choices(profile.framework, profile.builds, profile.platforms, lock.release)
+    chosen = every.get(lock.release)
+    if chosen is None or not limits.admits(chosen):
+        return None
+    allowed = pythons(profile, limits.pythons, chosen)
+    return Decision(chosen=chosen, python=lock.python) if lock.python in allowed else None
+
+
+def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[str, ...]:
+    """Return the Pythons that files allow with a release on a profile, the oldest first."""
+    usual = chosen.release == profile.release
+    every = profile.python.supported if usual else chosen.pythons
+    possible = (v for v in every if int(v.partition(".")[2]) >= OLDEST_PYTHON)
+    return tuple(v for v in possible if all(fits(v, line) for line in limits))
+
+
+def impossible(profile: Profile, limits: Limits) -> InvalidError:
+    """Return the error about a profile for which a project allows no release."""
+    every = releases.choices(profile.framework, profile.builds, profile.platforms)
+    admitted = {release: chosen for release, chosen in every.items() if limits.admits(chosen)}
+    if admitted:
+        lines, wish = [*limits.pythons], "Python {}"
+        versions = {v for chosen in admitted.values() for v in chosen.pythons}
+        pythons = " for Python " + ", ".join(sorted(versions, key=lambda v: int(v[2:])))
+    else:
+        lines, wish = [line for c in every.values() if (line := limits.obstacle(c))], "{}"
+        pythons = ""
+    stated = dict.fromkeys(f"{line.where}: {wish.format(line.text)}" for line in lines)
+    has = releases.ranges(profile.framework, admitted or every)
+    title = FRAMEWORKS[profile.framework].title
+    return InvalidError(
+        f"{', '.join(stated)}: profile '{profile.name}' has {title} {has}{pythons}",
+        "Allow what it has. To support only profiles that fit, list them: profiles: [NAME, …]",
+    )
+
+
+def decide(
+    limits: Limits,
+    profiles: Sequence[Profile],
+    locks: Mapping[str, Locked],
+    offered: Offered,
+    *,
+    align: bool = True,
+) -> dict[str, Decision]:
+    """Return profile → its release and Python; without a profile that has none the project allows.
+
+    `locks`: profile → what stays while it fits. `offered` returns the Pythons for which the hash of
+    a build's wheel can be had.
+    """
+    options = {p.name: _options(p, limits, offered) for p in profiles if p.builds}
+    options = {name: option for name, option in options.items() if option}
+    chosen_from = [p for p in profiles if p.name in options]
+    standing = {
+        p.name: decision
+        for p in chosen_from
+        if (decision := stays(p, limits, locks.get(p.name))) is not None
+    }
+    verified = Counter(str(p.release) for p in chosen_from).most_common(1)
+    common = _common(options, standing, (limits.preferred, *dict(verified)))
+    taken = {p.name: options[p.name].best(p, common, align) for p in chosen_from}
+    taken |= {name: decision.chosen for name, decision in standing.items()}
+    pools = {name: options[name].pythons(chosen) for name, chosen in taken.items()}
+    python = _python(chosen_from, pools, standing)
+    return {
+        p.name: standing.get(p.name)
+        or Decision(
+            chosen=taken[p.name],
+            python=python if python in pools[p.name] else _nearest(p, pools[p.name]),
+            why=options[p.name].why_not(common) if taken[p.name].release != common else "",
+        )
+        for p in chosen_from
+    }
+
+
+class _Options(Struct, frozen=True):
+    """The releases that a project may have on a profile, the newest first."""
+
+    chosen: dict[str, Chosen]
+    allowed: dict[str, tuple[str, ...]]
+    """Release → Pythons."""
+    offered: Offered
+
+    def __bool__(self) -> bool:
+        return bool(self.chosen)
+
+    def available(self, release: str) -> tuple[str, ...]:
+        """Return the Pythons of a release for which there are wheels with a hash."""
+        if release not in self.chosen:
+            return ()
+        have = self.offered(self.chosen[release].builds[0])
+        return tuple(v for v in self.allowed[release] if v in have)
+
+    def pythons(self, chosen: Chosen) -> tuple[str, ...]:
+        """Return the Pythons to choose from; those without wheels only if there are no others."""
+        return self.available(chosen.release) or self.allowed[chosen.release]
+
+    def best(self, profile: Profile, common: str, align: bool) -> Chosen:
+        """Return the common release, else the profile's own, else the nearest that is available."""
+        order = [*self.chosen]
+        older = itertools.dropwhile(
+            lambda release: release != common, releases.table_of(profile.framework)
+        )
+        near = [r for r in older if r in self.chosen]
+        preferred = [common, profile.release, *near] if align else [profile.release]
+        release = next(filter(self.available, filter(None, (*preferred, *order))), "")
+        return self.chosen[release or (common if common in self.chosen else order[0])]
+
+    def why_not(self, common: str) -> str:
+        """Return why it is not the common release."""
+        if common not in self.chosen:
+            return f"there is no {common} for it"
+        return f"no source that answers states a hash of {self.chosen[common].title}"
+
+
+def _options(profile: Profile, limits: Limits, offered: Offered) -> _Options:
+    every = releases.choices(profile.framework, profile.builds, profile.platforms)
+    admitted = {r: chosen for r, chosen in every.items() if limits.admits(chosen)}
+    allowed = {r: pythons(profile, limits.pythons, chosen) for r, chosen in admitted.items()}
+    return _Options({r: c for r, c in admitted.items() if allowed[r]}, allowed, offered)
+
+
+def _common(
+    options: Mapping[str, _Options], standing: Mapping[str, Decision], preferred: Sequence[str]
+) -> str:
+    """Return the release for all: of the locks, else a preferred one, else what most have."""
+    from packaging.version import Version
+
+    locked = Counter(decision.chosen.release for decision in standing.values()).most_common(1)
+    if locked:
+        return locked[0][0]
+    possible = (r for r in preferred if any(r in option.chosen for option in options.values()))
+    if release := next(possible, ""):
+        return release
+    every = {release for option in options.values() for release in option.chosen}
+    newest_first = sorted(every, key=Version, reverse=True)
+
+    def having(release: str) -> int:
+        return sum(bool(option.available(release)) for option in options.values())
+
+    return max(newest_first, key=having, default="")
+
+
+def _python(
+    profiles: Sequence[Profile],
+    pools: Mapping[str, Collection[str]],
+    standing: Mapping[str, Decision],
+) -> str:
+    """Return the Python for all: of the locks, else the one that most have, also for images."""
+    locked = Counter(decision.python for decision in standing.values()).most_common(1)
+    if locked:
+        return locked[0][0]
+    usual = Counter(p.python.default for p in profiles).most_common(1)
+
+    def rank(version: str) -> tuple[int, int, bool, int]:
+        having = [p for p in profiles if version in pools[p.name]]
+        images = sum(version in p.image_pythons for p in having)
+        return len(having), images, version == usual[0][0], int(version.partition(".")[2])
+
+    return max({v for pool in pools.values() for v in pool}, key=rank, default="")
+
+
+def _nearest(profile: Profile, pool: Sequence[str]) -> str:
+    return profile.python.default if profile.python.default in pool else pool[-1]

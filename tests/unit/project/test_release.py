@@ -1,0 +1,286 @@
+"""The release of its framework that a project gets: its own choice, one for all hardware."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.core import resources
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import load as load_settings
+from envbuilder.profiles import lock as profile_lock, profile as profiles
+from envbuilder.project import catalog
+from envbuilder.project.catalog import Choosing
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from envbuilder.profiles.profile import Profile
+    from envbuilder.profiles.releases import Build
+    from envbuilder.project.catalog import ProjectProfiles
+
+FOLDERS = [resources.profiles_dir()]
+EVERY = ("cpu", "cuda", "cuda-legacy", "mps", "rocm", "xpu")
+
+
+def project(folder: Path, text: str, choosing: Choosing = catalog.ANY) -> ProjectProfiles:
+    (folder / "envbuilder.yaml").write_text(text)
+    settings = load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
+    variants = catalog.variants(settings, choosing)
+    assert variants is not None
+    return variants
+
+
+def of(variants: ProjectProfiles, name: str) -> Profile:
+    return variants.of(profiles.load(name, FOLDERS))
+
+
+def decided(variants: ProjectProfiles, names: Collection[str] = EVERY) -> dict[str, str]:
+    """Profile → release, build and Python."""
+    result = {}
+    for name in names:
+        profile = profiles.load(name, FOLDERS)
+        try:
+            decision = variants.decision(profile)
+        except InvalidError:
+            continue
+        result[name] = f"{decision.chosen.title} {decision.python}"
+    return result
+
+
+def without(*indexes: str) -> Choosing:
+    """Choosing where some indexes do not answer, and no claim helps."""
+
+    def offered(build: Build) -> Collection[str]:
+        return () if build.index.startswith(indexes) else build.pythons
+
+    return Choosing(offered)
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        ("torch==2.4.1", "2.4.1 (cu121) 3.11"),
+        ("torch==2.4.1+cu124", "2.4.1 (cu121) 3.11"),
+        ("torch>=2,<2.4", "2.3.1 (cu121) 3.11"),
+        ("torch>=2.0", "2.13.0 (cu130) 3.11"),
+        ("torch>=2.14", "2.15.0 (cu132) 3.11"),
+        ("torch~=2.7.0", "2.7.1 (cu126) 3.11"),
+        ("torchvision==0.19.1", "2.4.1 (cu121) 3.11"),
+        ("torchaudio==2.1.*", "2.1.2 (cu121) 3.11"),
+        ("torch==2.4.1; sys_platform == 'darwin'", "2.13.0 (cu130) 3.11"),
+        ("einops", "2.13.0 (cu130) 3.11"),
+    ],
+)
+def test_the_release_is_the_project_s(tmp_path: Path, wish: str, expected: str) -> None:
+    variants = project(tmp_path, f'profiles: [cuda]\nrequirements: ["{wish}"]\n')
+    assert decided(variants, ["cuda"]) == {"cuda": expected}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2.7", "2.7.1 (cu126) 3.11"),
+        ("2.7.0", "2.7.0 (cu126) 3.11"),
+        ("2.13", "2.13.0 (cu130) 3.11"),
+    ],
+)
+def test_or_what_its_file_says(tmp_path: Path, text: str, expected: str) -> None:
+    variants = project(tmp_path, f'framework_version: "{text}"\n')
+    assert decided(variants, ["cuda"]) == {"cuda": expected}
+
+
+def test_one_release_and_one_python_hold_on_all_hardware(tmp_path: Path) -> None:
+    variants = project(tmp_path, "requirements: [torch==2.4.1]\n")
+    assert decided(variants) == {
+        "cpu": "2.4.1 (cpu) 3.11",
+        "cuda": "2.4.1 (cu121) 3.11",
+        "cuda-legacy": "2.4.1 (cu121) 3.11",
+        "mps": "2.4.1 (macos) 3.11",
+        "rocm": "2.4.1 (rocm6.1) 3.11",
+    }
+    cpu = of(variants, "cpu")
+    # PyPI's wheel for ARM is the CPU's build, under another version.
+    assert cpu.requirements == (
+        "torch==2.4.1+cpu; platform_machine == 'x86_64'",
+        "torch==2.4.1; platform_machine == 'aarch64'",
+    )
+    assert cpu.indexes["torch"] == "pytorch-cpu"
+    assert not profiles.is_on_pypi(cpu, "linux/amd64")
+    assert profiles.is_on_pypi(cpu, "linux/arm64")
+    assert cpu.expects.version == "2.4.1"
+    cuda = of(variants, "cuda")
+    assert (cuda.requirements, cuda.expects.version) == (("torch==2.4.1",), "2.4.1+cu121")
+    # PyPI's wheel for ARM is for the CPU: never for an accelerator.
+    assert cuda.platforms == ("linux/amd64",)
+    assert cuda.conda.virtual_packages["linux/amd64"]["__cuda"] == "12.1"
+    rocm = of(variants, "rocm")
+    assert rocm.requirements == ("torch==2.4.1+rocm6.1",)
+    assert {rocm.indexes[n] for n in ("torch", "pytorch-triton-rocm")} == {"pytorch-rocm61"}
+    assert "triton-rocm" not in rocm.indexes
+
+
+def test_a_python_that_all_have_is_taken(tmp_path: Path) -> None:
+    old = project(tmp_path, "requirements: [torch==1.13.1]\n")
+    assert {d.rpartition(" ")[2] for d in decided(old).values()} == {"3.10"}
+    stated = project(tmp_path, "python: '3.9'\nrequirements: [torch==2.4.1]\n")
+    assert {d.rpartition(" ")[2] for d in decided(stated).values()} == {"3.9"}
+    # Of the verified release, those that were.
+    other = project(tmp_path, "python: '3.12'\n")
+    assert of(other, "cpu").python.supported == ("3.12",)
+
+
+def test_what_is_not_to_be_had_is_an_exception_with_its_reason(tmp_path: Path) -> None:
+    variants = project(
+        tmp_path,
+        "requirements: [rich]\n",
+        without("pytorch-rocm71", "pytorch-rocm72", "pytorch-xpu"),
+    )
+    assert decided(variants, ["cpu", "cuda"]) == {
+        "cpu": "2.13.0 (cpu) 3.11",
+        "cuda": "2.13.0 (cu130) 3.11",
+    }
+    variants = project(tmp_path, "requirements: ['torch>=2.6,<2.8']\n", without("pytorch-xpu"))
+    xpu = variants.decision(profiles.load("xpu", FOLDERS))
+    assert xpu.chosen.release == "2.7.1"  # none is: the resolver says what is missing
+    variants = project(tmp_path, "requirements: ['torch>=2.6']\n", without("pytorch-rocm7"))
+    rocm = variants.decision(profiles.load("rocm", FOLDERS))
+    assert rocm.chosen.title == "2.9.1 (rocm6.4)"
+    assert rocm.why == "no source that answers states a hash of 2.13.0 (rocm7.2)"
+
+
+def test_with_a_wish_the_newest_that_most_have(tmp_path: Path) -> None:
+    text = "requirements: ['torch>=2.5,<2.8']\nprofiles: [cpu, mps, xpu]\n"
+    assert decided(project(tmp_path, text), ["cpu", "mps", "xpu"]) == {
+        "cpu": "2.7.1 (cpu) 3.11",
+        "mps": "2.7.1 (macos) 3.11",
+        "xpu": "2.7.1 (xpu) 3.11",
+    }
+
+    def offered(build: Build) -> Collection[str]:
+        newest = build.release == "2.7.1" and build.build != "macos"
+        return () if newest else build.pythons
+
+    assert decided(project(tmp_path, text, Choosing(offered)), ["cpu", "mps", "xpu"]) == {
+        "cpu": "2.7.0 (cpu) 3.11",
+        "mps": "2.7.0 (macos) 3.11",
+        "xpu": "2.7.0 (xpu) 3.11",
+    }
+    apart = Choosing(offered, align=False)
+    assert decided(project(tmp_path, text, apart), ["cpu", "mps"]) == {
+        "cpu": "2.7.0 (cpu) 3.11",
+        "mps": "2.7.1 (macos) 3.11",
+    }
+
+
+def test_what_is_locked_stays_while_it_fits(tmp_path: Path) -> None:
+    locks = tmp_path / "envbuilder.lock"
+    locks.mkdir()
+
+    def lay(name: str, release: str, python: str) -> None:
+        lock = profile_lock.load(FOLDERS[0] / "locks" / f"{name}.json")
+        text = profile_lock.dump(lock).replace("2.13.0", release).replace('"3.11"', f'"{python}"')
+        (locks / f"default.{name}.json").write_text(text)
+
+    lay("cuda", "2.7.0", "3.10")
+    # A profile without a lock joins those that have one.
+    joined = project(tmp_path, "requirements: ['torch>=2.4,<2.8']\n")
+    assert decided(joined, ["cuda", "mps"]) == {
+        "cuda": "2.7.0 (cu126) 3.10",
+        "mps": "2.7.0 (macos) 3.10",
+    }
+    again = project(tmp_path, "requirements: ['torch>=2.4,<2.8']\n", Choosing(keep=False))
+    assert decided(again, ["cuda"]) == {"cuda": "2.7.1 (cu126) 3.11"}
+    moved = project(tmp_path, "requirements: ['torch>=2.4,<2.7']\n")
+    assert decided(moved, ["cuda"]) == {"cuda": "2.6.0 (cu124) 3.11"}
+    (locks / "default.cuda.json").write_text("{")
+    damaged = project(tmp_path, "requirements: ['torch>=2.4,<2.8']\n")
+    assert decided(damaged, ["cuda"]) == {"cuda": "2.7.1 (cu126) 3.11"}
+
+
+def test_what_the_wheels_need_without_stating_it_is_added(tmp_path: Path) -> None:
+    newer = of(project(tmp_path, "requirements: [torch==2.2.2]\n"), "cuda")
+    assert newer.requirements == ("torch==2.2.2",)
+    assert "numpy<2" in newer.constraints
+    older = of(project(tmp_path, "requirements: [torch==2.1.2, setuptools]\n"), "mps")
+    assert older.requirements == ("torch==2.1.2", "setuptools<81", "setuptools")
+    plain = of(project(tmp_path, "requirements: [torch==2.3.0]\n"), "cuda")
+    assert (plain.requirements, plain.constraints) == (("torch==2.3.0",), ())
+
+
+def test_profiles_that_would_be_the_same_are_one(tmp_path: Path) -> None:
+    older = project(tmp_path, "requirements: [torch==2.4.1]\n")
+    assert "cuda" in older.names(FOLDERS)
+    assert "cuda-legacy" not in older.names(FOLDERS)
+    assert "cuda-legacy" in project(tmp_path, "requirements: [rich]\n").names(FOLDERS)
+    listed = project(tmp_path, "profiles: [cuda-legacy]\nrequirements: [torch==2.4.1]\n")
+    assert listed.names(FOLDERS) == ("cuda-legacy",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "xpu",
+            "requirements: [torch==2.4.1]\n",
+            "envbuilder.yaml:1: torch==2.4.1: profile 'xpu' has PyTorch 2.6.0 to 2.14.1",
+        ),
+        (
+            "cuda",
+            "requirements: [torch==2.4.1]\npython: '3.13'\n",
+            (
+                "envbuilder.yaml:2: Python ==3.13.*: profile 'cuda' has PyTorch 2.4.1 for Python"
+                " 3.8, 3.9, 3.10, 3.11, 3.12"
+            ),
+        ),
+        (
+            "zendnn",
+            "requirements: [torch==2.4.1]\n",
+            "envbuilder.yaml:1: torch==2.4.1: profile 'zendnn' has torch 2.13.0+cpu",
+        ),
+    ],
+)
+def test_what_cannot_be_had_says_which_limit(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    with pytest.raises(InvalidError) as raised:
+        of(project(tmp_path, text), name)
+    assert raised.value.message == message
+    assert "list them: profiles: [NAME, …]" in raised.value.hint
+
+
+def test_a_profile_of_the_user_s_own_with_a_pin_keeps_it(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(
+        "extends: cuda\ndescription: mine\nrequirements: [torch==2.10.0]\n"
+    )
+    (folder / "more.yaml").write_text("extends: cuda\ndescription: m\nadd_requirements: [rich]\n")
+    (folder / "index.yaml").write_text("extends: rocm\ndescription: m\nindexes: {torch: mine}\n")
+    (folder / "any.yaml").write_text("extends: cuda\ndescription: m\nrequirements: [torch]\n")
+    folders = [folder, *FOLDERS]
+    mine = profiles.load("mine", folders)
+    assert (mine.requirements, mine.expects.version, mine.builds) == (
+        ("torch==2.10.0",),
+        "2.10.0",
+        (),
+    )
+    assert profiles.load("more", folders).requirements == ("torch==2.13.0", "rich")
+    own = profiles.load("index", folders)
+    assert (own.indexes["torch"], own.requirements) == ("mine", ("torch==2.14.0+rocm7.2",))
+    assert profiles.load("any", folders).expects.version == ""
+    variants = project(tmp_path, "requirements: [torch==2.4.1]\n")
+    with pytest.raises(InvalidError, match=r"profile 'mine' has torch 2\.10\.0"):
+        variants.of(mine)
+
+
+@pytest.mark.parametrize("release", ["1.0.0", "9.9.9"])
+def test_a_release_that_no_table_has_is_no_default(tmp_path: Path, release: str) -> None:
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    text = f"extends: cuda\ndescription: mine\nrelease: {release}\n"
+    (folder / "mine.yaml").write_text(text)
+    with pytest.raises(InvalidError, match=rf"release: no table has {release} of PyTorch as cu132"):
+        profiles.load("mine", [folder, *FOLDERS])
