@@ -260,14 +260,14 @@ def load(name: str, folders: Sequence[Path]) -> Profile:
 
 
 def _at_release(profile: Profile, where: str) -> Profile:
-    """Return a profile with its own release of the framework pinned, if it has builds.
+    """Return a profile with its own release of the framework pinned, if its requirements do not.
 
-    Without, the version to observe is by default the one that its requirements pin.
+    The version to observe is by default the one that they pin.
     """
     framework = frameworks.FRAMEWORKS[profile.framework]
-    if not profile.builds:
-        pins = (requirements.pin(r, framework.names) for r in profile.requirements)
-        version = profile.expects.version or next(filter(None, pins), "")
+    pins = [*filter(None, (requirements.pin(r, framework.names) for r in profile.requirements))]
+    if pins or not profile.builds:
+        version = profile.expects.version or next(iter(pins), "")
         return replace(profile, expects=replace(profile.expects, version=version))
     release = profile.release or ""
     chosen = releases.choices(profile.framework, profile.builds, profile.platforms, release)
@@ -334,8 +334,8 @@ def _reported(framework: types.Framework, build: releases.Build) -> str:
 
 def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
     """Return conda's virtual packages, for packages that need CUDA that of a build."""
-    cuda = build.removeprefix("cu")
-    own = {"__cuda": f"{cuda[:-1]}.{cuda[-1]}"} if cuda.isdigit() else {}
+    cuda = re.fullmatch(r"cu(?:da)?(\d\d)(\d?)", build)
+    own = {"__cuda": f"{cuda[1]}.{cuda[2] or 0}"} if cuda else {}
     return {
         platform: {**packages, **{n: v for n, v in own.items() if n in packages}}
         for platform, packages in conda.virtual_packages.items()
@@ -359,7 +359,8 @@ def _pins(
     }
     if len(set(versions.values())) == 1:
         by_hardware = need.marker and "python" not in str(need.marker)
-        marker = f"; {need.marker}" if by_hardware else ""
+        # As it was written, so that the digest of the inputs stays.
+        marker = ("; " + str(need.marker).replace('"', "'")) if by_hardware else ""
         yield f"{name}=={versions[builds[0].platform]}{marker}"
         return
     for platform, version in versions.items():

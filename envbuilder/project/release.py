@@ -154,9 +154,8 @@ def stays(profile: Profile, limits: Limits, lock: Locked | None) -> Decision | N
 
 def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[str, ...]:
     """Return the Pythons that files allow with a release on a profile, the oldest first."""
-    usual = chosen.release == profile.release
-    every = profile.python.supported if usual else chosen.pythons
-    possible = (v for v in every if int(v.partition(".")[2]) >= OLDEST_PYTHON)
+    usual = profile.python.supported if chosen.release == profile.release else chosen.pythons
+    possible = (v for v in chosen.pythons if v in usual and int(v[2:]) >= OLDEST_PYTHON)
     return tuple(v for v in possible if all(fits(v, line) for line in limits))
 
 
