@@ -27,7 +27,10 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Machines are shared: how long one example takes says nothing about the code.
 hypothesis.settings.register_profile(
-    "shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "shared",
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.register_profile(
     "soak", hypothesis.settings.get_profile("shared"), max_examples=3000

@@ -19,6 +19,7 @@ from typing import Any
 from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.training import dataset
+from tests.support import warm
 
 STARTER = Path(__file__).with_name("sabotage_starter.py")
 ONE_EPOCH = ("--quick", "--epochs", "1")
@@ -35,7 +36,7 @@ class Overlay:
     """
 
     def __init__(self, folder: Path, prefix: Path, modules: tuple[Path, ...]) -> None:
-        self.modules = modules
+        self.modules, self.prefix = modules, folder
         shutil.copytree(prefix, folder, copy_function=os.link, symlinks=True, dirs_exist_ok=True)
         self.site = next(folder.glob("lib/python3.*/site-packages"))
         self.python = folder / "bin" / "python"
@@ -99,9 +100,14 @@ class Bench:
     """The commands, in a working folder of their own."""
 
     def __init__(
-        self, folder: Path, prefix: Path, environment: dict[str, str], *modules: Path
+        self,
+        folder: Path,
+        prefix: Path,
+        environment: dict[str, str],
+        kept: Path,
+        *modules: Path,
     ) -> None:
-        self.folder, self.prefix, self.modules = folder, prefix, modules
+        self.folder, self.prefix, self.kept, self.modules = folder, prefix, kept, modules
         self.environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -130,10 +136,12 @@ class Bench:
         overlay: Overlay,
         *options: str | Path,
         profile: str = "cpu",
-        command: Words = COMMAND,
+        command: Words = (sys.executable, warm.__file__),
     ) -> Verdict:
         """Verify an overlay quickly, through the command line."""
         which = ("--python", overlay.python, "--profile", profile, *ONE_EPOCH)
+        places = (self.kept, self.prefix, overlay.prefix)
+        self.environment[warm.PLACES] = os.pathsep.join(map(str, places))
         return self.envbuilder(*which, *options, command=command)
 
     def payload(self, overlay: Overlay, *options: str | Path) -> Verdict:
@@ -142,9 +150,16 @@ class Bench:
         pyz.write_bytes(pack.payload_pyz())
         record.mkdir(exist_ok=True)
         recorded = ("--record", record, "--record-steps", "0")
-        done = self.run(overlay.python, pyz, "verify", *options, *recorded)
+        python = (overlay.python, "-X", f"pycache_prefix={self.bytecode(overlay)}")
+        done = self.run(*python, pyz, "verify", *options, *recorded)
         last = json.loads(done.stdout.splitlines()[-1])
         return Verdict(done.returncode, last.get("report", {}), done.stderr)
+
+    def bytecode(self, overlay: Overlay) -> Path:
+        """A new folder with the kept bytecode."""
+        folder = self.folder / "bytecode"
+        warm.lay(folder, self.kept, self.prefix, overlay.prefix)
+        return folder
 
 
 def few_digits(folder: Path) -> Words:

@@ -80,6 +80,12 @@ NUMBERS = (
     Sabotage("evaluation_with_dropout", "dropout off", "dropout", "in evaluation mode"),
     Sabotage("profiler_that_sees_nothing", "profiler lies", "device used", "no convolution", True),
     Sabotage("profiler_that_invents_kernels", "profiler lies", "device used", "work elsewhere"),
+    Sabotage("optimizer_that_does_nothing", "optimizer no-op", "learning", "did not change", True),
+    Sabotage("labels_shuffled_in_memory", "other data", "data copied", "training labels"),
+    Sabotage("images_altered_in_memory", "other data", "data copied", "training images"),
+    Sabotage("half_of_the_images_twice", "other data", "run", "each of the 320 images once", True),
+    Sabotage("tested_on_training_data", "labels leak", "data copied", "test images", True),
+    Sabotage("clock_that_stops", "clock", "clock", "and the kernel"),
 )
 """Faults of torch that a payload sees on a few images, without a word from outside."""
 
@@ -87,13 +93,7 @@ LEARNING = (
     Sabotage("nothing_learned", "nothing learned", "learning", "did not change conv1.weight"),
     Sabotage("loss_that_is_nan", "nothing learned", "accuracy", "loss is not finite"),
     Sabotage("learning_made_up", "nothing learned", "run", "the blind test failed", True),
-    Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed", True),
-    Sabotage("labels_shuffled_in_memory", "other data", "data copied", "training labels"),
-    Sabotage("images_altered_in_memory", "other data", "data copied", "training images"),
-    Sabotage("half_of_the_images_twice", "other data", "run", "each of the 3000 images once", True),
-    Sabotage("tested_on_training_data", "labels leak", "data copied", "test images", True),
     Sabotage("epoch_shorter_than_it_was", "clock", "run", "measured from outside it took", True),
-    Sabotage("clock_that_stops", "clock", "clock", "and the kernel"),
 )
 """Faults that a whole verification sees."""
 
@@ -131,7 +131,7 @@ CLOCKS = (
 )
 
 DEVICES = (
-    Device("", "device faked", "build", "is a cpu build and cannot use cuda", True),
+    Device("", "device faked", "build", "is a cpu build and cannot use cuda"),
     Device("cuda_that_is_not_there", "device faked", "device", "not compiled with CUDA", True),
     Device(
         "device_that_fails_at_first_use",
@@ -148,7 +148,7 @@ DEVICES = (
     ),
     Device(
         *("hip_that_is_not_there", "device faked", "device", "not compiled with CUDA"),
-        *(True, "rocm"),
+        profile="rocm",
         node="kfd_that_is_null",
     ),
 )
@@ -175,7 +175,7 @@ TENSORFLOW_NUMBERS = (
 
 TENSORFLOW_LEARNING = (
     Sabotage("loss_that_is_nan", "nothing learned", "accuracy", "loss is not finite"),
-    Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed", True),
+    Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed"),
     Sabotage("labels_shuffled_in_memory", "other data", "data copied", "training labels"),
     Sabotage("images_altered_in_memory", "other data", "data copied", "training images"),
     Sabotage("half_of_the_images_twice", "other data", "run", "each of the 3000 images once"),
@@ -342,9 +342,7 @@ EVERY: tuple[Sabotage, ...] = (
 )
 
 TENSORFLOW_STEPS = (
-    Sabotage(
-        "graphs_with_half_an_update", "step wrong", "step", "step 1, in epoch 1, changes", True
-    ),
+    Sabotage("graphs_with_half_an_update", "step wrong", "step", "step 1, in epoch 1, changes"),
 )
 
 OF_TENSORFLOW: tuple[Sabotage, ...] = (

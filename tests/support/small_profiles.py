@@ -1,4 +1,4 @@
-"""Ten small profiles of generated wheels, and many builds of them at once."""
+"""Five small profiles of generated wheels, and many builds of them at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 from tests.support import make_wheels
 from tests.support.projects import lay_profile
 
-COUNT = 10
+COUNT = 5
 PROFILE = """\
 extends: _cpu
 description: A small environment of generated wheels

@@ -262,7 +262,7 @@ def stub(version: str, subdir: str) -> conda.Package:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.torch
 def test_the_cpu_profile_trains_inside(
     cli: Cli, torch_prefix: Path, conda_python: conda.Package, tmp_path: Path

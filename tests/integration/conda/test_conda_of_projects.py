@@ -188,9 +188,6 @@ def test_pytorch_stays_that_of_the_profile(
     (tmp_path / "profiles" / "little.yaml").write_text(json.dumps(profile))
     succeeded(run("lock", channel=conda_channel.as_uri()))
     assert {*locked(tmp_path)["linux/amd64"]} == {"python", "tiny-lib"}
-    report = json.loads(
-        succeeded(run("verify", "--quick", "--json", channel=conda_channel.as_uri())).stdout
-    )
-    assert (report["status"], report["backend"]) == ("passed", "conda")
     script = "import tiny_lib, torch; print(torch.__version__)"
-    assert run("run", "--", "python", "-c", script).stdout == "2.13.0+cpu\n"
+    done = run("run", "--", "python", "-c", script, channel=conda_channel.as_uri())
+    assert succeeded(done).stdout == "2.13.0+cpu\n"

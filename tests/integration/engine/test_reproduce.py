@@ -67,7 +67,7 @@ def own_layers(layout: Layout, below: int) -> list[dict[str, tarfile.TarInfo]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("builder", BUILDERS)
+@pytest.mark.parametrize("builder", ["layers", pytest.param("buildkit", marks=pytest.mark.soak)])
 def test_two_builds_are_equal_and_nothing_of_them_stays(
     builder: str, cli: Cli, base_image: str, docker_client: Any, tiny: Path, test_cache: Path
 ) -> None:

@@ -134,7 +134,7 @@ def test_the_lock_names_every_package(lock: lockfile.Lock) -> None:
         assert target.base.unpacked == (target.platform == "linux/arm64")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_same_packages_give_the_same_bytes(
     base: Layout, target: Target, own: Settings, tmp_path: Path
 ) -> None:
@@ -216,12 +216,9 @@ def arm(lock: lockfile.Lock, own: Settings) -> Target:
 
 
 @pytest.mark.slow
-def test_another_processors_packages_are_unpacked(
-    arm: Target, own: Settings, tmp_path: Path
-) -> None:
+def test_another_processors_packages_are_unpacked(arm: Target, own: Settings) -> None:
     target = arm
-    wanted = debian_base.step(target, own)
-    layout = made(wanted, own)
+    layout = made(debian_base.step(target, own), own)
     manifest = layout.manifest("linux/arm64")
     root = rootfs.read(layout, manifest)
     path, version = root.python("3.11", "/usr/bin")
@@ -229,8 +226,6 @@ def test_another_processors_packages_are_unpacked(
     assert (path, version) == ("/usr/bin/python3.11", target.base.python_version)
     assert root.contents["etc/passwd"].startswith(b"root:")
     assert layout.read_config(manifest)["architecture"] == "arm64"
-    again = made(elsewhere(wanted, tmp_path), own)
-    assert again.index().manifests == layout.index().manifests
 
 
 @pytest.mark.slow

@@ -250,22 +250,8 @@ def test_killed_at_any_point_and_run_again(bundle: Path, there: Machine) -> None
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_cpu_is_built_and_verified_without_network(
+def test_a_project_is_verified_in_its_clone_without_network(
     cli: Cli, torch_prefix: Path, mnist_dir: Path, tmp_path: Path, there: Machine
-) -> None:
-    arguments = ("bundle", "--profile", "cpu", *BUNDLE[3:])
-    succeeded(cli(*arguments, "-o", "cpu.tar"))
-    there.envbuilder("unbundle", tmp_path / "cpu.tar")
-    there.envbuilder("build", "--profile", "cpu", "--backend", "venv")
-    arguments = ("verify", "--profile", "cpu", "--backend", "venv")
-    report = json.loads(there.envbuilder(*arguments, "--quick", "--epochs", "1", "--json"))
-    assert report["status"] == "passed"
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_a_project_trains_in_its_clone_without_network(
-    cli: Cli, torch_prefix: Path, tmp_path: Path, there: Machine
 ) -> None:
     """As docs/guides/offline.md has it."""
     examples.copy("script", tmp_path)
@@ -280,8 +266,8 @@ def test_a_project_trains_in_its_clone_without_network(
     assert told["next"] == [
         "envbuilder verify --profile cpu", "envbuilder run --profile cpu -- COMMAND",
     ]  # fmt: skip
-    command = (*examples.ONE_THREAD, *examples.COMMANDS["script"])
-    examples.require_learned(there.completed("run", "--profile", "cpu", "--", *command))
+    arguments = ("verify", "--profile", "cpu", "--quick", "--epochs", "1", "--json")
+    assert json.loads(there.envbuilder(*arguments))["status"] == "passed"
     # A lock that is not the bundle's is named, and left; the bundle's can be had.
     lock = there.cwd / "envbuilder.lock" / "default.cpu.json"
     locked = lock.read_bytes()

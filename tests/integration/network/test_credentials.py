@@ -65,9 +65,16 @@ FAULTS = {
 }
 
 
+PAIRS = [
+    (fault, way)
+    for number, fault in enumerate(FAULTS)
+    for place, way in enumerate(WAYS)
+    if (place - number) % len(WAYS) == 0 or fault == "wrong password"
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("fault", "way"), PAIRS)
 def test_commands_that_fail_tell_no_credential(machine: Machine, fault: str, way: str) -> None:
     assert machine.run("lock", "--profile", "lab").returncode == 0
     host = machine.index.partition("://")[2].partition("/")[0]

@@ -22,7 +22,7 @@ from tests.support import index_server, small_profiles
 def project(
     cli: Cli, tmp_path: Path, session_environment: dict[str, str], test_cache: Path
 ) -> Path:
-    """The ten profiles, locked; their wheels, and uv's, are in `wheels`."""
+    """The profiles, locked; their wheels, and uv's, are in `wheels`."""
     wheels = small_profiles.lay(tmp_path)
     environment = {**session_environment, "PIP_FIND_LINKS": str(wheels)}
     for name in small_profiles.names():
@@ -35,7 +35,7 @@ def project(
 
 @pytest.mark.parametrize(
     "copies",
-    [pytest.param(2, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.soak)],
+    [pytest.param(2, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.soak)],
     ids=lambda copies: f"{copies * small_profiles.COUNT} builds",
 )
 def test_many_builds_at_once_share_one_store(

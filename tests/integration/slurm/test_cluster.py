@@ -145,6 +145,7 @@ def test_a_node_that_dies_takes_its_jobs_with_it(cluster: SlurmCluster, noticed:
     assert cluster.run(("srun", "--nodelist=n-xpu", "true")).returncode == 0
 
 
+@pytest.mark.soak
 def test_a_job_whose_time_is_over_is_ended(cluster: SlurmCluster) -> None:
     job = submit(cluster, "n-plain", f"trap 'echo TERM' TERM; {LONG}; echo after", "--time=0:05")
     assert await_state(cluster, job, "RUNNING")["TimeLimit"] == "00:01:00"  # rounded up

@@ -14,7 +14,7 @@ import pytest
 from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.start import Start
-from tests.support import overlays
+from tests.support import overlays, warm
 from tests.support.overlays import ONE_EPOCH, Bench, Overlay, Verdict, Words
 from tests.support.sabotages import (
     CLOCKS,
@@ -34,9 +34,16 @@ SUBSET = (*ON_CPU, *ONE_EPOCH, "--data", resources.mnist_subset_dir())
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def kept(tensorflow_prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return warm.keep(tensorflow_prefix, "tensorflow, keras", tmp_path_factory.mktemp("kept"))
+
+
 @pytest.fixture
-def bench(tmp_path: Path, tensorflow_prefix: Path, session_environment: dict[str, str]) -> Bench:
-    return Bench(tmp_path, tensorflow_prefix, session_environment, MODULES, OF_TORCH)
+def bench(
+    tmp_path: Path, tensorflow_prefix: Path, session_environment: dict[str, str], kept: Path
+) -> Bench:
+    return Bench(tmp_path, tensorflow_prefix, session_environment, kept, MODULES, OF_TORCH)
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +104,7 @@ def test_a_clock_that_lies(bench: Bench, few_digits: Words, sabotage: Sabotage) 
 
 def promised(bench: Bench, overlay: Overlay, *options: str | Path) -> Verdict:
     """Run the payload as the core does: isolated, with a promise of how it is started."""
-    python, bytecode = str(overlay.python), str(bench.folder / "bytecode")
+    python, bytecode = str(overlay.python), str(bench.bytecode(overlay))
     start = Start(False, str(overlay.python.parents[1]), python, bytecode)
     pyz = bench.folder / "payload.pyz"
     pyz.write_bytes(pack.payload_pyz())
@@ -107,6 +114,7 @@ def promised(bench: Bench, overlay: Overlay, *options: str | Path) -> Verdict:
     return Verdict(done.returncode, last.get("report", {}), done.stderr)
 
 
+@pytest.mark.soak
 def test_a_module_from_outside_is_not_looked_for(bench: Bench, few_digits: Words) -> None:
     folder = bench.folder / "outside"
     folder.mkdir()

@@ -118,7 +118,7 @@ def join(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_nodes_join_and_are_in_step(
     torch_python: Path, tmp_path: Path, session_environment: dict[str, str]
 ) -> None:

@@ -12,7 +12,7 @@ import envbuilder
 from envbuilder.core import resources
 from tests.conftest import succeeded
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 PROGRAM = """
 import json, sys
@@ -72,7 +72,6 @@ def test_a_captured_epoch_has_the_losses_of_an_eager_one(torch_python: Path) -> 
     assert losses == again
 
 
-@pytest.mark.slow
 def test_a_warm_up_that_is_not_undone_does_not_count(torch_python: Path) -> None:
     measured = run(torch_python, "forgets")[0]
     assert isinstance(measured, dict)

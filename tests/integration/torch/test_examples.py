@@ -26,7 +26,7 @@ def train(cli: Cli, name: str) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_project_with_committed_locks_trains_at_once(
     cli: Cli, torch_prefix: Path, tmp_path: Path
 ) -> None:

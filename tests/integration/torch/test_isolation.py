@@ -225,28 +225,20 @@ def test_packages_of_another_environment_are_foreign(
 
 
 @pytest.mark.slow
-def test_a_startup_line_that_imports_from_outside_is_foreign(
-    verify: Any, tmp_path: Path, torch_prefix: Path
-) -> None:
-    copied(torch_prefix, tmp_path / "mine")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "harmless.py").write_text("")
-    (packages(tmp_path / "mine") / "other.pth").write_text(f"{elsewhere}\nimport harmless\n")
-    detail = verify(*mine(tmp_path / "mine")).require_failed("origins")
-    assert detail.startswith(f"harmless was imported from {elsewhere}/harmless.py")
-
-
-@pytest.mark.slow
-def test_a_library_in_place_of_the_environments_own_is_named(
+def test_what_startup_lines_bring_from_outside_is_foreign(
     verify: Any, outside: Outside, torch_prefix: Path
 ) -> None:
     folder = copied(torch_prefix, outside.folder / "mine")
+    elsewhere = outside.folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "harmless.py").write_text("")
+    (packages(folder) / "other.pth").write_text(f"{elsewhere}\nimport harmless\n")
     library = outside.library(outside.folder / "libraries", "libgomp.so.1")
     (packages(folder) / "early.py").write_text(f"import ctypes; ctypes.CDLL({str(library)!r})\n")
     (packages(folder) / "early.pth").write_text("import early\n")
     detail = verify(*mine(folder)).require_failed("origins")
-    assert detail == f"{library}: loaded in place of the environment's own libgomp.so.1"
+    assert f"harmless was imported from {elsewhere}/harmless.py" in detail
+    assert f"{library}: loaded in place of the environment's own libgomp.so.1" in detail
 
 
 @pytest.mark.slow
@@ -259,6 +251,16 @@ def test_torch_by_a_variable_takes_the_option_that_says_so(
     assert "No module named 'torch'" in refused.require_failed("import")
     assert "PYTHONPATH" in refused.stderr
     assert "--inherit-environment" in refused.stderr
+    inherit = ("--inherit-environment", "--profile", "cuda", "--force")
+    ended = verify(*mine(tmp_path / "mine"), *inherit, environment=given)
+    ended.require_failed("build", "is a cpu build")
+    assert ended.check("import")["status"] == "passed"
+
+
+@pytest.mark.soak
+def test_torch_by_a_variable_can_pass(verify: Any, tmp_path: Path, torch_prefix: Path) -> None:
+    bare(tmp_path / "mine")
+    given = {"PYTHONPATH": str(packages(torch_prefix))}
     ended = verify(*mine(tmp_path / "mine"), "--inherit-environment", environment=given)
     assert (ended.code, ended.report["status"]) == (0, "passed"), ended.stderr
     assert ended.report["origins"]["as_found"] is True
@@ -386,6 +388,7 @@ def test_variables_of_a_base_image_bring_no_code(
     finally:
         docker_client.images.remove(ref, force=True)
     assert (ended.code, ended.report["status"]) == (0, "passed"), ended.stderr
+    assert (ended.report["backend"], ended.report["device"]["used"]) == ("docker", "cpu")
     origins = ended.report["origins"]
     assert (origins["prefix"], origins["isolated"]) == ("/opt/env", True)
     assert ended.report["training"]["epochs"][0]["seconds"] != 20.0, "the recorded report's"

@@ -12,7 +12,7 @@ from tests.support import notebooks
 NATIVE = ("--profile", "cpu", "--backend", "venv")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_notebook_on_the_projects_torch(
     session_environment: dict[str, str], torch_prefix: Path, tmp_path: Path
 ) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import envbuilder
-from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.verify.report import model as report
 from tests.conftest import succeeded
@@ -97,43 +96,6 @@ if os.environ.get("RANK") == "1":
 
 
 @pytest.mark.slow
-@needs_two
-def test_two_ranks_agree_with_each_other_and_with_one_process(
-    torch_python: Path, tmp_path: Path
-) -> None:
-    # As it is started for real: the packed file, in a folder that holds nothing else. What a
-    # launcher has set for ranks of its own, and the port that torch takes by default, are in the
-    # way of nothing.
-    pyz = tmp_path / "payload.pyz"
-    pyz.write_bytes(pack.payload_pyz())
-    command = [str(torch_python), str(pyz), "parallel", "--device", "cpu", "--data", str(SUBSET)]
-    foreign = {"RANK": "7", "WORLD_SIZE": "9", "MASTER_ADDR": "192.0.2.1", "PET_NNODES": "3"}
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):  # somebody else has taken it, which is as good
-            taken.bind(("127.0.0.1", 29500))
-            taken.listen()
-        environment = {**os.environ, **foreign, "MASTER_PORT": "29500", "OMP_NUM_THREADS": "2"}
-        done = subprocess.run(
-            [*command, *FEW], capture_output=True, text=True, env=environment, check=False
-        )
-    run = Run(done.returncode, done.stdout, done.stderr, "")
-    assert (run.code, run.report["reasons"], run.report["warnings"]) == (0, [], [])
-    found = report.check_scaling(run.report)
-    assert (found.ranks, found.backend, found.batch, found.gradients_equal) == (
-        2,
-        "gloo",
-        128,
-        True,
-    )
-    assert "bit for bit" in run.check("weights equal")["detail"]
-    assert "rank 0: CPUs" in run.check("own devices")["detail"]
-    assert [d["index"] for d in run.report["devices"]] == [0, 1]
-    assert "1 threads each" in run.check("ranks")["detail"]
-    assert 0 < run.report["efficiency"] < 3
-
-
-@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize(
     ("fault", "said"),
@@ -195,14 +157,14 @@ if os.environ.get("RANK") == "1":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("code", "failing"),
     [
-        pytest.param(WRONG_BEFORE_THE_AVERAGE, {"gradients"}, marks=pytest.mark.soak),
+        (WRONG_BEFORE_THE_AVERAGE, {"gradients"}),
         (NOT_AVERAGED, {"gradients equal", "gradients", "weights equal"}),
-        pytest.param(OTHER_STEP, {"weights equal"}, marks=pytest.mark.soak),
-        pytest.param(SAME_IMAGES, {"gradients"}, marks=pytest.mark.soak),
+        (OTHER_STEP, {"weights equal"}),
+        (SAME_IMAGES, {"gradients"}),
     ],
 )
 def test_a_rank_that_computes_something_else_fails(
@@ -266,6 +228,7 @@ def test_ranks_end_when_the_payload_is_killed(parallel: Starter) -> None:
     assert wait_for(lambda: left_over(mark) == [], 10)
 
 
+@pytest.mark.slow
 def test_a_cpu_build_has_no_gpus_to_train_on(parallel: Starter) -> None:
     run = parallel("", "--device", "cuda", "--devices", "all")
     assert run.code == 5
@@ -274,12 +237,33 @@ def test_a_cpu_build_has_no_gpus_to_train_on(parallel: Starter) -> None:
 
 @pytest.mark.slow
 @needs_two
-def test_verify_reports_two_ranks(cli: Cli, torch_python: Path, tmp_path: Path) -> None:
-    asked = ("--python", str(torch_python), "--profile", "cpu", "--devices", "all")
+def test_verify_reports_two_ranks(cli: Cli, torch_prefix: Path, tmp_path: Path) -> None:
+    # What a launcher has set for ranks of its own, and the port that torch takes by default, are in
+    # the way of nothing.
+    foreign = {"RANK": "7", "WORLD_SIZE": "9", "MASTER_ADDR": "192.0.2.1", "PET_NNODES": "3"}
+    environment = {**foreign, "MASTER_PORT": "29500", "OMP_NUM_THREADS": "2"}
+    asked = ("--profile", "cpu", "--backend", "venv", "--devices", "all")
     quick = ("--quick", "--epochs", "1", "--output", "report.json")
-    done = succeeded(cli("verify", *asked, *quick, environment={"OMP_NUM_THREADS": "2"}))
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # somebody else has taken it, which is as good
+            taken.bind(("127.0.0.1", 29500))
+            taken.listen()
+        done = succeeded(cli("verify", *asked, *quick, environment=environment))
+    assert "VERIFIED: cpu did the work" in done.stdout
+    assert "All 2 together through gloo: " in " ".join(done.stdout.split())
     found = json.loads((tmp_path / "report.json").read_text())
-    assert found["scaling"]["ranks"] == 2
+    assert (found["schema"], found["profile"], found["backend"]) == (2, "cpu", "venv")
+    assert found["artifact"]["ref"] == str(torch_prefix)
+    assert (found["device"]["used"], found["dataset"]["subset"]) == ("cpu", True)
+    assert "libtcmalloc" in found["threads"]["allocator"]
     assert found["checks"][-1]["name"] == "several devices"
     assert found["checks"][-1]["status"] == "passed"
-    assert "All 2 together through gloo: " in " ".join(done.stdout.split())
+    scaling = report.check_scaling(found["scaling"])
+    assert (scaling.ranks, scaling.backend, scaling.batch) == (2, "gloo", 128)
+    assert (scaling.gradients_equal, [d.index for d in scaling.devices]) == (True, [0, 1])
+    details = {check.name: check.detail for check in scaling.checks}
+    assert "bit for bit" in details["weights equal"]
+    assert "rank 0: CPUs" in details["own devices"]
+    assert "1 threads each" in details["ranks"]
+    assert 0 < (scaling.efficiency or 0) < 3

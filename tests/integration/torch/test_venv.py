@@ -26,26 +26,6 @@ def test_an_unchanged_build_is_reused(cli: Cli, torch_prefix: Path) -> None:
     assert result["artifact"] == {"kind": "venv", "ref": str(torch_prefix), "digest": digest}
 
 
-@pytest.mark.slow
-def test_quick_verification_passes_and_tells(cli: Cli, torch_prefix: Path, tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    done = succeeded(
-        cli(
-            *("verify", "--profile", "cpu", "--backend", "venv", "--quick", "--output", str(report))
-        )
-    )
-    assert "VERIFIED: cpu did the work" in done.stdout
-    data = json.loads(report.read_text())
-    assert data["schema"] == 2
-    assert data["profile"] == "cpu"
-    assert data["backend"] == "venv"
-    assert data["artifact"]["ref"] == str(torch_prefix)
-    assert data["device"]["used"] == "cpu"
-    assert data["dataset"]["subset"] is True
-    assert data["training"]["epochs"][0]["seconds"] > 0
-    assert "libtcmalloc" in data["threads"]["allocator"]
-
-
 @pytest.mark.soak
 def test_a_full_epoch_reaches_the_accuracy(cli: Cli, torch_prefix: Path, mnist_dir: Path) -> None:
     data = json.loads(
@@ -155,24 +135,18 @@ def test_a_shell_reaches_no_other_environment_whatever_its_own_files_do(
 
 @pytest.mark.slow
 def test_an_edited_file_does_not_reach_the_next_environment(
-    cli: Cli, torch_prefix: Path, tmp_path: Path
+    cli: Cli, tiny: Path, tmp_path: Path
 ) -> None:
-    edited = torch_prefix / "lib/python3.11/site-packages/filelock/version.py"
-    if not edited.exists():
-        edited = next((torch_prefix / "lib").glob("python3.*/site-packages/filelock/version.py"))
+    def build(data: str) -> Path:
+        folder = {"ENVBUILDER_DATA_DIR": str(tmp_path / data)}
+        done = cli("build", "--profile", "tiny", "--backend", "venv", "--json", environment=folder)
+        return Path(json.loads(succeeded(done).stdout)["artifact"]["ref"])
+
+    first = build("first")
+    (edited,) = first.glob("lib/python3.*/site-packages/setuptools/version.py")
     right = edited.read_bytes()
     edited.write_bytes(b"raise SystemExit('tampered')\n")
-    try:
-        done = succeeded(
-            cli(
-                *("build", "--profile", "cpu", "--backend", "venv", "--json"),
-                environment={"ENVBUILDER_DATA_DIR": str(tmp_path / "second")},
-            )
-        )
-        second = Path(json.loads(done.stdout)["artifact"]["ref"])
-        assert (second / edited.relative_to(torch_prefix)).read_bytes() == right
-    finally:
-        edited.write_bytes(right)
+    assert (build("second") / edited.relative_to(first)).read_bytes() == right
 
 
 @pytest.mark.slow
@@ -186,15 +160,16 @@ def test_an_edited_file_does_not_reach_the_next_environment(
 def test_a_killed_build_leaves_nothing_that_is_trusted(
     number: signal.Signals,
     cli: Cli,
-    torch_prefix: Path,
+    tiny: Path,
     session_environment: dict[str, str],
     tmp_path: Path,
 ) -> None:
     environment = {**session_environment, "ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
-    command = [sys.executable, "-m", "envbuilder", "build", "--profile", "cpu", "--backend", "venv"]
+    arguments = ("build", "--profile", "tiny", "--backend", "venv")
     child = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "envbuilder", *arguments],
         env={**os.environ, **environment},
+        cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -215,15 +190,15 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(
     if number != signal.SIGKILL:
         assert not list(envs.glob(".*.partial"))
         assert "Traceback" not in said
-    done = succeeded(cli(*command[3:], "--json", environment=environment))
+    done = succeeded(cli(*arguments, "--json", environment=environment))
     prefix = Path(json.loads(done.stdout)["artifact"]["ref"])
     again = subprocess.run(
-        [prefix / "bin" / "python", "-c", "import torch; print(torch.__version__)"],
+        [prefix / "bin" / "python", "-c", "import setuptools; print(setuptools.__version__)"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert again.stdout == "2.13.0+cpu\n"
+    assert again.stdout == "80.9.0\n"
     assert not list(envs.glob(".*.partial"))
 
 

@@ -1,7 +1,8 @@
 """What an option promises is there afterwards, also if what the command makes existed before.
 
-A product exists from one lock. The command with the option follows: with the same lock, with
-another one, or with the first after another. Each option of these commands has a row.
+A product exists from one lock. The command with the option follows: with the first lock after
+another one, or, for one option of each command, with the same or another. Each option of these
+commands has a row.
 """
 
 from __future__ import annotations
@@ -381,18 +382,22 @@ def test_each_option_of_the_commands_has_a_row() -> None:
     assert options == {(command, option) for command, option, *_ in ROWS}
 
 
-@pytest.mark.parametrize("locks", [(1, 1), (1, 2), (1, 2, 1)], ids=["same", "other", "back"])
+BACK = (1, 2, 1)
+FIRST = {row[0]: row for row in reversed(ROWS)}
+
+
 @pytest.mark.parametrize(
-    ("command", "option", "words", "check"), ROWS, ids=[f"{r[0]} {' '.join(r[2])}" for r in ROWS]
+    ("row", "locks"),
+    [
+        *((row, BACK) for row in ROWS),
+        *((row, locks) for row in FIRST.values() for locks in ((1, 1), (1, 2))),
+    ],
+    ids=lambda value: f"{value[0]} {' '.join(value[2])}" if len(value) == 4 else str(value),
 )
 def test_what_an_option_promises_is_there(
-    world: World,
-    command: str,
-    option: str,
-    words: tuple[str, ...],
-    check: Check,
-    locks: tuple[int, ...],
+    world: World, row: tuple[str, str, tuple[str, ...], Check], locks: tuple[int, ...]
 ) -> None:
+    command, _, words, check = row
     usual = (command, *PLAIN_OF[command])
     stated = (*usual, *(word.format(host=world.server.host) for word in words))
     for edition in locks[:-1]:

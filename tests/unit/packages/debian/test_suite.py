@@ -348,7 +348,9 @@ def test_snapshots_stand_in_for_the_mirror(found: Settings) -> None:
     ("content", "why"),
     [
         ((b"\0", 100 << 20), "more than 1048576 bytes"),
-        ((b"a" * 999 + b"\n\n", 200_000), "more bytes than it may have"),
+        pytest.param(
+            (b"a" * 999 + b"\n\n", 200_000), "more bytes than it may have", marks=pytest.mark.slow
+        ),
         ((b"A: a\n\n", 201_000), "more than 200000 packages"),
     ],
 )
