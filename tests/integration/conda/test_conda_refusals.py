@@ -22,8 +22,11 @@ KILLS = 3
 """Moments at which a build is killed; 20 in a soak."""
 
 
-@pytest.mark.parametrize("over", ["http", "file"])
-@pytest.mark.parametrize("package", [packages.TINY_LIB, packages.PLACED], ids=lambda p: p.kind)
+@pytest.mark.parametrize(
+    ("over", "package"),
+    [("http", packages.TINY_LIB), ("file", packages.PLACED)],
+    ids=["http", "file"],
+)
 def test_a_tampered_archive_is_refused(
     project: Project, conda_channel: Path, tmp_path: Path, over: str, package: conda.Package
 ) -> None:

@@ -330,6 +330,7 @@ def test_children_are_isolated_too(
     assert outside.touched == []
 
 
+@pytest.mark.slow
 def test_the_bytecode_would_have_been_used(outside: Outside, torch_prefix: Path) -> None:
     """What the test above shows the absence of."""
     prefix = copied(torch_prefix, outside.folder / "mine")
