@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -26,8 +25,6 @@ from envbuilder.containers.engine.interface import Engine
 from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.host import interpreters
-from envbuilder.host.interpreters import Interpreter
 from envbuilder.packages import mnist
 from envbuilder.packages.python import uv
 from envbuilder.profiles import lock
@@ -122,16 +119,6 @@ def jax_prefix(session_environment: dict[str, str]) -> Path:
 def tensorflow_prefix(session_environment: dict[str, str]) -> Path:
     """The `tensorflow-cpu` profile as a native environment, built by envbuilder itself."""
     return _native("tensorflow", "tensorflow-cpu", session_environment)
-
-
-@pytest.fixture(scope="session")
-def python_312(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
-    """A Python 3.12 that is found from any home."""
-    variables = {**os.environ, "HOME": str(tmp_path_factory.mktemp("home"))}
-    try:
-        return interpreters.find("3.12", ("3.12",), platform.machine(), environ=variables)
-    except ToolError as error:
-        missing("python312", error.message)
 
 
 @pytest.fixture(scope="session")

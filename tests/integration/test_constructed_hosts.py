@@ -27,17 +27,17 @@ AMD = Devices(nodes=("/dev/kfd", "/dev/dri"), groups=(GROUP, RENDER), shm_size="
 INTEL = Devices(nodes=("/dev/dri",), groups=(RENDER,), shm_size="1g")
 NATIVE, IMAGE = ("--backend", "venv"), ("--output", "image.tar")
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
-ON_PYPI = "torch-2.14.1-cp312-cp312-"
+ON_PYPI = "torch-2.13.0-cp311-cp311-"
 
 # The machine → how it is built for, the platform, the profile, torch's wheel, the device's flags.
 HOSTS: dict[str, tuple[tuple[str, ...], str, str, str, Devices]] = {
     "rtx4090": (NATIVE, AMD64, "cuda", ON_PYPI, NVIDIA),
     "h100-eight-nvlink": (NATIVE, AMD64, "cuda", ON_PYPI, NVIDIA),
     "gh200": (IMAGE, ARM64, "cuda", ON_PYPI, NVIDIA),
-    "p100": (NATIVE, AMD64, "cuda-legacy", "torch-2.13.0+cu126-cp312-", NVIDIA),
-    "rx7900": (NATIVE, AMD64, "rocm", "torch-2.14.0+rocm7.2-cp312-", AMD),
-    "strix-halo": (NATIVE, AMD64, "rocm", "torch-2.14.0+rocm7.2-cp312-", AMD),
-    "arc-b580": (NATIVE, AMD64, "xpu", "torch-2.12.1+xpu-cp312-", INTEL),
+    "p100": (NATIVE, AMD64, "cuda-legacy", "torch-2.13.0+cu126-cp311-", NVIDIA),
+    "rx7900": (NATIVE, AMD64, "rocm", "torch-2.14.0+rocm7.2-cp311-", AMD),
+    "strix-halo": (NATIVE, AMD64, "rocm", "torch-2.14.0+rocm7.2-cp311-", AMD),
+    "arc-b580": (NATIVE, AMD64, "xpu", "torch-2.12.1+xpu-cp311-", INTEL),
     "zen4-epyc": (NATIVE, AMD64, "cpu", "torch-2.13.0+cpu-cp311-", NONE),
     "skylake-sp": (IMAGE, AMD64, "cpu", "torch-2.13.0+cpu-cp311-", NONE),
     "graviton3": (IMAGE, ARM64, "cpu", "torch-2.13.0+cpu-cp311-", NONE),
@@ -87,6 +87,6 @@ def test_a_mac_is_set_up_by_a_script_with_the_same_lock(cli: Cli, tmp_path: Path
     assert "a native environment for macos/arm64 cannot be made on linux/" in refused.stderr
     assert cli("render", *host, "-o", "mac").returncode == 0
     requirements = (tmp_path / "mac" / "requirements.txt").read_text()
-    assert "\ntorch==2.14.1 " in requirements
+    assert "\ntorch==2.13.0 " in requirements
     assert "\neinops==0.8.2 " in requirements
     assert (tmp_path / "mac" / "setup-venv.sh").is_file()

@@ -15,12 +15,7 @@ TESTED = [
     pytest.param(guide, id=guide.name, marks=[getattr(pytest.mark, n) for n in guide.needs.split()])
     for guide in guides.tested()
 ]
-NEEDED = {
-    "conda": "conda_channel",
-    "network": "tiny_lock",
-    "python312": "python_312",
-    "torch": "torch_prefix",
-}
+NEEDED = {"conda": "conda_channel", "network": "tiny_lock", "torch": "torch_prefix"}
 """What a guide needs → the fixture that skips where it is missing."""
 OF_HARDWARE = {"amd", "arc-laptop", "epyc", "mac", "pascal", "several-devices"}
 OF_PROJECTS = {

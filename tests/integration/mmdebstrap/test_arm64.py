@@ -54,7 +54,7 @@ expects: {device: cpu, version: 2.10.0+cpu}
 """
 CUDA = """\
 accelerator: cuda
-expects: {device: cuda, version: 2.14.1+cu130}
+expects: {device: cuda, version: 2.13.0+cu130}
 run: {gpus: all}
 """
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere.sock"}
@@ -98,7 +98,7 @@ def wanted(request: pytest.FixtureRequest) -> Wanted:
         torch = "torch-2.10.0-cp311-cp311-manylinux_2_28_aarch64.whl"
         return Wanted(COMMON + CPU, torch, "torch/lib/libtorch_cpu.so", nvidia=False)
     pins = ", ".join(f"{f.name}=={f.version}" for f in shipped().of_kind("wheel"))
-    torch = "torch-2.14.1-cp311-cp311-manylinux_2_28_aarch64.whl"
+    torch = "torch-2.13.0-cp311-cp311-manylinux_2_28_aarch64.whl"
     text = f"{COMMON}{CUDA}requirements: [{pins}]\n"
     return Wanted(text, torch, "torch/lib/libtorch_cuda.so", nvidia=True)
 
