@@ -177,11 +177,10 @@ def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
 
     To uv, `torch==2.13.0` is also a 2.13.0+cpu in a find-links folder.
     """
-    if not is_on_pypi(profile, platform):
+    if profile.framework != "torch" or not is_on_pypi(profile, platform):
         return profile.constraints
-    names = [name for name in FRAMEWORKS[profile.framework].names if name not in profile.indexes]
-    others = {b.build for b in releases.every(profile.framework) if b.release == profile.release}
-    excluded = (f"{name}!={profile.release}+{b}" for name in names for b in sorted(others))
+    others = {b.build for b in releases.every("torch") if b.release == profile.release}
+    excluded = (f"torch!={profile.release}+{build}" for build in sorted(others))
     return (*profile.constraints, *excluded)
 
 

@@ -77,6 +77,33 @@ def test_where_the_profile_has_that_name_nothing_is_left_out() -> None:
     assert resolver.constraints == [()]
 
 
+def test_pypi_s_build_is_no_other_one_in_a_folder_of_wheels() -> None:
+    """To uv, torch==2.13.0 is also a 2.13.0+cpu."""
+    cuda, cpu = (profiles.load(n, [resources.profiles_dir()]) for n in ("cuda", "cpu"))
+    asked = Asked()
+    for profile in (cuda, cpu):
+        target_wheels.of_target(profile, "linux/amd64", "3.11", {}, cast("Uv", asked))
+        target_wheels.with_dependencies((), profile, "linux/amd64", "3.11", cast("Uv", asked))
+    first, edges, of_cpu, cpu_edges = asked.constraints
+    assert {"torch!=2.13.0+cpu", "torch!=2.13.0+cu126", "torch!=2.13.0+xpu"} <= {*first}
+    assert (edges, of_cpu, cpu_edges) == (first, (), ())
+
+
+class Asked:
+    """A resolver that notes the constraints of each question."""
+
+    def __init__(self) -> None:
+        self.constraints: list[Sequence[str]] = []
+
+    def compile(self, *question: Any) -> tuple[Found, ...]:
+        self.constraints.append(tuple(question[4]))
+        return ()
+
+    def edges(self, *question: Any) -> tuple[tuple[str, str], ...]:
+        self.constraints.append(tuple(question[4]))
+        return ()
+
+
 def test_a_package_that_needs_another_version_cannot_be_locked() -> None:
     with pytest.raises(UnresolvableError, match=r"tf-keras requires tensorflow>=2.22"):
         names(Resolver(fits=False), "linux/amd64")

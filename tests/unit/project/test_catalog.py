@@ -114,7 +114,7 @@ def test_a_profile_with_another_framework_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_every_profile_is_said_of_the_projects_framework(tmp_path: Path) -> None:
     project = library(tmp_path, "requirements: ['jax==0.1']\n")
-    with pytest.raises(InvalidError, match=r"jax==0.1: profile 'jax-cpu' has jax 0\.12"):
+    with pytest.raises(InvalidError, match=r"profile 'jax-cpu' has JAX 0\.4\.30 and later"):
         project.profiles()
 
 
