@@ -1,7 +1,7 @@
 """The frameworks that profiles bring, one row each; the payload has such a table, too.
 
-A framework belongs to the hardware: each profile has its own build and version of it, whatever a
-project's files say. All that is different about a framework outside of the payload is in its row.
+The build of a framework belongs to the hardware; its release is a project's choice. All that is
+different about a framework outside of the payload is in its row.
 """
 
 from __future__ import annotations

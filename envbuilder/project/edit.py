@@ -135,7 +135,7 @@ def _checked(text: str, definition: Definition) -> str:
 
 
 def _from_profile(name: str) -> str:
-    return f"{name} comes from the profile of the hardware: each has its own build and version"
+    return f"{name} comes from the profile of the hardware: each has its own build"
 
 
 def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
