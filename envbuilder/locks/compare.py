@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from envbuilder.core import types
 from envbuilder.packages.python.indexes import DEFAULT
 from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.profile import is_on_pypi
 from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:
@@ -31,15 +32,14 @@ def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator
     foreign = framework.foreign(profile.accelerator)
     compilers = framework.kernel_compilers.get(profile.accelerator, frozenset())
     for platform, tool in lock.tools.items():
-        if wrong := _objection(tool, profile, None):
+        if wrong := _objection(tool, profile, platform, None):
             yield f"{platform}: {tool.name} {tool.version} {wrong}"
     for target in lock.targets:
         wheels = target.of_kind("wheel")
         present = {file.name for file in wheels} & compilers
         for file in wheels:
-            wrong = _objection(
-                file, profile, theirs.get((target.platform, target.python, file.name))
-            )
+            expected = theirs.get((target.platform, target.python, file.name))
+            wrong = _objection(file, profile, target.platform, expected)
             if present and file.name in foreign:
                 wrong = f"is {min(present)} for other hardware: both install the same modules"
             if wrong:
@@ -47,15 +47,27 @@ def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator
                 yield f"{where}: {file.name} {file.version} {wrong}"
 
 
-def _objection(file: File, profile: Profile, expected: File | None) -> str:
-    """Return why a file is not the hardware's own; `expected` is the one that the profile locks."""
-    is_build = file.name in FRAMEWORKS[profile.framework].builds
-    source = profile.indexes.get(file.name, DEFAULT)
-    if file.source != source:
+def _objection(
+    file: File, profile: Profile, platform: types.Platform, expected: File | None
+) -> str:
+    """Return why a file is not the hardware's own; `expected` is the one that the profile locks.
+
+    A release of its own is the project's choice: of another version nothing is expected.
+    """
+    framework = FRAMEWORKS[profile.framework]
+    is_build = file.name in framework.builds
+    sources = {profile.indexes.get(file.name, DEFAULT)}
+    if is_build and is_on_pypi(profile, platform):
+        sources.add(DEFAULT)
+        if file.source == DEFAULT and file.name in framework.names and "+" in file.version:
+            return "is another hardware's build"
+    if file.source not in sources:
         hardware = ": another hardware's build" if is_build else ""
-        return f"is from {file.source}, not from {source}{hardware}"
-    other = is_build and expected is not None and expected.sha256 != file.sha256
-    return "is not the file that the profile locks" if other else ""
+        return f"is from {file.source}, not from {min(sources)}{hardware}"
+    same = is_build and expected is not None and expected.version == file.version
+    if same and expected is not None and expected.sha256 != file.sha256:
+        return "is not the file that the profile locks"
+    return ""
 
 
 def states_requirements(target: Target) -> bool:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from envbuilder.core import resources
 from envbuilder.locks import compare, target_wheels
 from envbuilder.packages.python.uv import Found, Uv
-from envbuilder.profiles import lock as profile_lock, profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.lock import File, Target
 
 CPU = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
@@ -195,6 +195,32 @@ def test_other_bytes_of_the_same_name() -> None:
         "linux/amd64 Python 3.11: torch 2.13.0+cpu is not the file that the profile locks"
     )
     assert objections(lock, None) == [], "without the profile's lock only the source is known"
+
+
+def test_another_release_is_the_project_s_choice() -> None:
+    older = with_torch(sha256="0" * 64, version="2.4.1+cpu")
+    assert objections(older) == []
+    every = releases.choices("torch", PROFILE.builds, PROFILE.platforms, "2.4.1")
+    chosen = profiles.pinned(PROFILE, every["2.4.1"])
+    # On ARM PyPI's own wheel is the CPU's.
+    files = {"source": "default", "version": "2.4.1", "sha256": "0" * 64}
+    first, second = (
+        replace(t, files=tuple(replace(f, **files) if f.name == "torch" else f for f in t.files))
+        for t in (CPU.targets[0], next(t for t in CPU.targets if t.platform == "linux/arm64"))
+    )
+    assert [*compare.foreign_files(chosen, replace(CPU, targets=(second,)), CPU)] == []
+    (found,) = compare.foreign_files(chosen, replace(CPU, targets=(first,)), CPU)
+    assert "is from default, not from pytorch-cpu" in found
+
+
+def test_another_build_of_the_same_release_from_a_folder() -> None:
+    cuda = profiles.load("cuda", FOLDERS)
+    lock = profile_lock.load(resources.profiles_dir() / "locks" / "cuda.json")
+    first, *others = lock.targets
+    files = tuple(replace(f, version="2.13.0+cpu") if f.name == "torch" else f for f in first.files)
+    mixed = replace(lock, targets=(replace(first, files=files), *others))
+    (found,) = compare.foreign_files(cuda, mixed, lock)
+    assert found.endswith("torch 2.13.0+cpu is another hardware's build")
 
 
 def test_a_companion_from_elsewhere() -> None:
