@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import missing
-from tests.support import overlays
+from tests.support import overlays, warm
 from tests.support.old_releases import OLD, Release
 from tests.support.overlays import ONE_EPOCH, Bench, Words
 from tests.support.user_index import ask_uv
@@ -45,6 +45,11 @@ def prefix(tmp_path_factory: pytest.TempPathFactory, session_environment: dict[s
     return prefix
 
 
+def bench_of(prefix: Path, folder: Path, environment: dict[str, str]) -> Bench:
+    kept = warm.keep(prefix, "torch", folder / "kept")
+    return Bench(folder, prefix, environment, kept, MODULES)
+
+
 def install(*arguments: str, environment: dict[str, str]) -> None:
     done = ask_uv(*arguments, environment=environment)
     if done.returncode != 0:
@@ -61,7 +66,7 @@ def cases() -> list[object]:
 def test_a_release_is_verified_as_far_as_it_goes(
     prefix: Prefix, release: Release, tmp_path: Path, session_environment: dict[str, str]
 ) -> None:
-    bench = Bench(tmp_path, prefix(release), session_environment)
+    bench = bench_of(prefix(release), tmp_path, session_environment)
     python = bench.prefix / "bin" / "python"
     found = bench.envbuilder("--python", python, "--profile", "cpu", *ONE_EPOCH)
     assert (found.code, found.report["status"]) == (0, "passed"), found.report["reasons"]
@@ -82,7 +87,7 @@ def test_a_release_is_verified_as_far_as_it_goes(
 
 @pytest.fixture
 def bench(prefix: Prefix, tmp_path: Path, session_environment: dict[str, str]) -> Bench:
-    return Bench(tmp_path, prefix(TORCH_2_1), session_environment, MODULES)
+    return bench_of(prefix(TORCH_2_1), tmp_path, session_environment)
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +120,7 @@ def test_arrays_that_numpy_and_torch_do_not_share(
 
 @pytest.mark.slow
 def test_a_release_that_cannot_compile(prefix: Prefix, tmp_path: Path, few_digits: Words) -> None:
-    bench = Bench(tmp_path, prefix(TORCH_1_13), {})
+    bench = bench_of(prefix(TORCH_1_13), tmp_path, {})
     words = [word for word in few_digits if word != "--quick"]
     found = bench.payload(bench.overlay, "--device", "cpu", "--compile-backend", "inductor", *words)
     compiled = found.check("compile inductor")
