@@ -106,12 +106,13 @@ def _locked(change: edit.Change, settings: Settings) -> Sequence[locks.Outcome]:
     """Return the locks of the environments that a change concerns."""
     changed = replace(settings, definition=change.definition)
     try:
+        read, choosing = locks.pages(changed)
         concerned = [
             entry
-            for entry in of_project(changed)
+            for entry in of_project(changed, choosing=choosing)
             if settings.environment in {DEFAULT, entry.environment}
         ]
-        outcomes = locks.resolved(concerned, changed, upgrade=False)
+        outcomes = locks.resolved(concerned, changed, read, upgrade=False)
     except EnvbuilderError as error:
         error.hint = f"{error.hint} {_LEFT}".strip()
         raise

@@ -101,15 +101,11 @@ def command(
         if settings.definition is not None:
             raise InvalidError("these are a project's locks", "Run: envbuilder check")
         return _check(profile, settings, as_json=as_json)
-    from envbuilder.locks import target_wheels
-    from envbuilder.packages.python import upstream
-
-    read = upstream.Pages().read
-    choosing = Choosing(target_wheels.Hashes(settings, read), not upgrade, not no_align)
+    read, choosing = pages(settings, keep=not upgrade, align=not no_align)
     chosen = list(entries.entries(settings, profile, output_dir, choosing))
     of_conda = _conda_entries(profile, settings, output_dir, requested=False)
     _require_locked(packages, chosen, of_conda)
-    outcomes = resolved(chosen, settings, upgrade=upgrade, packages=packages, read=read)
+    outcomes = resolved(chosen, settings, read, upgrade=upgrade, packages=packages)
     code = settle(outcomes)
     _print_releases([outcome.entry for outcome in outcomes if not outcome.obstacle])
     if settings.definition is not None:
@@ -202,26 +198,38 @@ def _require_locked(
             )
 
 
+def pages(
+    settings: Settings, *, keep: bool = True, align: bool = True
+) -> tuple[Callable[[str], bytes], Choosing]:
+    """Return how pages of indexes are read, each once, and how releases are chosen by them."""
+    from envbuilder.locks import target_wheels
+    from envbuilder.packages.python import upstream
+
+    read = upstream.Pages().read
+    return read, Choosing(target_wheels.Hashes(settings, read), keep, align)
+
+
 def resolved(
     chosen: Sequence[entries.Entry],
     settings: Settings,
+    read: Callable[[str], bytes],
     *,
     upgrade: bool,
     packages: Sequence[str] = (),
-    read: Callable[[str], bytes] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Resolve locks, a few at a time; one that cannot be made does not stop the others."""
+    """Resolve locks, a few at a time; one that cannot be made does not stop the others.
+
+    `read` returns a page of an index.
+    """
     import sysconfig
     from concurrent import futures
 
     from envbuilder.core import parallel, process
     from envbuilder.locks import resolve
-    from envbuilder.packages.python import upstream
 
     # Of two threads that are the first to ask for one, CPython 3.11 gives None to the second.
     sysconfig.get_config_vars()
     progress = console.progress()
-    read = read or upstream.Pages().read
 
     def make(entry: entries.Entry) -> Outcome:
         previous = profile_lock.previous(entry.earlier) if entry.earlier else None
@@ -298,17 +306,16 @@ def settle(outcomes: Iterable[Outcome]) -> int:
 
 def _print_releases(chosen: Iterable[entries.Entry]) -> None:
     """Print the releases and Pythons of a project: a line if there is one for all, else a table."""
-    decided = [(entry, entry.decision) for entry in chosen if entry.decision]
-    rows = [(e.label, d.chosen.title, d.python, d.why) for e, d in decided]
-    if len({(d.chosen.release, d.python) for _, d in decided}) == 1:
-        builds = ", ".join(f"{e.label} ({d.chosen.builds[0].build})" for e, d in decided)
-        (_, first), *_ = decided
+    decided = [(entry.label, entry.decision) for entry in chosen if entry.decision]
+    if len({(decision.chosen.release, decision.python) for _, decision in decided}) == 1:
+        builds = ", ".join(f"{label} ({d.chosen.builds[0].build})" for label, d in decided)
+        first = decided[0][1]
         console.result(f"release {first.chosen.release}, Python {first.python}: {builds}")
-    elif rows:
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            console.result("  ".join(cells).rstrip())
+        return
+    width = max((len(label) for label, _ in decided), default=0)
+    for label, decision in decided:
+        console.result(f"{label:<{width}}  {decision.chosen.title:<18} {decision.python}")
+        _print_indented(filter(None, [decision.why]))
 
 
 def _print_indented(lines: Iterable[str]) -> None:

@@ -64,10 +64,9 @@ def _objection(
     if file.source not in sources:
         hardware = ": another hardware's build" if is_build else ""
         return f"is from {file.source}, not from {min(sources)}{hardware}"
-    same = is_build and expected is not None and expected.version == file.version
-    if same and expected is not None and expected.sha256 != file.sha256:
-        return "is not the file that the profile locks"
-    return ""
+    same = expected if expected and expected.version == file.version else file
+    other = is_build and same.sha256 != file.sha256
+    return "is not the file that the profile locks" if other else ""
 
 
 def states_requirements(target: Target) -> bool:

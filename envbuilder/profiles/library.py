@@ -37,6 +37,9 @@ class Variants(Protocol):
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the names of the profiles to choose from."""
 
+    def unadapted(self, name: str) -> Profile:
+        """Return a profile as it is without the project."""
+
     def of(self, profile: Profile) -> Profile:
         """Return the project's variant of a profile. Raises `InvalidError` if it has none."""
 
@@ -68,8 +71,11 @@ class Library:
     def profile(self, name: str) -> Profile:
         """Return a profile. Raises `InvalidError` if there is none or it is wrong."""
         if name not in self._profiles:
-            profile = load_profile(name, self.folders)
-            self._profiles[name] = self._variants.of(profile) if self._variants else profile
+            self._profiles[name] = (
+                self._variants.of(self._variants.unadapted(name))
+                if self._variants
+                else load_profile(name, self.folders)
+            )
         return self._profiles[name]
 
     def names(self) -> tuple[str, ...]:

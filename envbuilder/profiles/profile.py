@@ -216,6 +216,10 @@ class Profile(_Strict, frozen=True):
         have = [v for v in self.python.supported if v in self.image_pythons]
         return max(have, key=lambda v: int(v.partition(".")[2]), default=self.python.default)
 
+    def choices(self, release: str = "") -> dict[str, releases.Chosen]:
+        """Return the releases that its builds have, the newest first, or only one of them."""
+        return releases.choices(self.framework, self.builds, self.platforms, release)
+
     def framework_from_wheels(self, backend: str) -> bool:
         """Return whether environments of this backend contain the wheels of the profile's lock."""
         return backend != "conda" or self.conda.framework == "wheels"
@@ -270,7 +274,7 @@ def _at_release(profile: Profile, where: str) -> Profile:
         version = profile.expects.version or next(iter(pins), "")
         return replace(profile, expects=replace(profile.expects, version=version))
     release = profile.release or ""
-    chosen = releases.choices(profile.framework, profile.builds, profile.platforms, release)
+    chosen = profile.choices(release)
     if release not in chosen:
         raise InvalidError(
             f"{where}: release: no table has {release or 'a release'} of {framework.title} as"

@@ -204,8 +204,9 @@ def choices(
     `builds` decides. Platforms without a build of that kind are left out. `release`: only that one.
     """
     first, lines = _table(framework)
+    prefix = f"{release}," if release else ""
     taken: dict[str, dict[types.Platform, Build]] = {}
-    for row in _builds(first, (line for line in reversed(lines) if line.startswith(release))):
+    for row in _builds(first, (line for line in reversed(lines) if line.startswith(prefix))):
         if row.build in builds and row.platform in platforms:
             rows = taken.setdefault(row.release, {})
             other = rows.setdefault(row.platform, row)
@@ -217,7 +218,7 @@ def choices(
         kinds = [build.build.replace("macos", "cpu") for build in listed]
         same = (b for b, kind in zip(listed, kinds, strict=True) if kind == kinds[0])
         result[name] = Chosen(release=name, builds=tuple(same))
-    return {release: result[release]} if release in result else {} if release else result
+    return result
 
 
 def _rank(order: Sequence[str], build: Build) -> tuple[bool, int]:

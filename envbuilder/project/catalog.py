@@ -71,6 +71,8 @@ class ProjectProfiles:
         self.environment = environment
         self._definition, self._project, self._folders = definition, project, folders
         self._choosing = choosing
+        self._decided: dict[str, Decision] = {}
+        self._profiles: dict[str, Profile] = {}
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the profiles that the project lists, else all that differ from each other."""
@@ -81,14 +83,24 @@ class ProjectProfiles:
 
     def _is_twin(self, name: str) -> bool:
         """Return whether a profile for older GPUs would have the build that the usual one has."""
-        usual = next((a for a, row in ACCELERATORS.items() if name in row.variants), None)
-        if usual is None:
+        rows = ACCELERATORS.items()
+        gpu = next((a for a, row in rows if row.vendor and name in row.variants), None)
+        if gpu is None:
             return False
-        pair = [profile_files.load(each, self._folders) for each in (usual, name)]
-        if pair[1].opt_in or not all(p.builds and p.framework == self.framework[0] for p in pair):
+        usual, other = self.unadapted(gpu), self.unadapted(name)
+        if not usual.builds or other.framework != self.framework[0]:
             return False
-        first, second = (self._decisions.get(p.name) for p in pair)
-        return bool(first and second and first.chosen.builds == second.chosen.builds)
+        with contextlib.suppress(InvalidError):
+            chosen = self.decision(usual).chosen
+            builds = {b for c in other.choices(chosen.release).values() for b in c.builds}
+            return bool(builds) and builds <= {*chosen.builds}
+        return False
+
+    def unadapted(self, name: str) -> Profile:
+        """Return a profile as it is without the project; its files are read once."""
+        if name not in self._profiles:
+            self._profiles[name] = profile_files.load(name, self._folders)
+        return self._profiles[name]
 
     def of(self, profile: Profile) -> Profile:
         """Return the environment on a profile.
@@ -118,17 +130,20 @@ class ProjectProfiles:
 
         Raise `InvalidError` if the project allows none of its releases.
         """
-        lock = self._locked(profile) if self._choosing.keep else None
-        decision = release.stays(profile, self.limits, lock) or self._decisions.get(profile.name)
-        if decision is None:
-            raise release.impossible(profile, self.limits)
-        return decision
+        if profile.name not in self._decided:
+            lock = self._locked(profile) if self._choosing.keep else None
+            stays = release.stays(profile, self.limits, lock)
+            decision = stays or self._decisions.get(profile.name)
+            if decision is None:
+                raise release.impossible(profile, self.limits)
+            self._decided[profile.name] = decision
+        return self._decided[profile.name]
 
     @cached_property
     def _decisions(self) -> dict[str, Decision]:
         """What is decided for all profiles of the project together."""
         names = self._definition.profiles or profile_files.names(self._folders)
-        every = [profile_files.load(name, self._folders) for name in names]
+        every = map(self.unadapted, names)
         profiles = [p for p in every if p.builds and p.framework == self.framework[0]]
         locks = {p.name: lock for p in profiles if (lock := self._locked(p))}
         return release.decide(
@@ -416,9 +431,7 @@ def _python(profile: Profile, contents: Contents) -> Python:
 
     If no image can be made with that one, a second one is added for images.
     """
-    allowed = [
-        v for v in profile.python.supported if all(release.fits(v, p) for p in contents.pythons)
-    ]
+    allowed = release.allowed(profile.python.supported, contents.pythons)
     if not allowed:
         limits = ", ".join(f"{line.text} ({line.where})" for line in contents.pythons)
         raise InvalidError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -24,9 +25,10 @@ from envbuilder.profiles.requirements import applies
 from envbuilder.project.lines import Line, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from packaging.markers import Marker
     from packaging.specifiers import SpecifierSet
 
     from envbuilder.profiles.profile import Profile
@@ -57,14 +59,21 @@ class Limits(Struct, frozen=True, kw_only=True):
         """Return the first line that rules a release out."""
         names = FRAMEWORKS[self.framework].names
         companions = _companions(self.framework, chosen.release)
+        targets = [(b.platform, v) for b in chosen.builds for v in b.pythons]
         for line in self.lines:
-            need = parse(line.text, line.where)
-            targets = [(b.platform, v) for b in chosen.builds for v in b.pythons]
-            if any(applies(need.marker, *target) for target in targets):
+            marker, specifier = _parsed(line)
+            if any(applies(marker, *target) for target in targets):
                 version = chosen.release if line.name in names else companions.get(line.name, "")
-                if version and not without_build(need.specifier).contains(version, True):
+                if version and not specifier.contains(version, True):
                     return line
         return None
+
+
+@cache
+def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:
+    """Return where a line holds, and which releases it allows."""
+    need = parse(line.text, line.where)
+    return need.marker, without_build(need.specifier)
 
 
 def _companions(framework: types.Framework, release: str) -> Mapping[str, str]:
@@ -85,8 +94,12 @@ def without_build(specifier: SpecifierSet) -> SpecifierSet:
     return SpecifierSet(_LOCAL.sub("", str(specifier)))
 
 
-def fits(version: str, limit: Line) -> bool:
-    """Return whether a file allows some patch release of a Python version."""
+def allowed(versions: Iterable[str], limits: Sequence[Line]) -> tuple[str, ...]:
+    """Return the Pythons of some that all files allow, each by some patch release."""
+    return tuple(v for v in versions if all(_fits(v, limit) for limit in limits))
+
+
+def _fits(version: str, limit: Line) -> bool:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
@@ -144,24 +157,23 @@ def stays(profile: Profile, limits: Limits, lock: Locked | None) -> Decision | N
     """Return what a lock has, if the project and the tables still allow it on a profile."""
     if lock is None:
         return None
-    every = releases.choices(profile.framework, profile.builds, profile.platforms, lock.release)
-    chosen = every.get(lock.release)
+    chosen = profile.choices(lock.release).get(lock.release)
     if chosen is None or not limits.admits(chosen):
         return None
-    allowed = pythons(profile, limits.pythons, chosen)
-    return Decision(chosen=chosen, python=lock.python) if lock.python in allowed else None
+    possible = pythons(profile, limits.pythons, chosen)
+    return Decision(chosen=chosen, python=lock.python) if lock.python in possible else None
 
 
 def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[str, ...]:
     """Return the Pythons that files allow with a release on a profile, the oldest first."""
     usual = profile.python.supported if chosen.release == profile.release else chosen.pythons
     possible = (v for v in chosen.pythons if v in usual and int(v[2:]) >= OLDEST_PYTHON)
-    return tuple(v for v in possible if all(fits(v, line) for line in limits))
+    return allowed(possible, limits)
 
 
 def impossible(profile: Profile, limits: Limits) -> InvalidError:
     """Return the error about a profile for which a project allows no release."""
-    every = releases.choices(profile.framework, profile.builds, profile.platforms)
+    every = profile.choices()
     admitted = {release: chosen for release, chosen in every.items() if limits.admits(chosen)}
     if admitted:
         lines, wish = [*limits.pythons], "Python {}"
@@ -189,31 +201,26 @@ def decide(
 ) -> dict[str, Decision]:
     """Return profile → its release and Python; without a profile that has none the project allows.
 
-    `locks`: profile → what stays while it fits. `offered` returns the Pythons for which the hash of
-    a build's wheel can be had.
+    All profiles have builds. `locks`: profile → what stays while it fits. `offered` returns the
+    Pythons for which the hash of a build's wheel can be had.
     """
-    options = {p.name: _options(p, limits, offered) for p in profiles if p.builds}
-    options = {name: option for name, option in options.items() if option}
-    chosen_from = [p for p in profiles if p.name in options]
-    standing = {
-        p.name: decision
-        for p in chosen_from
-        if (decision := stays(p, limits, locks.get(p.name))) is not None
-    }
-    verified = Counter(str(p.release) for p in chosen_from).most_common(1)
+    stay = {p.name: stays(p, limits, locks.get(p.name)) for p in profiles}
+    standing = {name: decision for name, decision in stay.items() if decision}
+    every = {p.name: _options(p, limits, offered) for p in profiles if p.name not in standing}
+    options = {name: option for name, option in every.items() if option}
+    undecided = [p for p in profiles if p.name in options]
+    verified = Counter(str(p.release) for p in undecided).most_common(1)
     common = _common(options, standing, (limits.preferred, *dict(verified)))
-    taken = {p.name: options[p.name].best(p, common, align) for p in chosen_from}
-    taken |= {name: decision.chosen for name, decision in standing.items()}
+    taken = {p.name: options[p.name].best(p, common, align) for p in undecided}
     pools = {name: options[name].pythons(chosen) for name, chosen in taken.items()}
-    python = _python(chosen_from, pools, standing)
-    return {
-        p.name: standing.get(p.name)
-        or Decision(
+    python = _python(undecided, pools, standing)
+    return standing | {
+        p.name: Decision(
             chosen=taken[p.name],
             python=python if python in pools[p.name] else _nearest(p, pools[p.name]),
             why=options[p.name].why_not(common) if taken[p.name].release != common else "",
         )
-        for p in chosen_from
+        for p in undecided
     }
 
 
@@ -258,10 +265,10 @@ class _Options(Struct, frozen=True):
 
 
 def _options(profile: Profile, limits: Limits, offered: Offered) -> _Options:
-    every = releases.choices(profile.framework, profile.builds, profile.platforms)
+    every = profile.choices()
     admitted = {r: chosen for r, chosen in every.items() if limits.admits(chosen)}
-    allowed = {r: pythons(profile, limits.pythons, chosen) for r, chosen in admitted.items()}
-    return _Options({r: c for r, c in admitted.items() if allowed[r]}, allowed, offered)
+    possible = {r: pythons(profile, limits.pythons, chosen) for r, chosen in admitted.items()}
+    return _Options({r: c for r, c in admitted.items() if possible[r]}, possible, offered)
 
 
 def _common(

@@ -15,12 +15,14 @@ from envbuilder.commands import lock as locks
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
-from envbuilder.locks import conda, resolve
+from envbuilder.locks import conda, resolve, target_wheels
 from envbuilder.locks.entries import Entry
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda.lock import Lock as CondaLock
+from envbuilder.packages.python import upstream
 from envbuilder.profiles import lock as profile_lock, profile as profiles
-from envbuilder.profiles.profile import load as load_profile
+from envbuilder.profiles.profile import Profile, load as load_profile
+from envbuilder.profiles.releases import Build
 from tests.support.command_line import run
 from tests.support.tools import tools
 
@@ -144,6 +146,83 @@ def test_a_lock_that_hides_a_shipped_one_says_so(
     assert f"{own} is used instead of the lock that came" in capsys.readouterr().out
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Profile]:
+    """A project where AMD's wheels of 2.13.0 cannot be had; collects what is locked."""
+    locked: list[Profile] = []
+
+    def resolved(profile: Profile, *_: Any, **__: Any) -> profile_lock.Lock:
+        locked.append(profile)
+        return replace(profile_lock.nothing(profile), state="locked", tools=tools())
+
+    def pythons(hashes: Any, build: Build) -> tuple[str, ...]:
+        return () if (build.build[:4], build.release) == ("rocm", "2.13.0") else build.pythons
+
+    monkeypatch.setattr(resolve, "resolve", resolved)
+    monkeypatch.setattr(target_wheels.Hashes, "__call__", pythons)
+    monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envbuilder.yaml").write_text("requirements: [rich]\nprofiles: [mps, rocm]\n")
+    return locked
+
+
+TABLE = """\
+default.mps   2.13.0 (macos)     3.11
+default.rocm  2.14.0 (rocm7.2)   3.11
+  no source that answers states a hash of 2.13.0 (rocm7.2)
+"""
+
+
+@pytest.mark.parametrize("command", [["lock"], ["add", "einops"]])
+def test_a_profile_with_another_release_says_why(
+    elsewhere: list[Profile], capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert run(*command) == 0
+    assert [(p.name, p.release) for p in elsewhere] == [("mps", "2.13.0"), ("rocm", "2.14.0")]
+    out = capsys.readouterr().out
+    assert (TABLE in out) == (command == ["lock"])
+    assert all(len(line) <= 80 for line in TABLE.splitlines())
+
+
+def test_one_release_for_all_is_one_line(
+    elsewhere: list[Profile], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "requirements: [torch==2.14.1]\nprofiles: [mps, rocm]\n"
+    (tmp_path / "envbuilder.yaml").write_text(text)
+    assert run("lock") == 0
+    line = "release 2.14.1, Python 3.11: default.mps (macos), default.rocm (rocm7.2)\n"
+    assert line in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("option", "release"), [([], "2.7.0"), (["--no-align"], "2.7.1")])
+def test_each_profile_may_have_its_own(
+    elsewhere: list[Profile],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    option: list[str],
+    release: str,
+) -> None:
+    monkeypatch.setattr(
+        target_wheels.Hashes,
+        "__call__",
+        lambda _, b: () if (b.index, b.release) == ("pytorch-cpu", "2.7.1") else b.pythons,
+    )
+    text = "requirements: ['torch>=2.6,<2.8']\nprofiles: [cpu, mps]\n"
+    (tmp_path / "envbuilder.yaml").write_text(text)
+    assert run("lock", *option) == 0
+    assert {p.name: p.release for p in elsewhere} == {"cpu": "2.7.0", "mps": release}
+
+
+def test_a_release_that_no_profile_has_is_an_error(
+    elsewhere: list[Profile], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "envbuilder.yaml").write_text('framework_version: "9"\nprofiles: [mps]\n')
+    assert run("lock") == 2
+    out = capsys.readouterr().out
+    assert "envbuilder.yaml:1: torch==9.*: profile 'mps' has PyTorch 1.12.0 and later" in out
+    assert "Allow what it has." in out
+
+
 def entry(project: Path, name: str) -> Entry:
     profile = load_profile("tiny", (project / "profiles",))
     path = project / f"{name}.json"
@@ -164,7 +243,9 @@ def test_locks_are_resolved_side_by_side_and_stay_in_order(
 
     monkeypatch.setattr(resolve, "resolve", resolved)
     settings = load_settings()
-    made = locks.resolved([entry(project, n) for n in "abcd"], settings, upgrade=False)
+    made = locks.resolved(
+        [entry(project, n) for n in "abcd"], settings, upstream.read_url, upgrade=False
+    )
     assert [outcome.entry.name for outcome in made] == ["a", "b", "c", "d"]
 
 
@@ -185,7 +266,7 @@ def test_what_threads_must_not_set_up_is_set_up_before_them(
     monkeypatch.setattr(sysconfig, "get_config_vars", variables)
     monkeypatch.setattr(resolve, "resolve", resolved)
     entries = [entry(project, n) for n in "ab"]
-    assert len(locks.resolved(entries, load_settings(), upgrade=False)) == 2
+    assert len(locks.resolved(entries, load_settings(), upstream.read_url, upgrade=False)) == 2
 
 
 def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
@@ -206,7 +287,7 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
     monkeypatch.setattr(process, "kill", lambda _: killed.set())
     entries = [entry(project, n) for n in "ab"]
     with pytest.raises(BuildError, match="broken"):
-        locks.resolved(entries, load_settings(), upgrade=False)
+        locks.resolved(entries, load_settings(), upstream.read_url, upgrade=False)
     assert ended.wait(10)
     assert not any(each.path.exists() for each in entries)
 

@@ -14,9 +14,10 @@ from hypothesis import given, strategies as st
 from urllib3 import HTTPResponse
 
 from envbuilder.core import http, resources, types
+from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import target_wheels
 from envbuilder.packages.python.uv import Found, UnresolvableError, Uv
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import profile as profiles, releases
 from envbuilder.profiles.lock import File
 from tests.support.http_server import serving
 
@@ -87,6 +88,38 @@ def test_pypi_s_build_is_no_other_one_in_a_folder_of_wheels() -> None:
     first, edges, of_cpu, cpu_edges = asked.constraints
     assert {"torch!=2.13.0+cpu", "torch!=2.13.0+cu126", "torch!=2.13.0+xpu"} <= {*first}
     assert (edges, of_cpu, cpu_edges) == (first, (), ())
+
+
+PAGE = """<a href="torch-2.9.1%2Brocm6.4-cp311-cp311-manylinux_2_28_x86_64.whl#sha256={0}"></a>
+<a href="torch-2.9.1%2Brocm6.4-cp313-cp313-manylinux_2_28_x86_64.whl#sha256={0}"></a>
+<a href="torch-2.9.1%2Brocm6.4-cp312-cp312-manylinux_2_28_aarch64.whl#sha256={0}"></a>
+<a href="torch-2.9.1%2Brocm6.4-cp310-cp310-manylinux_2_28_x86_64.whl"></a>
+""".format("0" * 64)
+
+
+def test_the_pythons_of_a_build_are_those_whose_hash_is_stated(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def read(url: str) -> bytes:
+        asked.append(url)
+        if "rocm" in url:
+            return PAGE.encode()
+        raise OSError("no route")
+
+    settings = load_settings({"ENVBUILDER_CONFIG_DIR": str(tmp_path)}, tmp_path)
+    hashes = target_wheels.Hashes(settings, read)
+
+    def pythons(release: str, build: str) -> tuple[str, ...]:
+        (found,) = releases.choices("torch", (build,), ("linux/amd64",), release)[release].builds
+        return hashes(found)
+
+    assert pythons("2.9.1", "rocm6.4") == ("3.11", "3.13")
+    assert pythons("2.9.0", "rocm6.4") == ()
+    assert len(asked) == 1, "an index is read once"
+    assert pythons("2.4.1", "cpu") == ("3.8", "3.9", "3.10", "3.11", "3.12"), "claims"
+    assert pythons("2.9.1", "cpu") == (), "no claim, and the index does not answer"
+    assert "3.12" in pythons("2.4.1", "cu121"), "PyPI's are not asked for"
+    assert len(asked) == 2
 
 
 class Asked:
