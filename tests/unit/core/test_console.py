@@ -19,6 +19,7 @@ HOSTILE = "\x1b[2J\x9b31m\u202e\u2028\ud800\r\nFORGED https://me:c4nary@host/x"
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     screen = io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")  # on a dumb one nothing is drawn
     made = console._escaping_console(file=screen, force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(console, "rich_console", lambda **options: made)
     return screen
