@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
@@ -15,8 +17,11 @@ from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import indented_proof
-from envbuilder.locks.entries import of_project
+from envbuilder.locks.entries import Entry, of_project
 from envbuilder.project import edit
+
+if TYPE_CHECKING:
+    from envbuilder.project.catalog import Choosing
 
 
 @click.command("add", short_help="Add packages to the project, and lock it.")
@@ -102,17 +107,21 @@ def apply_change(change: edit.Change, path: Path, settings: Settings, *, lock: b
     return locks.settle(outcomes)
 
 
+def _concerned(environment: str, settings: Settings, choosing: Choosing) -> list[Entry]:
+    """Return the locks of an environment; of the default one, which all contain, every lock."""
+    every = of_project(settings, choosing=choosing)
+    return [entry for entry in every if environment in {DEFAULT, entry.environment}]
+
+
 def _locked(change: edit.Change, settings: Settings) -> Sequence[locks.Outcome]:
     """Return the locks of the environments that a change concerns."""
     changed = replace(settings, definition=change.definition)
     try:
         read, choosing = locks.pages(changed)
-        concerned = [
-            entry
-            for entry in of_project(changed, choosing=choosing)
-            if settings.environment in {DEFAULT, entry.environment}
-        ]
-        outcomes = locks.resolved(concerned, changed, read, upgrade=False)
+        concerned = partial(_concerned, settings.environment, changed)
+        resolve = partial(locks.resolved, settings=changed, read=read, upgrade=False)
+        tried = resolve(concerned(choosing))
+        outcomes = locks.with_required_releases(tried, concerned, choosing, changed, resolve)
     except EnvbuilderError as error:
         error.hint = f"{error.hint} {_LEFT}".strip()
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,10 +103,12 @@ def command(
             raise InvalidError("these are a project's locks", "Run: envbuilder check")
         return _check(profile, settings, as_json=as_json)
     read, choosing = pages(settings, keep=not upgrade, align=not no_align)
-    chosen = list(entries.entries(settings, profile, output_dir, choosing))
+    listed = partial(entries.entries, settings, profile, output_dir)
+    chosen = list(listed(choosing))
     of_conda = _conda_entries(profile, settings, output_dir, requested=False)
     _require_locked(packages, chosen, of_conda)
-    outcomes = resolved(chosen, settings, read, upgrade=upgrade, packages=packages)
+    resolve = partial(resolved, settings=settings, read=read, upgrade=upgrade, packages=packages)
+    outcomes = with_required_releases(resolve(chosen), listed, choosing, settings, resolve)
     code = settle(outcomes)
     _print_releases([outcome.entry for outcome in outcomes if not outcome.obstacle])
     if settings.definition is not None:
@@ -254,6 +257,35 @@ def resolved(
             job.result()
             task.advance(1)
     return tuple(job.result() for job in jobs)
+
+
+def with_required_releases(
+    outcomes: tuple[Outcome, ...],
+    listed: Callable[[Choosing], Iterable[entries.Entry]],
+    choosing: Choosing,
+    settings: Settings,
+    resolve: Callable[[Sequence[entries.Entry]], tuple[Outcome, ...]],
+) -> tuple[Outcome, ...]:
+    """Return outcomes, with another release for environments whose packages turned out to need it.
+
+    `listed` returns the entries to lock by a choice, `resolve` what comes of them.
+    """
+    from envbuilder.locks.resolve import required_releases
+
+    required = required_releases(((o.entry, o.lock) for o in outcomes), settings)
+    if not required:
+        return outcomes
+    for line in required.values():
+        console.result(f"{line.where} needs {line.text.replace('==', ' ')}")
+    earlier = {outcome.entry.label: outcome for outcome in outcomes}
+    chosen = [*listed(choosing._replace(required=required))]
+    moved = [
+        entry
+        for entry in chosen
+        if entry.label not in earlier or entry.decision != earlier[entry.label].entry.decision
+    ]
+    later = earlier | {outcome.entry.label: outcome for outcome in resolve(moved)}
+    return tuple(later[entry.label] for entry in chosen)
 
 
 def settle(outcomes: Iterable[Outcome]) -> int:

@@ -43,6 +43,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     """Whether the user named the profile."""
     decision: Decision | None = None
     """The release and the Python that the project gets, if the profile has several."""
+    limits: tuple[str, ...] = ()
+    """What the project says of the framework and its companions, as constraints on any build."""
 
     @property
     def label(self) -> str:
@@ -138,6 +140,7 @@ def _entry(
         earlier=path if path.is_file() else None,
         path=path,
         required=required,
+        limits=variants.limits.constraints,
         decision=variants.decision(origin)
         if origin.builds and not isinstance(variant, InvalidError)
         else None,

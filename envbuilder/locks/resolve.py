@@ -7,7 +7,9 @@ runs and records which hashes of the result were read and which are only claimed
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from envbuilder.core import pip, process, types
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.system_packages import Debs, is_current
@@ -29,13 +32,17 @@ from envbuilder.packages.python.uv import (
     links,
     write_index,
 )
+from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing
 from envbuilder.profiles.requirements import applies, distribution
+from envbuilder.project.lines import Line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from envbuilder.locks.entries import Entry
+    from envbuilder.packages.python.uv import Offer
     from envbuilder.profiles.profile import Profile
 
     Contents = Callable[[Sequence[Found], str], Mapping[str, Mapping[str, str]]]
@@ -70,34 +77,17 @@ def resolve(
     bytes of a local wheel differ from what its index or a claim states.
     """
     environ = os.environ if environ is None else environ
-    sources = pip.sources(environ)
-    user_links = pip.links(sources, environ)
+    user_links = pip.links(pip.sources(environ), environ)
     offers = upstream.offers(profile.indexes, settings, user_links, on_progress, read)
     basis = None if upgrade else previous
     try:
         target_wheels.require_offers(profile, offers)
-        with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
-            work = Path(name)
-            index = write_index(offers, work)
-            left_out = work / "excludes.txt"
-            foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
-            foreign -= set(map(distribution, profile.requirements))
-            left_out.write_text("\n".join(sorted(foreign)), encoding="utf-8")
-            variables = indexes.uv_environment(sources, environ, (index.url,))
-            uv = Uv(
-                run=run,
-                folder=work,
-                cache=require_writable(settings.uv_dir),
-                environment=variables | index_variables(work, environ),
-                find_links=links(user_links, profile.indexes, work),
-                index=index,
-                options=("--excludes", str(left_out)),
-            )
+        with _uv(profile, settings, offers, run, environ) as uv:
             first = basis or (origin[1] if origin and not upgrade else None)
             before = partial(_preferred, first, set(map(types.canonical, upgrade_packages)))
             debs = Debs(profile, settings, basis, on_progress, origin)
             read_contents = contents or partial(
-                wheel_conflicts.remote_contents, settings=settings, variables=variables
+                wheel_conflicts.remote_contents, settings=settings, variables=uv.environment
             )
             solution = _targets(
                 *(profile, debs, before, uv, read_contents, on_progress), partly=origin is not None
@@ -114,6 +104,97 @@ def resolve(
     except UnresolvableError as reason:
         return replace(nothing(profile), state="unlocked", reason=str(reason))
     return _judged(lock)
+
+
+@contextlib.contextmanager
+def _uv(
+    profile: Profile,
+    settings: Settings,
+    offers: Iterable[Offer],
+    run: Runner,
+    environ: Mapping[str, str],
+) -> Iterator[Uv]:
+    """Yield uv for a profile's resolutions, with an index of what is offered."""
+    sources = pip.sources(environ)
+    with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
+        work = Path(name)
+        index = write_index(offers, work)
+        left_out = work / "excludes.txt"
+        foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
+        foreign -= set(map(distribution, profile.requirements))
+        left_out.write_text("\n".join(sorted(foreign)), encoding="utf-8")
+        variables = indexes.uv_environment(sources, environ, (index.url,))
+        yield Uv(
+            run=run,
+            folder=work,
+            cache=require_writable(settings.uv_dir),
+            environment=variables | index_variables(work, environ),
+            find_links=links(pip.links(sources, environ), profile.indexes, work),
+            index=index,
+            options=("--excludes", str(left_out)),
+        )
+
+
+def required_releases(
+    tried: Iterable[tuple[Entry, Lock | None]], settings: Settings
+) -> dict[str, Line]:
+    """Return environment → the release of its framework that packages need, if they need another.
+
+    `tried`: what was to be locked, and what came of it. Each environment is asked until one of its
+    profiles answers; an exception already is no reason to move all others.
+    """
+    required: dict[str, Line] = {}
+    for entry, lock in tried:
+        decision = entry.decision if entry.environment not in required else None
+        if lock is None or decision is None or decision.why:
+            continue
+        assert not isinstance(entry.profile, InvalidError), "it was resolved"
+        reason = "; ".join((lock.reason, *lock.missing.values()))
+        line = required_release(entry.profile, entry.limits, settings, reason)
+        if line and not line.text.endswith(f"=={decision.chosen.release}"):
+            required[entry.environment] = line
+    return required
+
+
+def required_release(
+    profile: Profile,
+    limits: Iterable[str],
+    settings: Settings,
+    reason: str,
+    *,
+    run: Runner = process.run,
+    environ: Mapping[str, str] | None = None,
+) -> Line | None:
+    """Return the release of the framework that packages of a project need, if they need another.
+
+    `profile` is the project's variant that cannot be locked for this `reason`. It is resolved once
+    more, for one target from the package index, with the framework left open but for `limits`. None
+    if the reason is another one, or if this has no solution, either.
+    """
+    framework = FRAMEWORKS[profile.framework]
+    names = "|".join(sorted(framework.builds))
+    if not re.search(rf"depends? on[^;]*?(?<![\w.-])({names})(?![\w.-])", reason):
+        return None
+    left_open = framework.names | framework.parts
+    lines = [r for r in profile.requirements if distribution(r) not in left_open]
+    rules = releases.rules(profile.framework, profile.release)
+    constraints = [
+        c for c in profile.constraints if c not in rules and distribution(c) not in left_open
+    ]
+    platform, python = profile.platforms[0], profile.python.default
+    environ = os.environ if environ is None else environ
+    try:
+        with _uv(replace(profile, indexes={}), settings, (), run, environ) as uv:
+            edges = [*uv.edges(lines, platform, python, {}, (*constraints, *limits))]
+    except UnresolvableError:
+        return None
+    versions = {edge.name: edge.version for edge in edges}
+    for name, version, by in edges:
+        if name in framework.names and by:
+            blamed = [p for p in by if re.search(rf"(?<![\w.-]){re.escape(p)}(?![\w.-])", reason)]
+            where = " and ".join(f"{p} {versions[p]}" for p in blamed or by)
+            return Line(f"{name}=={version.partition('+')[0]}", where)
+    return None
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:

@@ -162,10 +162,10 @@ def with_dependencies(
     pins |= dict.fromkeys(others, pins.get(locked, ""))
     requires: dict[str, set[str]] = {}
     constraints = _constraints(profile, platform)
-    edges = uv.edges(profile.requirements, platform, python, pins, constraints)
-    for package, required in edges:
-        first, second = others.get(package, package), others.get(required, required)
-        requires.setdefault(first, set()).update({second} - {first})
+    for required, _, by in uv.edges(profile.requirements, platform, python, pins, constraints):
+        second = others.get(required, required)
+        for first in (others.get(package, package) for package in by):
+            requires.setdefault(first, set()).update({second} - {first})
     return tuple(
         replace(w, file=replace(w.file, requires=tuple(sorted(requires.get(w.file.name, ())))))
         for w in wheels

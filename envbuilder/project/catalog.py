@@ -33,7 +33,7 @@ from envbuilder.project import conda, environments, release
 from envbuilder.project.lines import Line, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from packaging.requirements import Requirement
@@ -51,6 +51,8 @@ class Choosing(NamedTuple):
     """Whether what the locks have stays while it fits."""
     align: bool = True
     """Whether all profiles get one release, if there is one for them."""
+    required: Mapping[str, Line] = {}
+    """Environment → the release that packages in it need, and which these are."""
 
 
 ANY = Choosing()
@@ -176,6 +178,7 @@ class ProjectProfiles:
             lines=tuple(lines),
             pythons=self.contents.pythons,
             preferred=next(filter(None, locked), "").partition("+")[0],
+            required=self._choosing.required.get(self.environment),
         )
 
     @cached_property

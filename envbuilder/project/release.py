@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError
@@ -50,6 +51,17 @@ class Limits(Struct, frozen=True, kw_only=True):
     pythons: tuple[Line, ...]
     preferred: str = ""
     """The release that another tool's lock has; others are possible."""
+    required: Line | None = None
+    """The release that other packages need, and which these are; profiles without it are free."""
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The requirements of the framework and its companions, as constraints on any build."""
+        parsed = ((line.name, *_parsed(line)) for line in self.lines)
+        return tuple(
+            f"{name}{versions}" + (f"; {marker}" if marker else "")
+            for name, marker, versions in parsed
+        )
 
     def admits(self, chosen: Chosen) -> bool:
         """Return whether a release, on the platforms of its builds, is what all lines allow."""
@@ -60,7 +72,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         names = FRAMEWORKS[self.framework].names
         companions = _companions(self.framework, chosen.release)
         targets = [(b.platform, v) for b in chosen.builds for v in b.pythons]
-        for line in self.lines:
+        for line in (*self.lines, *filter(None, [self.required])):
             marker, specifier = _parsed(line)
             if any(applies(marker, *target) for target in targets):
                 version = chosen.release if line.name in names else companions.get(line.name, "")
@@ -268,6 +280,8 @@ def _options(profile: Profile, limits: Limits, offered: Offered) -> _Options:
     every = profile.choices()
     admitted = {r: chosen for r, chosen in every.items() if limits.admits(chosen)}
     possible = {r: pythons(profile, limits.pythons, chosen) for r, chosen in admitted.items()}
+    if limits.required and not any(possible.values()):
+        return _options(profile, replace(limits, required=None), offered)
     return _Options({r: c for r, c in admitted.items() if possible[r]}, possible, offered)
 
 

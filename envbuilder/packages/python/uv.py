@@ -226,8 +226,8 @@ def preferences(preferred: Mapping[str, str]) -> str:
 SECONDS = 600.0
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+")
 """What uv prints and neither a lock nor a log may name: an index."""
-_ANNOTATION = re.compile(r"^([a-z0-9-]+)==\S+ +# via (.+)$", re.MULTILINE)
-"""A line of a resolution: a package, and what requires it."""
+_ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)
+"""A line of a resolution: a package, its version, and what requires it."""
 
 
 class UnresolvableError(Exception):
@@ -240,6 +240,14 @@ class Found(Struct, frozen=True, kw_only=True):
     file: File
     url: str
     """`http:`, `https:` or `file:`; it never enters a lock. Empty if unknown."""
+
+
+class Requirers(NamedTuple):
+    """A package of a resolution, and the packages that require it."""
+
+    name: str
+    version: str
+    by: tuple[str, ...]
 
 
 class _Question(NamedTuple):
@@ -297,12 +305,13 @@ class Uv(Struct, frozen=True, kw_only=True):
         python: str,
         pins: Mapping[str, str],
         constraints: Sequence[str],
-    ) -> Iterator[tuple[str, str]]:
-        """Yield pairs of packages of a resolution, of which the first requires the second."""
+    ) -> Iterator[Requirers]:
+        """Yield the packages of a resolution, with those that require them."""
         question = _Question(requirements, platform, python, pins, constraints)
         printed = self._output(question, "fix", "requirements.txt", "--annotation-style", "line")
-        for name, reasons in _ANNOTATION.findall(printed):
-            yield from ((by, name) for by in reasons.split(", ") if not by.startswith("-"))
+        for name, version, reasons in _ANNOTATION.findall(printed):
+            packages = (by for by in reasons.split(", ") if not by.startswith("-"))
+            yield Requirers(name, version, tuple(packages))
 
     def _wheels(self, question: _Question, how: str) -> tuple[Found, ...]:
         written = self._output(question, how, "pylock.toml", "--no-annotate")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -18,8 +19,10 @@ from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
+from envbuilder.project.lines import Line
 from tests.support import index_server, make_wheels as small_wheels
 
+Served = TypeVar("Served")
 SHIPPED = (resources.profiles_dir(),)
 
 
@@ -75,12 +78,16 @@ class Default:
         upgrade: bool = False,
         **options: Any,
     ) -> Lock:
+        lock = self.serving(lambda: resolve.resolve(asked, own, previous, upgrade, **options))
+        assert "://127" not in lockfile.dump(lock)
+        return lock
+
+    def serving(self, action: Callable[[], Served]) -> Served:
+        """What an action comes to while this index can be reached."""
         found = [upstream.read_wheel(p) for p in sorted(self.folder.glob("*.whl"))]
         with index_server.serve(found) as url:
             self.monkeypatch.setenv("UV_DEFAULT_INDEX", url)
-            lock = resolve.resolve(asked, own, previous, upgrade, **options)
-            assert url not in lockfile.dump(lock)
-            return lock
+            return action()
 
 
 @pytest.fixture
@@ -238,6 +245,25 @@ def test_an_upstream_wheel_is_read(default: Default, own: Settings, tmp_path: Pa
     )  # fmt: skip
     assert torch.size == real.size
     assert lock.state == "locked"
+
+
+def test_the_release_that_a_package_needs(default: Default, wheels: Path, own: Settings) -> None:
+    for version in ("2.4.1", "2.13.0"):
+        wheel(wheels, "torch", version)
+    wheel(wheels, "ext", "1.0", "torch==2.4.1", "leaf")
+    wheel(wheels, "ext", "2.0", "torch>=2.13")
+    wheel(wheels, "loose", "3.0", "torch")
+    asked = profile("torch==2.13.0", "loose", "ext<2")
+    reason = default.lock(asked, own).reason
+    assert "depends on torch==2.4.1" in reason
+
+    def required(asked: Profile, *limits: str, reason: str = reason) -> Line | None:
+        return default.serving(lambda: resolve.required_release(asked, limits, own, reason))
+
+    assert required(asked) == Line("torch==2.4.1", "ext 1.0")
+    assert required(asked, "torch>=2.1") == Line("torch==2.4.1", "ext 1.0")
+    assert required(asked, "torch>=2.5") is None  # the project's own limit
+    assert required(asked, reason="leaf: the index did not answer") is None
 
 
 def test_a_framework_is_locked_under_one_name(

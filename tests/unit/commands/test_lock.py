@@ -23,6 +23,7 @@ from envbuilder.packages.python import upstream
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.profile import Profile, load as load_profile
 from envbuilder.profiles.releases import Build
+from envbuilder.project.lines import Line
 from tests.support.command_line import run
 from tests.support.tools import tools
 
@@ -192,6 +193,57 @@ def test_one_release_for_all_is_one_line(
     assert run("lock") == 0
     line = "release 2.14.1, Python 3.11: default.mps (macos), default.rocm (rocm7.2)\n"
     assert line in capsys.readouterr().out
+
+
+NEEDED = """\
+ext 1.0 needs torch 2.4.1
+default.mps: locked, 1 targets, 4 files → {0}/default.mps.json
+default.rocm: locked, 1 targets, 4 files → {0}/default.rocm.json
+default.xpu: cannot be locked: ext==1.0 depends on torch==2.4.1
+  envbuilder.yaml:1: ext==1.0
+release 2.4.1, Python 3.11: default.mps (macos), default.rocm (rocm6.1)
+"""
+
+
+@pytest.mark.parametrize("command", [["lock"], ["add", "ext==1.0"]])
+def test_a_release_that_a_package_needs_is_that_of_all_profiles(
+    elsewhere: list[Profile],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+) -> None:
+    asked: list[str] = []
+
+    def resolved(profile: Profile, *_: Any, **__: Any) -> profile_lock.Lock:
+        state, reason = "locked", ""
+        if profile.release != "2.4.1":
+            state, reason, targets = "unlocked", "ext==1.0 depends on torch==2.4.1", ()
+        else:
+            file = "torch-2.4.1-py3-none-any.whl"
+            torch = replace(LEAF, name="torch", version="2.4.1", file=file)
+            place = {"platform": profile.platforms[0], "python": profile.python.default}
+            targets = (profile_lock.Target(**place, base=None, files=(torch,)),)
+        empty = profile_lock.nothing(profile)
+        return replace(empty, state=state, reason=reason, tools=tools(), targets=targets)
+
+    def required(profile: Profile, *_: Any) -> Line:
+        asked.append(profile.name)
+        return Line("torch==2.4.1", "ext 1.0")
+
+    monkeypatch.setattr(resolve, "resolve", resolved)
+    monkeypatch.setattr(resolve, "required_release", required)
+    listed = "" if command[0] == "add" else "requirements: [ext==1.0]\n"
+    (tmp_path / "envbuilder.yaml").write_text(f"{listed}profiles: [mps, rocm, xpu]\n")
+    assert run(*command) == 2  # xpu is listed, and has no 2.4.1
+    out = capsys.readouterr().out
+    assert asked == ["mps"]
+    if command == ["lock"]:
+        assert out == NEEDED.format(tmp_path / "envbuilder.lock")
+    # What is locked stays, and the exception moves nothing.
+    assert run("lock") == 2
+    assert "xpu" not in asked
+    assert "mps: locked, unchanged" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("option", "release"), [([], "2.7.0"), (["--no-align"], "2.7.1")])
