@@ -148,7 +148,7 @@ def kernels(library: bytes) -> str:
 
 def in_fat_binaries(library: bytes) -> str:
     """Return the compute capabilities that a library has machine code for."""
-    targets = {target for found in device_code.of_library((library,)) for target in found}
+    targets = {name for found in device_code.of_library((library,)) for name in found.split()}
     numbers = {int(match[1]) for match in map(_MACHINE_CODE.fullmatch, targets) if match}
     return " ".join(f"{sm // 10}.{sm % 10}" for sm in sorted(numbers))
 

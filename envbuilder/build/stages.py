@@ -15,6 +15,8 @@ from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolErro
 from envbuilder.core.settings import Settings, require_own
 from envbuilder.host import probe
 from envbuilder.profiles import backends, choice, fit
+from envbuilder.profiles.accelerators import ACCELERATORS
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Profile, require_backend
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from envbuilder.build.execute import Sharing
     from envbuilder.build.request import Build, Request
     from envbuilder.core import types
+    from envbuilder.packages.store import Store
 
 
 def choose(build: Build) -> Build:
@@ -202,7 +205,30 @@ def fetch(build: Build, sharing: Sharing) -> Build:
     wheel_conflicts.require_compatible(plan.files, plan.python, store)
     if backends.makes_image(plan.backend):
         require_clean(plan.files, store)
+    _note_other_gpus(build, store)
     return build
+
+
+def _note_other_gpus(build: Build, store: Store) -> None:
+    """Warn of packages whose device code is not for the host's GPU.
+
+    The framework's build, and the libraries that it requires, were judged before the download.
+    """
+    from envbuilder.packages.python import kernels
+
+    row, framework = ACCELERATORS[build.profile.accelerator], FRAMEWORKS[build.profile.framework]
+    gpus = [gpu for gpu in build.host.gpus if gpu.vendor == row.vendor in {"nvidia", "amd"}]
+    if not gpus:
+        return
+    files = [
+        file
+        for file in build.plan.files
+        if file.kind == "wheel"
+        and file.name not in framework.names | framework.parts
+        and not framework.libraries.fullmatch(file.name)
+    ]
+    for sentence in kernels.unserved(files, max(gpus, key=row.capability), store):
+        build.progress.note(f"warning: {sentence}")
 
 
 def execute(build: Build, sharing: Sharing) -> Build:

@@ -20,14 +20,20 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core import archives
 from envbuilder.core.errors import InvalidError
+from envbuilder.host import tables
+from envbuilder.profiles.needs import named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-Kernels = Counter[tuple[str, ...]]
-"""Bytes of device code by the targets that it was compiled for, such as `sm_90a`, `compute_80`
-(PTX), `gfx1100`. `gfx` alone: for AMD's GPUs, in a form that is not read."""
+    from envbuilder.host.model import Gpu
+    from envbuilder.packages.store import Store
+    from envbuilder.profiles.lock import File
+
+Kernels = Counter[str]
+"""Bytes of device code by the targets that it was compiled for: "compute_90 sm_80 sm_90a", where
+`compute` is PTX, or "gfx1100 gfx90a". `gfx` alone: for AMD's GPUs, in a form that is not read."""
 
 MOST_READS = 1 << 17
 """Maximum headers that are read in one library; the largest of PyTorch has 6,000."""
@@ -47,6 +53,8 @@ _HEADER = re.compile(rb"[\1-\3]\0[\0\1]\0.{12,24}?(\x28\xb5\x2f\xfd|\x78)", re.D
 _PREVIEW = 1 << 18
 """Compressed bytes that hold the table: more than the largest block of zstd."""
 _TABLE = 1 << 15
+_LITTLE = 0.05
+"""A part of the code that is too little to be more than that of a library within it."""
 
 
 def of_wheel(path: Path) -> Kernels:
@@ -74,8 +82,62 @@ def of_library(pieces: Iterable[bytes]) -> Kernels:
         with suppress(EOFError, ValueError):  # other bytes that look like it
             targets, size = readers[magic](stream)
             total[targets] += size
-    total.pop((), None)
+    total.pop("", None)
     return total
+
+
+def unserved(files: Iterable[File], gpu: Gpu, store: Store) -> Iterator[str]:
+    """Yield a sentence for each wheel whose device code is for other GPUs than this one.
+
+    Each is read once, when it is new in the store. What cannot be read is left out, and Tegra's
+    GPUs are not judged: they run code for exactly them, or for others, by the version of CUDA.
+    """
+    target = gpu.family if gpu.vendor == "amd" else gpu.sm
+    for file in files if target and not tables.tegra_of_sm(target) else ():
+        with suppress(InvalidError, OSError):
+            code = store.derived(file.sha256, "kernels-1", dict[str, int], of_wheel)
+            if served(code, gpu) < _LITTLE:
+                names = " ".join(_of_vendor(code, gpu) or code).split()
+                yield (
+                    f"{file.name} {file.version} has no device code for {named(gpu)}"
+                    f" ({'' if gpu.vendor == 'amd' else 'SM '}{target}), only for"
+                    f" {', '.join(sorted({*names}))}"
+                )
+
+
+def served(code: Mapping[str, int], gpu: Gpu) -> float:
+    """Return which part of the device code for its vendor's GPUs runs on a GPU.
+
+    The compute capability of NVIDIA's GPU must be known, and AMD's target. It is 0 if there is code
+    for another vendor's GPUs alone, 1 if there is none at all.
+    """
+    sizes = _of_vendor(code, gpu)
+    runs = _runs_on_amd if gpu.vendor == "amd" else _runs_on_nvidia
+    fitting = sum(s for names, s in sizes.items() if any(runs(n, gpu) for n in names.split()))
+    return fitting / sum(sizes.values()) if sizes else float(not code)
+
+
+def _of_vendor(code: Mapping[str, int], gpu: Gpu) -> dict[str, int]:
+    amd = gpu.vendor == "amd"
+    return {names: size for names, size in code.items() if names.startswith("gfx") == amd}
+
+
+def _runs_on_amd(target: str, gpu: Gpu) -> bool:
+    """Return whether code for a target runs on a GPU; also if that is not certain."""
+    return target in {"gfx", gpu.family} or target.endswith("-generic")
+
+
+def _runs_on_nvidia(target: str, gpu: Gpu) -> bool:
+    """Return whether code for a target runs on a GPU: on its own SM, as PTX on newer ones, too."""
+    kind, _, arch = target.partition("_")
+    plain = arch.rstrip("af")
+    major, minor = int(plain[:-1]), int(plain[-1])
+    gpu_major, gpu_minor = map(int, (gpu.sm or "0.0").split("."))
+    if arch.endswith("a"):
+        return (major, minor) == (gpu_major, gpu_minor)
+    if kind == "compute" and arch == plain:
+        return (major, minor) <= (gpu_major, gpu_minor)
+    return major == gpu_major and minor <= gpu_minor
 
 
 class _Forward:
@@ -139,7 +201,7 @@ class _Forward:
         self._places.clear()
 
 
-def _fatbin(stream: _Forward) -> tuple[tuple[str, ...], int]:
+def _fatbin(stream: _Forward) -> tuple[str, int]:
     """Return the targets of a fat binary and its size."""
     (size,) = struct.unpack("<Q", stream.take(8))
     targets = set()
@@ -154,10 +216,10 @@ def _fatbin(stream: _Forward) -> tuple[tuple[str, ...], int]:
             targets.add(f"{_KINDS[kind]}_{arch}{_VARIANTS[flags >> 20 & 3]}")
     if left:
         raise ValueError("entries that do not fill a fat binary")
-    return tuple(sorted(targets)), size
+    return " ".join(sorted(targets)), size
 
 
-def _bundle(stream: _Forward) -> tuple[tuple[str, ...], int]:
+def _bundle(stream: _Forward) -> tuple[str, int]:
     """Return AMD's targets in an offload bundle and the size of their code objects."""
     (count,) = struct.unpack("<Q", stream.take(8))
     sizes: Counter[str] = Counter()
@@ -167,10 +229,10 @@ def _bundle(stream: _Forward) -> tuple[tuple[str, ...], int]:
             raise ValueError("no table of a bundle")
         if match := _TARGET.fullmatch(stream.take(length)):
             sizes[match[1].decode()] += size
-    return tuple(sorted(sizes)), sizes.total()
+    return " ".join(sorted(sizes)), sizes.total()
 
 
-def _compressed(stream: _Forward) -> tuple[tuple[str, ...], int]:
+def _compressed(stream: _Forward) -> tuple[str, int]:
     """Return the same of a compressed bundle, of which only the beginning is unpacked."""
     import zstandard
 
@@ -184,4 +246,4 @@ def _compressed(stream: _Forward) -> tuple[tuple[str, ...], int]:
         table.find((_BUNDLE,))
         return _bundle(table)
     except (EOFError, ValueError, zstandard.ZstdError):
-        return ("gfx",), len(content)
+        return "gfx", len(content)

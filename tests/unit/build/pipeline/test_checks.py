@@ -18,7 +18,7 @@ from envbuilder.core import process
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings, Signatures
 from envbuilder.host import model as host, probe
-from envbuilder.packages.python import wheel_conflicts
+from envbuilder.packages.python import kernels, wheel_conflicts
 from envbuilder.profiles import library
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.envelope import UnsignedError
@@ -250,6 +250,27 @@ def test_wheels_are_compared_between_the_fetch_and_the_build(
     monkeypatch.setattr(attestations, "ensure", lambda *args, **options: {})
     assert go(found, profile="cpu", backend="venv").status == "reused"
     assert len(doings) == 2
+
+
+@pytest.mark.parametrize(("profile", "gpu"), [("cuda", "nvidia:sm=8.9,driver=580.65"), ("cpu", "")])
+def test_packages_for_other_gpus_are_named_after_the_fetch(
+    found: Settings, said: Said, monkeypatch: pytest.MonkeyPatch, profile: str, gpu: str
+) -> None:
+    read: list[str] = []
+
+    def unserved(files: Any, gpu: host.Gpu, store: Any) -> list[str]:
+        read.extend(file.name for file in files)
+        return [f"x is not for SM {gpu.sm}"]
+
+    monkeypatch.setenv("ENVBUILDER_TARGET_GPU", gpu)
+    monkeypatch.setattr(kernels, "unserved", unserved)
+    monkeypatch.setattr(wheel_conflicts, "require_compatible", lambda *args: None)
+    with pytest.raises(BuildError, match="missing after its build"):
+        go(found, running=False, said=said, profile=profile, backend="venv")
+    assert ("warning: x is not for SM 8.9" in said) == bool(gpu)
+    # The framework and its libraries are not read: the table of its releases knows them.
+    assert ("sympy" in read) == bool(gpu)
+    assert not {"torch", "nvidia-cudnn-cu13"} & {*read}
 
 
 def test_a_full_disk_stops_a_build_before_the_fetch(
