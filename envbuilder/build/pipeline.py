@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from envbuilder.build.request import Build, Request
 from envbuilder.build.stages import choose, judge, lock, plan
 from envbuilder.host import assumed, probe
+from envbuilder.packages.python import kernels
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, running
 
 def begin(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:
     """Return a build of which the profile is known if it is named, and nothing else is decided."""
-    library = catalog.library(settings)
+    library = catalog.library(settings, kernels.known_in(settings))
     profile = library.profile(request.profile) if request.profile is not None else None
     elsewhere = assumed.is_assumed(request.target_host) and not running
     build = Build(

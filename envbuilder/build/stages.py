@@ -15,8 +15,6 @@ from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolErro
 from envbuilder.core.settings import Settings, require_own
 from envbuilder.host import probe
 from envbuilder.profiles import backends, choice, fit
-from envbuilder.profiles.accelerators import ACCELERATORS
-from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Profile, require_backend
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from envbuilder.build.execute import Sharing
     from envbuilder.build.request import Build, Request
     from envbuilder.core import types
-    from envbuilder.packages.store import Store
 
 
 def choose(build: Build) -> Build:
@@ -60,7 +57,9 @@ def judge(build: Build) -> Build:
     profile, host, request = build.profile, build.host, build.request
     judged, backend = build.judged, request.backend
     if not judged and not request.force:
-        judged = fit.judge_backends(profile, host, build.library.lock(profile.name))
+        locked_files = build.library.lock(profile.name)
+        packages = build.library.packages(profile, host, locked_files)
+        judged = fit.judge_backends(profile, host, locked_files, packages)
     if backend is None:
         backend, reason = choose_backend(
             profile, request, build.settings, () if request.force else judged
@@ -185,7 +184,7 @@ def fetch(build: Build, sharing: Sharing) -> Build:
     from envbuilder.build.image import base
     from envbuilder.packages.debian.deb import require_clean
     from envbuilder.packages.fetch import fetch as fetch_files
-    from envbuilder.packages.python import wheel_conflicts
+    from envbuilder.packages.python import kernels, wheel_conflicts
     from envbuilder.packages.store import Store, objection, require_space
 
     plan, settings, progress = build.plan, build.settings, build.progress
@@ -205,30 +204,13 @@ def fetch(build: Build, sharing: Sharing) -> Build:
     wheel_conflicts.require_compatible(plan.files, plan.python, store)
     if backends.makes_image(plan.backend):
         require_clean(plan.files, store)
-    _note_other_gpus(build, store)
+    before = build.library.packages(build.profile, build.host, build.lock)
+    read = kernels.read(build.profile, plan.files, store)
+    new = {package: code for package, code in read.items() if package not in before}
+    for finding in fit.findings(build.profile, build.host, build.backend, build.lock, new):
+        if finding.code == "package":
+            progress.note(f"warning: {finding.text}")
     return build
-
-
-def _note_other_gpus(build: Build, store: Store) -> None:
-    """Warn of packages whose device code is not for the host's GPU.
-
-    The framework's build, and the libraries that it requires, were judged before the download.
-    """
-    from envbuilder.packages.python import kernels
-
-    row, framework = ACCELERATORS[build.profile.accelerator], FRAMEWORKS[build.profile.framework]
-    gpus = [gpu for gpu in build.host.gpus if gpu.vendor == row.vendor in {"nvidia", "amd"}]
-    if not gpus:
-        return
-    files = [
-        file
-        for file in build.plan.files
-        if file.kind == "wheel"
-        and file.name not in framework.names | framework.parts
-        and not framework.libraries.fullmatch(file.name)
-    ]
-    for sentence in kernels.unserved(files, max(gpus, key=row.capability), store):
-        build.progress.note(f"warning: {sentence}")
 
 
 def execute(build: Build, sharing: Sharing) -> Build:

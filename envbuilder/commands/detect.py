@@ -13,6 +13,7 @@ from envbuilder.commands.options import json_option, load_settings, root_option,
 from envbuilder.core import console, types
 from envbuilder.core.text import bandwidth
 from envbuilder.host import assumed, describe, model_fit, probe, record as recorder, system
+from envbuilder.packages.python import kernels
 from envbuilder.profiles import fit
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best, grouped, workarounds
@@ -80,7 +81,8 @@ def command(
         return
     requested = model_fit.parse_model(model) if model is not None else None
     model_fit.bits_of(quant)
-    library = catalog.library(load_settings())
+    settings = load_settings()
+    library = catalog.library(settings, kernels.known_in(settings))
     if root != Path("/"):
         host = probe.host(root, full=full)
     elif assumed.is_assumed(target_host):
@@ -88,7 +90,8 @@ def command(
     else:
         host = probe.host(full=full)
     candidates = library.candidates(framework)
-    choice = choose_best(candidates, host, locks=library.locks(candidates))
+    locks = library.locks(candidates)
+    choice = choose_best(candidates, host, locks=locks, packages=library.packages)
     chosen = next((p for p in candidates if p.name == choice.profile), None)
     pools = model_fit.pools(host, ACCELERATORS[chosen.accelerator].vendor if chosen else None)
     estimate = model_fit.estimate(requested, quant, pools) if requested else None

@@ -18,6 +18,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import NOTHING_FITS, HostError
 from envbuilder.core.text import wrapped
 from envbuilder.host import assumed, probe
+from envbuilder.packages.python import kernels
 from envbuilder.profiles import choice
 from envbuilder.project import catalog
 
@@ -65,7 +66,7 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
     from envbuilder.doctor import diagnosis, surroundings
 
     settings = load_settings()
-    library = catalog.library(settings)
+    library = catalog.library(settings, kernels.known_in(settings))
     requested = library.profile(name) if name else None
     candidates = library.candidates(requested.framework if requested else None)
     locks = library.locks(candidates)
@@ -79,7 +80,7 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
         chosen = requested or _chosen(library, settings, host)
         lock = locks.get(chosen.name) if chosen else None
         around = surroundings.look(chosen, lock, host, settings)
-    return diagnosis.diagnose(host, candidates, locks, around, requested)
+    return diagnosis.diagnose(host, candidates, locks, around, requested, library.packages)
 
 
 def _chosen(library: Library, settings: Settings, host: Host) -> Profile | None:

@@ -50,9 +50,10 @@ def problems(
     locks: Mapping[str, Lock | None],
     around: Around,
     requested: Profile | None,
+    packages: fit.Reader,
 ) -> list[Problem]:
     """Return the problems of the requested profile, or else of each vendor's best profile."""
-    look = _Look(host, candidates, locks, around)
+    look = _Look(host, candidates, locks, around, packages)
     if requested is not None:
         result = look.of_profile(requested, requested=True)
         return [*result, *(_override(host, around) if requested.accelerator == "rocm" else ())]
@@ -95,8 +96,10 @@ class _Look:
         candidates: Sequence[Profile],
         locks: Mapping[str, Lock | None],
         around: Around,
+        packages: fit.Reader,
     ) -> None:
         self.host, self.around, self.locks = host, around, locks
+        self.packages = packages
         self.engine = any(e.state == "usable" for e in host.containers.engines)
         self.profiles = [p for p in candidates if not p.opt_in]
         self.findings = {p.name: self.judge(p) for p in self.profiles}
@@ -107,7 +110,9 @@ class _Look:
 
         If that backend lacks a container engine, a native environment's findings replace them.
         """
-        every = fit.judge_backends(profile, self.host, self.locks.get(profile.name))
+        lock = self.locks.get(profile.name)
+        packages = self.packages(profile, self.host, lock)
+        every = fit.judge_backends(profile, self.host, lock, packages)
         native = fit.native_fit(every)
         if native is not None and every[0].lacks_engine:
             return native.findings
@@ -251,6 +256,8 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
         "driver-unread": "See `nvidia-smi` for what the driver reports.",
         "kernels": _kernels(gpu),
         "kernels-partly": _TRY,
+        "package": "Lock another version of it (`envbuilder add 'NAME==VERSION'`), or leave it out:"
+        " what does not use it works.",
         "gfx-unread": _TRY,
         "kernels-ptx": f"{_TRY} The first start takes long.",
         "sm-unread": _TRY,

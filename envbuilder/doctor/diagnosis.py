@@ -16,12 +16,14 @@ from envbuilder.doctor.problem import SEVERITIES, Problem
 from envbuilder.doctor.surroundings import CDI_FILE, Around
 from envbuilder.host.describe import gib
 from envbuilder.profiles.backends import makes_image
+from envbuilder.profiles.fit import nothing_read
 from envbuilder.profiles.lock import Lock, require_usable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from envbuilder.host.model import Engine, Gpu, Host, Memory
+    from envbuilder.profiles.fit import Reader
     from envbuilder.profiles.profile import Profile
 _COMPILERS = {"g++", "c++", "clang++"}
 _FULL = 2 << 30
@@ -47,11 +49,15 @@ def diagnose(
     locks: Mapping[str, Lock | None],
     around: Around,
     requested: Profile | None = None,
+    packages: Reader = nothing_read,
 ) -> tuple[Problem, ...]:
-    """Return all problems of this host, or only those that affect the requested profile."""
+    """Return all problems of this host, or only those that affect the requested profile.
+
+    `packages` looks up what was read of the device code in the wheels of a lock.
+    """
     lock = locks.get(requested.name) if requested else None
     problems = [
-        *accelerators.problems(host, candidates, locks, around, requested),
+        *accelerators.problems(host, candidates, locks, around, requested, packages),
         *_lock(requested, lock),
         *_native(host, around, requested),
         *_shared_store(around),

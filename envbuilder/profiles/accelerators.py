@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from envbuilder.host import tables
 from envbuilder.host.model import ASSUMED, Gpu, Host, Vendor
 from envbuilder.host.text import version
-from envbuilder.profiles import lock as profile_lock, releases
+from envbuilder.profiles import device_code, lock as profile_lock, releases
 from envbuilder.profiles.needs import (
     LEVELS,
     Finding,
@@ -473,9 +473,11 @@ def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list
     deciding = [pair for pair in judged if worst(pair[1]) == best]
     if best not in _WORKS:
         return deciding[0][1]
+    used = [gpu for gpu, _ in deciding]
     return [
         *(finding for _, findings in deciding for finding in findings),
-        *_left_out(row, gpus, [gpu for gpu, _ in deciding]),
+        *device_code.findings(used, needs.packages),
+        *_left_out(row, gpus, used),
     ]
 
 

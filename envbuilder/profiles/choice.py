@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from envbuilder.core.errors import HostError
 from envbuilder.profiles.accelerators import ACCELERATORS, of_vendor
-from envbuilder.profiles.fit import BackendFit, Fit, judge, judge_backends
+from envbuilder.profiles.fit import BackendFit, Fit, judge, judge_backends, nothing_read
 from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS, first_profile
 from envbuilder.profiles.profile import Profile
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
+    from envbuilder.profiles.fit import Reader
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.lock import Lock
 
@@ -56,7 +57,8 @@ def choose(
     if configured:
         return Chosen(profile=library.profile(configured), reason="set in the configuration")
     candidates = library.candidates()
-    choice = choose_best(candidates, host, locks=library.locks(candidates), backend=backend)
+    locks = library.locks(candidates)
+    choice = choose_best(candidates, host, locks=locks, packages=library.packages, backend=backend)
     framework, because = library.framework
     title = FRAMEWORKS[framework].title
     if choice.profile is None:
@@ -108,7 +110,15 @@ def require_host(
     lock, if that is known.
     """
     lock = library.lock(profile.name) if locked else None
-    fit = judge(profile, host, lock=lock, backend=backend, building=building, judged=judged)
+    packages = library.packages(profile, host, lock)
+    fit = judge(
+        *(profile, host),
+        lock=lock,
+        packages=packages,
+        backend=backend,
+        building=building,
+        judged=judged,
+    )
     if fit.verdict != "no":
         return fit
     hint = fit.workaround
@@ -128,6 +138,7 @@ def choose_best(
     host: Host,
     *,
     locks: Locks,
+    packages: Reader = nothing_read,
     backend: str | None = None,
 ) -> Choice:
     """Return the profile to use on a host, of some that bring the same framework.
@@ -139,13 +150,15 @@ def choose_best(
     take precedence over those that fit with warnings, so `cpu` is chosen if an accelerator could
     not be confirmed, and the reason states that. If nothing fits for certain, profiles that lack
     only a container engine come first, then the CPU. Opt-in profiles are never chosen, nor are
-    those without a usable lock in `locks`.
+    those without a usable lock in `locks`. Packages without kernels for the GPU (`packages`) make
+    no difference to the choice: the framework has them, and the CPU would help none of them.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
-    judged = {p.name: judge_backends(p, host, locks.get(p.name)) for p in profiles}
+    every = ((p, locks.get(p.name)) for p in profiles)
+    judged = {p.name: judge_backends(p, host, lock, packages(p, host, lock)) for p, lock in every}
     fits = {p.name: _fit_locked(p, host, locks.get(p.name), backend, judged) for p in profiles}
-    certain = [p for p in ordered if fits[p.name].verdict == "fits"]
-    unsure = [p for p in ordered if fits[p.name].verdict == "warnings"]
+    certain = [p for p in ordered if fits[p.name].verdict == "fits" or fits[p.name].lacks_packages]
+    unsure = [p for p in ordered if fits[p.name].verdict == "warnings" and p not in certain]
     unsure.sort(key=lambda p: 0 if fits[p.name].lacks_engine else 1 + (p.accelerator != "cpu"))
     chosen = next(iter((*certain, *unsure)), None)
     if chosen is not None and fits[chosen.name].environment:
@@ -202,6 +215,8 @@ def _rank(profile: Profile) -> tuple[bool, int, int, int, str]:
 def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> str:
     chosen_fit = fits[chosen.name]
     facts = "; ".join(chosen_fit.reasons)
+    if chosen_fit.lacks_packages:
+        return f"{chosen.name} fits, except for packages: {facts}"
     if chosen_fit.verdict == "warnings":
         return f"{chosen.name} may run here, and nothing fits for certain: {facts}"
     if chosen.accelerator != "cpu":

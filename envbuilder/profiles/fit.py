@@ -17,14 +17,26 @@ from envbuilder.host import tables
 from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS, Host
 from envbuilder.host.text import version
 from envbuilder.profiles import accelerators, backends, releases
-from envbuilder.profiles.needs import LEVELS, Finding, Level, Needs, hidden_gpus, worst
+from envbuilder.profiles.needs import (
+    LEVELS,
+    Finding,
+    Level,
+    Needs,
+    Packages,
+    hidden_gpus,
+    worst,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
+    Reader = Callable[[Profile, Host, Lock | None], Packages]
+    """Looks up what was read of the device code in the wheels of a profile's lock."""
+
+_NONE: Packages = {}
 Verdict = Literal["fits", "warnings", "no"]
 _DECISIVE: dict[Verdict, tuple[Level, ...]] = {
     "fits": ("note",),
@@ -38,6 +50,8 @@ VERDICTS: dict[Level, Verdict] = {
     "impossible": "no",
 }
 _WORKS: tuple[Level, ...] = ("note", "warning")
+_BESIDE = ("engine", "package")
+"""Codes of findings that leave it certain that the framework works here."""
 
 
 class BackendFit(Struct, frozen=True, kw_only=True):
@@ -63,8 +77,11 @@ class BackendFit(Struct, frozen=True, kw_only=True):
 
     @property
     def lacks_more(self) -> bool:
-        """Return whether anything except the engine is an obstacle or could not be confirmed."""
-        return any(f.level != "note" and f.code != "engine" for f in self.findings)
+        """Return whether anything except the engine is an obstacle or could not be confirmed.
+
+        Packages that do not use the GPU are neither.
+        """
+        return any(f.level != "note" and f.code not in _BESIDE for f in self.findings)
 
     @property
     def decisive(self) -> list[Finding]:
@@ -88,24 +105,34 @@ class Fit(Struct, frozen=True, kw_only=True):
     """The backend that this is about: the requested one, or the one that works best here."""
     lacks_engine: bool = False
     """Whether all that is missing is a container engine that responds."""
+    lacks_packages: bool = False
+    """Whether all that is missing are kernels in packages other than the framework."""
     environment: dict[str, str] = {}
     """Variables that hide GPUs which do not work with it; commands that run it here set them."""
     workaround: str = field(default="", name="way_out")
     """How it works here if it does not do so natively; one or two sentences."""
 
 
+def nothing_read(profile: Profile, host: Host, lock: Lock | None) -> Packages:
+    """Return what is known of the device code in packages if no wheel was read."""
+    return {}
+
+
 def judge_backends(
-    profile: Profile, host: Host, lock: Lock | None = None
+    profile: Profile, host: Host, lock: Lock | None = None, packages: Packages = _NONE
 ) -> tuple[BackendFit, ...]:
     """Return the fit of the backends that are used without being requested, the best first.
 
-    conda is among them only if the profile has no other: it needs a lock of its own.
+    conda is among them only if the profile has no other: it needs a lock of its own. `packages`:
+    what was read of the device code in its packages.
     """
     fits = []
     for name in backends.automatic(profile.backends):
         engine = missing_engine(host) if backends.makes_image(name) else ()
         fits.append(
-            BackendFit(backend=name, findings=(*findings(profile, host, name, lock), *engine))
+            BackendFit(
+                backend=name, findings=(*findings(profile, host, name, lock, packages), *engine)
+            )
         )
     return tuple(sorted(fits, key=_rank))
 
@@ -115,6 +142,7 @@ def judge(
     host: Host,
     *,
     lock: Lock | None = None,
+    packages: Packages = _NONE,
     backend: str | None = None,
     building: bool = False,
     judged: Sequence[BackendFit] = (),
@@ -124,11 +152,11 @@ def judge(
     `building` checks only whether the result can exist here: what keeps it from running becomes a
     warning. `judged`: what `judge_backends` returned, if that is known.
     """
-    every = tuple(judged) or judge_backends(profile, host, lock)
+    every = tuple(judged) or judge_backends(profile, host, lock, packages)
     chosen = every[0]
     if backend is not None:
         chosen = _requested(every, backend) or BackendFit(
-            backend=backend, findings=findings(profile, host, backend, lock)
+            backend=backend, findings=findings(profile, host, backend, lock, packages)
         )
     # Not every image builder needs an engine; those that do check for it themselves.
     relevant = [f for f in chosen.findings if not (building and f.code == "engine")]
@@ -148,6 +176,7 @@ def judge(
         impossible=level == "impossible",
         backend=chosen.backend,
         lacks_engine=verdict == "warnings" and chosen.lacks_engine and not chosen.lacks_more,
+        lacks_packages=verdict == "warnings" and {f.code for f in chosen.decisive} == {"package"},
         environment={} if verdict == "no" else hidden_gpus(chosen.findings),
         workaround=_workaround(profile, host, every),
     )
@@ -215,12 +244,17 @@ def _short(finding: Finding) -> str:
 
 
 def findings(
-    profile: Profile, host: Host, backend: str, lock: Lock | None = None
+    profile: Profile,
+    host: Host,
+    backend: str,
+    lock: Lock | None = None,
+    packages: Packages = _NONE,
 ) -> tuple[Finding, ...]:
     """Return all findings about a profile on a host with one backend."""
     image = backends.makes_image(backend)
     platform = docker_platform(host) if image else host.platform
     required = accelerators.needs(profile, lock, platform or profile.platforms[0], wsl=host.wsl)
+    required = replace(required, packages=packages)
     return (
         *_platform(profile, host, backend),
         *(() if image else _system(required, host)),

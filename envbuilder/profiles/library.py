@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import first
-from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import fit, lock as profile_lock
 from envbuilder.profiles.frameworks import DEFAULT, of_name
 from envbuilder.profiles.profile import Profile, load as load_profile, names
 
@@ -55,10 +55,11 @@ class Library:
         folders: Sequence[Path],
         trusted: Sequence[str] | None = None,
         variants: Variants | None = None,
+        packages: fit.Reader = fit.nothing_read,
     ) -> None:
         """`trusted`: keys, one of which must have signed a lock that is used; None: no matter."""
         self.folders = tuple(folders)
-        self.trusted = trusted
+        self.trusted, self.packages = trusted, packages
         self._variants = variants
         self._profiles: dict[str, Profile] = {}
         self._locks: dict[str, Lock | InvalidError | None] = {}

@@ -8,7 +8,7 @@ needs. What a profile states itself (`requires`) takes precedence: its build may
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -53,6 +53,10 @@ def named(gpu: Gpu) -> str:
     return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
 
 
+Packages = Mapping[str, Mapping[str, int]]
+"""Package and version → bytes of its device code by targets, as far as its wheel was read."""
+
+
 class Needs(Struct, frozen=True, kw_only=True):
     """Minimum versions, and the GPUs that there are kernels for; empty if unknown."""
 
@@ -64,6 +68,7 @@ class Needs(Struct, frozen=True, kw_only=True):
     nvidia_driver: str = ""
     macos: str = ""
     glibc: str = ""
+    packages: Packages = {}
 
 
 _GLIBC = re.compile(r"manylinux_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)

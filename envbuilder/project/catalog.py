@@ -22,7 +22,7 @@ from envbuilder.core.files import read_text
 from envbuilder.core.project_file import DEFAULT, Definition
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
 from envbuilder.core.text import shown
-from envbuilder.profiles import backends, frameworks, profile as profile_files
+from envbuilder.profiles import backends, fit, frameworks, profile as profile_files
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.profiles.library import Library, OtherFrameworkError
@@ -200,15 +200,15 @@ class ProjectProfiles:
         return environments.contents(self._definition, self.environment, self._project)
 
 
-def library(settings: Settings) -> Library:
+def library(settings: Settings, packages: fit.Reader = fit.nothing_read) -> Library:
     """Return the profiles of a project, a user, and envbuilder itself, in this order.
 
     In a project that defines environments, they are variants for the one in the settings. Raise
-    `InvalidError` if there is no such environment.
+    `InvalidError` if there is no such environment. `packages` looks up their device code.
     """
     folders = profile_files.search_path(settings.project, settings.config_dir)
     trusted = settings.configuration.signatures.locks
-    return Library(folders, trusted, variants(settings))
+    return Library(folders, trusted, variants(settings), packages)
 
 
 def variants(settings: Settings, choosing: Choosing = ANY) -> ProjectProfiles | None:

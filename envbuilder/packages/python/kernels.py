@@ -16,27 +16,34 @@ import re
 import struct
 from collections import Counter
 from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING
 
 from envbuilder.core import archives
 from envbuilder.core.errors import InvalidError
-from envbuilder.host import tables
-from envbuilder.profiles.needs import named
+from envbuilder.packages.store import Store
+from envbuilder.profiles.accelerators import ACCELERATORS
+from envbuilder.profiles.device_code import VENDORS
+from envbuilder.profiles.fit import docker_platform
+from envbuilder.profiles.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from envbuilder.host.model import Gpu
-    from envbuilder.packages.store import Store
-    from envbuilder.profiles.lock import File
+    from envbuilder.core.settings import Settings
+    from envbuilder.host.model import Host
+    from envbuilder.profiles.fit import Reader
+    from envbuilder.profiles.lock import File, Lock
+    from envbuilder.profiles.needs import Packages
+    from envbuilder.profiles.profile import Profile
 
 Kernels = Counter[str]
 """Bytes of device code by the targets that it was compiled for: "compute_90 sm_80 sm_90a", where
 `compute` is PTX, or "gfx1100 gfx90a". `gfx` alone: for AMD's GPUs, in a form that is not read."""
 
 MOST_READS = 1 << 17
-"""Maximum headers that are read in one library; the largest of PyTorch has 6,000."""
+"""Maximum headers that are read in one wheel; the largest library of PyTorch has 6,000."""
 _LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
 _FATBIN = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 _ENTRY = struct.Struct("<HHIQ12xI8xQ")
@@ -47,19 +54,19 @@ _VARIANTS = ("", "a", "f", "")
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _TARGET = re.compile(rb"[a-z0-9]+-amdgcn-[a-z0-9-]*-(gfx[0-9a-z-]{1,20})(:[a-z0-9:+-]*)?")
 _LONGEST_TARGET = 200
+_LARGEST = 1 << 40
 _COMPRESSED = b"CCOB"
 _HEADER = re.compile(rb"[\1-\3]\0[\0\1]\0.{12,24}?(\x28\xb5\x2f\xfd|\x78)", re.DOTALL)
 """Version, method, sizes and a hash of a compressed bundle; then how zstd or zlib begins."""
 _PREVIEW = 1 << 18
 """Compressed bytes that hold the table: more than the largest block of zstd."""
 _TABLE = 1 << 15
-_LITTLE = 0.05
-"""A part of the code that is too little to be more than that of a library within it."""
 
 
 def of_wheel(path: Path) -> Kernels:
     """Read the device code of a wheel; raise `InvalidError` if it is damaged or absurd."""
     total: Kernels = Counter()
+    reads = count()
     try:
         with archives.open_zip(path) as wheel:
             members = [m for m in wheel.infolist() if _LIBRARY.fullmatch(m.filename)]
@@ -67,15 +74,18 @@ def of_wheel(path: Path) -> Kernels:
             if sum(member.file_size for member in members) > limit:
                 raise ValueError("its libraries unpack to more than a package's do")
             for member in members:
-                total.update(of_library(archives.zip_pieces(wheel, member)))
+                total.update(of_library(archives.zip_pieces(wheel, member), reads))
     except (OSError, *archives.BAD_ZIP) as error:
         raise InvalidError(f"{path}: not a readable wheel: {error}") from error
     return total
 
 
-def of_library(pieces: Iterable[bytes]) -> Kernels:
-    """Read the device code of a library, given in pieces; raise `InvalidError` if it is absurd."""
-    stream = _Forward(pieces)
+def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> Kernels:
+    """Read the device code of a library, given in pieces; raise `InvalidError` if it is absurd.
+
+    `reads` counts the headers that were read in the same wheel.
+    """
+    stream = _Forward(pieces, reads or count())
     total: Kernels = Counter()
     readers = {_FATBIN: _fatbin, _BUNDLE: _bundle, _COMPRESSED: _compressed}
     while magic := stream.find(tuple(readers)):
@@ -83,69 +93,62 @@ def of_library(pieces: Iterable[bytes]) -> Kernels:
             targets, size = readers[magic](stream)
             total[targets] += size
     total.pop("", None)
-    return total
+    return +total
 
 
-def unserved(files: Iterable[File], gpu: Gpu, store: Store) -> Iterator[str]:
-    """Yield a sentence for each wheel whose device code is for other GPUs than this one.
+def read(
+    profile: Profile,
+    files: Iterable[File],
+    store: Store,
+    make: Callable[[Path], dict[str, int]] = of_wheel,
+) -> dict[str, dict[str, int]]:
+    """Return package → its device code, read once from each wheel that is new in the store.
 
-    Each is read once, when it is new in the store. What cannot be read is left out, and Tegra's
-    GPUs are not judged: they run code for exactly them, or for others, by the version of CUDA.
+    Without the framework, its parts and its libraries, and without what cannot be read. Of a
+    package for several Pythons, one is enough.
     """
-    target = gpu.family if gpu.vendor == "amd" else gpu.sm
-    for file in files if target and not tables.tegra_of_sm(target) else ():
-        with suppress(InvalidError, OSError):
-            code = store.derived(file.sha256, "kernels-1", dict[str, int], of_wheel)
-            if served(code, gpu) < _LITTLE:
-                names = " ".join(_of_vendor(code, gpu) or code).split()
-                yield (
-                    f"{file.name} {file.version} has no device code for {named(gpu)}"
-                    f" ({'' if gpu.vendor == 'amd' else 'SM '}{target}), only for"
-                    f" {', '.join(sorted({*names}))}"
-                )
+    framework = FRAMEWORKS[profile.framework]
+    others = [
+        file
+        for file in files
+        if file.kind == "wheel"
+        and file.name not in framework.names | framework.parts
+        and not framework.libraries.fullmatch(file.name)
+    ]
+    codes: dict[str, tuple[str, dict[str, int]]] = {}
+    for file in others if ACCELERATORS[profile.accelerator].vendor in VENDORS else ():
+        with suppress(InvalidError, OSError, LookupError):
+            code = store.derived(file.sha256, "kernels-1", dict[str, int], make)
+            codes.setdefault(file.name, (f"{file.name} {file.version}", code))
+    return dict(codes.values())
 
 
-def served(code: Mapping[str, int], gpu: Gpu) -> float:
-    """Return which part of the device code for its vendor's GPUs runs on a GPU.
+def known_in(settings: Settings) -> Reader:
+    """Return a function that looks up what earlier builds read, once; it opens no wheel."""
+    looked_up: dict[str, Packages] = {}
 
-    The compute capability of NVIDIA's GPU must be known, and AMD's target. It is 0 if there is code
-    for another vendor's GPUs alone, 1 if there is none at all.
-    """
-    sizes = _of_vendor(code, gpu)
-    runs = _runs_on_amd if gpu.vendor == "amd" else _runs_on_nvidia
-    fitting = sum(s for names, s in sizes.items() if any(runs(n, gpu) for n in names.split()))
-    return fitting / sum(sizes.values()) if sizes else float(not code)
+    def look_up(profile: Profile, host: Host, lock: Lock | None) -> Packages:
+        vendor, platform = ACCELERATORS[profile.accelerator].vendor, docker_platform(host)
+        if lock is None or not any(gpu.vendor == vendor for gpu in host.gpus):
+            return {}
+        if profile.name not in looked_up:
+            files = [f for t in lock.targets if t.platform == platform for f in t.files]
+            looked_up[profile.name] = read(profile, files, Store.of(settings), _unread)
+        return looked_up[profile.name]
 
-
-def _of_vendor(code: Mapping[str, int], gpu: Gpu) -> dict[str, int]:
-    amd = gpu.vendor == "amd"
-    return {names: size for names, size in code.items() if names.startswith("gfx") == amd}
-
-
-def _runs_on_amd(target: str, gpu: Gpu) -> bool:
-    """Return whether code for a target runs on a GPU; also if that is not certain."""
-    return target in {"gfx", gpu.family} or target.endswith("-generic")
+    return look_up
 
 
-def _runs_on_nvidia(target: str, gpu: Gpu) -> bool:
-    """Return whether code for a target runs on a GPU: on its own SM, as PTX on newer ones, too."""
-    kind, _, arch = target.partition("_")
-    plain = arch.rstrip("af")
-    major, minor = int(plain[:-1]), int(plain[-1])
-    gpu_major, gpu_minor = map(int, (gpu.sm or "0.0").split("."))
-    if arch.endswith("a"):
-        return (major, minor) == (gpu_major, gpu_minor)
-    if kind == "compute" and arch == plain:
-        return (major, minor) <= (gpu_major, gpu_minor)
-    return major == gpu_major and minor <= gpu_minor
+def _unread(path: Path) -> dict[str, int]:
+    raise LookupError(path)
 
 
 class _Forward:
     """Bytes that are read forward."""
 
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._data, self._at, self._reads = b"", 0, 0
+    def __init__(self, pieces: Iterable[bytes], reads: Iterator[int]) -> None:
+        self._pieces, self.reads = iter(pieces), reads
+        self._data, self._at = b"", 0
         self._places: dict[bytes, int] = {}
 
     def find(self, magics: tuple[bytes, ...]) -> bytes:
@@ -170,9 +173,8 @@ class _Forward:
 
     def take(self, size: int) -> bytes:
         """Return the next bytes; raise `EOFError` if there are fewer."""
-        self._reads += 1
-        if self._reads > MOST_READS:
-            raise InvalidError("a library has more device code than can be read")
+        if next(self.reads) >= MOST_READS:
+            raise InvalidError("a wheel has more device code than can be read")
         while len(self._data) - self._at < size:
             self._more()
         self._at += size
@@ -225,7 +227,7 @@ def _bundle(stream: _Forward) -> tuple[str, int]:
     sizes: Counter[str] = Counter()
     for _ in range(count):
         _, size, length = struct.unpack("<QQQ", stream.take(24))
-        if length > _LONGEST_TARGET:
+        if length > _LONGEST_TARGET or size > _LARGEST:
             raise ValueError("no table of a bundle")
         if match := _TARGET.fullmatch(stream.take(length)):
             sizes[match[1].decode()] += size
@@ -242,7 +244,7 @@ def _compressed(stream: _Forward) -> tuple[str, int]:
     content = stream.preview(_PREVIEW)[header.start(1) :]
     try:
         with zstandard.ZstdDecompressor().stream_reader(content) as unpacked:
-            table = _Forward([unpacked.read(_TABLE)])
+            table = _Forward([unpacked.read(_TABLE)], stream.reads)
         table.find((_BUNDLE,))
         return _bundle(table)
     except (EOFError, ValueError, zstandard.ZstdError):

@@ -49,7 +49,7 @@ class Planned(Exception):  # noqa: N818 (it is no error)
 @pytest.fixture(autouse=True)
 def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read twice, and the engine is what the host says."""
-    monkeypatch.setattr(catalog, "library", lambda settings: LIBRARY)
+    monkeypatch.setattr(catalog, "library", lambda *_: LIBRARY)
 
     def planned(module: str) -> Any:
         raise Planned(module.rpartition(".")[2])

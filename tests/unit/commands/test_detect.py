@@ -170,7 +170,7 @@ def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
 
     monkeypatch.setattr(probe, "host", REAL)
     monkeypatch.setattr(process, "run", never)
-    monkeypatch.setattr(catalog, "library", lambda settings: SHIPPED)  # is read once for all
+    monkeypatch.setattr(catalog, "library", lambda *_: SHIPPED)  # is read once for all
     root = plant(tmp_path, name)
     out = shown(capsys, "--root", root)
     assert max(map(len, out.splitlines())) <= 80

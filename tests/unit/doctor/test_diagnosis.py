@@ -109,6 +109,15 @@ def test_where_the_profile_can_never_work_another_one_is_the_whole_answer() -> N
     assert diagnose(with_gpu(pascal)) == ()
 
 
+def test_a_package_without_kernels_for_the_gpu_limits() -> None:
+    found = diagnosis.diagnose(
+        *(with_gpu(ADA), PROFILES, {}, SEEN, None), lambda *_: {"old 1.0": {"sm_70": 1}}
+    )
+    problem = only(found, "package")
+    assert problem.severity == "limits"
+    assert problem.text.startswith("cuda: old 1.0 has no kernels for NVIDIA")
+
+
 # Where drivers come from.
 
 

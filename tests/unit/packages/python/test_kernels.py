@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from collections import Counter
 from contextlib import suppress
@@ -9,14 +10,18 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
-from envbuilder.core import archives
+from envbuilder.core import archives, resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.host.model import Gpu
+from envbuilder.core.settings import Configuration, Settings
+from envbuilder.host.model import Gpu, Host
 from envbuilder.packages.python import kernels
 from envbuilder.packages.store import Store
+from envbuilder.profiles.library import Library
 from tests.support import images
 from tests.support.device_code import HOST, amd, bundle, compressed, fatbin
+from tests.support.tools import lock_of
 
 ELF = b"\x7fELF".ljust(4096, b"\0")
 NVIDIA = fatbin("sm_80", "sm_90a", "sm_120f", "compute_80")
@@ -64,9 +69,14 @@ def test_any_bytes_are_read_or_refused(data: st.DataObject) -> None:
         kernels.of_library([bytes(whole)])
 
 
-def test_an_absurd_amount_is_refused() -> None:
+def test_an_absurd_amount_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many libraries it is in."""
+    monkeypatch.setattr(kernels, "MOST_READS", 100)
+    with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
+        for number in range(3):
+            archive.writestr(f"{number}.so", fatbin() * 20)
     with pytest.raises(InvalidError, match="more device code"):
-        kernels.of_library([fatbin() * kernels.MOST_READS])
+        kernels.of_wheel(tmp_path / "x.whl")
 
 
 def test_the_libraries_of_a_wheel_are_added_up(tmp_path: Path) -> None:
@@ -94,41 +104,45 @@ def test_a_damaged_or_absurd_wheel_is_refused(
         kernels.of_wheel(path)
 
 
-@pytest.mark.parametrize(
-    ("code", "gpu", "part"),
-    [
-        ({"sm_80": 3, "sm_90": 1}, "8.6", 0.75),
-        ({"compute_70 sm_70": 1}, "12.0", 1),
-        ({"compute_90a sm_90a": 1}, "9.0", 1),
-        ({"compute_90a sm_90a": 1}, "10.0", 0),
-        ({"sm_100f": 1}, "10.3", 1),
-        ({"compute_100f": 1}, "12.0", 0),
-        ({"sm_86": 1}, "8.0", 0),
-        ({"gfx90a": 1}, "8.0", 0),
-        ({"gfx90a": 1, "gfx1100 gfx90a": 3, "sm_80": 9}, "gfx1100", 0.75),
-        ({"gfx": 1, "gfx11-generic": 1}, "gfx1100", 1),
-        ({}, "gfx1100", 1),
-    ],
-)
-def test_the_part_that_serves_a_gpu(code: dict[str, int], gpu: str, part: float) -> None:
-    assert kernels.served(code, of(gpu)) == part
+def test_a_wheel_is_read_once_and_then_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(
+        project=None, config_dir=tmp_path, cache_dir=tmp_path, data_dir=tmp_path,
+        configuration=Configuration(),
+    )  # fmt: skip
+    store = Store.of(settings)
+    contents = {"plain": ELF, "old": fatbin("sm_70"), "torch": NVIDIA, "nvidia-cublas-cu12": NVIDIA}
+    files = [images.wheel(store, name, {f"{name}.so": so}) for name, so in contents.items()]
+    away = replace(files[1], name="away", sha256="0" * 64)
+    damaged = images.wheel(store, "damaged", {"x.so": ELF})
+    store.path(damaged.sha256).write_bytes(b"PK")
+    lock = lock_of(*files, away, damaged)
+    cuda, cpu = (Library((resources.profiles_dir(),)).profile(name) for name in ("cuda", "cpu"))
+    host = Host(os="linux", machine="x86_64", gpus=(Gpu(vendor="nvidia", name="", state="usable"),))
+    assert kernels.known_in(settings)(cuda, host, lock) == {}
+    code = {"plain 1.0": {}, "old 1.0": {"sm_70": 64}}
+    assert kernels.read(cuda, lock.files, store) == code
+    assert kernels.read(cpu, lock.files, store) == {}
+    monkeypatch.setattr(kernels.archives, "open_zip", None)  # nothing is opened again
+    assert kernels.read(cuda, files, store) == code
+    known = kernels.known_in(settings)
+    for profile, where, locked, expected in (
+        (cuda, host, None, {}),
+        (cuda, replace(host, gpus=()), lock, {}),
+        (cpu, host, lock, {}),
+        (cuda, host, lock, code),
+    ):
+        assert known(profile, where, locked) == expected
+    arm = replace(host, machine="aarch64")
+    assert kernels.known_in(settings)(cuda, arm, lock) == {}
+    store.path(files[1].sha256).unlink()
+    assert kernels.known_in(settings)(cuda, host, lock) == {"plain 1.0": {}}
 
 
-def of(gpu: str | None) -> Gpu:
-    if gpu and gpu.startswith("gfx"):
-        return Gpu(vendor="amd", name="a GPU", state="usable", family=gpu)
-    return Gpu(vendor="nvidia", name="a GPU", state="usable", sm=gpu, family="Hopper")
-
-
-def test_packages_for_other_gpus_are_named(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    files = [
-        images.wheel(store, name, {f"{name}.so": content})
-        for name, content in (("old", fatbin("sm_70", "sm_75")), ("plain", ELF), ("any", NVIDIA))
-    ]
-    (said,) = kernels.unserved(files, of("9.0"), store)
-    assert said == "old 1.0 has no device code for a GPU (SM 9.0), only for sm_70, sm_75"
-    *_, said = kernels.unserved(files, of("gfx1100"), store)
-    assert said.endswith("a GPU (gfx1100), only for compute_80, sm_120f, sm_80, sm_90a")
-    for gpu in ("8.7", None):
-        assert [*kernels.unserved(files, of(gpu), store)] == []
+def test_sizes_that_lie_do_no_harm() -> None:
+    """A bundle without bytes, and one with more than there can be; headers in many libraries."""
+    for size in (0, 1 << 62):
+        lying = AMD.replace(struct.pack("<Q", 100), struct.pack("<Q", size))
+        assert kernels.of_library([lying]) == {}
+    assert kernels.of_library([NVIDIA[:16] + NVIDIA[16:].replace(b"\x40\0\0\0", b"\xff" * 4)]) == {}
