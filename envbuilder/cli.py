@@ -63,6 +63,8 @@ RELATIVES = {
     "matrix": "ci",
 }
 """Commands that stand in the module of another one, under their own names."""
+_NARROWEST = 50
+"""Minimum columns of help."""
 PASSES_CODE_THROUGH = {"run", "shell", "jupyter"}
 
 
@@ -165,7 +167,7 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with: envbuilder detect, then envbuilder verify.",
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
@@ -239,7 +241,12 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
     debug = "--debug" in arguments[: arguments.index("--") if "--" in arguments else None]
     through = bool(words) and words[0] in PASSES_CODE_THROUGH
     try:
-        result: Any = cli.main(args=arguments, prog_name="envbuilder", standalone_mode=False)
+        result: Any = cli.main(
+            args=arguments,
+            prog_name="envbuilder",
+            standalone_mode=False,
+            terminal_width=max(min(console.columns(), console.WIDTH) - 2, _NARROWEST),
+        )
         sys.stdout.flush()
     except EnvbuilderError as error:
         if isinstance(error, console.OutputError):

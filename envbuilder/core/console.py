@@ -135,11 +135,19 @@ def _fitted(text: str) -> str:
     text = clipped(redacted(text), LONGEST_MESSAGE)
     lines = [escaped(line, LONGEST_LINE) for line in text.rstrip("\n").split("\n")]
     if sys.stderr.isatty():
-        from shutil import get_terminal_size
-
-        width = min(get_terminal_size().columns, WIDEST)
+        width = min(columns(), WIDEST)
         lines = [wrapped(n, width - 2) if len(n) > width - 2 else n for n in lines]
     return "\n  ".join(lines)
+
+
+def columns() -> int:
+    """Return the columns of the terminal, as `shutil` does; importing that takes longer."""
+    with contextlib.suppress(ValueError):
+        if columns := int(os.environ.get("COLUMNS", "0")):
+            return max(columns, 1)
+    with contextlib.suppress(OSError):
+        return os.get_terminal_size().columns or WIDTH
+    return WIDTH
 
 
 class Task(Protocol):

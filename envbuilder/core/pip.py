@@ -5,7 +5,6 @@ Standard library only: `bootstrap.py` uses it before anything is installed.
 
 from __future__ import annotations
 
-import configparser
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -47,6 +46,8 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
     Such a file can be ignored: pip itself refuses to work with it, so the user knows of it.
     """
+    import configparser
+
     parser = configparser.RawConfigParser()
     try:
         parser.read_string(text)

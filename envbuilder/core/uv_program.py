@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,6 +83,8 @@ def run(
     """
     with contextlib.ExitStack() as stack:
         if folder is None:
+            import tempfile
+
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-uv-")))
         (folder / "uv.toml").touch()
         variables = _absolute(env or {})

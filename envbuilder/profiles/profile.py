@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -25,9 +25,6 @@ from envbuilder.core.text import shown
 from envbuilder.profiles import backends, frameworks, releases, requirements
 from envbuilder.profiles.names import suggestion
 from envbuilder.profiles.needs import Requires
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 _SHIPPED = re.compile(r"pytorch-")
 """How the names of indexes begin that the tables of releases name."""
@@ -286,26 +283,23 @@ def _at_release(profile: Profile, where: str) -> Profile:
 
 def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
     """Return a profile with a release of its framework, in the builds that it takes of it."""
-    from packaging.requirements import Requirement
-    from packaging.version import Version
-
     framework, builds = frameworks.FRAMEWORKS[profile.framework], chosen.builds
     before, rules = (
         releases.rules(profile.framework, r) for r in (profile.release, chosen.release)
     )
     lines = [line for line in profile.requirements if line not in before]
-    needs = map(Requirement, lines)
     pins = (
-        _pins(need, profile.framework, builds)
-        if types.canonical(need.name) in framework.names
+        _pins(line, profile.framework, builds)
+        if requirements.distribution(line) in framework.names
         else [line]
-        for line, need in zip(lines, needs, strict=True)
+        for line in lines
     )
     # What setuptools once had (pkg_resources) is imported, and not required.
     needed = tuple(rule for rule in rules if rule.startswith("setuptools"))
     constraints = [c for c in profile.constraints if c not in before]
     # The compiler of kernels had another name before 2.10; CUDA's is on PyPI.
-    prefix = "pytorch-triton-" if Version(chosen.release) < Version("2.10") else "triton-"
+    is_old = tuple(map(int, chosen.release.split(".")[:2])) < (2, 10)
+    prefix = "pytorch-triton-" if is_old else "triton-"
     compilers = framework.kernel_compilers.get(profile.accelerator, frozenset())
     owned = framework.names | {name for name in compilers if name.startswith(prefix)}
     # An index of the user's own stays.
@@ -346,15 +340,21 @@ def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
     }
 
 
-def _pins(
-    need: Requirement, framework: types.Framework, builds: Sequence[releases.Build]
-) -> Iterator[str]:
+def _pins(line: str, framework: types.Framework, builds: Sequence[releases.Build]) -> Iterator[str]:
     """Yield a requirement of the framework as each platform's build of it, once if all are equal.
 
     JAX's extra names the build.
     """
-    extras = {builds[0].build if re.fullmatch(r"cuda1\d", e) else e for e in need.extras}
-    name = need.name + (f"[{','.join(sorted(extras))}]" if extras else "")
+    name, marker = line, ""
+    if name != requirements.distribution(line):
+        from packaging.requirements import Requirement
+
+        need = Requirement(line)
+        extras = {builds[0].build if re.fullmatch(r"cuda1\d", e) else e for e in need.extras}
+        name = need.name + (f"[{','.join(sorted(extras))}]" if extras else "")
+        by_hardware = need.marker and "python" not in str(need.marker)
+        # As it was written, so that the digest of the inputs stays.
+        marker = ("; " + str(need.marker).replace('"', "'")) if by_hardware else ""
     versions = {
         b.platform: f"{b.release}+{b.build}"
         if framework == "torch" and b.index != "default"
@@ -362,9 +362,6 @@ def _pins(
         for b in builds
     }
     if len(set(versions.values())) == 1:
-        by_hardware = need.marker and "python" not in str(need.marker)
-        # As it was written, so that the digest of the inputs stays.
-        marker = ("; " + str(need.marker).replace('"', "'")) if by_hardware else ""
         yield f"{name}=={versions[builds[0].platform]}{marker}"
         return
     for platform, version in versions.items():

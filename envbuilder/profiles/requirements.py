@@ -64,10 +64,10 @@ def pin(requirement: str, names: Collection[str] = ()) -> str:
 
     `names`: only of these distributions (normalised).
     """
+    if "==" not in requirement or (names and distribution(requirement) not in names):
+        return ""
     from packaging.requirements import Requirement
 
-    if names and distribution(requirement) not in names:
-        return ""
     specifier = Requirement(requirement).specifier
     exact = [s.version for s in specifier if s.operator == "=="]
     return exact[0] if len(specifier) == len(exact) == 1 and "*" not in exact[0] else ""

@@ -199,7 +199,7 @@ def test_the_metadata_say_what_pyproject_says(members: dict[str, bytes]) -> None
     plain = {r.name for r in required if "extra" not in str(r.marker)}
     assert {"click", "docker", "filelock", "jinja2", "msgspec", "uv"} <= plain
     assert not plain & {"torch", "pytest", "mypy", "ruff", "hatchling"}
-    assert b"envbuilder = envbuilder.cli:main" in members[f"{INFO}/entry_points.txt"]
+    assert b"envbuilder = envbuilder.__main__:main" in members[f"{INFO}/entry_points.txt"]
     # Pure Python: the same wheel for every platform.
     assert b"Root-Is-Purelib: true" in members[f"{INFO}/WHEEL"]
     assert b"Tag: py3-none-any" in members[f"{INFO}/WHEEL"]
