@@ -18,7 +18,7 @@ from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import indented_proof, shown
 from envbuilder.locks import compare, conda, entries
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.profiles import lock as profile_lock, profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.library import Library
 from envbuilder.project.catalog import Choosing
 
@@ -396,7 +396,10 @@ def _details(outcome: Outcome, lock: profile_lock.Lock) -> list[str]:
         for name in sorted({file.basename for file in lock.files if file.unread})
     ]
     moved = compare.changes(outcome.previous, lock)
-    return [*moved, *missing, *unread, *compare.claims(lock)]
+    profile = outcome.entry.profile
+    assert not isinstance(profile, InvalidError), "it has a lock"
+    unknown = filter(None, [releases.unknown(profile.framework, profile.release)])
+    return [*unknown, *moved, *missing, *unread, *compare.claims(lock)]
 
 
 def _write(path: Path, text: str) -> None:

@@ -256,6 +256,7 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
         "driver-unread": "See `nvidia-smi` for what the driver reports.",
         "kernels": _kernels(gpu),
         "kernels-partly": _TRY,
+        "release-unknown": f"{_TRY} Or install a newer envbuilder, whose tables may have it.",
         "package": "Lock another version of it (`envbuilder add 'NAME==VERSION'`), or leave it out:"
         " what does not use it works.",
         "gfx-unread": _TRY,

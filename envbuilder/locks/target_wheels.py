@@ -179,7 +179,9 @@ def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
     """
     if profile.framework != "torch" or not is_on_pypi(profile, platform):
         return profile.constraints
-    others = {b.build for b in releases.every("torch") if b.release == profile.release}
+    every = releases.every("torch")
+    # Of one that no table has, any build may lie there.
+    others = {b.build for b in every if b.release == profile.release} or {b.build for b in every}
     excluded = (f"torch!={profile.release}+{build}" for build in sorted(others))
     return (*profile.constraints, *excluded)
 

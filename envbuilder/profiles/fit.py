@@ -255,11 +255,13 @@ def findings(
     platform = docker_platform(host) if image else host.platform
     required = accelerators.needs(profile, lock, platform or profile.platforms[0], wsl=host.wsl)
     required = replace(required, packages=packages)
+    unknown = [releases.unknown(profile.framework, profile.release)]
     return (
         *_platform(profile, host, backend),
         *(() if image else _system(required, host)),
         *_translation(host, backend),
         *_cpu_flags(profile, host),
+        *(Finding("warning", text, "release-unknown") for text in unknown if text),
         *accelerators.findings(profile, host, required, native=not image),
     )
 

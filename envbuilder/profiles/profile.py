@@ -272,7 +272,7 @@ def _at_release(profile: Profile, where: str) -> Profile:
         return replace(profile, expects=replace(profile.expects, version=version))
     release = profile.release or ""
     chosen = profile.choices(release)
-    if release not in chosen:
+    if release not in chosen or releases.unknown(profile.framework, release):
         raise InvalidError(
             f"{where}: release: no table has {release or 'a release'} of {framework.title} as"
             f" {' or '.join(profile.builds)}",
@@ -307,6 +307,7 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
     kept = {n: i for n, i in profile.indexes.items() if n not in replaced or not _SHIPPED.match(i)}
     indexes = {n: b.index for b in builds if b.index != "default" for n in sorted(owned)} | kept
     reported = {_reported(profile.framework, build) for build in builds}
+    unknown = filter(None, [releases.unknown(profile.framework, chosen.release)])
     return replace(
         profile,
         release=chosen.release,
@@ -315,6 +316,7 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
         indexes=indexes,
         platforms=tuple(build.platform for build in builds),
         conda=replace(profile.conda, virtual_packages=_virtual(profile.conda, builds[0].build)),
+        warnings=(*profile.warnings, *unknown),
         # Where it differs among platforms, the release alone.
         expects=replace(
             profile.expects,
@@ -326,7 +328,7 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
 
 def _reported(framework: types.Framework, build: releases.Build) -> str:
     """Return the version that a build reports."""
-    suffix = build.index != "default" or build.build.startswith("cu")
+    suffix = build.index != "default" or re.match(r"cu\d", build.build)
     return f"{build.release}+{build.build}" if framework == "torch" and suffix else build.release
 
 

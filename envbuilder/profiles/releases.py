@@ -11,10 +11,11 @@ source; `unverified`), and `source` names lines of `sources.csv`.
 from __future__ import annotations
 
 import csv
+import re
 from functools import cache, partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from envbuilder.core import decoding, resources, types
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -185,6 +186,15 @@ class Chosen(Struct, frozen=True, kw_only=True):
         first, *others = self.builds
         return tuple(v for v in first.pythons if all(v in b.pythons for b in others))
 
+    def is_older(self, release: str) -> bool:
+        """Return whether another release is newer."""
+        from packaging.version import InvalidVersion, Version
+
+        try:
+            return Version(self.release) < Version(release)
+        except InvalidVersion:  # of a damaged lock
+            return False
+
     @property
     def title(self) -> str:
         """The release and its build, such as "2.4.1 (cu121)"."""
@@ -201,7 +211,8 @@ def choices(
     """Return release → what a profile with these builds takes of it, the newest release first.
 
     A build on PyPI goes before others, since its hashes can be read everywhere; then the order of
-    `builds` decides. Platforms without a build of that kind are left out. `release`: only that one.
+    `builds` decides. Platforms without a build of that kind are left out. `release`: only that one,
+    also one that is newer than others and in no table.
     """
     first, lines = _table(framework)
     prefix = f"{release}," if release else ""
@@ -218,7 +229,34 @@ def choices(
         kinds = [build.build.replace("macos", "cpu") for build in listed]
         same = (b for b, kind in zip(listed, kinds, strict=True) if kind == kinds[0])
         result[name] = Chosen(release=name, builds=tuple(same))
+    if unknown(framework, release):
+        every = choices(framework, builds, platforms).values()
+        older = next((each for each in every if each.is_older(release)), None)
+        return {release: _like(older, release)} if older else {}
     return result
+
+
+def unknown(framework: types.Framework, release: str | None) -> str:
+    """Return that a release is in no table, as a sentence; empty if it is in one."""
+    if not release or release in table_of(framework):
+        return ""
+    title = FRAMEWORKS[framework].title
+    return f"no table has {title} {release}: which GPUs and drivers it serves is not known"
+
+
+def _like(older: Chosen, release: str) -> Chosen:
+    """Return a release that no table has, with the builds of an older one as far as names go.
+
+    PyPI's build may be for another version of CUDA.
+    """
+    nothing: dict[str, Any] = {"kernels": (), "partly": (), "ptx": False, "floor": ""}
+    nothing |= {"driver": "", "windows_driver": "", "certainty": "unverified"}
+    builds = []
+    for build in older.builds:
+        is_pypi = build.index == "default"
+        name = re.sub(r"^cu\d+$", "cuda", build.build) if is_pypi else build.build
+        builds.append(structs.replace(build, release=release, build=name, **nothing))
+    return Chosen(release=release, builds=tuple(builds))
 
 
 def _rank(order: Sequence[str], build: Build) -> tuple[bool, int]:

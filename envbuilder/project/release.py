@@ -22,7 +22,7 @@ from envbuilder.core.text import shown
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.releases import Chosen
-from envbuilder.profiles.requirements import applies
+from envbuilder.profiles.requirements import applies, pin
 from envbuilder.project.lines import Line, parse
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:
 
 def _companions(framework: types.Framework, release: str) -> Mapping[str, str]:
     """Return the versions of companions that go with a release; of the newest, the last stated."""
-    rows = releases.table_of(framework)
+    rows = releases.table_of(framework) if not releases.unknown(framework, release) else {}
     result: dict[str, str] = {}
     for row in reversed(rows.values()):
         result |= row.companions
@@ -104,6 +104,17 @@ def without_build(specifier: SpecifierSet) -> SpecifierSet:
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(_LOCAL.sub("", str(specifier)))
+
+
+def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
+    """Return the releases of a profile, the newest first, and pinned ones that no table has."""
+    every = profile.choices()
+    for line in (*limits.lines, *filter(None, [limits.required])):
+        pinned = pin(line.text, FRAMEWORKS[limits.framework].names).partition("+")[0]
+        release = pinned + ".0" * (2 - pinned.count("."))
+        if pinned and release not in every:
+            every = {**profile.choices(release), **every}
+    return every
 
 
 def allowed(versions: Iterable[str], limits: Sequence[Line]) -> tuple[str, ...]:
@@ -185,7 +196,7 @@ def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[s
 
 def impossible(profile: Profile, limits: Limits) -> InvalidError:
     """Return the error about a profile for which a project allows no release."""
-    every = profile.choices()
+    every = _choices(profile, limits)
     admitted = {release: chosen for release, chosen in every.items() if limits.admits(chosen)}
     if admitted:
         lines, wish = [*limits.pythons], "Python {}"
@@ -277,7 +288,7 @@ class _Options(Struct, frozen=True):
 
 
 def _options(profile: Profile, limits: Limits, offered: Offered) -> _Options:
-    every = profile.choices()
+    every = _choices(profile, limits)
     admitted = {r: chosen for r, chosen in every.items() if limits.admits(chosen)}
     possible = {r: pythons(profile, limits.pythons, chosen) for r, chosen in admitted.items()}
     if limits.required and not any(possible.values()):

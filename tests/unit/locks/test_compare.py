@@ -140,9 +140,11 @@ class Resolver:
     def edges(self, _: Any, __: Any, ___: Any, pins: dict[str, str], ____: Any) -> Iterable[Any]:
         self.pins = pins
         return [
-            ("tf-keras", "tensorflow"), ("tensorflow", "numpy"), ("tensorflow-cpu", "numpy"),
-            ("tensorflow", "protobuf"), ("tensorflow", "tensorflow-cpu"),
-        ]  # fmt: skip
+            ("tensorflow", "1", ("tf-keras",)),
+            ("numpy", "2", ("tensorflow", "tensorflow-cpu")),
+            ("protobuf", "3", ("tensorflow",)),
+            ("tensorflow-cpu", "1", ("tensorflow",)),
+        ]
 
 
 def test_what_requires_another_name_of_the_framework_requires_the_locked_one() -> None:

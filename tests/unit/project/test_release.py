@@ -9,9 +9,10 @@ import pytest
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.profiles import lock as profile_lock, profile as profiles
+from envbuilder.profiles import fit, lock as profile_lock, profile as profiles
 from envbuilder.project import catalog
 from envbuilder.project.catalog import Choosing
+from tests.support import host_trees
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -276,3 +277,73 @@ def test_a_release_that_no_table_has_is_no_default(tmp_path: Path, release: str)
     (folder / "mine.yaml").write_text(text)
     with pytest.raises(InvalidError, match=rf"release: no table has {release} of PyTorch as cu132"):
         profiles.load("mine", [folder, *FOLDERS])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "requirements: [torch==2.99.0]",
+            {
+                "cpu": "2.99.0 (cpu) 3.11 torch==2.99.0+cpu",
+                "cuda": "2.99.0 (cuda) 3.11 torch==2.99.0",
+                "cuda-legacy": "2.99.0 (cu126) 3.11 torch==2.99.0+cu126",
+                "mps": "2.99.0 (macos) 3.11 torch==2.99.0",
+                "rocm": "2.99.0 (rocm7.2) 3.11 torch==2.99.0+rocm7.2",
+                "xpu": "2.99.0 (xpu) 3.11 torch==2.99.0+xpu",
+            },
+        ),
+        (
+            "requirements: [torch==2.99, torchvision==0.99.0]\npython: '3.12'",
+            {"mps": "2.99.0 (macos) 3.12 torch==2.99.0"},
+        ),
+        (
+            "requirements: [torch==2.0.0.post1]",
+            {"cuda": "2.0.0.post1 (cuda) 3.10 torch==2.0.0.post1"},
+        ),
+        ('framework_version: "2.99.1"', {"mps": "2.99.1 (macos) 3.11 torch==2.99.1"}),
+        (
+            "requirements: [jax==0.99.0]",
+            {"jax-cuda": "0.99.0 (cuda13) 3.12 jax[cuda13]==0.99.0"},
+        ),
+        (
+            "requirements: [tensorflow==2.99.0]",
+            {"tensorflow-cuda": "2.99.0 (cuda) 3.12 tensorflow[and-cuda]==2.99.0"},
+        ),
+        ("requirements: [torch==2.4]", {"cuda": "2.4.0 (cu121) 3.11 torch==2.4.0"}),
+    ],
+)
+def test_a_pinned_release_that_no_table_has(
+    tmp_path: Path, text: str, expected: dict[str, str]
+) -> None:
+    variants = project(tmp_path, f"{text}\n")
+    locked = {name: of(variants, name).requirements for name in expected}
+    assert {
+        name: f"{line} {locked[name][0]}" for name, line in decided(variants, expected).items()
+    } == expected
+    unknown = "2.4" not in text
+    for name in expected:
+        profile = of(variants, name)
+        assert any("no table has" in warning for warning in profile.warnings) == unknown
+        assert profile.expects.version.startswith(profile.release or "-")
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "2.99.*"])
+def test_a_release_older_than_all_or_any_newer_one_is_none(tmp_path: Path, version: str) -> None:
+    with pytest.raises(InvalidError, match=r"profile 'cuda' has PyTorch 1\.12\.0 and later"):
+        of(project(tmp_path, f"requirements: [torch=={version}]\n"), "cuda")
+
+
+def test_a_release_that_no_table_has_never_fits(tmp_path: Path) -> None:
+    variants = project(tmp_path, "requirements: [torch==2.99.0]\n")
+    fitting = []
+    for name in ("cpu", "cuda", "mps", "rocm", "xpu"):
+        known, unknown = profiles.load(name, FOLDERS), of(variants, name)
+        lock = profile_lock.load(FOLDERS[0] / "locks" / f"{name}.json")
+        for host in map(host_trees.recorded, host_trees.NAMES):
+            judged = fit.judge(unknown, host, lock=lock)
+            assert judged.verdict != "fits"
+            if fit.judge(known, host, lock=lock).verdict == "fits":
+                fitting.append(name)
+                assert "no table has PyTorch 2.99.0" in str(judged.reasons)
+    assert {*fitting} == {"cpu", "cuda", "mps", "rocm", "xpu"}
