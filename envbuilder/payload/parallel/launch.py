@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .. import PACKAGE, start
-from ..machine import device
+from ..machine import device, facts
 from ..report import CheckError
 from . import ranks, shares
 from .agreement import Ended
@@ -51,7 +51,7 @@ class Group:
     others will not do their part any more.
     """
 
-    rendezvous: Tuple[str, ...]
+    rendezvous: Mapping[str, str]
     network: Mapping[str, str]
     first: int = 0
     folder: Optional[Path] = None
@@ -61,10 +61,13 @@ class Group:
 ONE_MACHINE = Group(
     # Port 0 picks a free port; two verifications at once would collide on a fixed one. All traffic
     # stays on the loopback interface, since a container may have no other.
-    rendezvous=(
-        *("--nnodes", "1", "--local-addr", "127.0.0.1", "--rdzv-id", "verify"),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-    ),
+    rendezvous={
+        "nnodes": "1",
+        "local_addr": "127.0.0.1",
+        "rdzv_id": "verify",
+        "rdzv_backend": "c10d",
+        "rdzv_endpoint": "127.0.0.1:0",
+    },
     network=dict.fromkeys(INTERFACE_VARIABLES, "lo0" if sys.platform == "darwin" else "lo"),
 )
 
@@ -81,6 +84,12 @@ def run(
     """
     with TemporaryDirectory(prefix="envbuilder-") as local:
         return _run_in(Path(local), options, indices, index, group)
+
+
+def _torchrun_options(rendezvous: Mapping[str, str]) -> Dict[str, str]:
+    """Return the options that this torchrun has; that of torch 1 finds its own address."""
+    old = (facts.installed("torch") or "").startswith("1.")
+    return {k: v for k, v in rendezvous.items() if not (old and k == "local_addr")}
 
 
 def _run_in(
@@ -103,9 +112,9 @@ def _run_in(
         command += ["--index", str(index)]
     else:
         command = [
-            *(*start.python("-m", "torch.distributed.run"), *group.rendezvous),
-            *("--nproc-per-node", str(world), "--max-restarts", "0"),
-            *("--no-python", *command),
+            *start.python("-m", "torch.distributed.run"),
+            *(f"--{name}={value}" for name, value in _torchrun_options(group.rendezvous).items()),
+            *(f"--nproc_per_node={world}", "--max_restarts=0", "--no_python", *command),
         ]
     sharing = len(indices) if options.device == "cpu" else world
     environment = shares.environment_for(

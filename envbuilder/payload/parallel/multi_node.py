@@ -226,11 +226,13 @@ class _Part:
         """Run this node's ranks, and keep how they ended."""
         folder = self.folder
         group = launch.Group(
-            rendezvous=(
-                *("--nnodes", str(folder.nodes), "--node-rank", str(folder.number)),
-                *("--master-addr", self.address, "--master-port", str(self.options.master_port)),
-                *("--local-addr", self.local),
-            ),
+            rendezvous={
+                "nnodes": str(folder.nodes),
+                "node_rank": str(folder.number),
+                "master_addr": self.address,
+                "master_port": str(self.options.master_port),
+                "local_addr": self.local,
+            },
             network=self.network,
             first=len(self.indices) * folder.number,
             folder=folder.path,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+import envbuilder
+from envbuilder.core import resources
 from tests.conftest import missing
 from tests.support import overlays, warm
 from tests.support.old_releases import OLD, Release
@@ -113,6 +118,22 @@ def test_arrays_that_numpy_and_torch_do_not_share(
 ) -> None:
     found = bench.payload(bench.overlay.after_torch(fault), "--device", "cpu", *few_digits)
     found.require_failed("device", "torch 2.1.2+cu121 does not work with numpy 1.")
+
+
+@pytest.mark.soak
+def test_several_ranks_train_together(prefix: Prefix, tmp_path: Path) -> None:
+    """torchrun of torch 1 has no options with hyphens, and none for its own address."""
+    script, python = tmp_path / "script.py", prefix(TORCH_1_13) / "bin" / "python"
+    script.write_text("from envbuilder.payload.cli import main\nraise SystemExit(main())\n")
+    words = ["parallel", "--device", "cpu", "--devices", "2", "--steps", "5"]
+    words += ["--data", str(resources.mnist_subset_dir())]
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(envbuilder.__file__).parents[1])}
+    done = subprocess.run(
+        [python, script, *words],
+        env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    report = json.loads(done.stdout.splitlines()[-1])["report"]
+    assert (done.returncode, report["status"], report["ranks"]) == (0, "passed", 2), done.stderr
 
 
 # A compiler is measured by whole verifications alone: a release without one only loses that.
