@@ -23,6 +23,8 @@ MODULES = Path(__file__).with_name("sabotage")
 TORCH_1_13 = Release("torch", "1.13.1", "3.8", OLD)
 TORCH_2_1 = Release("torch", "2.1.2", "3.10", OLD)
 HALF = "not judged: mean of 100,003 numbers"
+PROFILER = {"device used": "cannot read what its profiler records"}
+PROFILES = {"torch": "cpu", "jax": "jax-cpu", "tensorflow-cpu": "tensorflow-cpu"}
 UNJUDGED = {TORCH_1_13: {"arithmetic": HALF}, TORCH_2_1: {}}
 RARELY = {
     Release("torch", "2.0.1", "3.11", OLD): {"arithmetic": HALF},
@@ -30,6 +32,13 @@ RARELY = {
     Release("torch", "2.7.1", "3.9", ("numpy>=2",)): {},
     Release("torch", "2.10.0", "3.12", ("numpy>=2",)): {},
     Release("torch", "2.15.0", "3.13", ("numpy>=2",)): {},
+    Release("jax", "0.4.30", "3.9"): PROFILER,
+    Release("jax", "0.4.35", "3.10"): PROFILER,
+    Release("jax", "0.7.2", "3.11"): {},
+    Release("jax", "0.12.0.1", "3.13"): {},
+    Release("tensorflow-cpu", "2.16.2", "3.10"): {},
+    Release("tensorflow-cpu", "2.19.0", "3.11"): {},
+    Release("tensorflow-cpu", "2.21.0", "3.13"): {},
 }
 
 Prefix = Callable[[Release], Path]
@@ -50,8 +59,10 @@ def prefix(tmp_path_factory: pytest.TempPathFactory, session_environment: dict[s
     return prefix
 
 
-def bench_of(prefix: Path, folder: Path, environment: dict[str, str]) -> Bench:
-    kept = warm.keep(prefix, "torch", folder / "kept")
+def bench_of(
+    prefix: Path, folder: Path, environment: dict[str, str], module: str = "torch"
+) -> Bench:
+    kept = warm.keep(prefix, module, folder / "kept")
     return Bench(folder, prefix, environment, kept, MODULES)
 
 
@@ -71,9 +82,10 @@ def cases() -> list[object]:
 def test_a_release_is_verified_as_far_as_it_goes(
     prefix: Prefix, release: Release, tmp_path: Path, session_environment: dict[str, str]
 ) -> None:
-    bench = bench_of(prefix(release), tmp_path, session_environment)
-    python = bench.prefix / "bin" / "python"
-    found = bench.envbuilder("--python", python, "--profile", "cpu", *ONE_EPOCH)
+    module = release.framework.removesuffix("-cpu")
+    bench = bench_of(prefix(release), tmp_path, session_environment, module)
+    python, profile = bench.prefix / "bin" / "python", PROFILES[release.framework]
+    found = bench.envbuilder("--python", python, "--profile", profile, *ONE_EPOCH)
     assert (found.code, found.report["status"]) == (0, "passed"), found.report["reasons"]
     assert found.report["framework"]["version"].startswith(release.version)
     assert found.report["framework"]["python"].startswith(f"{release.python}.")
