@@ -80,7 +80,9 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
         chosen = requested or _chosen(library, settings, host)
         lock = locks.get(chosen.name) if chosen else None
         around = surroundings.look(chosen, lock, host, settings)
-    return diagnosis.diagnose(host, candidates, locks, around, requested, library.packages)
+    return diagnosis.diagnose(
+        *(host, candidates, locks, around, requested), library.packages, library.advice
+    )
 
 
 def _chosen(library: Library, settings: Settings, host: Host) -> Profile | None:

@@ -20,13 +20,15 @@ from envbuilder.profiles.accelerators import needs, of_vendor
 from envbuilder.profiles.needs import LEVELS, Finding, Level, Needs, worst
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
 _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
 """Findings that no command on this machine can change."""
+_OF_RELEASE = frozenset({"kernels", "kernels-ptx", "kernels-partly", "driver-old"})
+"""Findings about a build of the framework: another release may have none of them."""
 _TRY = "Try it: run `envbuilder verify`."
 _UNKNOWN = "See `envbuilder detect` for what is known about it."
 _FORCE = "`envbuilder verify --force` tries it anyway."
@@ -51,9 +53,10 @@ def problems(
     around: Around,
     requested: Profile | None,
     packages: fit.Reader,
+    advice: Callable[[Profile, Host], str],
 ) -> list[Problem]:
     """Return the problems of the requested profile, or else of each vendor's best profile."""
-    look = _Look(host, candidates, locks, around, packages)
+    look = _Look(host, candidates, locks, around, packages, advice)
     if requested is not None:
         result = look.of_profile(requested, requested=True)
         return [*result, *(_override(host, around) if requested.accelerator == "rocm" else ())]
@@ -97,9 +100,10 @@ class _Look:
         locks: Mapping[str, Lock | None],
         around: Around,
         packages: fit.Reader,
+        advice: Callable[[Profile, Host], str],
     ) -> None:
         self.host, self.around, self.locks = host, around, locks
-        self.packages = packages
+        self.packages, self.advice = packages, advice
         self.engine = any(e.state == "usable" for e in host.containers.engines)
         self.profiles = [p for p in candidates if not p.opt_in]
         self.findings = {p.name: self.judge(p) for p in self.profiles}
@@ -175,12 +179,16 @@ class _Look:
         if any(f.code == "no-gpu" for f in relevant):
             relevant = [f for f in relevant if not f.code.startswith("level-zero")]
         lasting = [f for f in relevant if f.code in _LASTING]
+        of_release = {f.code for f in relevant} & _OF_RELEASE
+        advice = self.advice(profile, self.host) if of_release and not instead else ""
         return [
             Problem(
                 severity=_severity(finding, requested=requested),
                 code=finding.code,
                 text=f"{profile.name}: {finding.text}",
-                fix=self._joined(finding.gpu) or fix(finding, required, self.host, instead),
+                fix=self._joined(finding.gpu)
+                or f"{advice if finding.code in of_release else ''} "
+                f"{fix(finding, required, self.host, instead)}".strip(),
             )
             # If it can never work, anything else that is missing is irrelevant.
             for finding in (relevant if requested else lasting or relevant)

@@ -20,7 +20,7 @@ from envbuilder.profiles.fit import nothing_read
 from envbuilder.profiles.lock import Lock, require_usable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from envbuilder.host.model import Engine, Gpu, Host, Memory
     from envbuilder.profiles.fit import Reader
@@ -50,14 +50,16 @@ def diagnose(
     around: Around,
     requested: Profile | None = None,
     packages: Reader = nothing_read,
+    advice: Callable[[Profile, Host], str] = lambda profile, host: "",
 ) -> tuple[Problem, ...]:
     """Return all problems of this host, or only those that affect the requested profile.
 
-    `packages` looks up what was read of the device code in the wheels of a lock.
+    `packages` looks up what was read of the device code in the wheels of a lock, `advice` which
+    release would work better than a profile's.
     """
     lock = locks.get(requested.name) if requested else None
     problems = [
-        *accelerators.problems(host, candidates, locks, around, requested, packages),
+        *accelerators.problems(host, candidates, locks, around, requested, packages, advice),
         *_lock(requested, lock),
         *_native(host, around, requested),
         *_shared_store(around),

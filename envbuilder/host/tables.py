@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from envbuilder.core import resources
 from envbuilder.host.model import Support
+from envbuilder.host.text import version
 
 MemoryKind = Literal["dedicated", "shared"]
 JETSON_TORCH = (
@@ -192,6 +193,16 @@ def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
     """
     row = _row("cuda-drivers.csv", str(major))
     return row["windows_driver" if wsl else "linux_driver"] if row else None
+
+
+def cudnn_sm(release: str) -> str:
+    """Return the oldest compute capability that a release of cuDNN serves; "0.0" if none is stated.
+
+    A release that cannot be read counts as the newest.
+    """
+    number = version(release) or (1000,)
+    rows = [row for row in _rows("cudnn.csv") if (version(row["cudnn"]) or ()) <= number]
+    return rows[-1]["sm"] if rows else "0.0"
 
 
 def distribution_glibc(release: str | None) -> str | None:

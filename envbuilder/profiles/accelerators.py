@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 
-_Locked = Callable[["types.Framework", profile_lock.Target, Needs, bool], Needs]
+_Locked = Callable[["types.Framework", profile_lock.Target, bool], Needs]
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):
@@ -53,8 +53,8 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Check what native environments need from the host in addition."""
     required: Callable[[Requires, Needs], bool] = lambda requires, needs: False
     """Whether a profile for another device needs such a GPU all the same."""
-    locked: _Locked = lambda framework, target, needs, wsl: needs
-    """Add to the needs what the locked files state about GPUs and drivers, also under WSL."""
+    locked: _Locked = lambda framework, target, wsl: Needs()
+    """Return what the locked files state about GPUs and drivers, also under WSL."""
     hardware: str = ""
     """What it needs in words, if versions and kernels do not state it."""
     variants: tuple[str, ...] = ()
@@ -91,23 +91,22 @@ def build_of(framework: types.Framework, target: profile_lock.Target) -> release
 # NVIDIA: the driver that a CUDA runtime needs, and the kernels that a build contains.
 
 
-def _locked_nvidia(
-    framework: types.Framework, target: profile_lock.Target, needs: Needs, wsl: bool
-) -> Needs:
-    """Add the kernels and the driver of the framework's locked build to `needs`.
+def _locked_nvidia(framework: types.Framework, target: profile_lock.Target, wsl: bool) -> Needs:
+    """Return the kernels and the driver of the framework's locked build.
 
-    Of an unknown build, only the driver is known: the one that its CUDA runtime needs.
+    Of an unknown build, only the driver is known: the one that its CUDA runtime needs. The locked
+    cuDNN decides which GPUs are served in part.
     """
     if build := build_of(framework, target):
-        return _with_kernels(needs, build, wsl)
+        needs = build.needs(wsl=wsl)
+        for file in (f for f in target.files if f.name.startswith("nvidia-cudnn")):
+            every, oldest = (*needs.sm_partly, *needs.sm), _sm(tables.cudnn_sm(file.version))
+            partly = tuple(sm for sm in every if _sm(sm) < oldest)
+            needs = replace(needs, sm=every[len(partly) :], sm_partly=partly)
+        return needs
     major, _ = cuda_runtime(target)
     driver = tables.cuda_driver(int(major), wsl=wsl) if major.isdecimal() else None
-    return replace(needs, nvidia_driver=driver or "")
-
-
-def _with_kernels(needs: Needs, build: releases.Build, wsl: bool) -> Needs:
-    """Return what wheels need, with the kernels and the driver of a build."""
-    return replace(build.needs(wsl=wsl), macos=needs.macos, glibc=needs.glibc)
+    return Needs(nvidia_driver=driver or "")
 
 
 def _judge_nvidia(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
@@ -224,12 +223,10 @@ def _sm(text: str) -> tuple[int, int]:
 # issues 3540 and 3954): nothing here counts on it.
 
 
-def _locked_amd(
-    framework: types.Framework, target: profile_lock.Target, needs: Needs, wsl: bool
-) -> Needs:
-    """Add the GPUs that the wheels serve to `needs`, by the framework's build."""
+def _locked_amd(framework: types.Framework, target: profile_lock.Target, wsl: bool) -> Needs:
+    """Return the GPUs that the wheels serve, by the framework's build."""
     build = build_of(framework, target)
-    return _with_kernels(needs, build, wsl) if build else needs
+    return build.needs(wsl=wsl) if build else Needs()
 
 
 def _judge_amd(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
@@ -424,14 +421,16 @@ def needs(
 ) -> Needs:
     """Return what a profile's wheels for one platform need, by those for its first Python.
 
-    `wsl`: under WSL, where the driver is that of Windows.
+    What is not locked will be the build of the profile's release. `wsl`: under WSL, where the
+    driver is that of Windows.
     """
     requires, target = profile.requires, profile_lock.first(lock, platform)
-    locked = Needs()
+    build = None if target else profile.build_on(platform)
+    locked = build.needs(wsl=wsl) if build else Needs()
     if target is not None:
         wheels = of_wheels(tuple(f.basename for f in target.of_kind("wheel")))
-        accelerator = ACCELERATORS[profile.accelerator]
-        locked = accelerator.locked(profile.framework, target, wheels, wsl)
+        locked = ACCELERATORS[profile.accelerator].locked(profile.framework, target, wsl)
+        locked = replace(locked, macos=wheels.macos, glibc=wheels.glibc)
     sm = sm_of(requires, platform)
     return Needs(
         sm=sm or locked.sm,

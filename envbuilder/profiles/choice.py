@@ -125,6 +125,7 @@ def require_host(
     if not hint:
         others = library.candidates(profile.framework)
         hint = _instead(profile, host, library.locks(others) | {profile.name: lock}, others)
+        hint = f"{hint} {library.advice(profile, host) if locked else ''}".strip()
     action = "be built" if building else "run"
     with_it = f" with --backend {backend}" if backend and fit.workaround else ""
     raise HostError(

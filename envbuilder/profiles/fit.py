@@ -16,7 +16,8 @@ from envbuilder.core import types
 from envbuilder.host import tables
 from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS, Host
 from envbuilder.host.text import version
-from envbuilder.profiles import accelerators, backends, releases
+from envbuilder.profiles import accelerators, backends, lock as profile_lock, releases
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.needs import (
     LEVELS,
     Finding,
@@ -28,13 +29,15 @@ from envbuilder.profiles.needs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
     Reader = Callable[[Profile, Host, Lock | None], Packages]
     """Looks up what was read of the device code in the wheels of a profile's lock."""
+    Offers = Iterable[tuple[releases.Chosen, str]]
+    """What a profile has of each release, the newest first, and what rules it out, if anything."""
 
 _NONE: Packages = {}
 Verdict = Literal["fits", "warnings", "no"]
@@ -273,8 +276,7 @@ def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level],
     flags: `note` means that it fits.
     """
     row = accelerators.ACCELERATORS[profile.accelerator]
-    platform = host.platform if host.os == "macos" else docker_platform(host)
-    flags = _cpu_flags(profile, host)
+    platform, flags = _platform_of_framework(host), _cpu_flags(profile, host)
     rated = []
     for build in releases.every(profile.framework):
         if build.platform == platform and releases.is_for(build, profile.accelerator):
@@ -283,6 +285,50 @@ def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level],
             system = _system(required, host) if host.os == "macos" else []
             rated.append((build, worst([*gpus, *system, *flags])))
     return tuple(rated)
+
+
+def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offers) -> str:
+    """Return which release would work better on a host than the locked one, and how to get it.
+
+    `offers`: what the profile has of each release, the newest first, and what in the project rules
+    it out. Empty if no release is better, or if it is not known what is locked.
+    """
+    levels, platform = dict(serving(profile, host)), _platform_of_framework(host)
+    target = profile_lock.first(lock, platform)
+    locked = accelerators.build_of(profile.framework, target) if target else None
+    current = locked if target or platform is None else profile.build_on(platform)
+    best = min(levels.values(), key=LEVELS.index, default="no")
+    if best not in _WORKS or (target and not locked) or (current and levels.get(current) == best):
+        return ""
+    against = {build: why for chosen, why in offers for build in chosen.builds}
+    admitted = {build.release for build, why in against.items() if not why}
+    better = [build for build, level in levels.items() if level == best]
+    order = [*releases.table_of(profile.framework)]
+    present = current.release if current else profile.release
+    rank = ""
+    if free := [b for b in better if against.get(b) == ""]:
+        new = free[0]
+        way = f'framework_version: "{new.release}" in envbuilder.yaml chooses it'
+    elif other := [b for b in better if b.release in admitted]:
+        new = next((b for b in other if b.release == present), other[0])
+        keys = f"extends: {profile.name}, builds: [{new.build}], release: {new.release}"
+        way = f"a profile of your own takes that build ({keys})"
+    elif ruled_out := [b for b in better if b in against]:
+        newer = [b for b in ruled_out if present in order[order.index(b.release) + 1 :]]
+        new = newer[-1] if newer else ruled_out[0]
+        rank, way = f"is the {'first' if newer else 'last'} release that ", against[new]
+    else:
+        return ""
+    title = f"{FRAMEWORKS[profile.framework].title} {new.release} ({new.build})"
+    verb = "works" if best == "note" else "may work"
+    driver = new.needs(wsl=host.wsl).nvidia_driver
+    since = f" (driver {driver} and later)" if driver else ""
+    return f"{title} {rank}{verb} here{since}: {way}."
+
+
+def _platform_of_framework(host: Host) -> types.Platform | None:
+    """Return the platform of its accelerator's builds: containers run where a GPU can be used."""
+    return host.platform if host.os == "macos" else docker_platform(host)
 
 
 def missing_engine(host: Host) -> list[Finding]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.core import types
+    from envbuilder.host.model import Host
     from envbuilder.profiles.lock import Lock
     from envbuilder.signatures.statement import Signed
 
@@ -36,6 +37,9 @@ class Variants(Protocol):
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the names of the profiles to choose from."""
+
+    def offers(self, name: str) -> fit.Offers:
+        """Return the releases that a profile has, each with what in the project rules it out."""
 
     def unadapted(self, name: str) -> Profile:
         """Return a profile as it is without the project."""
@@ -131,14 +135,23 @@ class Library:
     def lock(self, name: str) -> Lock | None:
         """Return the lock of a profile, for judging hosts by it; None if it has no readable one.
 
-        For a variant that is not locked yet, it is that of the profile itself: same framework.
+        For a variant that is not locked yet, it is that of the profile itself; without files if
+        the variant has another release.
         """
         lock = self._read(name)
         if lock is None and self._variants:
             path = profile_lock.path_for(name, self.folders)
             with contextlib.suppress(InvalidError):
-                return profile_lock.load(path) if path else None
+                lock = profile_lock.load(path) if path else None
+                same = self.profile(name).release == self._variants.unadapted(name).release
+                return lock if lock is None or same else replace(lock, targets=())
         return None if isinstance(lock, InvalidError) else lock
+
+    def advice(self, profile: Profile, host: Host) -> str:
+        """Return which release would work better on a host than a profile's, and how to get it."""
+        every = ((chosen, "") for chosen in profile.choices().values())
+        offers = self._variants.offers(profile.name) if self._variants else every
+        return fit.other_release(profile, host, self.lock(profile.name), offers)
 
     def locks(self, chosen: Sequence[Profile]) -> dict[str, Lock | None]:
         """Return the lock of each profile; None if it has no readable one."""

@@ -217,6 +217,11 @@ class Profile(_Strict, frozen=True):
         """Return the releases that its builds have, the newest first, or only one of them."""
         return releases.choices(self.framework, self.builds, self.platforms, release)
 
+    def build_on(self, platform: types.Platform) -> releases.Build | None:
+        """Return the build that it takes of its release on a platform, if a table has it."""
+        chosen = self.choices(self.release).get(self.release) if self.release else None
+        return next((b for b in chosen.builds if b.platform == platform), None) if chosen else None
+
     def framework_from_wheels(self, backend: str) -> bool:
         """Return whether environments of this backend contain the wheels of the profile's lock."""
         return backend != "conda" or self.conda.framework == "wheels"

@@ -98,6 +98,11 @@ class ProjectProfiles:
             return bool(builds) and builds <= {*chosen.builds}
         return False
 
+    def offers(self, name: str) -> fit.Offers:
+        """Return the releases that a profile has, each with what in the project rules it out."""
+        profile = self.unadapted(name)
+        return [(c, self.limits.against(profile, c)) for c in profile.choices().values()]
+
     def unadapted(self, name: str) -> Profile:
         """Return a profile as it is without the project; its files are read once."""
         if name not in self._profiles:

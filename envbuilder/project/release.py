@@ -80,6 +80,14 @@ class Limits(Struct, frozen=True, kw_only=True):
                     return line
         return None
 
+    def against(self, profile: Profile, chosen: Chosen) -> str:
+        """Return what rules a release out on a profile, also by its Pythons; empty if nothing."""
+        if line := self.obstacle(chosen):
+            return f"{line.where} asks for {line.text}"
+        if pythons(profile, self.pythons, chosen):
+            return ""
+        return " and ".join(f"{line.where} asks for Python {line.text}" for line in self.pythons)
+
 
 @cache
 def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from envbuilder.core import resources, types
 from envbuilder.host.model import Cpu, Gpu, Host
@@ -83,6 +84,26 @@ def test_a_torch_that_no_table_knows_is_never_promised(files: tuple[File, ...]) 
     found = judge(mine, here, lock=lock_of(*files))
     assert found.verdict == "warnings"
     assert "which GPUs its wheels carry kernels for is not known" in found.reasons
+
+
+@pytest.mark.parametrize(
+    ("cudnn", "verdict"), [("9.10.2.21", "fits"), ("9.11.0.98", "warnings"), ("?", "warnings")]
+)
+@pytest.mark.parametrize("sm", ["6.0", "7.0"])
+def test_the_locked_cudnn_decides_whether_pascal_and_volta_are_served(
+    cudnn: str, verdict: str, sm: str
+) -> None:
+    files = (
+        wheel("tensorflow-2.20.0-cp312-cp312-manylinux_2_17_x86_64.whl", "tensorflow", "2.20.0"),
+        wheel("r-12.9.79-py3-none-any.whl", "nvidia-cuda-runtime-cu12", "12.9.79"),
+        wheel("c.whl", "nvidia-cudnn-cu12", cudnn),
+    )
+    gpu = Gpu(vendor="nvidia", name="GPU", state="usable", driver_version="580.95", sm=sm)
+    host = Host(
+        os="linux", machine="x86_64", platform="linux/amd64", gpus=(gpu,), libc="glibc 2.39"
+    )
+    mine = replace(profile("cuda", requires=Requires()), framework="tensorflow")
+    assert judge(mine, host, lock=lock_of(*files), backend="venv").verdict == verdict
 
 
 @pytest.mark.parametrize(
