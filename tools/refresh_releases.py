@@ -2,6 +2,8 @@
 
     python tools/refresh_releases.py                         releases, builds and Pythons, by names
     python tools/refresh_releases.py --wheels torch==2.7.1   also CUDA and kernels, from the wheels
+    python tools/refresh_releases.py --pythons FILE          instead: pythons.csv from uv's list of
+        builds, crates/uv-python/download-metadata.json in its repository
 
 The index is the one that uv uses. Of a wheel only the parts that are needed are requested: what
 states its CUDA, and the library with the list of its kernels (up to 60 MB). Prints each difference;
@@ -11,10 +13,13 @@ a person looks at it and writes the row, with its source. Exit code 1: there are
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
@@ -205,13 +210,40 @@ def _sorted(pythons: set[str]) -> str:
     return " ".join(sorted(pythons, key=lambda each: int(each.partition(".")[2])))
 
 
+def pythons(builds: Iterable[Mapping[str, Any]], source: str) -> Iterator[str]:
+    """Yield the rows of `pythons.csv`: the newest build of each Python, the plainest of each."""
+    machines: dict[tuple[str, ...], types.Platform] = {
+        ("x86_64", "linux", "gnu"): "linux/amd64",
+        ("aarch64", "linux", "gnu"): "linux/arm64",
+        ("aarch64", "darwin", "none"): "macos/arm64",
+    }
+    newest: dict[tuple[int, types.Platform], Mapping[str, Any]] = {}
+    for build in builds:
+        arch = build["arch"]
+        platform = machines.get((arch["family"], build["os"], build["libc"]))
+        usual = not (arch["variant"] or build["prerelease"] or build["variant"])
+        if build["name"] == "cpython" and platform and usual and 8 <= build["minor"] <= 14:
+            before = newest.setdefault((build["minor"], platform), build)
+            if build["patch"] > before["patch"]:
+                newest[build["minor"], platform] = build
+    yield "python,platform,file,sha256,source"
+    for (minor, platform), build in sorted(newest.items(), key=lambda item: item[0]):
+        file = unquote(build["url"].partition("/releases/download/")[2])
+        yield f"3.{minor}.{build['patch']},{platform},{file},{build['sha256']},{source}"
+
+
 def main() -> int:
     """Print the differences."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--wheels", action="append", default=[], metavar="FRAMEWORK==RELEASE")
+    parser.add_argument("--pythons", type=Path, metavar="FILE")
     options = parser.parse_args()
+    if options.pythons:
+        builds = json.loads(options.pythons.read_text(encoding="utf-8")).values()
+        print("\n".join(pythons(builds, "s96")))
+        return 0
     of_index = {
         (framework, build)
         for framework in types.FRAMEWORKS

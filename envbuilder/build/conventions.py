@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envbuilder.core import types
+
 if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 PREFIX = "/opt/env"
 """Location of the environment in an image."""
+PYTHON = types.IMAGE_PYTHON
+"""Location of an interpreter that is not the base's."""
 PAYLOAD = "/opt/envbuilder/payload.pyz"
 ID = 1000
 """uid and gid of the image's user."""

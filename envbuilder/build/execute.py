@@ -36,6 +36,7 @@ from envbuilder.build.plan import (
     Seal,
     Step,
     UnpackLibraries,
+    UnpackPython,
     UnpackTool,
     Write,
     WritePayload,
@@ -45,6 +46,7 @@ from envbuilder.core import files, process, uv_program
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import log_text
+from envbuilder.packages import interpreters
 from envbuilder.packages.conda import steps
 from envbuilder.packages.store import Store
 
@@ -142,10 +144,8 @@ def _perform(step: Step, context: _Context) -> None:
                 store.link(file, folder)
         case CopyProject():
             project_layer.copy(step.project, Path(step.folder))
-        case UnpackTool():
-            _unpack_tool(step, store)
-        case UnpackLibraries():
-            _unpack_libraries(step, store)
+        case UnpackTool() | UnpackLibraries() | UnpackPython():
+            _unpack(step, store)
         case Run():
             _run(step, context)
         case Seal():
@@ -303,6 +303,15 @@ def _failing_step(printed: str) -> str:
     """Return BuildKit's excerpt of the failing step: its last lines only quote the Dockerfile."""
     excerpts = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
     return excerpts[-1].rstrip() if excerpts else ""
+
+
+def _unpack(step: UnpackTool | UnpackLibraries | UnpackPython, store: Store) -> None:
+    if isinstance(step, UnpackTool):
+        _unpack_tool(step, store)
+    elif isinstance(step, UnpackLibraries):
+        _unpack_libraries(step, store)
+    else:
+        interpreters.unpack(step.file, store.checked(step.file), Path(step.folder))
 
 
 def _unpack_tool(step: UnpackTool, store: Store) -> None:

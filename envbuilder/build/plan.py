@@ -63,6 +63,13 @@ class UnpackLibraries(Action, frozen=True, kw_only=True):
     folder: str
 
 
+class UnpackPython(Action, frozen=True, kw_only=True):
+    """Unpack an interpreter of the store into a new folder."""
+
+    file: File
+    folder: str
+
+
 class MakeBase(Action, frozen=True, kw_only=True):
     """Make a base image from locked Debian packages, as an OCI layout, unless it exists."""
 
@@ -173,6 +180,8 @@ class Assemble(Action, frozen=True, kw_only=True):
     """Installs the wheels; it is for the machine that makes the image."""
     wheels: tuple[File, ...]
     debs: tuple[File, ...]
+    interpreter: File | UnsetType = UNSET
+    """The Python that the image gets, if it is not the base's."""
     system: System | None
     """How the packages are installed; None: they consist of files only and are unpacked."""
     project: ProjectLayer | UnsetType = UNSET
@@ -254,6 +263,7 @@ Step = (
     | CopyProject
     | UnpackTool
     | UnpackLibraries
+    | UnpackPython
     | Run
     | Seal
     | InstallConda

@@ -252,6 +252,9 @@ def _image(
             f"It has one for Python {', '.join(pythons)}: use --python-version.",
         )
     debs = {t.platform: t.of_kind("deb") for t in targets}
+    interpreters = {t.platform: t.of_image for t in targets if t.of_image}
+    contexts = {f.source: "debs" for files in debs.values() for f in files}
+    contexts |= {f.source: "interpreter" for f in interpreters.values()}
     return {
         **context,
         "base": base,
@@ -262,8 +265,10 @@ def _image(
         # A Dockerfile runs the locked uv on the platforms of its targets.
         "tools": (_line(context["lock"].tool(t.platform) for t in targets),),
         "private": sorted(set(private).intersection(profile.indexes.values())),
-        "private_archives": sorted({f.source for fs in debs.values() for f in fs} & set(private)),
+        "private_archives": {n: c for n, c in sorted(contexts.items()) if n in private},
         "debs": debs if any(debs.values()) else {},
+        "interpreters": interpreters,
+        "archives": sorted(contexts),
         "urls": urls,
         "indexes": {n: urls[n] for n in sorted(set(profile.indexes.values())) if n in urls},
     }
@@ -285,10 +290,9 @@ def _services(
 ) -> Iterator[RenderedFile]:
     """Yield the files that start a container with the project's folder in it."""
     folder = ".devcontainer/" if target == "devcontainer" else ""
-    archives = {file.source for files in image["debs"].values() for file in files}
     sources = [
         *(f"{name}_INDEX" for name in image["indexes"]),
-        *(f"{name}_MIRROR" for name in sorted(archives)),
+        *(f"{name}_MIRROR" for name in image["archives"]),
     ]
     context = {
         **image,

@@ -131,7 +131,7 @@ def locked_components(
     """Return locked files as components; `licences` by a file's sha256."""
     return tuple(
         Component(
-            kind="application" if file.kind == "tool" else "library",
+            kind="application" if file.kind in {"tool", "python"} else "library",
             name=file.name,
             version=file.version,
             purl=file_purl(file),

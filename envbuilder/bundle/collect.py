@@ -201,11 +201,11 @@ def files(
     selections: Sequence[Selection], settings: Settings, progress: Progress
 ) -> tuple[File, ...]:
     """Return the locked files of all targets and tools, each once, after fetching missing ones."""
-    targets = [t for selection in selections for t in selection.targets]
+    pairs = [(selection.profile, t) for selection in selections for t in selection.targets]
     tools = tuple(f for selection in selections for f in selection.tools)
     conda = tuple(p.as_file for s in selections for t in s.conda for p in t.packages)
-    groups = [(target, target.files) for target in targets]
-    groups += [(targets[0], tools), (targets[0], conda)]
+    groups = [(target, target.fetched(managed=p.python.managed)) for p, target in pairs]
+    groups += [(pairs[0][1], tools), (pairs[0][1], conda)]
     locked = {f.sha256: f for _, group in groups for f in group}
     require_rooms([download_room(locked.values(), settings)])
     for target, group in groups:

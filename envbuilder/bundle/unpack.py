@@ -253,8 +253,9 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
         (path,) = library.lock_places(name)
         needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
         needed.add(str(path.relative_to(folder)))
-        locked |= {f.sha256: f for f in lock.files}
-        _require_target(manifest, lock)
+        interpreters = (t.interpreter for t in lock.targets if t.interpreter)
+        locked |= {f.sha256: f for f in (*lock.files, *interpreters)}
+        _require_target(manifest, lock, managed=profile.python.managed)
         conda = conda_lock.find(name, library)
         if conda is not None:
             conda_lock.require_usable(profile, conda)
@@ -264,12 +265,13 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
     return needed, locked
 
 
-def _require_target(manifest: Manifest, lock: Lock) -> None:
+def _require_target(manifest: Manifest, lock: Lock, *, managed: bool) -> None:
     """Raise `InvalidError` if a bundle has no complete target of a lock, with the tool for it."""
     brought = {m.sha256 for m in manifest.members}
     for target in lock.targets:
         asked = target.platform in manifest.platforms and target.python in manifest.pythons
-        needed = (*target.files, *(f for p, f in lock.tools.items() if p == target.platform))
+        tools = (f for p, f in lock.tools.items() if p == target.platform)
+        needed = (*target.fetched(managed=managed), *tools)
         if asked and all(f.sha256 in brought for f in needed):
             return
     raise InvalidError(f"the bundle lacks files of its profile '{lock.profile}'", _UNTRUSTED)

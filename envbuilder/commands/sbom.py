@@ -55,7 +55,7 @@ def command(
     named = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref
     base = UsedBase(ref=named, digest="") if named else None
     facts = {"lock": lock_digest(lock), "platform": target.platform, "python": target.python}
-    files = (*target.files, lock.tool(target.platform))
+    files = (*target.fetched(managed=chosen.python.managed), lock.tool(target.platform))
     content = attestations.bill(chosen.name, files, base, facts, settings)
     if output is None:
         console.document(content.decode())

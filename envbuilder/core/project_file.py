@@ -100,8 +100,9 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Packages (PEP 508 lines). The framework comes from the profile and need not be listed."""
     requirements_from: tuple[ProjectPath | RequirementFile, ...] = ()
     """Files that list more of them."""
-    python: types.PythonVersion | None = None
-    """The Python version; without it, the profile's default that the files allow."""
+    python: types.PythonChoice | None = None
+    """The Python version; without it, the profile's default that the files allow. `managed`, alone
+    or before a version: not an interpreter of the machine, but the one whose hash the lock has."""
     system_packages: tuple[types.DebianPackage, ...] = ()
     """Debian packages to install in images."""
     environment: dict[types.Variable, types.VariableValue] = {}
@@ -119,6 +120,11 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     volumes: dict[VolumeSource, VolumeTarget] = {}
     """What a container has in addition to the project, and where: a volume of the engine by its
     name, which is the project's own, or a folder of the project as `./FOLDER`."""
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether the interpreter is the lock's, whatever the machine has."""
+        return (self.python or "").startswith("managed")
 
 
 class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True):

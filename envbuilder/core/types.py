@@ -17,7 +17,7 @@ BuildName = Annotated[
 ]
 Backend = Literal["docker", "venv", "conda"]
 Platform = Literal["linux/amd64", "linux/arm64", "macos/arm64"]
-FileKind = Literal["wheel", "deb", "conda", "tool", "oci"]
+FileKind = Literal["wheel", "deb", "conda", "tool", "oci", "python"]
 Role = Literal["", "base"]
 Provenance = Literal["read", "claim", "assumed"]
 LockState = Literal["locked", "claimed", "unlocked"]
@@ -36,6 +36,16 @@ PythonVersion = Annotated[
     Meta(
         pattern=r"^3\.[1-9][0-9]?\Z",
         description='a Python version such as "3.12", in quotes',
+        extra={
+            "hint": "Write its first two numbers only, or remove the key to leave the choice open."
+        },
+    ),
+]
+PythonChoice = Annotated[
+    str,
+    Meta(
+        pattern=r"^(managed|(managed )?3\.[1-9][0-9]?)\Z",
+        description='a Python version such as "3.12", in quotes, or `managed 3.12`, or `managed`',
         extra={
             "hint": "Write its first two numbers only, or remove the key to leave the choice open."
         },
@@ -203,6 +213,8 @@ Url = Annotated[
 AbsolutePath = Annotated[
     str, Meta(pattern=r"^/(?!.*\.\.)[A-Za-z0-9._+/-]*\Z", description="an absolute path")
 ]
+IMAGE_PYTHON = "/opt/python"
+"""Where an image has the interpreter of its lock."""
 Date = Annotated[
     str,
     Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]\Z", description="a date such as 2026-11-22"),

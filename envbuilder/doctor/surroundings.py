@@ -339,14 +339,15 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
     if profile is None or lock is None:
         return "", ""
     versions = profile_lock.pythons(lock, host.platform, profile.python.default)
-    if not versions or "venv" not in profile.backends:
+    if not versions or "venv" not in profile.backends or profile.python.managed:
         return "", ""
     from envbuilder.host import interpreters
 
     try:
         interpreters.find(None, versions, host.machine)
     except EnvbuilderError as error:
-        return error.message, error.hint
+        if not profile_lock.select(lock, str(host.platform), versions[0]).interpreter:
+            return error.message, error.hint
     return "", ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.core import types
+from envbuilder.packages.interpreters import SOURCE
 from envbuilder.packages.python.indexes import DEFAULT
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import is_on_pypi
@@ -35,6 +36,9 @@ def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator
         if wrong := _objection(tool, profile, platform, None):
             yield f"{platform}: {tool.name} {tool.version} {wrong}"
     for target in lock.targets:
+        if target.interpreter and target.interpreter.source != SOURCE:
+            where = f"{target.platform} Python {target.python}"
+            yield f"{where}: its interpreter is from {target.interpreter.source}, not from {SOURCE}"
         wheels = target.of_kind("wheel")
         present = {file.name for file in wheels} & compilers
         for file in wheels:
@@ -149,6 +153,7 @@ def _heading(labels: Sequence[str], every: Iterable[str]) -> str:
 def _versions(lock: Lock) -> dict[str, str]:
     """Return the versions of each package; targets may differ."""
     versions: dict[str, set[str]] = {}
-    for file in (f for target in lock.targets for f in target.files if not f.role):
+    files = (f for target in lock.targets for f in target.fetched(managed=True))
+    for file in (f for f in files if not f.role):
         versions.setdefault(file.name, set()).add(file.version)
     return {name: ", ".join(sorted(each)) for name, each in versions.items()}

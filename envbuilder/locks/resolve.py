@@ -22,6 +22,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.system_packages import Debs, is_current
+from envbuilder.packages import interpreters
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import (
     Found,
@@ -92,12 +93,19 @@ def resolve(
             solution = _targets(
                 *(profile, debs, before, uv, read_contents, on_progress), partly=origin is not None
             )
+            everywhere = settings.definition is not None or profile.python.managed
+            targets = (
+                replace(t, interpreter=interpreters.of_target(t, basis))
+                if everywhere or (t.base and t.base.gets_python)
+                else t
+                for t in solution.targets
+            )
             tools, tool_urls = _tools(profile, uv, [previous, origin and origin[1]], on_progress)
             urls = solution.urls | tool_urls
             listed = replace(
                 nothing(profile),
                 tools=tools,
-                targets=solution.targets,
+                targets=tuple(targets),
                 missing=solution.missing,
             )
             lock = _sized(listed, urls, previous, measure, on_progress)
@@ -362,7 +370,8 @@ def _preferred(
 
 def _judged(lock: Lock) -> Lock:
     """Return the lock, `claimed` if the hash of some file was not read in an index."""
-    named = [(f, f"{t.platform}, Python {t.python}") for t in lock.targets for f in t.files]
+    targets = [(f"{t.platform}, Python {t.python}", t.fetched(managed=False)) for t in lock.targets]
+    named = [(f, where) for where, files in targets for f in files]
     named += [(f, p) for p, f in lock.tools.items()]
     weak = sorted({f"{f.name} {f.version} ({w})" for f, w in named if f.provenance != "read"})
     if not weak:

@@ -43,6 +43,7 @@ class Debs:
         fresh = previous is not None and previous.inputs == inputs_digest(profile)
         of_origin = origin[1] if origin and _is_same_system(profile, origin[0]) else None
         self._previous = previous if fresh else of_origin
+        self._origin = origin
         self._suites: dict[str, suite.Suite] = {}
         self._closures: dict[types.Platform, tuple[File, ...]] = {}
 
@@ -86,9 +87,19 @@ class Debs:
     def _on_image(self, platform: types.Platform) -> tuple[File, ...]:
         """Return the packages to install on an image; the same for every image of a platform."""
         if platform not in self._closures:
-            debian_suite = self._suite(platform)
-            self._closures[platform] = suite.lock(self._profile.system_packages, debian_suite)
+            self._closures[platform] = self._of_origin(platform) or suite.lock(
+                self._profile.system_packages, self._suite(platform)
+            )
         return self._closures[platform]
+
+    def _of_origin(self, platform: types.Platform) -> tuple[File, ...]:
+        """Return the packages that the origin's images have, if it asks for the same ones."""
+        other = self._origin[0] if self._origin else self._profile
+        if self._origin is None or other.debian_base or not _asks_for_same(self._profile, other):
+            return ()
+        targets = (t for t in self._origin[1].targets if t.platform == platform)
+        every = (t.of_kind("deb") for t in targets if t.base and not t.base.status)
+        return next(filter(None, every), ())
 
     def _before(self, platform: str, python: str) -> Target | None:
         """Return the target of the previous lock, if the profile has not changed since.
@@ -152,14 +163,17 @@ def base(
 
 def _is_same_system(profile: Profile, other: Profile) -> bool:
     """Return whether the targets that two profiles share have the same base and .debs."""
-    return all(
-        getattr(profile, key) == getattr(other, key)
-        for key in ("debian_suite", "system_packages", "preload")
-    ) and all(
+    return _asks_for_same(profile, other) and all(
         getattr(other, key).get(python) == value
         for key in ("base", "debian_base")
         for python, value in getattr(profile, key).items()
     )
+
+
+def _asks_for_same(profile: Profile, other: Profile) -> bool:
+    """Return whether two profiles ask for the same packages of the same suite."""
+    keys = ("debian_suite", "system_packages", "preload")
+    return all(getattr(profile, key) == getattr(other, key) for key in keys)
 
 
 def is_current(profile: Profile, target: Target) -> bool:

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
 
@@ -173,8 +173,9 @@ def _locate(
     urls: dict[str, tuple[str, ...]] = {}
     by_source: dict[tuple[str, bool], list[File]] = {}
     for file in files:
-        if file.kind == "conda":
-            urls[file.sha256] = (f"{indexes.url(file.source, settings)}/{file.file}",)
+        if file.kind in {"conda", "python"}:
+            path = quote(file.file) if file.kind == "python" else file.file
+            urls[file.sha256] = (f"{indexes.url(file.source, settings)}/{path}",)
         elif file.kind == "deb":
             from envbuilder.packages.debian import suite
 

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, ToolError
@@ -162,6 +163,11 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     `envbuilder lock` chooses them again, so that they fit any minimal system of the suite."""
 
     @property
+    def gets_python(self) -> bool:
+        """Whether its Python is the target's interpreter, which images add to it."""
+        return self.python_path.startswith(f"{types.IMAGE_PYTHON}/")
+
+    @property
     def epoch(self) -> int:
         """The timestamp of everything that a build writes (SOURCE_DATE_EPOCH): the base's date.
 
@@ -172,17 +178,30 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         return calendar.timegm(date.timetuple())
 
 
-class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """All files for one platform and Python version."""
 
     platform: types.Platform
     python: types.PythonVersion
     base: LockedBase | None
     files: tuple[File, ...]
+    interpreter: File | None = None
+    """A build of Python that needs no installation, for machines without that Python, for base
+    images that have another one, and where the project says `managed`. Earlier locks have none."""
 
     def of_kind(self, kind: types.FileKind) -> tuple[File, ...]:
         """Return the files of one kind that are installed on the base, in the lock's order."""
         return tuple(f for f in self.files if f.kind == kind and not f.role)
+
+    @property
+    def of_image(self) -> File | None:
+        """The interpreter, if images add it to their base."""
+        return self.interpreter if self.base and self.base.gets_python else None
+
+    def fetched(self, *, managed: bool) -> tuple[File, ...]:
+        """Return its files, and its interpreter if environments have that wherever they are."""
+        needed = self.interpreter if managed else self.of_image
+        return (*self.files, *([needed] if needed else []))
 
     @property
     def base_files(self) -> tuple[File, ...]:
@@ -209,8 +228,9 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
     @property
     def files(self) -> tuple[File, ...]:
-        """Every file in the lock; a file shared by several targets is listed once for each."""
-        return (*self.tools.values(), *(f for t in self.targets for f in t.files))
+        """Every file that images need; one shared by several targets is listed for each."""
+        each = (t.fetched(managed=False) for t in self.targets)
+        return (*self.tools.values(), *(f for files in each for f in files))
 
     def tool(self, platform: types.Platform | None) -> File:
         """Return the locked uv that runs on a platform.
@@ -249,6 +269,8 @@ def inputs_digest(profile: Profile) -> str:
         decides["debian_base"] = profile.debian_base
     if profile.constraints:
         decides["constraints"] = profile.constraints
+    if profile.python.managed:
+        decides["managed"] = True
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
 
 
@@ -257,7 +279,10 @@ def _has_debs(profile: Profile) -> bool:
 
 
 def lock_digest(lock: Struct) -> str:
-    """Return the sha256 over the whole content of a lock of any kind."""
+    """Return the sha256 over a lock of any kind, without interpreters that no image gets."""
+    if isinstance(lock, Lock):
+        targets = [t if t.of_image else replace(t, interpreter=None) for t in lock.targets]
+        lock = replace(lock, targets=(*targets,))
     return hashlib.sha256(msgspec.json.encode(lock, order="sorted")).hexdigest()
 
 
@@ -342,7 +367,7 @@ def _check(lock: Lock, path: Path) -> None:
         raise InvalidError(f"{path}: targets: a platform and Python appear twice")
     for target in lock.targets:
         where = f"{path}: {target.platform} {target.python}"
-        if wrong := problem(target.files):
+        if wrong := problem(target.files) or _interpreter(target):
             raise InvalidError(f"{where}: {wrong}")
         try:
             _ = target.base and target.base.epoch
@@ -358,6 +383,16 @@ def _check(lock: Lock, path: Path) -> None:
         raise InvalidError(f"{path}: state: is locked, but some files are only claimed")
     if lock.state != "unlocked" and not lock.targets:
         raise InvalidError(f"{path}: targets: empty, but the state is {lock.state}")
+
+
+def _interpreter(target: Target) -> str:
+    """Return what is wrong with the interpreter of a target; empty if nothing is."""
+    if not (file := target.interpreter):
+        needed = target.base and target.base.gets_python
+        return "interpreter: missing, and the base image needs it" if needed else ""
+    named = re.fullmatch(rf"cpython-({re.escape(target.python)}\.\d+)\+.+\.tar\.gz", file.basename)
+    right = file.kind == "python" and named and named[1] == file.version
+    return "" if right else f"interpreter: {file.file}: no build of Python {target.python}"
 
 
 def _check_tools(lock: Lock, path: Path) -> None:

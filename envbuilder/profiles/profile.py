@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,13 +36,16 @@ class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of everything read from a profile: immutable, no unknown keys."""
 
 
-class Python(_Strict, frozen=True):
+class Python(_Strict, frozen=True, omit_defaults=True):
     """The Python versions (X.Y) that a profile supports; `default` is one of them."""
 
     default: types.PythonVersion
     """The version used unless another one is requested."""
     supported: tuple[types.PythonVersion, ...]
     """The versions that are locked."""
+    managed: bool = False
+    """Whether environments have the interpreter whose hash the lock states, whatever the machine
+    or the base image has."""
 
 
 class Base(_Strict, frozen=True):
@@ -54,7 +57,7 @@ class Base(_Strict, frozen=True):
     date: types.Date | None = None
     """The day it was published: every time in an image that is built on it."""
     python_path: types.AbsolutePath = "/usr/local/bin/python3"
-    """Its Python interpreter."""
+    """Its Python interpreter; below /opt/python: that of the lock, which the image gets."""
     python_version: str = ""
     """The interpreter's X.Y.Z, if a source states it."""
 
@@ -213,6 +216,26 @@ class Profile(_Strict, frozen=True):
         have = [v for v in self.python.supported if v in self.image_pythons]
         return max(have, key=lambda v: int(v.partition(".")[2]), default=self.python.default)
 
+    def bases(
+        self, pythons: Iterable[types.PythonVersion], *, managed: bool
+    ) -> dict[types.PythonVersion, Base]:
+        """Return the base image of each Python, where the lock's is put on one that has another.
+
+        `managed`: on each. Wheels that a profile pins go with the Pythons that it names.
+        """
+        others = self.builds and not self.debian_base
+        usual = self.base.get(self.image_python) if others else None
+        built = {python for _, python in releases.python_builds()}
+        result = {}
+        for version in pythons:
+            base = self.base.get(version)
+            if base and not managed:
+                result[version] = base
+            elif version in built and (either := base or usual):
+                path = f"{types.IMAGE_PYTHON}/bin/python{version}"
+                result[version] = replace(either, python_path=path, python_version="")
+        return result
+
     def choices(self, release: str = "") -> dict[str, releases.Chosen]:
         """Return the releases that its builds have, the newest first, or only one of them."""
         return releases.choices(self.framework, self.builds, self.platforms, release)
@@ -262,6 +285,8 @@ def load(name: str, folders: Sequence[Path]) -> Profile:
     data, where, text = _merged(name, folders, ())
     profile = decode(data, Profile, where, text, _HINTS)
     _check(profile, where)
+    if profile.python.managed:
+        profile = replace(profile, base=profile.bases(profile.base, managed=True))
     return _at_release(profile, where)
 
 

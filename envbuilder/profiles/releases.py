@@ -5,7 +5,7 @@ CPU, for CUDA 11.8, 12.6 and 12.8, for two versions of ROCm, for Intel GPUs and 
 `torch-builds.csv` states what one build contains and needs, as do `jax-builds.csv` and
 `tensorflow-builds.csv`; `certainty` says how that is known
 (`certain`: read from a wheel or an index; `script`: from the script that built it; `one`: a single
-source; `unverified`), and `source` names lines of `sources.csv`.
+source; `unverified`), and `source` names lines of `sources.csv`. `pythons.csv` has Python itself.
 """
 
 from __future__ import annotations
@@ -139,6 +139,31 @@ def ranges(framework: types.Framework, chosen: Collection[str]) -> str:
         else:
             texts.append(f"{order[oldest]} to {order[newest]}")
     return ", ".join(reversed(texts))
+
+
+class PythonBuild(Struct, frozen=True, kw_only=True):
+    """A build of Python for one platform that needs no installation."""
+
+    python: types.FullPythonVersion
+    platform: types.Platform
+    file: types.FilePath
+    sha256: types.Sha256
+    source: types.Sentence
+    """What states the hash."""
+
+
+@cache
+def python_builds() -> dict[tuple[types.Platform, types.PythonVersion], PythonBuild]:
+    """Return the newest build of each Python (X.Y) for each platform."""
+    path = resources.profiles_dir() / "releases" / "pythons.csv"
+    lines, sources = (
+        file.read_text(encoding="utf-8").splitlines()
+        for file in (path, path.with_name("sources.csv"))
+    )
+    by = dict(csv.reader(sources))
+    rows = ({**row, "source": by[row["source"]]} for row in csv.DictReader(lines))
+    builds = [decoding.convert(row, PythonBuild) for row in rows]
+    return {(b.platform, b.python.rpartition(".")[0]): b for b in builds}
 
 
 class Release(Struct, frozen=True, kw_only=True):

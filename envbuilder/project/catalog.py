@@ -290,13 +290,16 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
     `decision`: the release and the Python that it gets, if it has builds to choose from. Raise
     `InvalidError` if a line cannot be combined with the profile.
     """
+    environment = contents.environment
     if decision:
-        allowed = release.pythons(profile, contents.pythons, decision.chosen)
-        python = _also_for_images(profile, decision.python, allowed)
+        python = Python(default=decision.python, supported=(decision.python,))
+        if not profile.bases(python.supported, managed=False):
+            allowed = release.pythons(profile, contents.pythons, decision.chosen)
+            python = _also_for_images(profile, decision.python, allowed)
         profile = profile_files.pinned(profile, decision.chosen)
     else:
         python = _python(profile, contents)
-    environment = contents.environment
+    python = replace(python, managed=environment.is_managed or profile.python.managed)
     packages = [p for p in environment.system_packages if p not in profile.system_packages]
     if packages and profile.base and not profile.debian_suite:
         raise InvalidError(
@@ -321,7 +324,7 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
         ),
         indexes={**profile.indexes, **_indexes(profile)},
         python=python,
-        base={v: base for v, base in profile.base.items() if v in python.supported},
+        base=profile.bases(python.supported, managed=python.managed),
         debian_base={v: base for v, base in profile.debian_base.items() if v in python.supported},
         system_packages=(*profile.system_packages, *packages),
         # Those of the profile are known to be nothing but files.

@@ -84,7 +84,8 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
     every = [_read_named(project, f, where) for f, (_, where) in zip(files, named, strict=True)]
     # Of two, the environment's own, which comes last.
     python = [*entries(definition, name, project, "python")][-1:]
-    stated_pythons = (Line(f"=={version}.*", where) for version, where in python)
+    versions = ((text.removeprefix("managed").strip(), where) for text, where in python)
+    stated_pythons = (Line(f"=={version}.*", where) for version, where in versions if version)
     read_from = (*(f.file for f in files), *chain.from_iterable(e.read_from for e in every))
     return Contents(
         environment=merged(definition, name),

@@ -14,6 +14,7 @@ import re
 from typing import TYPE_CHECKING
 
 from envbuilder.build.backends import foreign_programs, integrity
+from envbuilder.build.backends.own_python import rehomed
 from envbuilder.build.backends.venv import (
     NativeEnvironment,
     check_tools,
@@ -187,19 +188,12 @@ def _venv_steps(
             version=version,
             system_site=system_site,
         ),
-        Rehome(
-            what="point it to its interpreter",
-            env=str(env / VENV),
-            settings={
-                "home": str(prefix / "bin"),
-                "implementation": "CPython",
-                "uv": build.lock.tool(target.platform).version,
-                "version_info": version,
-                "include-system-site-packages": str(system_site).lower(),
-                "relocatable": "true",
-                "prompt": build.profile.name,
-            },
+        rehomed(
+            *(build, env / VENV),
+            home=prefix / "bin",
             python=f"../../{python}",
+            version=version,
+            system_site=system_site,
         ),
     )
 

@@ -162,6 +162,7 @@ def plan(
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
     urls = render.placeholder_urls(lock)
     files = render.render(profile, lock, "dockerfile", target.python, urls, project=project)
+    files_of_target = target.fetched(managed=False)
     texts = {
         f.name: f.content.decode() for f in files if f.name in {"Dockerfile", "requirements.txt"}
     }
@@ -171,7 +172,7 @@ def plan(
         "platform": target.platform,
         "base": base.identity,
         "rendered": texts,
-        "files": sorted(f.sha256 for f in target.files),
+        "files": sorted(f.sha256 for f in files_of_target),
         "payload": payload_sha256(),
         **({"project": project.facts} if project else {}),
     }
@@ -198,6 +199,11 @@ def plan(
             LinkFiles(what="check packages", files=debs, folder=str(work / "debs" / "debs"))
         )
         contexts += ["--build-context", f"debs={work / 'debs'}"]
+    if interpreter := target.of_image:
+        folder = work / "interpreter"
+        place = str(folder / "interpreter")
+        steps.append(LinkFiles(what="check the interpreter", files=(interpreter,), folder=place))
+        contexts += ["--build-context", f"interpreter={folder}"]
     exported, layout = work / "exported", work / "layout"
     if instance:
         at = f"@{instance.base_digest}" if instance.base_digest else ""
@@ -285,7 +291,7 @@ def plan(
         if base.make
         else image_base.python_check(lock, target, base.ref, base.folder),
         workdir=str(work),
-        files=(uv, *(f for f in target.files if base.make or not f.role)),
+        files=(uv, *(f for f in files_of_target if base.make or not f.role)),
         steps=tuple(steps),
         # The engine copies the files, installs them, and keeps the result.
         room=tuple(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 BUILDER = "layers"
-_AFTER_SYSTEM = "# --- wheels"
+_AFTER_SYSTEM = re.compile(r"^# --- (?:interpreter|wheels)", re.MULTILINE)
 """Start of the Dockerfile's stage after `system`."""
 
 
@@ -72,6 +73,7 @@ def plan(
     assert target.base is not None, "a target with a base"
     uv = lock.tool(machine)
     wheels, debs = target.of_kind("wheel"), target.of_kind("deb")
+    interpreter = [target.of_image] if target.of_image else []
     variables = conventions.variables(profile)
     variables = project.variables(variables) if project else variables
     made_by = {"layers": str(FORMAT), "uv": uv.version, "zstd": str(compressor()["zstd"])}
@@ -83,7 +85,7 @@ def plan(
         "base": base.identity,
         "epoch": target.base.epoch,
         "variables": variables,
-        "files": sorted(f.sha256 for f in (*wheels, *debs)),
+        "files": sorted(f.sha256 for f in (*wheels, *debs, *interpreter)),
         "unpacked": profile.unpack_packages,
         "payload": payload_sha256(),
         "made_by": {**made_by, **compressor()},
@@ -103,7 +105,7 @@ def plan(
     overlaps = command is not None and command.keeps_blobs and not is_delivered
     ahead = f"envbuilder/ahead:{digest[:12]}" if overlaps else ""
     base_files = tuple(f for step in base.make if isinstance(step, MakeBase) for f in step.files)
-    files = (*base_files, *wheels, *debs, uv)
+    files = (*base_files, *wheels, *debs, *interpreter, uv)
     steps: tuple[Step, ...] = (
         *base.make,
         Assemble(
@@ -116,6 +118,7 @@ def plan(
             uv=uv,
             wheels=wheels,
             debs=debs,
+            interpreter=target.of_image or UNSET,
             system=system,
             project=project or UNSET,
             variables=variables,
@@ -233,8 +236,8 @@ def _system(
     # The Dockerfile up to the stage `system`, which then is its last.
     urls = render.placeholder_urls(build.lock)
     rendered = next(render.render(build.profile, build.lock, "dockerfile", target.python, urls))
-    text, marker, _ = rendered.content.decode().partition(_AFTER_SYSTEM)
-    assert marker, "the Dockerfile's stages are marked"
+    text, *after = _AFTER_SYSTEM.split(rendered.content.decode(), maxsplit=1)
+    assert after, "the Dockerfile's stages are marked"
     recipe = hashlib.sha256(text.encode()).hexdigest()
     context, ref, exported = work / "system", f"envbuilder/system:{recipe[:12]}", ""
     command = (*engine.argv, "--tag", ref)

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from envbuilder.build import isolation, render
 from envbuilder.build.access import NOTHING, PRELOAD, Access, imports_from
-from envbuilder.build.backends import foreign_programs, integrity
+from envbuilder.build.backends import foreign_programs, integrity, own_python
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz, payload_sha256
 from envbuilder.build.plan import (
     Artifact,
@@ -386,19 +386,24 @@ def link_to_project(settings: Settings, prefix: Path) -> str:
     return ""
 
 
-def plan(build: Build, target: Target, interpreter: Interpreter) -> Plan:
-    """Return the plan of the environment; pure."""
+def plan(build: Build, target: Target, interpreter: Interpreter | File) -> Plan:
+    """Return the plan of the environment; pure.
+
+    `interpreter`: one of this machine, or an archive of one that becomes part of the environment.
+    """
     profile, lock, settings = build.profile, build.lock, build.settings
     libraries = preloaded(profile, target)
     uv, contents = lock.tool(target.platform), (*target.of_kind("wheel"), *libraries)
-    files = (uv, *contents)
+    brought = interpreter if isinstance(interpreter, File) else None
+    files = (uv, *contents, *([brought] if brought else []))
+    path = "" if isinstance(interpreter, File) else str(interpreter.path)
     facts = {
         "backend": "venv",
         "profile": profile.name,
         "environment": profile.environment,
         "preload": profile.preload,
         "platform": target.platform,
-        "python": [interpreter.version, str(interpreter.path)],
+        "python": [interpreter.version, brought.sha256 if brought else path],
         "files": sorted(f.sha256 for f in contents),
         "uv": uv.version,
         "payload": payload_sha256(),
@@ -407,15 +412,26 @@ def plan(build: Build, target: Target, interpreter: Interpreter) -> Plan:
     digest = fingerprint(facts)
     folders = folders_for(settings, f"{profile.name}-py{target.python}-{digest[:12]}")
     steps: tuple[Step, ...] = (
+        *(own_python.unpack_steps(brought, folders.work) if brought else ()),
         *wheel_steps(
             *(build, target),
             work=folders.work,
             env=folders.env,
-            python=str(interpreter.path),
+            python=path or own_python.program(folders.work, target.python),
             version=interpreter.version,
         ),
+        *(
+            own_python.home_steps(
+                *(build, brought),
+                work=folders.work,
+                env=folders.env,
+                prefix=folders.prefix,
+            )
+            if brought
+            else ()
+        ),
         *preload_steps(profile, libraries, folders.env),
-        *last_steps(profile, folders, digest, facts, base_python=str(interpreter.path)),
+        *last_steps(profile, folders, digest, facts, base_python=path),
     )
     return Plan(
         profile=profile.name,
@@ -436,6 +452,8 @@ def plan(build: Build, target: Target, interpreter: Interpreter) -> Plan:
 def prepare(build: Build) -> NativeEnvironment:
     """Find an interpreter and plan; `ToolError` (exit 4) if it or a compiler is missing.
 
+    The lock's is taken if the project says so, or if the machine has none of that version.
+
     An interpreter that an earlier command ran is not run again to find an environment that exists.
     Nothing is built from what is only remembered.
     """
@@ -450,11 +468,21 @@ def prepare(build: Build) -> NativeEnvironment:
     check_tools(profile)
     answers = Answers(build.settings.interpreters_dir)
 
+    def chosen() -> tuple[Target, Interpreter | File]:
+        target = select(lock, str(platform), request.python or locked[0])
+        if profile.python.managed:
+            return target, own_python.required(profile, target)
+        try:
+            found = interpreters.find(request.python, locked, host.machine, answers=answers)
+        except ToolError:
+            if not target.interpreter:
+                raise
+            return target, target.interpreter
+        return select(lock, str(platform), found.version.rpartition(".")[0]), found
+
     def planned() -> NativeEnvironment:
-        interpreter = interpreters.find(request.python, locked, host.machine, answers=answers)
-        target = select(lock, str(platform), ".".join(interpreter.version.split(".")[:2]))
-        planned = plan(build, target, interpreter)
-        return NativeEnvironment(build, target, planned)
+        target, interpreter = chosen()
+        return NativeEnvironment(build, target, plan(build, target, interpreter))
 
     product = planned()
     if answers.used and (request.rebuild or product.existing() is None):

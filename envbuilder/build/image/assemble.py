@@ -1,9 +1,10 @@
 """Assemble an image from layers: reuse cached layers, build only the missing ones.
 
 From bottom to top: the layers of each large wheel, one for all small wheels, one for system
-packages, one for the venv scaffold, which binds the environment to the base image's Python, the
-payload, and one for the project's own files, if it states any. Layers that change often or depend
-on the base image sit above large, shared ones.
+packages, one for an interpreter of the lock if the base has another Python, one for the venv
+scaffold, which binds the environment to the image's Python, the payload, and one for the project's
+own files, if it states any. Layers that change often or depend on the base image sit above large,
+shared ones.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ from envbuilder.build.image.layer_cache import LayerCache, MadeLayers
 from envbuilder.build.image.parts import CUT, SPREAD, Part, cut, parts
 from envbuilder.build.image.wheels import Packed, Python, Stage, Wheel
 from envbuilder.build.payload import payload_pyz, payload_sha256
-from envbuilder.build.plan import Assemble, Step, UnpackTool
+from envbuilder.build.plan import Assemble, Step, UnpackPython, UnpackTool
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layer import Layer, Member
 from envbuilder.containers.oci.layout import Bytes, Layout, digest_of, place
 from envbuilder.core import parallel, types
 from envbuilder.core.errors import EnvbuilderError
+from envbuilder.packages.interpreters import program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
@@ -102,20 +105,29 @@ class Assembly:
             Preloader(step.ahead, self._cache.layout) as preloader,
             parallel.beside(self._system) as system_packages,
         ):
-            brings_python = any("python" in deb.name for deb in step.debs)
-            root = system_packages.result()[1] if brings_python else self._base.root
-            path, version = root.python(step.python, base_variables(self._base.config)["PATH"])
-            self._python = Python(path=path, version=version, platform=step.platform)
+            self._python = self._chosen_python(system_packages)
             wheels = self._wheels(preloader)
             packages, root = system_packages.result()
             added = [
                 *wheels,
                 *packages,
+                *self._interpreter(),
                 self._scaffold_layer(root),
                 self._payload(),
                 *self._project(),
             ]
         return self._image(Path(step.layout), added, step.names)
+
+    def _chosen_python(self, system_packages: Future[tuple[list[Added], rootfs.RootFs]]) -> Python:
+        """Return the interpreter of the image: the lock's, or one of the base or its packages."""
+        step = self._step
+        if step.interpreter:
+            path, version = f"{conventions.PYTHON}/{program(step.python)}", step.interpreter.version
+        else:
+            brings_python = any("python" in deb.name for deb in step.debs)
+            root = system_packages.result()[1] if brings_python else self._base.root
+            path, version = root.python(step.python, base_variables(self._base.config)["PATH"])
+        return Python(path=path, version=version, platform=step.platform)
 
     def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
         """Write an image of the base and these layers to a layout of its own."""
@@ -200,6 +212,20 @@ class Assembly:
             self._staged()
             scaffold = self._make(inputs, [*self._scaffold, *_users(contents)], on_base=True)
         return Added(layer=scaffold, reason=f"environment for Python {self._python.version}")
+
+    def _interpreter(self) -> list[Added]:
+        """Return the layer of the lock's interpreter, if the image has that."""
+        file, base = self._step.interpreter, self._base.config["rootfs"]
+        if not file:
+            return []
+        inputs = {"kind": "python", "sha256": file.sha256, "base": base, "epoch": self._step.epoch}
+        result = self._cache.find(inputs)
+        if result is None:
+            folder, where = self._work / "interpreter", conventions.PYTHON.lstrip("/")
+            self._run(UnpackPython(what="unpack the interpreter", file=file, folder=str(folder)))
+            members = [*layer.tree(folder, where), Member(path=where, kind="folder", mode=0o755)]
+            result = self._make(inputs, members, on_base=True)
+        return [Added(layer=result, reason=f"Python {file.version}")]
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
         """Return the layer of system packages, if any, and the root filesystem to build on."""

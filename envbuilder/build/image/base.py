@@ -210,12 +210,12 @@ def pulled(engine: Engine, ref: str, platform: str) -> Image:
 
 
 def python_check(lock: Lock, target: Target, ref: str, layout: str = "") -> BaseCheck | None:
-    """Return what to check; None if the image gets its Python from the lock's packages.
+    """Return what to check; None if the image gets its Python from the lock.
 
     `layout` is the folder of the base's OCI layout; empty if an engine has the base, or will.
     """
     interpreters = re.compile(rf"python{re.escape(target.python)}(-minimal)?")
-    if any(interpreters.fullmatch(deb.name) for deb in target.of_kind("deb")):
+    if target.of_image or any(interpreters.fullmatch(deb.name) for deb in target.of_kind("deb")):
         return None
     locked = (t.python for t in lock.targets if t.platform == target.platform and t.base)
     return BaseCheck(ref=ref, layout=layout, pythons=tuple(locked))

@@ -59,6 +59,7 @@ _RESERVED = tuple(
     for folder in (
         *(
             conventions.PREFIX,
+            conventions.PYTHON,
             conventions.PAYLOAD.rpartition("/")[0],
             conventions.HOME,
             conventions.WORK,

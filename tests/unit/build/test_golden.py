@@ -8,11 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.build import render
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import fetch as origins
+from envbuilder.locks import system_packages
+from envbuilder.packages import fetch as origins, interpreters
 from envbuilder.packages.conda import exports
 from envbuilder.profiles import lock as lockfile, profile as profiles
 
@@ -67,6 +69,28 @@ def test_rendered_files_are_the_golden_ones(
     assert {f.name: f.content.decode() for f in files} == {
         p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()
     }
+
+
+def test_an_interpreter_of_the_lock_in_a_dockerfile(
+    repository: Path, found: settings.Settings, rewrite_golden: bool
+) -> None:
+    """As a project with Python 3.10 gets it on the profile `cpu`."""
+    profile, lock = profiles.load("cpu", FOLDERS), lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+    profile = replace(profile, base=profile.bases(["3.10"], managed=False))
+    targets = []
+    for target in (t for t in lock.targets if t.python == "3.11"):
+        other = replace(target, python="3.10")
+        base = system_packages.base(profile, target.platform, "3.10", target.of_kind("deb"))
+        interpreter = interpreters.of_target(other, None)
+        targets.append(replace(other, base=base, interpreter=interpreter))
+    lock = replace(lock, targets=tuple(targets))
+    urls = origins.rendered_urls(lock, found)
+    first = next(render.render(profile, lock, "dockerfile", "3.10", urls))
+    path = repository / "tests" / "golden" / "python310" / "dockerfile" / "Dockerfile"
+    if rewrite_golden:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(first.content)
+    assert first.content.decode() == path.read_text()
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(LOCKED)))

@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Completed
+from envbuilder.core.project_file import Definition
 from envbuilder.core.settings import Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.debian import suite as debian
@@ -22,7 +23,7 @@ from envbuilder.packages.python import upstream, uv as uv_compile
 from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock
-from envbuilder.profiles.profile import Profile, Python, Tools, load as load_profile
+from envbuilder.profiles.profile import Base, Profile, Python, Tools, load as load_profile
 from tests.support.tools import tools
 
 CPU = load_profile("cpu", (resources.profiles_dir(),))
@@ -550,6 +551,30 @@ def test_a_projects_lock_begins_with_what_the_profile_locks(
     upgraded = made(own, uv, variant, previous=lock, upgrade=True, origin=(plain, shipped))
     assert uv.calls[0]["constraints"] == ""
     assert upgraded.targets[0].of_kind("deb") == (DEB,)
+
+
+def test_a_projects_lock_has_an_interpreter_that_stays(own: Settings, offered: list[Offer]) -> None:
+    assert made(own, FakeUv()).targets[0].interpreter is None, "those of profiles stay as they are"
+    project = msgspec.structs.replace(own, definition=Definition())
+    lock = made(project, FakeUv())
+    (target,) = lock.targets
+    assert target.interpreter
+    assert "cpython" not in lock.reason, "most machines have one"
+    older = msgspec.structs.replace(target.interpreter, sha256="f" * 64)
+    (target,) = (msgspec.structs.replace(target, interpreter=older),)
+    before = msgspec.structs.replace(lock, targets=(target,))
+    assert made(project, FakeUv(), previous=before) == before
+    assert made(project, FakeUv(), previous=before, upgrade=True) == lock
+
+
+def test_an_interpreter_that_images_get_is_a_claim(own: Settings, offered: list[Offer]) -> None:
+    """Also in the lock of a profile: without it, there is no image."""
+    offered[:] = [offer(provenance="read")]
+    base = {"3.11": Base(ref="debian:bookworm-slim", python_path="/opt/python/bin/python3.11")}
+    lock = made(own, FakeUv(), profile(base=base))
+    assert lock.targets[0].of_image
+    assert lock.state == "claimed"
+    assert "cpython 3.11" in lock.reason
 
 
 def test_a_marker_may_leave_a_requirement_out(own: Settings, offered: list[Offer]) -> None:

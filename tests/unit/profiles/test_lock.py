@@ -451,3 +451,64 @@ def test_a_lock_that_lacks_a_part_is_not_judged_better(name: str, tmp_path: Path
 def test_what_a_lock_may_lack(tmp_path: Path) -> None:
     lacking = absence.without_each(json.loads(profile_lock.dump(_WHOLE)))
     assert {part for part, each in lacking if verdict(each, tmp_path) == "locked"} == NEEDLESS
+
+
+# An interpreter
+
+PYTHON = file(
+    kind="python", name="cpython", version="3.11.16", source="python-standalone",
+    file="20260814/cpython-3.11.16+20260814-x86_64-unknown-linux-gnu-install_only.tar.gz",
+    provenance="claim",
+)  # fmt: skip
+
+
+def with_interpreter(interpreter: File | None = PYTHON, **of_base: Any) -> Lock:
+    (target,) = lock().targets
+    assert target.base
+    base = replace(target.base, **of_base)
+    return lock(targets=(replace(target, base=base, interpreter=interpreter),))
+
+
+IN_IMAGES = "/opt/python/bin/python3.11"
+
+
+def test_an_interpreter_that_no_image_gets_changes_no_image(tmp_path: Path) -> None:
+    found = with_interpreter()
+    assert profile_lock.lock_digest(found) == profile_lock.lock_digest(lock())
+    assert found.files == lock().files
+    assert profile_lock.load(written(tmp_path, profile_lock.dump(found))) == found
+    (target,) = found.targets
+    assert target.of_image is None
+    assert target.fetched(managed=False) == target.files
+    assert target.fetched(managed=True) == (*target.files, PYTHON)
+    assert '"interpreter"' not in profile_lock.dump(lock()), "locks of profiles stay as they were"
+
+
+def test_one_that_images_get_is_a_file_of_theirs() -> None:
+    found = with_interpreter(python_path=IN_IMAGES)
+    other = with_interpreter(replace(PYTHON, sha256="1" * 64), python_path=IN_IMAGES)
+    assert profile_lock.lock_digest(found) != profile_lock.lock_digest(other)
+    assert PYTHON in found.files
+    assert found.targets[0].of_image == PYTHON
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "words"),
+    [
+        (None, "the base image needs it"),
+        (replace(PYTHON, kind="tool"), "no build of Python 3.11"),
+        (replace(PYTHON, version="3.11.15"), "no build of Python 3.11"),
+        (replace(PYTHON, file=PYTHON.file.replace("3.11", "3.12")), "no build of Python 3.11"),
+    ],
+)
+def test_a_wrong_interpreter_is_refused(
+    tmp_path: Path, interpreter: File | None, words: str
+) -> None:
+    found = replace(with_interpreter(interpreter, python_path=IN_IMAGES), state="claimed")
+    with pytest.raises(InvalidError, match=words):
+        profile_lock.load(written(tmp_path, profile_lock.dump(found)))
+
+
+def test_an_interpreter_among_the_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="a lock of wheels holds no python"):
+        profile_lock.load(written(tmp_path, profile_lock.dump(lock(file(), PYTHON))))

@@ -74,6 +74,24 @@ def test_every_row_of_the_builds_is_complete_and_sourced(framework: types.Framew
         )
 
 
+def test_each_python_is_there_for_every_platform_once() -> None:
+    table = rows("pythons.csv")
+    assert {(r["python"].rpartition(".")[0], r["platform"]) for r in table} == {
+        (f"3.{minor}", platform) for minor in range(8, 15) for platform in types.PLATFORMS
+    }
+    assert len(table) == len(releases.python_builds()) == 7 * 3
+    machines = {
+        "linux/amd64": "x86_64-unknown-linux-gnu",
+        "linux/arm64": "aarch64-unknown-linux-gnu",
+        "macos/arm64": "aarch64-apple-darwin",
+    }
+    for row in table:
+        build = rf"(\d{{8}})/cpython-{re.escape(row['python'])}\+\1-{machines[row['platform']]}"
+        assert re.fullmatch(rf"{build}-install_only(_stripped)?\.tar\.gz", row["file"])
+        assert re.fullmatch("[0-9a-f]{64}", row["sha256"])
+    assert len({row["sha256"] for row in table}) == len(table)
+
+
 def test_every_source_is_used() -> None:
     tables = [table.name for table in FOLDER.glob("*.csv") if table.name != "sources.csv"]
     used = {key for name in tables for row in rows(name) for key in row["source"].split()}

@@ -13,15 +13,18 @@ from envbuilder.core.project_file import Definition, Environment
 from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.profile import Python
 from envbuilder.project import catalog
 from envbuilder.project.catalog import adapt, framework_of
 from envbuilder.project.environments import Contents
 from envbuilder.project.lines import Line
+from envbuilder.project.release import Decision
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.profiles.library import Library
+    from envbuilder.profiles.profile import Profile
 
 
 SHIPPED = resources.profiles_dir() / "locks" / "cpu.json"
@@ -398,7 +401,8 @@ def test_a_python_that_the_profile_has_not(limits: tuple[str, ...], words: str) 
 
 
 def test_a_second_python_for_images_if_the_default_has_no_base() -> None:
-    xpu = profiles.load("xpu", FOLDERS)
+    # Wheels that a profile pins go with the Pythons of its images.
+    xpu = msgspec.structs.replace(profiles.load("xpu", FOLDERS), builds=())
     variant = adapt(xpu, contents())
     assert variant.python.default == xpu.python.default
     assert variant.image_python in variant.base
@@ -408,6 +412,42 @@ def test_a_second_python_for_images_if_the_default_has_no_base() -> None:
     only_image = msgspec.structs.replace(xpu, backends=("docker",))
     with pytest.raises(InvalidError, match=r"no base image with Python 3.11 is known"):
         adapt(only_image, contents(pythons=lines("==3.11.*")))
+
+
+def decision(profile: Profile, release: str, python: str) -> Decision:
+    return Decision(chosen=profile.choices(release)[release], python=python)
+
+
+def of_lock(profile: Profile) -> dict[str, tuple[str, str]]:
+    """Python → base image and interpreter, where images get the lock's."""
+    gets = {v: b for v, b in profile.base.items() if b.python_path.startswith("/opt/python/")}
+    return {v: (b.ref, b.python_path) for v, b in gets.items()}
+
+
+def test_an_image_gets_the_locks_interpreter_where_no_base_has_that_python() -> None:
+    decided = decision(CPU, "2.4.1", "3.10")
+    variant = adapt(CPU, contents(pythons=lines("==3.10.*")), decided)
+    assert variant.python == Python(default="3.10", supported=("3.10",))
+    assert "docker" in variant.backends
+    assert of_lock(variant) == {"3.10": (CPU.base["3.11"].ref, "/opt/python/bin/python3.10")}
+    usual = adapt(CPU, contents(), decision(CPU, "2.4.1", "3.12"))
+    assert (usual.base, of_lock(usual)) == ({"3.12": CPU.base["3.12"]}, {})
+
+
+def test_managed_is_the_locks_interpreter_everywhere() -> None:
+    wish, pinned = contents(python="managed"), profiles.load("zendnn", FOLDERS)
+    for profile, decided in ((CPU, decision(CPU, "2.4.1", "3.12")), (pinned, None)):
+        variant = adapt(profile, wish, decided)
+        assert variant.python.managed
+        python = variant.python.default
+        path = f"/opt/python/bin/python{python}"
+        assert of_lock(variant) == {python: (profile.base[python].ref, path)}
+        plain = adapt(profile, contents(), decided)
+        digests = {profile_lock.inputs_digest(p) for p in (variant, plain)}
+        assert len(digests) == 2, "a lock of before is stale"
+    # Of these, Python is a Debian package.
+    debian = adapt(profiles.load("cpu-debian", FOLDERS), wish, decision(CPU, "2.4.1", "3.11"))
+    assert [*debian.debian_base] == ["3.11"]
 
 
 def test_variables_and_system_packages_are_added() -> None:

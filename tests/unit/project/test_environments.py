@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Definition, Environment, RequirementFile
+from envbuilder.core.settings import load as load_settings
 from envbuilder.project import environments
 from envbuilder.project.environments import is_supported, read
 from envbuilder.project.lines import Line
@@ -118,6 +119,18 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
     assert found.read_from == (
         *("conda/environment.yml", "more.txt", "pins.txt", "pyproject.toml", "requirements.txt"),
     )
+
+
+def test_managed_says_nothing_of_the_version_unless_it_has_one(tmp_path: Path) -> None:
+    text = "python: managed\nenvironments:\n  test: {}\n  old: {python: managed 3.9}\n"
+    write(tmp_path, {"envbuilder.yaml": text + "  own: {python: '3.11'}\n"})
+    definition = load_settings({}, tmp_path).definition
+    assert definition
+    found = {n: environments.contents(definition, n, tmp_path) for n in ("test", "old", "own")}
+    assert found["test"].pythons == ()
+    assert found["old"].pythons == (Line("==3.9.*", "envbuilder.yaml:4"),)
+    managed = {name: each.environment.is_managed for name, each in found.items()}
+    assert managed == {"test": True, "old": True, "own": False}
 
 
 @pytest.mark.parametrize(("name", "expected"), [("default", ":1"), ("test", ":1"), ("old", ":4")])

@@ -34,6 +34,25 @@ def test_pythons_by_names_of_wheels() -> None:
     }
 
 
+def test_the_newest_build_of_each_python() -> None:
+    def build(version: str, **changes: object) -> dict[str, object]:
+        _, minor, patch = map(int, version.split("."))
+        url = f"https://x/releases/download/2026/cpython-{version}%2B2026.tar.gz"
+        plain = {"name": "cpython", "arch": {"family": "x86_64", "variant": None}, "os": "linux",
+                 "libc": "gnu", "minor": minor, "patch": patch, "prerelease": "", "url": url,
+                 "sha256": version, "variant": None}  # fmt: skip
+        return plain | changes
+
+    builds = [build("3.10.9"), build("3.10.11"), build("3.10.2"), build("3.15.0"), build("3.7.1"),
+              build("3.9.1", variant="freethreaded"), build("3.9.1", libc="musl"),
+              build("3.9.1", name="pypy"), build("3.9.1", prerelease="rc1"),
+              build("3.9.1", arch={"family": "x86_64", "variant": "v3"})]  # fmt: skip
+    assert [*refresh.pythons(builds, "s1")] == [
+        "python,platform,file,sha256,source",
+        "3.10.11,linux/amd64,2026/cpython-3.10.11+2026.tar.gz,3.10.11,s1",
+    ]
+
+
 @pytest.mark.parametrize(
     ("file", "listed"),
     [

@@ -1,0 +1,99 @@
+"""Builds of Python that need no installation: choose one for a lock, and unpack it.
+
+They are python-build-standalone's, the ones that uv installs. An archive has one folder, `python`,
+which works wherever it is put.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shutil
+import stat
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from envbuilder.core import archives
+from envbuilder.packages.debian.deb import members, refused
+from envbuilder.profiles import releases
+from envbuilder.profiles.lock import File
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.core import types
+    from envbuilder.profiles.lock import Lock, Target
+
+SOURCE = "python-standalone"
+"""Symbolic source of the archives."""
+_TOP = "python"
+
+
+def of_target(target: Target, previous: Lock | None) -> File | None:
+    """Return a target's interpreter: that of its previous lock, else the newest build, if any."""
+    for before in previous.targets if previous else ():
+        same = (before.platform, before.python) == (target.platform, target.python)
+        if same and before.interpreter:
+            return before.interpreter
+    build = releases.python_builds().get((target.platform, target.python))
+    if build is None:
+        return None
+    return File(
+        kind="python",
+        name="cpython",
+        version=build.python,
+        file=build.file,
+        sha256=build.sha256,
+        size=None,
+        source=SOURCE,
+        provenance="claim",
+        by=build.source,
+    )
+
+
+def program(python: types.PythonVersion) -> str:
+    """Return the path of the program in the folder that `unpack` makes."""
+    return f"bin/python{python}"
+
+
+def unpack(file: File, path: Path, folder: Path) -> None:
+    """Unpack an interpreter into a new folder, with plain modes.
+
+    Raise `BuildError` for an archive of another form, or with a path that leads elsewhere. Links
+    are made last, so that nothing is written through one.
+    """
+    links: dict[PurePosixPath, str] = {}
+    with path.open("rb") as stream:
+        archive = archives.Tar(stream, path.stat().st_size, lambda reason: refused(file, reason))
+        for stated, member in members(file, archive):
+            name = _below(file, stated)
+            place = folder / name
+            if member.issym():
+                links[name] = member.linkname
+                continue
+            (place if member.isdir() else place.parent).mkdir(parents=True, exist_ok=True)
+            if member.islnk():
+                shutil.copy(folder / _below(file, member.linkname), place)
+            elif member.isreg():
+                with place.open("xb") as out:
+                    out.writelines(archive.pieces(member))
+                place.chmod(0o755 if member.mode & 0o111 else 0o644)
+    for name, target in links.items():
+        leads_to = posixpath.normpath(posixpath.join(name.parent, target))
+        if leads_to.startswith(("/", "..")) or not links.keys().isdisjoint(name.parents):
+            raise refused(file, f"{name} is or follows a link to {target}")
+        place = folder / name
+        if place.exists():
+            raise refused(file, f"{name} is a folder and a link")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(target)
+    python = folder / program(file.version.rpartition(".")[0])
+    if not (python.exists() and stat.S_ISREG(python.lstat().st_mode)):
+        raise refused(file, f"it has no {python.relative_to(folder)}")
+
+
+def _below(file: File, stated: str) -> PurePosixPath:
+    """Return a path of an archive below its one folder."""
+    path = PurePosixPath(stated)
+    if path.parts[0] != _TOP:
+        raise refused(file, f"{stated} is not in the folder {_TOP}")
+    return path.relative_to(_TOP)

@@ -1,0 +1,102 @@
+"""An interpreter's archive becomes a folder, and never anything else."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.core.errors import BuildError
+from envbuilder.packages import interpreters
+from envbuilder.profiles.lock import File, Lock, Target
+
+TARGET = Target(platform="linux/amd64", python="3.10", base=None, files=())
+Entries = dict[str, bytes | str]
+"""Path → content, or a link's target; one that begins with = is a hard link's."""
+PLAIN: Entries = {"python/bin/python3.10": b"program", "python/lib/x.py": b"text"}
+
+
+def newest() -> File:
+    found = interpreters.of_target(TARGET, None)
+    assert found
+    return found
+
+
+def unpacked(folder: Path, entries: Entries) -> Path:
+    path, target = folder / "archive", folder / "target"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in entries.items():
+            entry = tarfile.TarInfo(name)
+            entry.mode, entry.uid = (0o4711 if "/bin/" in name else 0o600), 1000
+            if isinstance(content, bytes):
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+                continue
+            is_hard = content.startswith("=")
+            entry.type = tarfile.LNKTYPE if is_hard else tarfile.SYMTYPE
+            entry.type = tarfile.FIFOTYPE if content == "|" else entry.type
+            entry.linkname = content.removeprefix("=")
+            archive.addfile(entry)
+    interpreters.unpack(newest(), path, target)
+    return target
+
+
+def test_modes_are_plain_and_links_stay(tmp_path: Path) -> None:
+    target = unpacked(
+        tmp_path,
+        {
+            "python/bin/python3": "python3.10",  # before what it leads to
+            **PLAIN,
+            "python/share/deep/link": "../../lib",
+            "python/lib/y.py": "=python/lib/x.py",
+        },
+    )
+    modes = {p.name: p.lstat().st_mode & 0o7777 for p in target.rglob("*") if p.is_file()}
+    assert modes.pop("python3.10") == 0o755
+    assert (target / "bin" / "python3").readlink() == Path("python3.10")
+    assert (target / "share" / "deep" / "link" / "y.py").read_bytes() == b"text"
+    assert modes["x.py"] == modes["y.py"] == 0o644
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"etc/x": b""}, "etc/x is not in the folder python"),
+        ({"python/../x": b""}, "leads out of its folder"),
+        ({"python/x": "/etc"}, "x is or follows a link to /etc"),
+        ({"python/x": "../../etc"}, "x is or follows a link to"),
+        ({"python/a/b/x": "../../..", "python/a/b/y": "x/../z"}, "follows a link"),
+        ({"python/x": "lib", "python/x/y": "x.py"}, "x/y is or follows a link"),
+        ({"python/x": "lib", "python/x/y": b""}, "x is a folder and a link"),
+        ({"python/x": "=python/y"}, "does not precede it"),
+        ({"python/x": "|"}, "neither a file nor a folder nor a link"),
+        ({"python/x": b"", "python/./x": b""}, "not a normalized path"),
+    ],
+)
+def test_another_form_is_refused(tmp_path: Path, entries: Entries, words: str) -> None:
+    outside = {p.name for p in tmp_path.iterdir()}
+    with pytest.raises(BuildError, match=words):
+        unpacked(tmp_path, PLAIN | entries)
+    assert {p.name for p in tmp_path.iterdir()} <= outside | {"archive", "target"}
+
+
+@pytest.mark.parametrize("program", [{}, {"python/bin/python3.10": "python3.11"}])
+def test_an_archive_of_another_python_is_refused(tmp_path: Path, program: Entries) -> None:
+    with pytest.raises(BuildError, match=r"it has no bin/python3\.10"):
+        unpacked(tmp_path, {"python/bin/python3.11": b"", **program})
+
+
+def test_the_interpreter_of_a_lock_stays() -> None:
+    assert (newest().provenance, newest().kind) == ("claim", "python")
+    older = replace(newest(), version="3.10.1")
+    before = Lock(
+        schema=2, profile="x", inputs="0" * 64, state="locked", reason="", tools={},
+        targets=(replace(TARGET, python="3.11"), replace(TARGET, interpreter=older)),
+    )  # fmt: skip
+    assert interpreters.of_target(TARGET, before) == older
+    without = replace(before, targets=(TARGET,))
+    assert interpreters.of_target(TARGET, without) == newest()
+    assert interpreters.of_target(replace(TARGET, python="3.7"), before) is None
