@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,8 +44,8 @@ class Python(_Strict, frozen=True, omit_defaults=True):
     supported: tuple[types.PythonVersion, ...]
     """The versions that are locked."""
     managed: bool = False
-    """Whether environments have the interpreter whose hash the lock states, whatever the machine
-    or the base image has."""
+    """Whether native environments have the interpreter whose hash the lock states, whatever the
+    machine has. For images, `python_path` of the base says so."""
 
 
 class Base(_Strict, frozen=True):
@@ -216,26 +216,6 @@ class Profile(_Strict, frozen=True):
         have = [v for v in self.python.supported if v in self.image_pythons]
         return max(have, key=lambda v: int(v.partition(".")[2]), default=self.python.default)
 
-    def bases(
-        self, pythons: Iterable[types.PythonVersion], *, managed: bool
-    ) -> dict[types.PythonVersion, Base]:
-        """Return the base image of each Python, where the lock's is put on one that has another.
-
-        `managed`: on each. Wheels that a profile pins go with the Pythons that it names.
-        """
-        others = self.builds and not self.debian_base
-        usual = self.base.get(self.image_python) if others else None
-        built = {python for _, python in releases.python_builds()}
-        result = {}
-        for version in pythons:
-            base = self.base.get(version)
-            if base and not managed:
-                result[version] = base
-            elif version in built and (either := base or usual):
-                path = f"{types.IMAGE_PYTHON}/bin/python{version}"
-                result[version] = replace(either, python_path=path, python_version="")
-        return result
-
     def choices(self, release: str = "") -> dict[str, releases.Chosen]:
         """Return the releases that its builds have, the newest first, or only one of them."""
         return releases.choices(self.framework, self.builds, self.platforms, release)
@@ -285,8 +265,6 @@ def load(name: str, folders: Sequence[Path]) -> Profile:
     data, where, text = _merged(name, folders, ())
     profile = decode(data, Profile, where, text, _HINTS)
     _check(profile, where)
-    if profile.python.managed:
-        profile = replace(profile, base=profile.bases(profile.base, managed=True))
     return _at_release(profile, where)
 
 

@@ -293,7 +293,7 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
     environment = contents.environment
     if decision:
         python = Python(default=decision.python, supported=(decision.python,))
-        if not profile.bases(python.supported, managed=False):
+        if not release.bases(profile, python.supported, managed=False):
             allowed = release.pythons(profile, contents.pythons, decision.chosen)
             python = _also_for_images(profile, decision.python, allowed)
         profile = profile_files.pinned(profile, decision.chosen)
@@ -324,7 +324,7 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
         ),
         indexes={**profile.indexes, **_indexes(profile)},
         python=python,
-        base=profile.bases(python.supported, managed=python.managed),
+        base=release.bases(profile, python.supported, managed=python.managed),
         debian_base={v: base for v, base in profile.debian_base.items() if v in python.supported},
         system_packages=(*profile.system_packages, *packages),
         # Those of the profile are known to be nothing but files.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from packaging.markers import Marker
     from packaging.specifiers import SpecifierSet
 
-    from envbuilder.profiles.profile import Profile
+    from envbuilder.profiles.profile import Base, Profile
     from envbuilder.profiles.releases import Build
 
     Offered = Callable[[Build], Collection[str]]
@@ -200,6 +200,25 @@ def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[s
     usual = profile.python.supported if chosen.release == profile.release else chosen.pythons
     possible = (v for v in chosen.pythons if v in usual and int(v[2:]) >= OLDEST_PYTHON)
     return allowed(possible, limits)
+
+
+def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[str, Base]:
+    """Return the base image of each Python, where the lock's is put on one that has another.
+
+    `managed`: on each. Wheels that a profile pins go with the Pythons that it names.
+    """
+    others = profile.builds and not profile.debian_base
+    usual = profile.base.get(profile.image_python) if others else None
+    built = {python for _, python in releases.python_builds()}
+    result = {}
+    for version in pythons:
+        base = profile.base.get(version)
+        if base and not managed:
+            result[version] = base
+        elif version in built and (either := base or usual):
+            path = f"{types.IMAGE_PYTHON}/bin/python{version}"
+            result[version] = replace(either, python_path=path, python_version="")
+    return result
 
 
 def impossible(profile: Profile, limits: Limits) -> InvalidError:

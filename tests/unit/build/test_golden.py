@@ -17,6 +17,7 @@ from envbuilder.locks import system_packages
 from envbuilder.packages import fetch as origins, interpreters
 from envbuilder.packages.conda import exports
 from envbuilder.profiles import lock as lockfile, profile as profiles
+from envbuilder.project.release import bases
 
 FOLDERS = (resources.profiles_dir(),)
 NAMES = profiles.names(FOLDERS)
@@ -76,7 +77,7 @@ def test_an_interpreter_of_the_lock_in_a_dockerfile(
 ) -> None:
     """As a project with Python 3.10 gets it on the profile `cpu`."""
     profile, lock = profiles.load("cpu", FOLDERS), lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
-    profile = replace(profile, base=profile.bases(["3.10"], managed=False))
+    profile = replace(profile, base=bases(profile, ["3.10"], managed=False))
     targets = []
     for target in (t for t in lock.targets if t.python == "3.11"):
         other = replace(target, python="3.10")
