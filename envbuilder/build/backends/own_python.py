@@ -52,10 +52,10 @@ def home_steps(
 
     `env` is moved to `prefix` at the end.
     """
-    own = f"{OWN}/{_FOLDER}"
-    path = prefix / own / interpreters.program(interpreter.version.rpartition(".")[0])
+    folder = f"{OWN}/{_FOLDER}"
+    path = prefix / folder / interpreters.program(interpreter.version.rpartition(".")[0])
     return (
-        Move(what="add its interpreter", source=str(work / _FOLDER), target=str(env / own)),
+        Move(what="add its interpreter", source=str(work / _FOLDER), target=str(env / folder)),
         rehomed(
             *(build, env),
             home=path.parent,

@@ -473,12 +473,12 @@ def prepare(build: Build) -> NativeEnvironment:
         if profile.python.managed:
             return target, own_python.required(profile, target)
         try:
-            found = interpreters.find(request.python, locked, host.machine, answers=answers)
+            interpreter = interpreters.find(request.python, locked, host.machine, answers=answers)
         except ToolError:
             if not target.interpreter:
                 raise
             return target, target.interpreter
-        return select(lock, str(platform), found.version.rpartition(".")[0]), found
+        return select(lock, str(platform), interpreter.version.rpartition(".")[0]), interpreter
 
     def planned() -> NativeEnvironment:
         target, interpreter = chosen()
