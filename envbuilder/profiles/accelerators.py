@@ -421,11 +421,11 @@ def needs(
 ) -> Needs:
     """Return what a profile's wheels for one platform need, by those for its first Python.
 
-    What is not locked will be the build of the profile's release. `wsl`: under WSL, where the
-    driver is that of Windows.
+    Without files in the lock it will be the build of the profile's release; without a lock, its
+    wheels do not matter. `wsl`: under WSL, where the driver is that of Windows.
     """
     requires, target = profile.requires, profile_lock.first(lock, platform)
-    build = None if target else profile.build_on(platform)
+    build = profile.build_on(platform) if lock and not target else None
     locked = build.needs(wsl=wsl) if build else Needs()
     if target is not None:
         wheels = of_wheels(tuple(f.basename for f in target.of_kind("wheel")))
