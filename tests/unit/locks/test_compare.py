@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import resources
 from envbuilder.locks import compare, target_wheels
+from envbuilder.packages import interpreters
 from envbuilder.packages.python.uv import Found, Uv
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.lock import File, Target
@@ -236,6 +237,17 @@ def test_a_companion_from_elsewhere() -> None:
     indexes = {**PROFILE.indexes, "torchvision": "pytorch-cpu"}
     (found,) = compare.foreign_files(replace(PROFILE, indexes=indexes), lock, CPU)
     assert "torchvision 0.28.0 is from default, not from pytorch-cpu" in found
+
+
+def test_an_interpreter_from_elsewhere() -> None:
+    first = CPU.targets[0]
+    interpreter = interpreters.of_target(first, None)
+    assert interpreter
+    lock = replace(CPU, targets=(replace(first, interpreter=interpreter),))
+    assert objections(lock) == []
+    other = replace(first, interpreter=replace(interpreter, source="somewhere"))
+    (found,) = objections(replace(CPU, targets=(other,)))
+    assert found.endswith("its interpreter is from somewhere, not from python-standalone")
 
 
 def test_a_source_that_the_profile_does_not_name() -> None:

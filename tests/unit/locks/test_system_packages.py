@@ -105,6 +105,19 @@ def test_packages_stay_while_the_profile_stands(
     assert len(debs(changed, found, before)[1]) > len(before.targets[0].files)
 
 
+def test_another_python_of_a_project_has_the_packages_of_the_profile(
+    found: Settings, suite: list[tuple[object, ...]]
+) -> None:
+    base, files = debs(profile(), found)
+    origin = kept(profile(), base, files)
+    image = CPU.base["3.11"]
+    asked = profile(base={"3.10": image})
+    chosen = Debs(asked, found, None, lambda _: None, (profile(), origin)).of("linux/amd64", "3.10")
+    assert chosen[0] is not None
+    assert (chosen[0].ref, chosen[1]) == (image.ref, files)
+    assert len(suite) == 1, "no list was read again"
+
+
 def test_packages_that_an_earlier_envbuilder_chose_for_one_image_are_chosen_again(
     found: Settings,
 ) -> None:
