@@ -293,7 +293,14 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     `offers`: what the profile has of each release, the newest first, and what in the project rules
     it out. Empty if no release is better, or if it is not known what is locked.
     """
-    levels, platform = dict(serving(profile, host)), _platform_of_framework(host)
+    # Advice rests on what a source states: unknown kernels may serve, or not.
+    has_kernels = profile.accelerator in {"cuda", "rocm"}
+    levels = {
+        build: level
+        for build, level in serving(profile, host)
+        if not has_kernels or (build.needs().sm or build.needs().gfx)
+    }
+    platform = _platform_of_framework(host)
     target = profile_lock.first(lock, platform)
     locked = accelerators.build_of(profile.framework, target) if target else None
     current = locked if target or platform is None else profile.build_on(platform)

@@ -47,6 +47,7 @@ SCHEMAS: dict[str, tuple[dict[str, str], int]] = {
         {"cuda_major": NUMBER, "linux_driver": DRIVER, "windows_driver": DRIVER, "source": TEXT},
         1,
     ),
+    "cudnn": ({"cudnn": r"[1-9][0-9]?\.[0-9]{1,2}", "sm": SM, "source": TEXT}, 1),
     "distribution-glibc": (
         {"release": r"[A-Z][A-Za-z/ ]+ [0-9.]+", "glibc": r"2\.[0-9]{2}", "source": TEXT},
         1,
