@@ -143,8 +143,8 @@ def _fitted(text: str) -> str:
 def columns() -> int:
     """Return the columns of the terminal, as `shutil` does; importing that takes longer."""
     with contextlib.suppress(ValueError):
-        if columns := int(os.environ.get("COLUMNS", "0")):
-            return max(columns, 1)
+        if (stated := int(os.environ.get("COLUMNS", "0"))) > 0:
+            return stated
     with contextlib.suppress(OSError):
         return os.get_terminal_size().columns or WIDTH
     return WIDTH

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 VENDORS = frozenset({"nvidia", "amd"})
 """Whose device code is recognized in wheels."""
 _LITTLE = 0.05
-"""A part of the code that is too little to be more than that of a library within it."""
+"""Share of a package's device code; less is taken for that of a library inside the package."""
 _MOST_SHOWN = 12
 _NVIDIA = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
 

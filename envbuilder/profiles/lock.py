@@ -199,7 +199,10 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         return self.interpreter if self.base and self.base.gets_python else None
 
     def fetched(self, *, managed: bool) -> tuple[File, ...]:
-        """Return its files, and its interpreter if environments have that wherever they are."""
+        """Return its files, and its interpreter where it is used for certain.
+
+        That is in images that need it and, if it is `managed`, in every environment.
+        """
         needed = self.interpreter if managed else self.of_image
         return (*self.files, *([needed] if needed else []))
 

@@ -262,7 +262,7 @@ def choices(
 
 
 def unknown(framework: types.Framework, release: str | None) -> str:
-    """Return that a release is in no table, as a sentence; empty if it is in one."""
+    """Return a sentence which says that no table has a release; empty if one has it."""
     if not release or release in table_of(framework):
         return ""
     title = FRAMEWORKS[framework].title

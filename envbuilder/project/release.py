@@ -52,7 +52,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     preferred: str = ""
     """The release that another tool's lock has; others are possible."""
     required: Line | None = None
-    """The release that other packages need, and which these are; profiles without it are free."""
+    """The release that other packages need; `where` names them. It binds no profile without it."""
 
     @property
     def constraints(self) -> tuple[str, ...]:
@@ -203,9 +203,11 @@ def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[s
 
 
 def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[str, Base]:
-    """Return the base image of each Python, where the lock's is put on one that has another.
+    """Return the base image of each Python that can have one.
 
-    `managed`: on each. Wheels that a profile pins go with the Pythons that it names.
+    A Python without an image of its own gets the profile's usual base, to which the lock's
+    interpreter is added; with `managed`, every Python does. A profile whose wheels are pinned has
+    the Pythons that it names, and no others.
     """
     others = profile.builds and not profile.debian_base
     usual = profile.base.get(profile.image_python) if others else None

@@ -111,10 +111,13 @@ def require_named(file: lock.File, fields: Mapping[str, str]) -> None:
 
 
 def refused(file: lock.File, reason: str) -> BuildError:
-    """Return the error for a package that cannot be used as it is."""
+    """Return the error for a package or an interpreter that cannot be used as it is."""
+    instead = "Leave the package out of the profile, or pin another version."
+    if file.kind == "python":
+        instead = "Choose another Python, or install this one and use that (without `managed`)."
     return BuildError(
         f"{file.basename}: refused: {escaped(reason, LONGEST_REASON)}",
-        "The file matches the lock. Leave the package out of the profile, or pin another version.",
+        f"The file matches the lock. {instead}",
     )
 
 

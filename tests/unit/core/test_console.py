@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from typing import Any
 
@@ -107,6 +108,18 @@ def test_errors_break_between_words_on_a_terminal(
     assert max(map(len, lines)) <= 60
     assert "  an excerpt" in lines
     assert " ".join(" ".join(lines).split()) == " ".join(whole.split())
+
+
+@pytest.mark.parametrize(("stated", "columns"), [("100", 100), ("", 80), ("x", 80), ("-5", 80)])
+def test_columns_are_stated_or_those_of_a_file(
+    monkeypatch: pytest.MonkeyPatch, stated: str, columns: int
+) -> None:
+    def no_terminal() -> None:
+        raise OSError
+
+    monkeypatch.setenv("COLUMNS", stated)
+    monkeypatch.setattr(os, "get_terminal_size", no_terminal)
+    assert console.columns() == columns
 
 
 HOSTILE_TEXT = "\x1b[2J\x9b31m\u202e\ud800 https://me:c4nary@host/x\n"

@@ -78,8 +78,10 @@ def test_modes_are_plain_and_links_stay(tmp_path: Path) -> None:
 )
 def test_another_form_is_refused(tmp_path: Path, entries: Entries, words: str) -> None:
     outside = {p.name for p in tmp_path.iterdir()}
-    with pytest.raises(BuildError, match=words):
+    with pytest.raises(BuildError, match=words) as raised:
         unpacked(tmp_path, PLAIN | entries)
+    assert "Choose another Python" in raised.value.hint
+    assert raised.value.exit_code == 1
     assert {p.name for p in tmp_path.iterdir()} <= outside | {"archive", "target"}
 
 
