@@ -47,6 +47,12 @@ ports: [8000]
 volumes:
   models: /models
   ./data: /data
+as_of: "2024-06-30"
+build_from_source: [antlr4-python3-runtime]
+overrides:
+  opencv-python: opencv-python-headless
+exclude: [triton]
+install_project: true
 environments:
   notebook:
     requirements: [jupyterlab]

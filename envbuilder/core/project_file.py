@@ -137,6 +137,18 @@ class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=T
     framework_version: types.FrameworkVersion | None = None
     """Its release, such as "2.7" or "2.7.1"; by default what packages require, else the one that
     this version of envbuilder verified."""
+    as_of: types.Day | None = None
+    """No release of a package that the index got after this day is taken."""
+    build_from_source: bool | tuple[types.Distribution, ...] = False
+    """Packages that may be built from their sources, or `true` for all that have no wheel. Their
+    own code runs then, without network and away from your files."""
+    overrides: dict[types.Distribution, types.Requirement] = {}
+    """Package → the requirement that replaces it, whoever requires it: other versions of the same
+    package, or another package."""
+    exclude: tuple[types.Distribution, ...] = ()
+    """Packages that are left out, whoever requires them."""
+    install_project: bool = False
+    """Whether the project itself is installed: importable from any folder, with its commands."""
     environments: dict[types.Name, Environment] = {}
     """More environments: each has what the top-level keys list, and its own in addition."""
 

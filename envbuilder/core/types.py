@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from typing import Annotated, Literal, get_args
 
@@ -17,7 +18,8 @@ BuildName = Annotated[
 ]
 Backend = Literal["docker", "venv", "conda"]
 Platform = Literal["linux/amd64", "linux/arm64", "macos/arm64"]
-FileKind = Literal["wheel", "deb", "conda", "tool", "oci", "python"]
+FileKind = Literal["wheel", "source", "deb", "conda", "tool", "oci", "python"]
+SourceKind = Literal["sdist", "git", "path"]
 Role = Literal["", "base"]
 Provenance = Literal["read", "claim", "assumed"]
 LockState = Literal["locked", "claimed", "unlocked"]
@@ -215,6 +217,16 @@ AbsolutePath = Annotated[
 ]
 IMAGE_PYTHON = "/opt/python"
 """Where an image has the interpreter of its lock."""
+SourceLocation = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!.*://[^/]*@)[^\x00-\x20\x7f\"'\\`$<>|]{1,500}\Z",
+        description="a URL without credentials, or a path",
+    ),
+]
+Commit = Annotated[str, Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})?\Z", description="a commit")]
+Day = Annotated[datetime.date, Meta(description="a day such as 2022-03-01")]
+"""A date in YAML, where it needs no quotes."""
 Date = Annotated[
     str,
     Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]\Z", description="a date such as 2026-11-22"),

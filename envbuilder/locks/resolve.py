@@ -130,7 +130,15 @@ def _uv(
         left_out = work / "excludes.txt"
         foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
         foreign -= set(map(distribution, profile.requirements))
-        left_out.write_text("\n".join(sorted(foreign)), encoding="utf-8")
+        resolution = profile.resolution
+        left_out.write_text("\n".join(sorted({*foreign, *resolution.exclude})), encoding="utf-8")
+        options = ["--excludes", str(left_out)]
+        if resolution.overrides:
+            overrides = work / "overrides.txt"
+            overrides.write_text("\n".join(resolution.overrides), encoding="utf-8")
+            options += ["--overrides", str(overrides)]
+        if resolution.as_of:
+            options += ["--exclude-newer", f"{resolution.as_of}T23:59:59Z"]
         variables = indexes.uv_environment(sources, environ, (index.url,))
         yield Uv(
             run=run,
@@ -139,7 +147,7 @@ def _uv(
             environment=variables | index_variables(work, environ),
             find_links=links(pip.links(sources, environ), profile.indexes, work),
             index=index,
-            options=("--excludes", str(left_out)),
+            options=tuple(options),
         )
 
 

@@ -37,6 +37,23 @@ _DEBIAN_SOURCES = frozenset({MAIN, SECURITY})
 _WHEEL_PARTS = (5, 6)
 
 
+class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The source that a wheel is built from, and what builds it."""
+
+    kind: types.SourceKind
+    location: types.SourceLocation
+    """The file name of an sdist on the index, a repository's URL, or a folder of the project."""
+    sha256: types.Sha256
+    """Of the sdist; of a repository or a folder: over its sorted files."""
+    commit: types.Commit = ""
+    subdirectory: str = ""
+    """The folder of the source that is built, if it is not the top one."""
+    requires: tuple[types.Sha256, ...] = ()
+    """The wheels that are installed to build it, among the target's `build_files`."""
+    with_framework: bool = False
+    """Whether the target's own wheels are installed, too, since the build imports the framework."""
+
+
 class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A locked file."""
 
@@ -59,6 +76,9 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """About how many bytes, if no source states `size`: for disk space and progress only."""
     requires: tuple[types.Distribution, ...] = ()
     """The packages of the same target that it requires, in locks of projects."""
+    recipe: Recipe | None = None
+    """How the wheel is built, if no index has it. Of the kind `source`, it is not built yet: `file`
+    and `sha256` are then those of the source."""
     unread: bool = False
     """Whether `lock` could not read which files the wheel installs, because its server gives no
     part of it: it was not compared with the target's other wheels, as no `claim` is."""
@@ -193,6 +213,9 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         """Return the files of one kind that are installed on the base, in the lock's order."""
         return tuple(f for f in self.files if f.kind == kind and not f.role)
 
+    build_files: tuple[File, ...] = ()
+    """Wheels that are installed to build others from source, and nowhere else."""
+
     @property
     def of_image(self) -> File | None:
         """The interpreter, if images add it to their base."""
@@ -274,6 +297,8 @@ def inputs_digest(profile: Profile) -> str:
         decides["constraints"] = profile.constraints
     if profile.python.managed:
         decides["managed"] = True
+    if resolution := msgspec.to_builtins(profile.resolution):
+        decides["resolution"] = resolution
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
 
 

@@ -142,6 +142,22 @@ class Conda(_Strict, frozen=True):
     """Virtual packages given to the solver, never those of the machine that locks."""
 
 
+class Resolution(_Strict, frozen=True, omit_defaults=True):
+    """What a project says about how its packages are chosen, whoever requires them."""
+
+    as_of: types.Date | None = None
+    """The last day whose releases count."""
+    build: bool | tuple[types.Distribution, ...] = False
+    """The packages that may be built from source, or whether all may."""
+    sources: dict[types.Distribution, types.SourceLocation] = {}
+    """Package → where its source is: `git+https://HOST/PATH@REF#subdirectory=DIR`, a URL of an
+    archive, or a folder of the project as `./DIR`."""
+    overrides: tuple[types.Requirement, ...] = ()
+    """Requirements that replace every other one of their package."""
+    exclude: tuple[types.Distribution, ...] = ()
+    """Packages that are left out."""
+
+
 class Profile(_Strict, frozen=True):
     """One profile, with `extends` applied."""
 
@@ -195,6 +211,8 @@ class Profile(_Strict, frozen=True):
     warnings: tuple[types.Comment, ...] = ()
     """Notes that are printed whenever the profile is used."""
     conda: Conda = Conda()
+    resolution: Resolution = Resolution()
+    """What a project decides; profiles leave it alone."""
     opt_in: bool = False
     """Whether the profile is used only on request, never chosen automatically."""
 

@@ -324,6 +324,7 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
         ),
         indexes={**profile.indexes, **_indexes(profile)},
         python=python,
+        resolution=contents.resolution,
         base=release.bases(profile, python.supported, managed=python.managed),
         debian_base={v: base for v, base in profile.debian_base.items() if v in python.supported},
         system_packages=(*profile.system_packages, *packages),

@@ -10,12 +10,15 @@ from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from envbuilder.core import types
 from envbuilder.core.decoding import place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementFile
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import escaped, shown
+from envbuilder.profiles.profile import Resolution
+from envbuilder.profiles.requirements import distribution
 from envbuilder.project.conda import read_environment_yml
 from envbuilder.project.foreign_locks import read_pylock, read_uv_lock
 from envbuilder.project.lines import Line, Listed, parse, read_requirements_txt
@@ -30,6 +33,7 @@ class Contents(Listed, frozen=True, kw_only=True):
     """
 
     environment: Environment
+    resolution: Resolution = Resolution()
 
     @property
     def places(self) -> dict[str, str]:
@@ -87,11 +91,17 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
     versions = ((text.removeprefix("managed").strip(), where) for text, where in python)
     stated_pythons = (Line(f"=={version}.*", where) for version, where in versions if version)
     read_from = (*(f.file for f in files), *chain.from_iterable(e.read_from for e in every))
+    replacements = _replacements(definition, project)
+    lines = (
+        *_lines(definition, name, project),
+        *chain.from_iterable(each.requirements for each in every),
+    )
+    resolution = _resolution(definition, replacements, lines)
     return Contents(
         environment=merged(definition, name),
-        requirements=(
-            *_lines(definition, name, project),
-            *chain.from_iterable(each.requirements for each in every),
+        resolution=resolution,
+        requirements=tuple(
+            line for line in (*lines, *replacements) if line.name not in resolution.exclude
         ),
         constraints=tuple(chain.from_iterable(each.constraints for each in every)),
         pythons=(*stated_pythons, *chain.from_iterable(each.pythons for each in every)),
@@ -99,6 +109,29 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
         channels=tuple(dict.fromkeys(chain.from_iterable(each.channels for each in every))),
         notes=tuple(dict.fromkeys(chain.from_iterable(each.notes for each in every))),
         read_from=tuple(sorted({posixpath.normpath(file) for file in read_from})),
+    )
+
+
+def _replacements(definition: Definition, project: Path) -> tuple[Line, ...]:
+    """Return the packages that take the place of others."""
+    named = entries(definition, DEFAULT, project, "overrides")
+    pairs = ((types.canonical(item[0]), Line(item[1], where)) for item, where in named)
+    return tuple(line for name, line in pairs if line.name != name)
+
+
+def _resolution(
+    definition: Definition, replacements: Sequence[Line], lines: Sequence[Line]
+) -> Resolution:
+    """Return what a project says about how its packages are chosen."""
+    overrides = {types.canonical(name): text for name, text in definition.overrides.items()}
+    replaced = [name for name, text in overrides.items() if distribution(text) != name]
+    build = definition.build_from_source
+    return Resolution(
+        as_of=definition.as_of.isoformat() if definition.as_of else None,
+        build=build if isinstance(build, bool) else tuple(sorted(map(types.canonical, build))),
+        sources={line.name: line.source for line in lines if line.source},
+        overrides=tuple(text for name, text in overrides.items() if name not in replaced),
+        exclude=tuple(sorted({*map(types.canonical, definition.exclude), *replaced})),
     )
 
 

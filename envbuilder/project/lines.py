@@ -48,6 +48,8 @@ class Line(Struct, frozen=True):
     `conda.packages`."""
     where: str
     """For messages, such as "requirements.txt:3"."""
+    source: str = ""
+    """Where its source is, if it comes from no index, as in `Resolution.sources`."""
     locked: bool = False
     """Whether it is a version that a lock chose, which the project itself does not require."""
 
