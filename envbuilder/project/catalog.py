@@ -201,8 +201,15 @@ class ProjectProfiles:
 
     @cached_property
     def contents(self) -> Contents:
-        """What the environment requires; its files are read at most once."""
-        return environments.contents(self._definition, self.environment, self._project)
+        """What the environment requires; its files are read at most once.
+
+        With `framework_version`, what files say of the release does not count.
+        """
+        contents = environments.contents(self._definition, self.environment, self._project)
+        if self._definition.framework_version is None:
+            return contents
+        name, _ = framework_of(self._definition, contents.requirements)
+        return _without_releases(contents, name)
 
 
 def library(settings: Settings, packages: fit.Reader = fit.nothing_read) -> Library:
@@ -240,6 +247,26 @@ def variants(settings: Settings, choosing: Choosing = ANY) -> ProjectProfiles | 
                 suggestion(name, available),
             )
     return ProjectProfiles(definition, settings.environment, project, folders, choosing)
+
+
+def _without_releases(contents: Contents, framework: types.Framework) -> Contents:
+    """Return what is required, with the framework and its companions in any version."""
+    brought = FRAMEWORKS[framework].names | FRAMEWORKS[framework].companions
+    lines, notes = [], []
+    for line in contents.requirements:
+        wish = parse(line.text, line.where)
+        if line.name in brought and wish.specifier:
+            notes.append(f"{line.where} asks for {line.text}; framework_version decides")
+            wish.specifier = type(wish.specifier)()
+            lines.append(replace(line, text=str(wish)))
+        else:
+            lines.append(line)
+    return replace(
+        contents,
+        requirements=tuple(lines),
+        constraints=tuple(line for line in contents.constraints if line.name not in brought),
+        notes=(*contents.notes, *notes),
+    )
 
 
 # Which framework a project is for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +19,7 @@ from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import escaped, shown
 from envbuilder.profiles.profile import Resolution
 from envbuilder.profiles.requirements import distribution
+from envbuilder.project import release
 from envbuilder.project.conda import read_environment_yml
 from envbuilder.project.foreign_locks import read_pylock, read_uv_lock
 from envbuilder.project.lines import Line, Listed, parse, read_requirements_txt
@@ -91,47 +92,69 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
     versions = ((text.removeprefix("managed").strip(), where) for text, where in python)
     stated_pythons = (Line(f"=={version}.*", where) for version, where in versions if version)
     read_from = (*(f.file for f in files), *chain.from_iterable(e.read_from for e in every))
-    replacements = _replacements(definition, project)
+    of_files = tuple(chain.from_iterable(each.pythons for each in every))
+    pythons, disagreeing = _pythons(tuple(stated_pythons), of_files)
     lines = (
         *_lines(definition, name, project),
         *chain.from_iterable(each.requirements for each in every),
     )
-    resolution = _resolution(definition, replacements, lines)
+    resolution = _resolution(definition, lines)
     return Contents(
         environment=merged(definition, name),
         resolution=resolution,
-        requirements=tuple(
-            line for line in (*lines, *replacements) if line.name not in resolution.exclude
-        ),
+        requirements=(*_replaced(lines, resolution, definition, project),),
         constraints=tuple(chain.from_iterable(each.constraints for each in every)),
-        pythons=(*stated_pythons, *chain.from_iterable(each.pythons for each in every)),
+        pythons=pythons,
         conda=tuple(chain.from_iterable(each.conda for each in every)),
         channels=tuple(dict.fromkeys(chain.from_iterable(each.channels for each in every))),
-        notes=tuple(dict.fromkeys(chain.from_iterable(each.notes for each in every))),
+        notes=tuple(
+            dict.fromkeys((*disagreeing, *chain.from_iterable(each.notes for each in every)))
+        ),
         read_from=tuple(sorted({posixpath.normpath(file) for file in read_from})),
     )
 
 
-def _replacements(definition: Definition, project: Path) -> tuple[Line, ...]:
-    """Return the packages that take the place of others."""
-    named = entries(definition, DEFAULT, project, "overrides")
-    pairs = ((types.canonical(item[0]), Line(item[1], where)) for item, where in named)
-    return tuple(line for name, line in pairs if line.name != name)
+def _pythons(
+    stated: tuple[Line, ...], of_files: tuple[Line, ...]
+) -> tuple[tuple[Line, ...], tuple[str, ...]]:
+    """Return the Pythons that count, and notes of files that say otherwise: `python:` decides."""
+    if not stated:
+        return of_files, ()
+    minor = stated[0].text.removeprefix("==").removesuffix(".*")
+    others = (line for line in of_files if not release.allowed([minor], [line]))
+    return stated, tuple(
+        f"{line.where} asks for Python {line.text}; {stated[0].where} decides: {minor}"
+        for line in others
+    )
 
 
-def _resolution(
-    definition: Definition, replacements: Sequence[Line], lines: Sequence[Line]
-) -> Resolution:
+def _replaced(
+    lines: Iterable[Line], resolution: Resolution, definition: Definition, project: Path
+) -> Iterator[Line]:
+    """Yield the lines that stay, then those that replace others."""
+    replaced = {distribution(text) for text in resolution.overrides}
+    listed = set()
+    for line in lines:
+        listed.add(line.name)
+        if line.name not in replaced and line.name not in resolution.exclude:
+            yield line
+    for (name, text), where in entries(definition, DEFAULT, project, "overrides"):
+        own = types.canonical(name)
+        if own != distribution(text) or own in listed:
+            yield Line(text, where)
+
+
+def _resolution(definition: Definition, lines: Sequence[Line]) -> Resolution:
     """Return what a project says about how its packages are chosen."""
     overrides = {types.canonical(name): text for name, text in definition.overrides.items()}
-    replaced = [name for name, text in overrides.items() if distribution(text) != name]
+    others = [name for name, text in overrides.items() if distribution(text) != name]
     build = definition.build_from_source
     return Resolution(
         as_of=definition.as_of.isoformat() if definition.as_of else None,
         build=build if isinstance(build, bool) else tuple(sorted(map(types.canonical, build))),
         sources={line.name: line.source for line in lines if line.source},
-        overrides=tuple(text for name, text in overrides.items() if name not in replaced),
-        exclude=tuple(sorted({*map(types.canonical, definition.exclude), *replaced})),
+        overrides=tuple(text for name, text in overrides.items() if name not in others),
+        exclude=tuple(sorted({*map(types.canonical, definition.exclude), *others})),
     )
 
 

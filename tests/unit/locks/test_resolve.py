@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,7 +24,14 @@ from envbuilder.packages.python import upstream, uv as uv_compile
 from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock
-from envbuilder.profiles.profile import Base, Profile, Python, Tools, load as load_profile
+from envbuilder.profiles.profile import (
+    Base,
+    Profile,
+    Python,
+    Resolution,
+    Tools,
+    load as load_profile,
+)
 from tests.support.tools import tools
 
 CPU = load_profile("cpu", (resources.profiles_dir(),))
@@ -145,6 +153,25 @@ def test_what_requires_the_triton_of_other_hardware_does_not_bring_it(
     made(own, Excluding(), profile(accelerator=accelerator))
     assert left_out in excluded
     assert f"triton-{accelerator}" not in excluded
+
+
+def test_what_a_project_says_of_all_packages_reaches_uv(
+    own: Settings, offered: list[Offer]
+) -> None:
+    seen: dict[str, str] = {}
+
+    class Reading(FakeUv):
+        def __call__(self, argv: Sequence[str], **options: Any) -> Completed:
+            pairs = dict(itertools.pairwise(argv))
+            seen["excludes"] = Path(pairs["--excludes"]).read_text()
+            seen["overrides"] = Path(pairs["--overrides"]).read_text()
+            seen["newest"] = pairs["--exclude-newer"]
+            return super().__call__(argv, **options)
+
+    said = Resolution(as_of="2022-03-01", overrides=("numpy<2", "six==1"), exclude=("einops",))
+    made(own, Reading(), msgspec.structs.replace(profile(), resolution=said))
+    assert "einops" in seen.pop("excludes").split()
+    assert seen == {"overrides": "numpy<2\nsix==1", "newest": "2022-03-01T23:59:59Z"}
 
 
 class Measure:

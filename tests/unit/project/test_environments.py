@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Definition, Environment, RequirementFile
 from envbuilder.core.settings import load as load_settings
+from envbuilder.profiles.profile import Resolution
 from envbuilder.project import environments
 from envbuilder.project.environments import is_supported, read
 from envbuilder.project.lines import Line
@@ -109,10 +110,7 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
         Line("rich", "more.txt:1"),
         Line("attrs", "pyproject.toml:5"),
     )
-    assert found.pythons == (
-        Line("==3.12.*", "envbuilder.yaml:1"),
-        Line(">=3.10", "pyproject.toml"),
-    )
+    assert found.pythons == (Line("==3.12.*", "envbuilder.yaml:1"),)
     assert found.constraints == (Line("attrs==1", "pins.txt:1"),)
     assert found.conda == (Line("ffmpeg", "./conda/environment.yml:2"),)
     assert (found.channels, len(found.notes)) == (("conda-forge",), 1)
@@ -134,7 +132,7 @@ def test_managed_says_nothing_of_the_version_unless_it_has_one(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("name", "expected"), [("default", ":1"), ("test", ":1"), ("old", ":4")])
-def test_the_stated_python_is_one_of_the_statements_with_its_place(
+def test_the_stated_python_decides_and_a_note_names_what_a_file_says(
     tmp_path: Path, name: str, expected: str
 ) -> None:
     text = 'python: "3.12"\nenvironments:\n  test: {}\n  old: {python: "3.11"}\n'
@@ -145,9 +143,32 @@ def test_the_stated_python_is_one_of_the_statements_with_its_place(
         environments={"test": Environment(), "old": Environment(python="3.11")},
     )
     version = "3.11" if name == "old" else "3.12"
-    assert environments.contents(definition, name, tmp_path).pythons == (
-        Line(f"=={version}.*", f"envbuilder.yaml{expected}"),
-        Line("==3.8.*", "environment.yml:1"),
+    found = environments.contents(definition, name, tmp_path)
+    assert found.pythons == (Line(f"=={version}.*", f"envbuilder.yaml{expected}"),)
+    assert found.notes[0] == (
+        f"environment.yml:1 asks for Python ==3.8.*; envbuilder.yaml{expected} decides: {version}"
+    )
+
+
+def test_what_replaces_or_leaves_out_packages_holds_for_every_file(tmp_path: Path) -> None:
+    text = (
+        "as_of: 2022-03-01\nrequirements: [einops]\nrequirements_from: [requirements.txt]\n"
+        "build_from_source: [Antlr4_runtime]\nexclude: [Triton]\n"
+        "overrides:\n  opencv-python: opencv-python-headless>=4\n  numpy: numpy<2\n"
+    )
+    listed = "opencv-python==4.5\ntriton\nnumpy>=2\nrich\n"
+    write(tmp_path, {"envbuilder.yaml": text, "requirements.txt": listed})
+    definition = load_settings({}, tmp_path).definition
+    assert definition
+    found = environments.contents(definition, "default", tmp_path)
+    texts = [line.text for line in found.requirements]
+    assert texts == ["einops", "rich", "opencv-python-headless>=4", "numpy<2"]
+    assert found.requirements[-2].where == "envbuilder.yaml:7"
+    assert found.resolution == Resolution(
+        as_of="2022-03-01",
+        build=("antlr4-runtime",),
+        overrides=("numpy<2",),
+        exclude=("opencv-python", "triton"),
     )
 
 
