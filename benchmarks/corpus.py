@@ -166,12 +166,12 @@ def required(path: Path, profile: str, python: str) -> set[str]:
 
 def lacking(folder: Path, primary: str, profile: str) -> str:
     """Return what keeps a written lock from being one of the whole repository; empty if nothing."""
-    path = folder / ".envbuilder" / "locks" / f"default.{profile}.json"
-    if not path.is_file():
-        found = [*folder.rglob(f"default.{profile}.json")]
-        if not found:
-            return "no lock was written"
-        path = found[0]
+    definition = yaml.safe_load((folder / "envbuilder.yaml").read_text(encoding="utf-8")) or {}
+    if not definition.get("requirements") and not definition.get("requirements_from"):
+        return "silently empty"
+    path = next(folder.rglob(f"default.{profile}.json"), None)
+    if path is None:
+        return "no lock was written"
     lock = json.loads(path.read_text(encoding="utf-8"))
     if lock["state"] == "unlocked":
         return f"unlocked: {lock['reason'][:200]}"
