@@ -169,7 +169,10 @@ def lacking(folder: Path, primary: str, profile: str) -> str:
     definition = yaml.safe_load((folder / "envbuilder.yaml").read_text(encoding="utf-8")) or {}
     if not definition.get("requirements") and not definition.get("requirements_from"):
         return "silently empty"
-    path = next(folder.rglob(f"default.{profile}.json"), None)
+    written = [*folder.rglob(f"default.{profile}.json"), *folder.rglob(f"default.*-{profile}.json")]
+    # JAX and TensorFlow have no build for a Mac's GPU.
+    written += folder.rglob("default.*-cpu.json") if profile == "mps" else ()
+    path = next(iter(written), None)
     if path is None:
         return "no lock was written"
     lock = json.loads(path.read_text(encoding="utf-8"))
@@ -248,9 +251,10 @@ def tried(
         for profile in options.profile:
             why = "init: " + printed.strip()[-300:]
             if written.is_file():
-                code, printed, seconds = ran(
-                    [program, "lock", "--profile", profile], folder, environment
-                )
+                lock = [program, "lock", "--profile"]
+                code, printed, seconds = ran([*lock, profile], folder, environment)
+                if code and profile == "mps" and "has PyTorch, and the project is" in printed:
+                    code, printed, seconds = ran([*lock, "cpu"], folder, environment)
                 why = (
                     lacking(folder, primary, profile)
                     if code == 0

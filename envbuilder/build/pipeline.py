@@ -18,6 +18,7 @@ from envbuilder.build.request import Build, Request
 from envbuilder.build.stages import choose, judge, lock, plan
 from envbuilder.host import assumed, probe
 from envbuilder.packages.python import kernels
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, running
 def begin(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:
     """Return a build of which the profile is known if it is named, and nothing else is decided."""
     library = catalog.library(settings, kernels.known_in(settings))
-    profile = library.profile(request.profile) if request.profile is not None else None
+    profile = library.named(request.profile) if request.profile is not None else None
     elsewhere = assumed.is_assumed(request.target_host) and not running
     build = Build(
         request=request,
@@ -52,6 +53,9 @@ def begin(request: Request, settings: Settings, progress: Progress, *, running: 
     )
     if profile:
         build = replace(build, profile=profile)
+        if profile.name != request.profile:
+            title = FRAMEWORKS[profile.framework].title
+            progress.note(f"profile {profile.name}: {request.profile} for {title}")
     if elsewhere:
         progress.note(f"note: {build.host.notes[0]}")
     return build

@@ -67,7 +67,7 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
 
     settings = load_settings()
     library = catalog.library(settings, kernels.known_in(settings))
-    requested = library.profile(name) if name else None
+    requested = library.named(name) if name else None
     candidates = library.candidates(requested.framework if requested else None)
     locks = library.locks(candidates)
     around = surroundings.Around()

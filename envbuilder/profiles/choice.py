@@ -55,7 +55,7 @@ def choose(
     """
     configured = settings.configuration.profile
     if configured:
-        return Chosen(profile=library.profile(configured), reason="set in the configuration")
+        return Chosen(profile=library.named(configured), reason="set in the configuration")
     candidates = library.candidates()
     locks = library.locks(candidates)
     choice = choose_best(candidates, host, locks=locks, packages=library.packages, backend=backend)

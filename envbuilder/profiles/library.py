@@ -41,6 +41,9 @@ class Variants(Protocol):
     def offers(self, name: str) -> fit.Offers:
         """Return the releases that a profile has, each with what in the project rules it out."""
 
+    def meant(self, name: str) -> str:
+        """Return the profile that a user means who names one for its hardware."""
+
     def unadapted(self, name: str) -> Profile:
         """Return a profile as it is without the project."""
 
@@ -82,6 +85,10 @@ class Library:
                 else load_profile(name, self.folders)
             )
         return self._profiles[name]
+
+    def named(self, name: str) -> Profile:
+        """Return the profile that a user names, perhaps for its hardware alone, as `profile`."""
+        return self.profile(self._variants.meant(name) if self._variants else name)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the profiles to choose from, sorted."""

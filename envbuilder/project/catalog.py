@@ -109,6 +109,11 @@ class ProjectProfiles:
             self._profiles[name] = profile_files.load(name, self._folders)
         return self._profiles[name]
 
+    def meant(self, name: str) -> str:
+        """Return the profile that a name of hardware means: `cuda` is `jax-cuda` with JAX."""
+        other = f"{self.framework[0]}-{name}"
+        return other if other in profile_files.names(self._folders) else name
+
     def of(self, profile: Profile) -> Profile:
         """Return the environment on a profile.
 

@@ -115,6 +115,21 @@ def test_a_profile_with_another_framework_is_refused(tmp_path: Path) -> None:
     assert "write framework: torch into envbuilder.yaml" in raised.value.hint
 
 
+@pytest.mark.parametrize(
+    ("text", "named", "meant"),
+    [
+        ("requirements: [jax]\n", "cuda", "jax-cuda"),
+        ("requirements: [jax]\n", "jax-cpu", "jax-cpu"),
+        ("framework: tensorflow\n", "cpu", "tensorflow-cpu"),
+        ("framework: torch\n", "cuda", "cuda"),
+    ],
+)
+def test_hardware_alone_names_the_profile_of_the_projects_framework(
+    tmp_path: Path, text: str, named: str, meant: str
+) -> None:
+    assert library(tmp_path, text).named(named).name == meant
+
+
 def test_what_is_wrong_with_every_profile_is_said_of_the_projects_framework(tmp_path: Path) -> None:
     project = library(tmp_path, "requirements: ['jax==0.1']\n")
     with pytest.raises(InvalidError, match=r"profile 'jax-cpu' has JAX 0\.4\.30 and later"):
