@@ -34,7 +34,12 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, running
     result may be used elsewhere: what cannot exist here is refused, and the rest is noted. A named
     target host must fit in any case.
     """
-    return plan(lock(judge(choose(begin(request, settings, progress, running=running)))))
+    return plan(lock(judged(request, settings, progress, running=running)))
+
+
+def judged(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:
+    """Return a build of which profile and backend are decided, as by `prepare`."""
+    return judge(choose(begin(request, settings, progress, running=running)))
 
 
 def begin(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:

@@ -265,6 +265,7 @@ def with_required_releases(
     choosing: Choosing,
     settings: Settings,
     resolve: Callable[[Sequence[entries.Entry]], tuple[Outcome, ...]],
+    report: Callable[[str], object] = console.result,
 ) -> tuple[Outcome, ...]:
     """Return outcomes, with another release for environments whose packages turned out to need it.
 
@@ -276,7 +277,7 @@ def with_required_releases(
     if not required:
         return outcomes
     for line in required.values():
-        console.result(f"{line.where} needs {line.text.replace('==', ' ')}")
+        report(f"{line.where} needs {line.text.replace('==', ' ')}")
     earlier = {outcome.entry.label: outcome for outcome in outcomes}
     chosen = [*listed(choosing._replace(required=required))]
     moved = [

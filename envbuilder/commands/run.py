@@ -14,6 +14,8 @@ from envbuilder.build import isolation, pipeline
 from envbuilder.build.access import Access, combined, of_project, project_command
 from envbuilder.build.backends import foreign_programs
 from envbuilder.build.request import Request
+from envbuilder.commands import locked
+from envbuilder.commands.locked import locked_option
 from envbuilder.commands.options import (
     access_options,
     environment_options,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 )
 @environment_options
 @access_options
+@locked_option
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
 def command(
     profile: str | None,
@@ -44,12 +47,14 @@ def command(
     python: str | None,
     base_image: str | None,
     given: Access,
+    frozen: bool,
     argv: tuple[str, ...],
 ) -> None:
     """Run a command inside the environment, with the flags that its device needs.
 
     Without a command it runs the one that envbuilder.yaml states (command:).
-    The environment is built first if it is missing. The command's own exit code is passed through;
+    The environment is built first if it is missing, and locked if the project is not, or no longer,
+    locked for this hardware. The command's own exit code is passed through;
     125 means that envbuilder itself failed, or refused to run an installer (pip, conda), another
     Python, or a tool such as jupyter that is on PATH but not in the environment. Add packages in a
     profile; a program named by its path is run.
@@ -67,11 +72,14 @@ def command(
     settings = load_settings()
     words = argv[1:] if argv[:1] == ("--",) else argv
     words = words or project_command(settings)
+    if settings.definition is not None:
+        foreign_programs.require_unchanged(words, "", of_project=True)
     enter(
         settings,
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
         lambda name: words,
         given,
+        frozen=frozen,
     )
 
 
@@ -105,7 +113,12 @@ class _Brief:
 
 
 def enter(
-    settings: Settings, request: Request, argv: Callable[[str], tuple[str, ...]], given: Access
+    settings: Settings,
+    request: Request,
+    argv: Callable[[str], tuple[str, ...]],
+    given: Access,
+    *,
+    frozen: bool,
 ) -> None:
     """Build the environment if it is missing, then replace this process by the command.
 
@@ -116,12 +129,13 @@ def enter(
     always = of_project(settings)
     progress = _Brief(console.progress())
     try:
-        build = pipeline.prepare(request, settings, progress, running=True)
+        build = locked.prepare(request, settings, progress, frozen=frozen)
         require_image(build.backend)
         name = build.profile.name
         in_project = settings.definition is not None
         words = argv(f"{settings.environment}.{name}" if in_project else name)
-        foreign_programs.require_unchanged(words, name, of_project=in_project)
+        if not in_project:
+            foreign_programs.require_unchanged(words, name, of_project=False)
         environment = pipeline.finish(build).environment
     except BaseException:
         progress.release()
@@ -159,12 +173,14 @@ def _is_free(port: Port, note: Callable[[str], None]) -> bool:
 @click.command("shell", short_help="Open a shell inside an environment.")
 @environment_options
 @access_options
+@locked_option
 def shell(
     profile: str | None,
     backend: str | None,
     python: str | None,
     base_image: str | None,
     given: Access,
+    frozen: bool,
 ) -> None:
     """Open an interactive shell inside the environment, with the flags that its device needs.
 
@@ -182,6 +198,7 @@ def shell(
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
         lambda name: shell_command(os.environ.get("SHELL", "/bin/sh"), prompt.format(name)),
         given,
+        frozen=frozen,
     )
 
 

@@ -56,6 +56,10 @@ class InvalidError(EnvbuilderError):
     exit_code = INVALID
 
 
+class UnlockedError(InvalidError):
+    """A project's lock is missing or stale: `envbuilder lock` makes it (exit 2)."""
+
+
 class HostError(EnvbuilderError):
     """Nothing on this host can run the profile (exit 3)."""
 

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, types
-from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.errors import InvalidError, ToolError, UnlockedError
 from envbuilder.core.text import shown
 
 if TYPE_CHECKING:
@@ -509,17 +509,18 @@ def usable(profile: Profile, folders: Sequence[Path]) -> Lock:
 def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = False) -> Lock:
     """Return the lock. Raises `InvalidError` if it is missing, stale or unlocked.
 
-    `of_project`: it is a project's, whose locks are made together.
+    `of_project`: it is a project's, whose locks are made together; `UnlockedError` if it can be.
     """
     hint = "Run: envbuilder lock" + ("" if of_project else f" --profile {profile.name}")
+    outdated = UnlockedError if of_project else InvalidError
     if lock is None:
-        raise InvalidError(f"profile '{profile.name}' has no lock", hint)
-    if lock.state == "unlocked":
-        raise InvalidError(f"profile '{profile.name}' is not locked: {lock.reason}", hint)
+        raise outdated(f"profile '{profile.name}' has no lock", hint)
     if lock.inputs != inputs_digest(profile):
-        raise InvalidError(
+        raise outdated(
             f"the lock of '{profile.name}' is stale:"
             f" {'the project or ' if of_project else ''}the profile changed after it was made",
             hint,
         )
+    if lock.state == "unlocked":
+        raise InvalidError(f"profile '{profile.name}' is not locked: {lock.reason}", hint)
     return lock

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder import cli
 from envbuilder.build import pipeline
@@ -21,8 +22,11 @@ from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import interpreters, model, probe
+from envbuilder.locks import resolve, target_wheels
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.profile import Profile
 from tests.support import command_line
-from tests.support.projects import lay_locked
+from tests.support.projects import LOCK, lay_locked
 
 NOTES = ("profile cpu: it fits", "backend venv: no engine answers", "note: slow", "warning: busy")
 
@@ -171,22 +175,122 @@ def test_an_installer_in_a_project_is_refused_before_anything_is_built(
         assert words in capsys.readouterr().err
 
 
-def test_a_stale_lock_of_a_project_is_made_again_with_the_others(
+@pytest.fixture
+def resolved(
+    run: Callable[[str], dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """A project for three profiles and with two environments; collects what is locked.
+
+    A package named `never` cannot be had.
+    """
+    names: list[str] = []
+
+    def resolve_profile(profile: Profile, *_: Any, **__: Any) -> profile_lock.Lock:
+        names.append(profile.name)
+        inputs = profile_lock.inputs_digest(profile)
+        if "never" in profile.requirements:
+            return replace(profile_lock.nothing(profile), state="unlocked", reason="no never")
+        targets = tuple(t for t in LOCK.targets if t.python == "3.11")
+        return replace(LOCK, inputs=inputs, targets=targets)
+
+    monkeypatch.setattr(resolve, "resolve", resolve_profile)
+    monkeypatch.setattr(target_wheels.Hashes, "__call__", lambda _, build: build.pythons)
+    monkeypatch.setattr(pipeline, "finish", lambda build: pytest.fail("built"))
+    monkeypatch.delenv("CI", raising=False)
+    lay_locked(tmp_path, monkeypatch)
+    (tmp_path / "envbuilder.lock" / "default.cpu.json").unlink()
+    (tmp_path / "envbuilder.yaml").write_text(
+        "profiles: [cpu, cuda, mps]\npython: '3.11'\nenvironments: {test: {requirements: [b]}}\n"
+    )
+    return names
+
+
+def locks(project: Path) -> list[str]:
+    return sorted(path.name for path in project.glob("envbuilder.lock/*"))
+
+
+RUN = ("run", "--profile", "cpu", "--backend", "venv")
+BUILT = pytest.raises(pytest.fail.Exception, match="built")
+
+
+@pytest.mark.parametrize("ci", [None, "", "0", "false"])
+@pytest.mark.parametrize("environment", ["default", "test"])
+def test_what_is_not_locked_is_locked_for_this_host(
+    resolved: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    run: Callable[[str], dict[str, str]],
+    capsys: pytest.CaptureFixture[str],
+    ci: str | None,
+    environment: str,
+) -> None:
+    if ci is not None:
+        monkeypatch.setenv("CI", ci)
+    with BUILT:
+        cli.main([*RUN, "--environment", environment, "--", "true"])
+    assert (resolved, locks(tmp_path)) == (["cpu"], [f"{environment}.cpu.json"])
+    printed = capsys.readouterr()
+    line = "profile 'cpu' has no lock: it is made now; envbuilder lock makes those of all\n"
+    assert printed.err.count(line) == 1
+    assert printed.out == ""
+    with BUILT:
+        cli.main([*RUN, "--locked", "--environment", environment, "--", "true"])
+    assert resolved == ["cpu"]
+
+
+@pytest.mark.parametrize("lock", ["missing", "stale"])
+@pytest.mark.parametrize("why", ["CI", "--locked", "signatures", "never"])
+def test_a_lock_that_may_not_or_cannot_be_made(
+    resolved: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    lock: str,
+    why: str,
+) -> None:
+    path = tmp_path / "envbuilder.yaml"
+    if lock == "stale":
+        with BUILT:
+            cli.main([*RUN, "--", "true"])
+        path.write_text(f"requirements: [a]\n{path.read_text()}")
+    if why == "CI":
+        monkeypatch.setenv("CI", "true")
+    elif why == "signatures":
+        path.write_text(f"signatures: {{locks: [team.pem]}}\n{path.read_text()}")
+    elif why == "never":
+        stale = "requirements: [a]\n"
+        path.write_text(f"requirements: [never]\n{path.read_text().removeprefix(stale)}")
+    before = {name: (tmp_path / "envbuilder.lock" / name).read_bytes() for name in locks(tmp_path)}
+    resolved.clear()
+    options = ("--locked",) if why == "--locked" else ()
+    assert command_line.run(*RUN, *options, "--", "true") == 125
+    printed = capsys.readouterr().err
+    if why == "never":
+        assert "default.cpu cannot be locked: no never" in printed
+    else:
+        assert resolved == []
+        assert "Run: envbuilder lock\n" in printed
+        assert ("is stale" if lock == "stale" else "has no lock") in printed
+    assert {n: (tmp_path / "envbuilder.lock" / n).read_bytes() for n in locks(tmp_path)} == before
+
+
+def test_a_stale_lock_is_made_again_before_an_installer_is_not(
+    resolved: list[str],
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lay_locked(tmp_path, monkeypatch)
-    (tmp_path / "envbuilder.yaml").write_text(
-        "profiles: [cpu]\npython: '3.11'\nrequirements: [a]\n"
+    assert command_line.run(*RUN, "--", "pip", "install", "scipy") == 125
+    assert "envbuilder add scipy" in capsys.readouterr().err
+    assert resolved == []
+    for requirements in ("[a]", "[a, b]"):
+        (tmp_path / "envbuilder.yaml").write_text(
+            f"requirements: {requirements}\nprofiles: [cpu]\n"
+        )
+        with BUILT:
+            cli.main([*RUN, "--", "true"])
+    assert resolved == ["cpu", "cpu"]
+    assert "is stale: the project or the profile changed after it was made: it is made now" in (
+        capsys.readouterr().err
     )
-    for message in ("is stale: the project or the profile changed", "has no lock"):
-        command_line.run("run", "--profile", "cpu", "--backend", "venv", "--", "true")
-        printed = capsys.readouterr().err
-        assert message in printed
-        assert "Run: envbuilder lock\n" in printed
-        (tmp_path / "envbuilder.lock" / "default.cpu.json").unlink(missing_ok=True)
 
 
 NAME = "(envbuilder default.cpu) "

@@ -349,7 +349,7 @@ def test_only_a_fitting_lock_is_usable(tmp_path: Path) -> None:
     assert profile_lock.usable(CPU, (tmp_path,)) == good
     for usable in (good, empty):
         assert profile_lock.require_usable(CPU, usable) is usable
-    unlocked = lock(state="unlocked", reason="no hash", targets=())
+    unlocked = lock(state="unlocked", reason="no hash", targets=(), inputs=good.inputs)
     for wrong, message in ((None, "no lock"), (lock(), "is stale"), (unlocked, "locked: no hash")):
         with pytest.raises(InvalidError, match=message):
             profile_lock.require_usable(CPU, wrong)

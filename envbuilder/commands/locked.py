@@ -1,0 +1,81 @@
+"""Plan an environment to run in, and lock it first where a project has no current lock."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+from msgspec.structs import replace
+
+from envbuilder.build import pipeline, stages
+from envbuilder.core.errors import InvalidError, UnlockedError
+from envbuilder.core.files import save
+from envbuilder.core.text import indented_proof
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from envbuilder.build.request import Build, Request
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+    from envbuilder.locks.entries import Entry
+    from envbuilder.project.catalog import Choosing
+
+locked_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
+    "--locked",
+    "frozen",
+    is_flag=True,
+    help="Fail if the project is not locked, or its lock is stale, as in CI (CI=true).",
+)
+_WRITE = "Where the project cannot be written, run `envbuilder lock` as somebody who can."
+_NO = frozenset({"", "0", "false", "no"})
+
+
+def prepare(request: Request, settings: Settings, progress: Progress, *, frozen: bool) -> Build:
+    """Return the planned build of an environment that commands run in at once.
+
+    A project's lock that is missing or stale is made, for the profile that fits this host. Raise
+    `UnlockedError` instead with `frozen`, in CI, and where locks have to be signed.
+    """
+    build = pipeline.judged(request, settings, progress, running=True)
+    name, signers = build.profile.name, settings.configuration.signatures.locks
+    try:
+        return stages.plan(stages.lock(build))
+    except UnlockedError as error:
+        if frozen or signers or os.environ.get("CI", "").lower() not in _NO:
+            raise
+        progress.note(f"{error.message}: it is made now; envbuilder lock makes those of all")
+    _lock(name, settings, progress)
+    # Named, so that what was decided is not printed again.
+    named = replace(request, profile=name, backend=build.backend)
+    return pipeline.prepare(named, settings, progress, running=True)
+
+
+def _lock(name: str, settings: Settings, progress: Progress) -> None:
+    """Make the lock of a project's environment for one profile.
+
+    Raise `InvalidError` if that is not possible; the lock so far is kept then.
+    """
+    from envbuilder.commands import lock as locks
+    from envbuilder.locks import entries
+    from envbuilder.profiles import lock as profile_lock
+
+    read, choosing = locks.pages(settings)
+
+    def listed(choosing: Choosing) -> list[Entry]:
+        every = entries.entries(settings, name, choosing=choosing)
+        return [entry for entry in every if entry.environment == settings.environment]
+
+    def resolve(chosen: Any) -> tuple[locks.Outcome, ...]:
+        return locks.resolved(chosen, settings, read, upgrade=False)
+
+    tried = resolve(listed(choosing))
+    note = progress.note
+    for outcome in locks.with_required_releases(tried, listed, choosing, settings, resolve, note):
+        if outcome.obstacle or outcome.lock is None:
+            why = indented_proof(outcome.obstacle)
+            raise InvalidError(f"{outcome.entry.label} cannot be locked: {why}", outcome.hint)
+        text = profile_lock.dump(outcome.lock)
+        save(outcome.entry.path, text.encode(), InvalidError, _WRITE, "the lock")
