@@ -23,7 +23,7 @@ from envbuilder.profiles import lock as locks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TOOLS = (server.NAME,)
+TOOLS = (server.NAME, server.KERNEL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,12 +11,12 @@ import click
 from msgspec.structs import replace
 
 from envbuilder.build import access, pipeline
-from envbuilder.build.request import Build, Environment, Request
-from envbuilder.commands.add import apply_change, read_project
+from envbuilder.build.request import Build, Request
+from envbuilder.commands import locked
+from envbuilder.commands.add import read_project
+from envbuilder.commands.locked import locked_option
 from envbuilder.commands.options import environment_options, load_settings, require_image
 from envbuilder.core import console, process, types
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.settings import LOCKS, Settings
 from envbuilder.notebooks import kernels, server
 from envbuilder.profiles.backends import makes_image
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @environment_options
+@locked_option
 @click.option(
     "--port",
     type=click.IntRange(1, types.LAST_PORT),
@@ -50,6 +51,7 @@ def command(
     backend: str | None,
     python: str | None,
     base_image: str | None,
+    frozen: bool,
     port: int | None,
     no_browser: bool,
     install_kernel: bool,
@@ -62,8 +64,7 @@ def command(
 
     Prints a link with a token; only this machine can open it. Ctrl-C ends the server and its
     kernels. JupyterLab comes from an environment of envbuilder's own, built from a lock that
-    envbuilder brings. Yours gets ipykernel alone: if its lock has none, it is added as by
-    `envbuilder add ipykernel`.
+    envbuilder brings, and so does ipykernel, unless your lock has it: your project stays as it is.
 
     A kernel starts in the environment of the current lock. Terminals are in it, too. What follows
     -- is passed to JupyterLab. 125 means that envbuilder itself failed.
@@ -87,57 +88,24 @@ def command(
         folder = kernels.remove(choice, kernels.data_folder(os.environ, Path.home()))
         console.result(f"removed {folder}" if folder else "nothing to remove")
         return 0
-    build = pipeline.finish(_prepared(request, settings, console.progress()))
-    environment = build.environment
-    if not makes_image(environment.plan.backend):
+    build = locked.prepare(request, settings, console.progress(), frozen=frozen)
+    require_image(build.backend)
+    build = pipeline.finish(build)
+    _, version = server.beside(build)
+    if not makes_image(build.backend):
         choice = replace(choice, request=replace(request, base_image=None))
     if install_kernel:
-        spec = kernels.spec(choice, _version(environment), os.environ)
+        spec = kernels.spec(choice, version, os.environ)
         folder = kernels.install(choice, spec, kernels.data_folder(os.environ, Path.home()))
         console.result(f"kernel '{choice.title}' → {folder}")
         return 0
-    return _serve(choice, build, port, arguments, browser=not no_browser)
-
-
-def _prepared(request: Request, settings: Settings, progress: console.Progress) -> Build:
-    """Return the planned build; the lock gets what a kernel needs, if that is missing."""
-    assert settings.project is not None, "the caller read its file"
-    locks = (settings.project / LOCKS).glob(f"{settings.environment}.*.json")
-    if settings.definition is not None and not any(locks):
-        settings = _add_package(settings, progress)
-    build = pipeline.prepare(request, settings, progress, running=True)
-    if not _version(build.environment):
-        settings = _add_package(settings, progress)
-        build = pipeline.prepare(request, settings, progress, running=True)
-    if not _version(build.environment):
-        raise InvalidError(
-            f"the lock of '{build.profile.name}' has no {kernels.PACKAGE}, which kernels need",
-            f"Run: envbuilder add {kernels.PACKAGE}, or choose another backend with --backend.",
-        )
-    require_image(build.backend)
-    return build
-
-
-def _version(environment: Environment) -> str:
-    """Return the locked version of ipykernel; empty if there is none."""
-    wheels = environment.target.of_kind("wheel")
-    return next((file.version for file in wheels if file.name == kernels.PACKAGE), "")
-
-
-def _add_package(settings: Settings, progress: console.Progress) -> Settings:
-    """Add ipykernel to the project, and return its settings with that."""
-    from envbuilder.project import edit
-
-    progress.note(f"{kernels.PACKAGE}, which kernels need, is not locked: adding it to the project")
-    text, path = read_project(settings)
-    change = edit.added(text, path, settings.environment, [kernels.PACKAGE])
-    apply_change(change, path, settings, lock=True)
-    return load_settings()
+    return _serve(choice, build, version, port, arguments, browser=not no_browser)
 
 
 def _serve(
     choice: kernels.Choice,
     build: Build,
+    version: str,
     port: int | None,
     arguments: tuple[str, ...],
     *,
@@ -152,7 +120,7 @@ def _serve(
         folder=str(choice.project),
         port=port or 0,
         browser=browser and server.has_display(os.environ),
-        kernel=kernels.spec(choice, _version(build.environment), os.environ),
+        kernel=kernels.spec(choice, version, os.environ),
         shell=choice.command("shell"),
     )
     argv, variables = server.command(
@@ -170,12 +138,13 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
     with contextlib.chdir(project):
         settings = load_settings()
     build = pipeline.prepare(request, settings, console.progress(), running=True)
-    environment = pipeline.finish(build).environment
+    build = pipeline.finish(build)
+    environment, (beside, _) = build.environment, server.beside(build)
     # Its ports are for commands: of several kernels, only one could have them.
     stated = replace(access.of_project(settings), ports=())
     if makes_image(environment.plan.backend):
         if settings.project and not Path.cwd().is_relative_to(settings.project):
             os.chdir(settings.project)  # a container sees the project, not a notebook elsewhere
-        return kernels.run(cast("DockerEnvironment", environment), connection_file, stated)
-    command = ("python", "-m", f"{kernels.PACKAGE}_launcher", "-f", str(connection_file))
-    return environment.become(command, os.environ, stated)
+        return kernels.run(cast("DockerEnvironment", environment), connection_file, stated, beside)
+    argv = kernels.command(str(connection_file), str(beside or ""))
+    return environment.become(argv, os.environ, stated)

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from envbuilder.build.request import Request
 from envbuilder.containers import inside
-from envbuilder.containers.engine.container import LOOPBACK, Port
+from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
 from envbuilder.core import decoding, files, process
 from envbuilder.core.errors import InvalidError
 
@@ -202,15 +202,37 @@ _VARIABLES = {"JPY_PARENT_PID": "1"}
 """Without it, a kernel prints advice for a shell; its parent is the container's first process."""
 
 
-def run(environment: DockerEnvironment, file: Path, stated: Access) -> int:
+_BESIDE = (
+    "import runpy, sys; sys.path.append(sys.argv.pop(1));"
+    f" runpy.run_module('{PACKAGE}_launcher', run_name='__main__', alter_sys=True)"
+)
+_FOLDER_INSIDE = "/opt/envbuilder-kernel"
+
+
+def command(file: str, beside: str) -> tuple[str, ...]:
+    """Return the command of a kernel with a connection file.
+
+    `beside`: the folder of ipykernel, which is looked at last; empty if the environment has it.
+    """
+    start = ("-c", _BESIDE, beside) if beside else ("-m", f"{PACKAGE}_launcher")
+    return ("python", *start, "-f", file)
+
+
+def run(environment: DockerEnvironment, file: Path, stated: Access, beside: Path | None) -> int:
     """Run the kernel of a connection file with what the project states; return its exit code.
 
     The connection goes through a pipe: its key is in no argument list, and in no file that would
     have to be mounted. The container ends when that pipe is closed, even if this process is killed.
     """
     opened = read_connection(file)
-    kernel = ("python", "-m", "ipykernel_launcher", "-f", inside.BEGINNING)
-    access = replace(stated, ports=opened.ports, variables={**stated.variables, **_VARIABLES})
-    command = environment.command(inside.guarded(("python", "-I"), kernel), access)
+    kernel = command(inside.BEGINNING, _FOLDER_INSIDE if beside else "")
+    folder = Volume(source=str(beside), target=_FOLDER_INSIDE, writable=False)
+    access = replace(
+        stated,
+        ports=opened.ports,
+        volumes=(*stated.volumes, folder) if beside else stated.volumes,
+        variables={**stated.variables, **_VARIABLES},
+    )
+    argv = environment.command(inside.guarded(("python", "-I"), kernel), access)
     parent = os.getppid()
-    return process.hold(command, f"{opened.text}\n", lambda: os.getppid() == parent)
+    return process.hold(argv, f"{opened.text}\n", lambda: os.getppid() == parent)

@@ -1,6 +1,7 @@
 """JupyterLab: its environment, from a lock that envbuilder brings, and the command that serves it.
 
-The environment is never part of the user's. Its own Python runs `inside/serve.py`.
+The environment is never part of the user's. Its own Python runs `inside/serve.py`. What a kernel
+needs is in an environment of the user's Python, whose packages come after the user's.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from envbuilder.build import pipeline
 from envbuilder.build.backends import venv
 from envbuilder.build.request import Build, Request
 from envbuilder.core import ownership, resources
+from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.project_file import DEFAULT
+from envbuilder.notebooks import kernels
 from envbuilder.notebooks.inside import SERVE
 from envbuilder.notebooks.kernels import Spec
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envbuilder.core.settings import Settings
+    from envbuilder.profiles.lock import Target
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -68,7 +73,8 @@ def has_display(environ: Mapping[str, str], system: str = sys.platform) -> bool:
     return system == "darwin" or any(environ.get(name) for name in displays)
 
 
-NAME = "jupyter"
+NAME, KERNEL = "jupyter", "kernel"
+"""The profiles of JupyterLab, and of what kernels need."""
 
 
 def library() -> Library:
@@ -80,17 +86,17 @@ def library() -> Library:
     return Library((shipped / "tools", shipped))
 
 
-def prefix(project: Build) -> Path:
-    """Build the environment if it is missing, and return its folder.
+def prefix(project: Build, name: str = NAME, python: str | None = None) -> Path:
+    """Build a tool's environment if it is missing, and return its folder.
 
     `project` is the build of the kernel's environment.
     """
     tools = library()
-    profile = tools.profile(NAME)
+    profile = tools.profile(name)
     # It is of no project, whose link to its own environment it must not take over.
     settings = replace(project.settings, project=None, definition=None, environment=DEFAULT)
     build = Build(
-        request=Request(),
+        request=Request(python=python),
         settings=settings,
         progress=project.progress,
         library=tools,
@@ -103,3 +109,32 @@ def prefix(project: Build) -> Path:
     product = venv.prepare(build)
     done = pipeline.finish(replace(build, product=product, plan=product.plan))
     return Path(done.result.artifact.ref)
+
+
+def beside(project: Build) -> tuple[Path | None, str]:
+    """Return the folder of what a kernel needs, and the version of ipykernel.
+
+    The folder is None if the environment's own lock has it. Raise `InvalidError` or `ToolError` if
+    it has none, and none can be beside it.
+    """
+    own = _version(project.environment.target)
+    if own:
+        return None, own
+    plan, tools = project.plan, library()
+    hint = f"Put it into the environment: envbuilder add {kernels.PACKAGE}"
+    if plan.platform != project.host.platform:
+        raise InvalidError(f"this machine has no {kernels.PACKAGE} for {plan.platform}", hint)
+    try:
+        target = select(tools.usable_lock(tools.profile(KERNEL)), plan.platform, plan.python)
+        folder = prefix(project, KERNEL, plan.python)
+    except (InvalidError, ToolError) as error:
+        raise type(error)(
+            f"what a kernel needs cannot be put beside the environment: {error.message}", hint
+        ) from error
+    return folder / "lib" / f"python{plan.python}" / "site-packages", _version(target)
+
+
+def _version(target: Target) -> str:
+    """Return the locked version of ipykernel; empty if there is none."""
+    wheels = target.of_kind("wheel")
+    return next((file.version for file in wheels if file.name == kernels.PACKAGE), "")

@@ -1,4 +1,4 @@
-"""`jupyter` gives the project what kernels need, and starts or installs one for it."""
+"""`jupyter` starts or installs a kernel of a project, which stays as it is."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.build import pipeline
-from envbuilder.commands import jupyter
+from envbuilder.commands import locked
 from envbuilder.core import process
-from envbuilder.core.errors import InvalidError
-from envbuilder.locks import resolve
 from envbuilder.notebooks import kernels, server
-from envbuilder.profiles import lock as profile_lock
 from tests.support import command_line
 from tests.support.pipeline import a_build
-from tests.unit.commands.test_add import PROFILE, locked
+from tests.unit.commands.test_add import PROFILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,18 +35,13 @@ environments: {notebooks: {}}
 
 
 class FakeEnvironment:
-    """What `prepare_to_run` plans, from the lock that the project has by then."""
+    """What is planned."""
 
-    def __init__(self, settings: Settings, backend: str) -> None:
+    def __init__(self, backend: str) -> None:
         kind = "image" if backend == "docker" else "venv"
         self.plan = SimpleNamespace(
             profile="small", backend=backend, artifact=SimpleNamespace(kind=kind)
         )
-        assert settings.project is not None
-        path = settings.project / "envbuilder.lock" / f"{settings.environment}.small.json"
-        if not path.is_file():
-            raise InvalidError("profile 'small' has no lock")
-        self.target = profile_lock.load(path).targets[0]
         self.ran: list[str] = []
 
     def become(self, argv: Sequence[str], environ: Any, access: Access) -> None:
@@ -58,12 +50,11 @@ class FakeEnvironment:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose packages can be locked, and environments that need no building."""
+    """A project, whose environments need no building."""
     folder = tmp_path / "mine"
     (folder / "profiles").mkdir(parents=True)
     (folder / "envbuilder.yaml").write_text(TEXT)
     (folder / "profiles" / "small.yaml").write_text(f"name: small\n{PROFILE}")
-    monkeypatch.setattr(resolve, "resolve", lambda profile, *_, **__: locked(profile))
     monkeypatch.setattr(pipeline, "finish", lambda build: build)
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     monkeypatch.chdir(folder)
@@ -75,14 +66,16 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[FakeEnvironment]:
     """The environments that were planned."""
     environments: list[FakeEnvironment] = []
 
-    def prepare(request: Any, settings: Settings, progress: Any, running: bool) -> Any:
-        assert running
-        environments.append(FakeEnvironment(settings, request.backend or "venv"))
+    def prepare(request: Any, settings: Settings, progress: Any, **options: Any) -> Any:
+        assert options in ({"running": True}, {"frozen": False})
+        environments.append(FakeEnvironment(request.backend or "venv"))
         build = a_build(settings, SimpleNamespace(name="small"), progress=progress)
         product: Any = environments[-1]
         return replace(build, backend=product.plan.backend, product=product, plan=product.plan)
 
     monkeypatch.setattr(pipeline, "prepare", prepare)
+    monkeypatch.setattr(locked, "prepare", prepare)
+    monkeypatch.setattr(server, "beside", lambda _: (Path("/kernel"), "7.4.0"))
     return environments
 
 
@@ -95,35 +88,6 @@ def test_outside_of_a_project_it_says_how_to_begin(
     monkeypatch.chdir(tmp_path)
     assert run() == 125
     assert "envbuilder init" in capsys.readouterr().err
-
-
-def test_ipykernel_joins_the_lock_of_the_chosen_environment_once(
-    project: Path, planned: list[FakeEnvironment], capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ("--environment", "notebooks", "--install-kernel")
-    assert run(*options) == 0
-    assert "ipykernel, which kernels need" in capsys.readouterr().err
-    text = (project / "envbuilder.yaml").read_text()
-    assert text == TEXT.replace("{}", "{requirements: [ipykernel]}")
-    assert [p.name for p in project.glob("envbuilder.lock/*")] == ["notebooks.small.json"]
-    assert run(*options) == 0
-    assert "ipykernel" not in capsys.readouterr().err
-    assert (project / "envbuilder.yaml").read_text() == text
-
-
-def test_a_profile_of_the_projects_own_is_locked_elsewhere(
-    project: Path, planned: list[FakeEnvironment]
-) -> None:
-    (project / "envbuilder.yaml").write_text("profile: small\n")
-    assert run("--install-kernel") == 125
-    assert (project / "envbuilder.yaml").read_text() == "profile: small\n"
-
-
-def test_a_lock_without_it_is_made_again(project: Path, planned: list[FakeEnvironment]) -> None:
-    command_line.run("lock")
-    assert run("--install-kernel") == 0
-    assert len(planned) == 2
-    assert "ipykernel" in {file.name for file in planned[-1].target.files}
 
 
 def test_a_kernel_is_installed_for_editors_and_removed(
@@ -168,8 +132,10 @@ def test_a_native_kernel_runs_where_the_notebook_is(
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "kernel.json"
     run("--project", str(project), "--connection-file", str(file))
-    command = ["python", "-m", "ipykernel_launcher", "-f", str(file)]
+    command = kernels.command(str(file), "/kernel")
     assert planned[-1].ran == [*command, str(tmp_path), str(project)]
+    assert (project / "envbuilder.yaml").read_text() == TEXT
+    assert not (project / "envbuilder.lock").exists()
 
 
 def test_one_in_a_container_is_held(
@@ -182,18 +148,8 @@ def test_one_in_a_container_is_held(
     file = Path("kernel.json")
     given = ("--project", str(project), "--connection-file", str(file), "--backend", "docker")
     assert run(*given) == 7
-    ((environment, path, access),) = held
+    ((environment, path, access, beside),) = held
     assert (environment, path, access.ports) == (planned[-1], file, ())
+    assert beside == Path("/kernel")
     assert access.python_path == (project,)
     assert Path.cwd() == project, "a container does not see another folder"
-
-
-def test_a_lock_that_cannot_have_it_is_an_error(
-    project: Path,
-    planned: list[FakeEnvironment],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(jupyter, "_version", lambda environment: "")
-    assert run() == 125
-    assert "has no ipykernel, which kernels need" in capsys.readouterr().err
