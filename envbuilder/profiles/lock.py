@@ -10,7 +10,7 @@ import calendar
 import datetime
 import hashlib
 import re
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote
 
 import msgspec
@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, ToolError, UnlockedError
-from envbuilder.core.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -157,7 +156,6 @@ def _same_version(in_file: str, locked: str) -> bool:
         return False
 
 
-_T = TypeVar("_T")
 SCHEMA = 2
 _WITH_TOOLS_IN_TARGETS = 1
 """The previous schema: each target listed uv for its own platform, and no other uv was locked."""
@@ -326,7 +324,7 @@ def load(path: Path) -> Lock:
 
 def parse(read: bytes, path: Path) -> Lock:
     """Return the lock that was read from `path`. Raises `InvalidError` as `load` does."""
-    lock = decoded(read, path, Lock, SCHEMA, "lock", "envbuilder lock")
+    lock = decoding.versioned(read, path, Lock, SCHEMA, "lock", "envbuilder lock")
     _check(lock, path)
     return lock
 
@@ -357,35 +355,6 @@ def previous(path: Path) -> Lock:
         return decoding.convert({**data, "schema": SCHEMA, "tools": {}}, Lock)
     except (OSError, ValueError, LookupError, TypeError):
         return load(path)  # raises `InvalidError` with the reason
-
-
-def decoded(read: bytes, path: Path, kind: type[_T], schema: int, name: str, command: str) -> _T:
-    """Return a lock of any kind. Raises `InvalidError` if it is damaged or of an unknown schema.
-
-    `name` stands for it in messages, `command` creates it.
-    """
-    try:
-        data = decoding.strict_json(read)
-    except ValueError as error:
-        raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
-    number = data.get("schema") if isinstance(data, dict) else None
-    if number != schema:
-        raise InvalidError(
-            f"{path}: {name} schema {str(number)[:20]} is unknown to this envbuilder (it reads"
-            f" {schema})",
-            f"Use a newer envbuilder, or make the lock again: {command}",
-        )
-    # PROFILE.json, or in a project ENVIRONMENT.PROFILE.json.
-    if data.get("profile") not in path.name.split(".")[:2]:
-        raise InvalidError(
-            f"{path}: profile: is {shown(str(data.get('profile')))}: this is another profile's"
-            f" {name}",
-            f"Make it again: {command}",
-        )
-    try:
-        return decoding.convert(data, kind)
-    except msgspec.ValidationError as error:
-        raise decoding.explain(error, kind, str(path), "") from error
 
 
 def _check(lock: Lock, path: Path) -> None:

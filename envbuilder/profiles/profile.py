@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -315,7 +315,7 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
     )
     lines = [line for line in profile.requirements if line not in before]
     pins = (
-        _pins(line, profile.framework, builds)
+        requirements.of_builds(line, profile.framework, builds)
         if requirements.distribution(line) in framework.names
         else [line]
         for line in lines
@@ -366,34 +366,6 @@ def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
         platform: {**packages, **{n: v for n, v in own.items() if n in packages}}
         for platform, packages in conda.virtual_packages.items()
     }
-
-
-def _pins(line: str, framework: types.Framework, builds: Sequence[releases.Build]) -> Iterator[str]:
-    """Yield a requirement of the framework as each platform's build of it, once if all are equal.
-
-    JAX's extra names the build.
-    """
-    name, marker = line, ""
-    if name != requirements.distribution(line):
-        from packaging.requirements import Requirement
-
-        need = Requirement(line)
-        extras = {builds[0].build if re.fullmatch(r"cuda1\d", e) else e for e in need.extras}
-        name = need.name + (f"[{','.join(sorted(extras))}]" if extras else "")
-        by_hardware = need.marker and "python" not in str(need.marker)
-        # As it was written, so that the digest of the inputs stays.
-        marker = ("; " + str(need.marker).replace('"', "'")) if by_hardware else ""
-    versions = {
-        b.platform: f"{b.release}+{b.build}"
-        if framework == "torch" and b.index != "default"
-        else b.release
-        for b in builds
-    }
-    if len(set(versions.values())) == 1:
-        yield f"{name}=={versions[builds[0].platform]}{marker}"
-        return
-    for platform, version in versions.items():
-        yield f"{name}=={version}; platform_machine == '{types.machine(platform)}'"
 
 
 def is_on_pypi(profile: Profile, platform: types.Platform) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from packaging.markers import Marker
 
+    from envbuilder.profiles.releases import Build
+
 ADD = "add_requirements"
 """The key that adds to the inherited requirements."""
 _REPLACE = "requirements"
@@ -179,3 +181,31 @@ def _listed(value: Any) -> list[str]:
     """Return the lines of a list of requirements; decoding the profile checks their types later."""
     lines: Iterable[Any] = value if isinstance(value, list) else ()
     return [line for line in lines if isinstance(line, str)]
+
+
+def of_builds(line: str, framework: types.Framework, builds: Sequence[Build]) -> Iterator[str]:
+    """Yield a requirement of the framework as each platform's build of it, once if all are equal.
+
+    JAX's extra names the build.
+    """
+    name, marker = line, ""
+    if name != distribution(line):
+        from packaging.requirements import Requirement
+
+        need = Requirement(line)
+        extras = {builds[0].build if re.fullmatch(r"cuda1\d", e) else e for e in need.extras}
+        name = need.name + (f"[{','.join(sorted(extras))}]" if extras else "")
+        by_hardware = need.marker and "python" not in str(need.marker)
+        # As it was written, so that the digest of the inputs stays.
+        marker = ("; " + str(need.marker).replace('"', "'")) if by_hardware else ""
+    versions = {
+        b.platform: f"{b.release}+{b.build}"
+        if framework == "torch" and b.index != "default"
+        else b.release
+        for b in builds
+    }
+    if len(set(versions.values())) == 1:
+        yield f"{name}=={versions[builds[0].platform]}{marker}"
+        return
+    for platform, version in versions.items():
+        yield f"{name}=={version}; platform_machine == '{types.machine(platform)}'"

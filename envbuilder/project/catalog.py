@@ -214,7 +214,7 @@ class ProjectProfiles:
         if self._definition.framework_version is None:
             return contents
         name, _ = framework_of(self._definition, contents.requirements)
-        return _without_releases(contents, name)
+        return environments.without_releases(contents, name)
 
 
 def library(settings: Settings, packages: fit.Reader = fit.nothing_read) -> Library:
@@ -252,26 +252,6 @@ def variants(settings: Settings, choosing: Choosing = ANY) -> ProjectProfiles | 
                 suggestion(name, available),
             )
     return ProjectProfiles(definition, settings.environment, project, folders, choosing)
-
-
-def _without_releases(contents: Contents, framework: types.Framework) -> Contents:
-    """Return what is required, with the framework and its companions in any version."""
-    brought = FRAMEWORKS[framework].names | FRAMEWORKS[framework].companions
-    lines, notes = [], []
-    for line in contents.requirements:
-        wish = parse(line.text, line.where)
-        if line.name in brought and wish.specifier:
-            notes.append(f"{line.where} asks for {line.text}; framework_version decides")
-            wish.specifier = type(wish.specifier)()
-            lines.append(replace(line, text=str(wish)))
-        else:
-            lines.append(line)
-    return replace(
-        contents,
-        requirements=tuple(lines),
-        constraints=tuple(line for line in contents.constraints if line.name not in brought),
-        notes=(*contents.notes, *notes),
-    )
 
 
 # Which framework a project is for
@@ -327,7 +307,7 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
         python = Python(default=decision.python, supported=(decision.python,))
         if not release.bases(profile, python.supported, managed=False):
             allowed = release.pythons(profile, contents.pythons, decision.chosen)
-            python = _also_for_images(profile, decision.python, allowed)
+            python = release.also_for_images(profile, decision.python, allowed)
         profile = profile_files.pinned(profile, decision.chosen)
     else:
         python = _python(profile, contents)
@@ -485,15 +465,7 @@ def _python(profile: Profile, contents: Contents) -> Python:
             " out of profiles:.",
         )
     default = profile.python.default if profile.python.default in allowed else allowed[-1]
-    return _also_for_images(profile, default, allowed)
-
-
-def _also_for_images(profile: Profile, default: str, allowed: Sequence[str]) -> Python:
-    """Return a Python; if no image can be made with it, with the newest one that has a base."""
-    for_images = [v for v in allowed if v in profile.image_pythons]
-    if not profile.makes_images or not for_images or default in for_images:
-        return Python(default=default, supported=(default,))
-    return Python(default=default, supported=(default, for_images[-1]))
+    return release.also_for_images(profile, default, allowed)
 
 
 def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]:

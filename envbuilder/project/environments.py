@@ -10,6 +10,8 @@ from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from msgspec.structs import replace
+
 from envbuilder.core import types
 from envbuilder.core.decoding import place
 from envbuilder.core.errors import InvalidError
@@ -17,6 +19,7 @@ from envbuilder.core.files import read_text
 from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementFile
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import escaped, shown
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import release
@@ -163,6 +166,26 @@ def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
     for text, where in entries(definition, name, project, "requirements"):
         parse(text, where)
         yield Line(text, where)
+
+
+def without_releases(contents: Contents, framework: types.Framework) -> Contents:
+    """Return what is required, with the framework and its companions in any version."""
+    brought = FRAMEWORKS[framework].names | FRAMEWORKS[framework].companions
+    lines, notes = [], []
+    for line in contents.requirements:
+        wish = parse(line.text, line.where)
+        if line.name in brought and wish.specifier:
+            notes.append(f"{line.where} asks for {line.text}; framework_version decides")
+            wish.specifier = type(wish.specifier)()
+            lines.append(replace(line, text=str(wish)))
+        else:
+            lines.append(line)
+    return replace(
+        contents,
+        requirements=tuple(lines),
+        constraints=tuple(line for line in contents.constraints if line.name not in brought),
+        notes=(*contents.notes, *notes),
+    )
 
 
 def entries(

@@ -21,6 +21,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import shown
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.profile import Base, Profile, Python
 from envbuilder.profiles.releases import Chosen
 from envbuilder.profiles.requirements import applies, pin
 from envbuilder.project.lines import Line, parse
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from packaging.markers import Marker
     from packaging.specifiers import SpecifierSet
 
-    from envbuilder.profiles.profile import Base, Profile
     from envbuilder.profiles.releases import Build
 
     Offered = Callable[[Build], Collection[str]]
@@ -367,3 +367,11 @@ def _python(
 
 def _nearest(profile: Profile, pool: Sequence[str]) -> str:
     return profile.python.default if profile.python.default in pool else pool[-1]
+
+
+def also_for_images(profile: Profile, default: str, allowed: Sequence[str]) -> Python:
+    """Return a Python; if no image can be made with it, with the newest one that has a base."""
+    for_images = [v for v in allowed if v in profile.image_pythons]
+    if not profile.makes_images or not for_images or default in for_images:
+        return Python(default=default, supported=(default,))
+    return Python(default=default, supported=(default, for_images[-1]))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import types
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock
 
@@ -152,7 +152,7 @@ def find_for_use(name: str, library: Library) -> Lock | None:
 
 
 def _parse(read: bytes, path: Path) -> Lock:
-    lock = profile_lock.decoded(read, path, Lock, SCHEMA, "conda lock", _COMMAND)
+    lock = decoding.versioned(read, path, Lock, SCHEMA, "conda lock", _COMMAND)
     _check(lock, path)
     return lock
 

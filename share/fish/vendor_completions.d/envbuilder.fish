@@ -243,6 +243,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from jupyter' -l environment -
 complete -c envbuilder -n '__fish_seen_subcommand_from jupyter' -l backend -x -a 'docker venv conda' -d 'Image, native venv, or conda packages with a venv on top. Without it: docker if an engine and the base image are available, else venv.'
 complete -c envbuilder -n '__fish_seen_subcommand_from jupyter' -l python-version -x -d 'Python of the environment.'
 complete -c envbuilder -n '__fish_seen_subcommand_from jupyter' -l base-image -x -d 'Base image to use instead of the locked one: a reference, oci:DIR or FILE.tar.'
+complete -c envbuilder -n '__fish_seen_subcommand_from jupyter' -l locked -d 'Fail if the project is not locked, or its lock is stale, as in CI (CI=true).'
 complete -c envbuilder -n '__fish_seen_subcommand_from jupyter' -l port -x -d 'Port on 127.0.0.1. Without it: the first free one from 8888 on.'
 complete -c envbuilder -n '__fish_seen_subcommand_from jupyter' -l no-browser -d 'Only print the link.'
 complete -c envbuilder -n '__fish_seen_subcommand_from jupyter' -l install-kernel -d 'Only let VS Code and your own Jupyter find the kernel: write its kernel.json.'

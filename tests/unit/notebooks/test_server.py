@@ -22,6 +22,7 @@ from envbuilder.core.settings import Configuration, Settings, Signatures
 from envbuilder.locks import resolve
 from envbuilder.notebooks import kernels, server
 from envbuilder.profiles import lock as profile_lock, profile as profiles
+from tests.support.projects import LOCK
 from tools import refresh_requirements
 
 CHOICE = kernels.Choice(project=Path("/project"), environment="default", request=Request())
@@ -91,8 +92,55 @@ def test_it_is_whole_for_every_platform_and_python_of_envbuilders(repository: Pa
         assert {"jupyterlab", "ipykernel"} <= {file.name for file in target.files}
 
 
-def test_it_names_no_place() -> None:
-    path = profile_lock.path_for(server.NAME, server.library().folders)
+def test_kernels_are_there_for_every_python_of_environments() -> None:
+    library = server.library()
+    profile = library.profile(server.KERNEL)
+    lock = library.usable_lock(profile)
+    assert resolve.check(profile, lock) == ()
+    assert (lock.state, lock.missing) == ("locked", {})
+    pythons = [f"3.{minor}" for minor in range(8, 15)]
+    assert [(t.platform, t.python) for t in lock.targets] == [
+        (platform, python) for platform in types.PLATFORMS for python in pythons
+    ]
+
+
+WHEEL = LOCK.targets[0].of_kind("wheel")[0]
+
+
+def wheels(*names: str) -> Any:
+    return replace(LOCK.targets[0], files=tuple(replace(WHEEL, name=name) for name in names))
+
+
+@pytest.mark.parametrize(
+    ("own", "python", "platform", "expected"),
+    [
+        (("torch", "ipykernel"), "3.7", "linux/arm64", (None, WHEEL.version)),
+        (("torch",), "3.11", "linux/amd64", ("/k/lib/python3.11/site-packages", "7.4.0")),
+        (("torch",), "3.7", "linux/amd64", "no files for linux/amd64 with Python 3.7"),
+        (("torch",), "3.11", "linux/arm64", "has no ipykernel for linux/arm64"),
+    ],
+)
+def test_what_a_kernel_needs_is_beside_the_environment(
+    monkeypatch: pytest.MonkeyPatch, own: Any, python: str, platform: str, expected: Any
+) -> None:
+    monkeypatch.setattr(server, "prefix", lambda build, name, version: Path("/k"))
+    build: Any = SimpleNamespace(
+        plan=SimpleNamespace(platform=platform, python=python),
+        host=SimpleNamespace(platform="linux/amd64"),
+        environment=SimpleNamespace(target=wheels(*own)),
+    )
+    if isinstance(expected, str):
+        with pytest.raises(InvalidError, match=expected) as refused:
+            server.beside(build)
+        assert refused.value.hint.endswith("envbuilder add ipykernel")
+        return
+    folder, version = server.beside(build)
+    assert (folder and str(folder), version) == expected
+
+
+@pytest.mark.parametrize("name", [server.NAME, server.KERNEL])
+def test_it_names_no_place(name: str) -> None:
+    path = profile_lock.path_for(name, server.library().folders)
     assert path is not None
     text = path.read_text()
     assert "://" not in text
