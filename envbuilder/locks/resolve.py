@@ -8,6 +8,7 @@ runs and records which hashes of the result were read and which are only claimed
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import tempfile
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from envbuilder.core import pip, process, types
+from envbuilder.core import parallel, pip, process, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.locks import compare, target_wheels
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     Preferred = Callable[[str, str], dict[str, str]]
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
 
+_AT_ONCE = 2
+"""Targets of a lock that are resolved side by side."""
 _KIND_ORDER = {"wheel": 0, "deb": 1, "conda": 2, "oci": 3}
 
 
@@ -275,31 +278,43 @@ def _targets(
 
     Raise `UnresolvableError` for the first that cannot be, or if none can.
     """
+
+    def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
+        on_progress(f"{profile.name}: resolving {platform} with Python {python}")
+        try:
+            wheels = target_wheels.of_target(
+                profile, platform, python, before(platform, python), uv
+            )
+            wheels = target_wheels.compared(wheels, platform, python, contents(wheels, python))
+        except UnresolvableError as reason:
+            return reason
+        if not partly:
+            return wheels
+        return target_wheels.with_dependencies(wheels, profile, platform, python, uv)
+
+    places = [*itertools.product(profile.platforms, profile.python.supported)]
+    with parallel.pool(_AT_ONCE) as pool:
+        # Each thread has its share from the beginning: none starts another uv after a failure.
+        shares = [places[n::_AT_ONCE] for n in range(_AT_ONCE)]
+        found = pool.map(lambda share: {place: answer(*place) for place in share}, shares)
+        answers = {place: wheels for each in found for place, wheels in each.items()}
     solution = _Solution((), {}, {})
     failures: list[UnresolvableError] = []
-    for platform in profile.platforms:
-        for python in profile.python.supported:
-            on_progress(f"{profile.name}: resolving {platform} with Python {python}")
-            try:
-                wheels = target_wheels.of_target(
-                    profile, platform, python, before(platform, python), uv
-                )
-                wheels = target_wheels.compared(wheels, platform, python, contents(wheels, python))
-            except UnresolvableError as reason:
-                if not partly:
-                    raise
-                failures.append(reason)
-                solution.missing[f"{platform} {python}"] = str(reason).partition(": ")[2]
-                continue
-            if partly:
-                wheels = target_wheels.with_dependencies(wheels, profile, platform, python, uv)
-            base, packages = debs.of(platform, python)
-            solution.urls.update({wheel.file.sha256: wheel.url for wheel in wheels})
-            files = (*(w.file for w in wheels), *packages)
-            target = Target(
-                platform=platform, python=python, base=base, files=tuple(sorted(files, key=_order))
-            )
-            solution = solution._replace(targets=(*solution.targets, target))
+    for platform, python in places:
+        wheels = answers[platform, python]
+        if isinstance(wheels, UnresolvableError):
+            if not partly:
+                raise wheels
+            failures.append(wheels)
+            solution.missing[f"{platform} {python}"] = str(wheels).partition(": ")[2]
+            continue
+        base, packages = debs.of(platform, python)
+        solution.urls.update({wheel.file.sha256: wheel.url for wheel in wheels})
+        files = (*(w.file for w in wheels), *packages)
+        target = Target(
+            platform=platform, python=python, base=base, files=tuple(sorted(files, key=_order))
+        )
+        solution = solution._replace(targets=(*solution.targets, target))
     if failures and not solution.targets:
         raise failures[0]
     return solution

@@ -10,7 +10,7 @@ memory: each names its source.
 from __future__ import annotations
 
 import csv
-import hashlib
+import functools
 import threading
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import archives, decoding, http, pip, resources, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.files import read_text
+from envbuilder.core.files import file_sha256, read_text
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.uv import Offer
 
@@ -232,21 +232,27 @@ class Pages:
 
 def read_wheel(path: Path) -> Offer:
     """Read a wheel on disk with its hash; raise `InvalidError` if damaged."""
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+    from packaging.utils import InvalidWheelFilename
 
     try:
-        name, version, _, _ = parse_wheel_filename(path.name)
-        with archives.open_zip(path) as archive:
-            next(n for n in archive.namelist() if n.count("/") == 1 and n.endswith(_METADATA))
-        with path.open("rb") as stream:
-            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        return _read_wheel(path, path.stat().st_mtime_ns)
     except (OSError, *archives.BAD_ZIP, InvalidWheelFilename, StopIteration) as error:
         raise InvalidError(f"{path}: not a readable wheel: {error}") from error
+
+
+@functools.cache
+def _read_wheel(path: Path, _changed: int) -> Offer:
+    """Read a wheel, once until it changes: every profile asks for the same large ones."""
+    from packaging.utils import parse_wheel_filename
+
+    name, version, _, _ = parse_wheel_filename(path.name)
+    with archives.open_zip(path) as archive:
+        next(n for n in archive.namelist() if n.count("/") == 1 and n.endswith(_METADATA))
     return Offer(
         distribution=name,
         version=str(version),
         file=path.name,
-        sha256=sha256,
+        sha256=file_sha256(path),
         source="",
         provenance="read",
         by="the file itself, in a find-links folder",

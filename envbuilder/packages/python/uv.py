@@ -308,7 +308,15 @@ class Uv(Struct, frozen=True, kw_only=True):
     ) -> Iterator[Requirers]:
         """Yield the packages of a resolution, with those that require them."""
         question = _Question(requirements, platform, python, pins, constraints)
-        printed = self._output(question, "fix", "requirements.txt", "--annotation-style", "line")
+        how = ("fix", "requirements.txt", "--annotation-style", "line")
+        # If every version is given, there is one answer, and uv has just read all of it: it need
+        # not ask the index for each page again.
+        try:
+            printed = self._output(question, *how, *(["--offline"] if pins else []))
+        except (UnresolvableError, BuildError):
+            if not pins:
+                raise
+            printed = self._output(question, *how)
         for name, version, reasons in _ANNOTATION.findall(printed):
             packages = (by for by in reasons.split(", ") if not by.startswith("-"))
             yield Requirers(name, version, tuple(packages))
@@ -319,14 +327,16 @@ class Uv(Struct, frozen=True, kw_only=True):
         return tuple(self._resolved(wheel) for wheel in wheels)
 
     def _output(self, question: _Question, how: str, form: str, *options: str) -> str:
-        """Return what uv resolves, in one of its forms, which is the name of a file, too."""
+        """Return what uv resolves, in one of its forms: `pylock.toml` or `requirements.txt`."""
         requirements, platform, python, earlier, constraints = question
-        source = self.folder / "requirements.in"
+        # Several targets may be resolved side by side. A dot would be no part of a pylock's name.
+        target = f"{platform} {python}".translate(str.maketrans("/ .", "---"))
+        source = self.folder / f"{target}.in"
         source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
-        fixed = self.folder / "constraints.txt"
+        fixed = self.folder / f"{target}.constraints"
         pins = [f"{n}=={v}" for n, v in earlier.items()] if how == "fix" else []
         fixed.write_text("".join(f"{p}\n" for p in (*constraints, *pins)), encoding="utf-8")
-        result = self.folder / form
+        result = self.folder / form.replace(".", f".{target}.")
         result.unlink(missing_ok=True)
         if how == "prefer":  # uv keeps the versions of a file that it overwrites
             result.write_text(preferences(earlier), encoding="utf-8")

@@ -101,7 +101,7 @@ class FakeUv:
         result = self.answer(requirements, options["env"]["UV_INDEX"].split()[0])
         if isinstance(result, Completed):
             return result
-        if output.name == "requirements.txt":
+        if output.suffix == ".txt":
             output.write_text(
                 "jinja2==3.1   # via -r requirements.in, torch\ntorch==2   # via -r x\n"
             )
@@ -633,6 +633,27 @@ def test_a_projects_lock_states_what_requires_what(own: Settings, offered: list[
     assert resolve.check(plain, msgspec.structs.replace(lock, targets=(altered,))) == (
         "linux/amd64 Python 3.11: nothing requires evil",
     )
+
+
+def test_what_uv_has_just_read_is_asked_for_only_if_it_did_not_keep_it(
+    own: Settings, offered: list[Offer]
+) -> None:
+    """An index may forbid that its answers are kept."""
+    kept, forgotten = FakeUv(), FakeUv()
+    usual = forgotten.usual
+
+    def offline(uv: FakeUv) -> list[bool]:
+        return ["--offline" in call["argv"] for call in uv.calls if "line" in call["argv"]]
+
+    def answer(*question: str) -> str | Completed:
+        if "--offline" in forgotten.calls[-1]["argv"]:
+            return done(1, "No solution found when resolving dependencies: not in the cache")
+        return usual(*question)
+
+    forgotten.answer = answer
+    origin = (profile(), made(own, FakeUv()))
+    assert made(own, kept, origin=origin) == made(own, forgotten, origin=origin)
+    assert (offline(kept), offline(forgotten)) == ([True], [True, False])
 
 
 def stale(lock: Lock, asked: Profile) -> str:
