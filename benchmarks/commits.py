@@ -9,7 +9,8 @@ the other. PAIRS (9) alternating pairs of each command, after a pair that is not
 pair to pair. A ratio is NEW's wall time over OLD's of one pair; shown
 are the median of the ratios and the order statistics that enclose it with 95 % confidence (for nine
 pairs the second and the second last). The archives of `cpu` and the digests of its wheel layers are
-compared as well. Images need an engine and ENVBUILDER_BASE_IMAGE.
+compared as well. Images need an engine and ENVBUILDER_BASE_IMAGE. `lock` makes the first lock of a
+project, with uv's answers in its cache from the pair that is not counted.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -28,6 +30,13 @@ from pathlib import Path
 CPU = ("--profile", "cpu")
 LAYERS = (*CPU, "--backend", "docker", "--builder", "layers")
 BUILDKIT = (*CPU, "--backend", "docker", "--builder", "buildkit")
+PROJECTS = {
+    "lock": "numpy\npandas\ntransformers\n",
+    "lock cpu": "numpy\npandas\ntransformers\n",
+    "lock tensorflow": "tensorflow\n",
+    "lock torch==2.4.1": "torch==2.4.1\n",
+}
+"""What the projects require whose first locks are made, by the command's name."""
 COMMANDS: dict[str, tuple[str, ...]] = {
     "--help": ("--help",),
     "render": ("render", *CPU),
@@ -35,6 +44,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "unchanged build": ("build", *CPU, "--backend", "venv"),
     "run -- true": ("run", *CPU, "--backend", "venv", "--", "true"),
     "verify --quick": ("verify", *CPU, "--backend", "venv", "--quick"),
+    **dict.fromkeys(PROJECTS, ("lock",)),
+    "lock cpu": ("lock", *CPU),
     "cpu by layers": ("build", *LAYERS, "--rebuild"),
     "cpu by buildkit": ("build", *BUILDKIT, "--rebuild"),
 }
@@ -43,8 +54,10 @@ SLOWER, TOO_SLOW = 1.05, 1.10
 """A median may reach the first, the upper end of its interval the second."""
 
 
-def run(checkout: Path, folder: Path, arguments: tuple[str, ...]) -> float:
-    """Return the wall seconds of one command; it must succeed."""
+def run(checkout: Path, folder: Path, arguments: tuple[str, ...], requirements: str = "") -> float:
+    """Return the wall seconds of one command, in a new project if any; it must succeed."""
+    if requirements:
+        write_project(folder / "project", requirements)
     # An installed package has its bytecode; both checkouts shall have it, too.
     environment = {
         **{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
@@ -56,7 +69,7 @@ def run(checkout: Path, folder: Path, arguments: tuple[str, ...]) -> float:
     done = subprocess.run(
         [checkout / ".venv" / "bin" / "envbuilder", *arguments],
         env=environment,
-        cwd=folder,
+        cwd=folder / "project" if requirements else folder,
         capture_output=True,
         text=True,
         check=False,
@@ -65,6 +78,14 @@ def run(checkout: Path, folder: Path, arguments: tuple[str, ...]) -> float:
     if done.returncode != 0:
         sys.exit(f"{checkout}: envbuilder {' '.join(arguments)}: {done.stderr}")
     return seconds
+
+
+def write_project(folder: Path, requirements: str) -> None:
+    """Write a project without locks into an empty folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "envbuilder.yaml").write_text("requirements_from: [requirements.txt]\n")
+    (folder / "requirements.txt").write_text(requirements)
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
@@ -83,14 +104,15 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 def compare(
     checkouts: dict[str, Path],
     folders: dict[str, Path],
-    arguments: tuple[str, ...],
+    name: str,
     options: argparse.Namespace,
 ) -> tuple[dict[str, list[float]], tuple[float, float]]:
     """Return the seconds of both sides, pair by pair, and the interval of the ratios' median."""
     seconds: dict[str, list[float]] = {"old": [], "new": []}
     for number in range(max(options.pairs, options.most) + 1):
         for side in ("old", "new") if number % 2 else ("new", "old"):
-            taken = run(checkouts[side], folders[side], arguments)
+            requirements = PROJECTS.get(name, "")
+            taken = run(checkouts[side], folders[side], COMMANDS[name], requirements)
             if number:
                 seconds[side].append(taken)
         if number >= options.pairs:
@@ -136,10 +158,10 @@ def main() -> None:
         folders = {side: Path(scratch) / side for side in checkouts}
         for folder in folders.values():
             folder.mkdir()
-        for name, arguments in COMMANDS.items():
+        for name in COMMANDS:
             if options.only not in name:
                 continue
-            seconds, (low, high) = compare(checkouts, folders, arguments, options)
+            seconds, (low, high) = compare(checkouts, folders, name, options)
             ratios = [n / o for o, n in zip(seconds["old"], seconds["new"], strict=True)]
             median = statistics.median(ratios)
             results[name] = {"ratios": ratios, "seconds": seconds, "interval": [low, high]}
