@@ -24,8 +24,8 @@ from envbuilder.project.catalog import Choosing
 
 _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
 """What begins the reason of a lock if one target decided it."""
-_AT_ONCE = 2
-"""Locks that are resolved side by side. More do not help: uv keeps several cores busy itself."""
+_AT_ONCE = 4
+"""Locks that are resolved side by side: uv mostly waits for the index, but keeps two cores busy."""
 _NAME = re.compile(r"[\w.-]+")
 _MOST_PLACES = 4
 _INSTEAD = (
