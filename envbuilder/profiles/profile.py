@@ -333,7 +333,6 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
     kept = {n: i for n, i in profile.indexes.items() if n not in replaced or not _SHIPPED.match(i)}
     indexes = {n: b.index for b in builds if b.index != "default" for n in sorted(owned)} | kept
     reported = {_reported(profile.framework, build) for build in builds}
-    unknown = filter(None, [releases.unknown(profile.framework, chosen.release)])
     return replace(
         profile,
         release=chosen.release,
@@ -342,7 +341,6 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
         indexes=indexes,
         platforms=tuple(build.platform for build in builds),
         conda=replace(profile.conda, virtual_packages=_virtual(profile.conda, builds[0].build)),
-        warnings=(*profile.warnings, *unknown),
         # Where it differs among platforms, the release alone.
         expects=replace(
             profile.expects,
