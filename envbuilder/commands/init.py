@@ -15,7 +15,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import save
 from envbuilder.core.project_file import DEFAULT, Definition
 from envbuilder.profiles import profile as profile_files
-from envbuilder.project import edit, environments
+from envbuilder.project import environments, first_file
 from envbuilder.project.catalog import ProjectProfiles
 
 _NOTHING = (
@@ -77,8 +77,8 @@ def command(as_json: bool) -> None:
 
 
 def _write(folder: Path, path: Path) -> Written:
-    chosen, unread = _readable(folder, edit.sources(folder))
-    text = edit.first_text(chosen, others := edit.others(folder, chosen))
+    chosen, unread = _readable(folder, first_file.sources(folder))
+    text = first_file.first_text(chosen, others := first_file.others(folder, chosen))
     definition = settings.decoded(text, path)[1]
     assert definition is not None, "the text lists requirements"
     notes, impossible = _tried(definition, folder)
@@ -86,7 +86,7 @@ def _write(folder: Path, path: Path) -> Written:
         unread = [*environments.unread(folder)]
         notes = (*notes, ": ".join(filter(None, (_NOTHING, ", ".join(others[:5])))))
     save(path, text.encode(), InvalidError, "Check that the folder is yours.")
-    script = process.quoted(edit.program_arguments(folder)) or "…"
+    script = process.quoted(first_file.program_arguments(folder)) or "…"
     return Written(
         file=str(path),
         text=text,
@@ -97,7 +97,9 @@ def _write(folder: Path, path: Path) -> Written:
     )
 
 
-def _readable(folder: Path, sources: Sequence[edit.Source]) -> tuple[edit.Source | None, list[str]]:
+def _readable(
+    folder: Path, sources: Sequence[first_file.Source]
+) -> tuple[first_file.Source | None, list[str]]:
     """Return the first file that can be read, and why others before it cannot.
 
     Raises `InvalidError` if there are files, and none can be.
