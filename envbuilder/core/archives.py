@@ -2,8 +2,8 @@
 
 A lock names packages by their hashes: who chooses the hashes chooses the code, so their size is not
 questioned. Layers, images and data sets may come from anywhere: a tar is read forward only, and its
-own size bounds what it unpacks to, whatever its headers state. Nothing is unpacked to a path that
-an archive names.
+own size bounds what it unpacks to, whatever its headers state. Only `unpack`, for sources, writes
+to paths that an archive names.
 
 Some names in a layer are commands: `.wh.NAME` deletes a file of the layers below. A path through a
 link leads elsewhere than it appears to.
@@ -15,14 +15,16 @@ import errno
 import io
 import lzma
 import math
+import posixpath
 import re
+import shutil
 import tarfile
 import zipfile
 import zlib
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeVar, cast
+from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from envbuilder.core.text import binary_size, shown
 
@@ -310,3 +312,104 @@ class Folders:
         if not is_folder:
             self._no_folders.add(path)
         return ""
+
+
+MOST_FILES = 50_000
+"""Maximum number of files of a source."""
+_LARGEST = 4 << 30
+"""Maximum bytes of its files."""
+
+
+class _Entry(NamedTuple):
+    path: str
+    kind: str
+    """`file`, `program`, `link` or `folder`."""
+    target: str
+    pieces: Iterator[bytes]
+
+
+def unpack(path: Path, folder: Path, failure: Callable[[str], EnvbuilderError]) -> None:
+    """Unpack a zip or a tar into an empty folder; raise `failure(reason)` if that is not safe.
+
+    Owners, times and special files do not count. What leads out of the folder is a failure; a link
+    that does so is left out.
+    """
+    try:
+        if zipfile.is_zipfile(path):
+            with open_zip(path) as archive:
+                _write(_of_zip(archive), folder, unpacked_limit(path.stat().st_size))
+        else:
+            with path.open("rb") as stream:
+                _write(_of_tar(Tar(stream, path.stat().st_size, failure)), folder, _LARGEST)
+    except BAD_ZIP as error:
+        raise failure(str(error)) from error
+
+
+def _of_zip(archive: zipfile.ZipFile) -> Iterator[_Entry]:
+    for info in archive.infolist():
+        mode = info.external_attr >> 16
+        kind = "folder" if info.is_dir() else "program" if mode & 0o111 else "file"
+        yield _Entry(info.filename, kind, "", zip_pieces(archive, info))
+
+
+def _of_tar(tar: Tar) -> Iterator[_Entry]:
+    for member in tar:
+        name = member.name
+        if member.isdir():
+            yield _Entry(name, "folder", "", iter(()))
+        elif member.issym():
+            yield _Entry(name, "link", member.linkname, iter(()))
+        elif member.islnk():
+            yield _Entry(name, "copy", member.linkname, iter(()))
+        elif member.isreg():
+            kind = "program" if member.mode & 0o111 else "file"
+            yield _Entry(name, kind, "", tar.pieces(member))
+
+
+def _write(entries: Iterator[_Entry], folder: Path, limit: int) -> None:
+    """Write the files of an archive; links come last, so that nothing is written through one."""
+    links: dict[str, str] = {}
+    for number, entry in enumerate(entries):
+        path = posixpath.normpath(entry.path) if entry.path.strip("/") else "."
+        if wrong := path_objection(path) if path != "." else "":
+            raise ValueError(wrong)
+        if number >= MOST_FILES:
+            raise ValueError(f"it has more than {MOST_FILES} files")
+        if entry.kind == "link":
+            links[path] = entry.target
+        elif entry.kind == "folder" or path == ".":
+            (folder / path).mkdir(parents=True, exist_ok=True)
+        else:
+            limit = _write_file(entry, folder, path, limit)
+    for path, target in links.items():
+        if leads_out(path, target) or (folder / path).exists():
+            continue  # what it leads to is not part of the source
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).symlink_to(target)
+
+
+def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
+    """Write a file; return how many bytes the others may have."""
+    place = folder / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if entry.kind == "copy":
+        target = posixpath.normpath(entry.target)
+        if path_objection(target) or not (folder / target).is_file():
+            raise ValueError(f"{shown(path)} is a link to {shown(entry.target)}")
+        shutil.copyfile(folder / target, place)
+        return limit - place.stat().st_size
+    with place.open("wb") as out:
+        for piece in entry.pieces:
+            limit -= len(piece)
+            if limit < 0:
+                raise ValueError("it unpacks to more bytes than it may have")
+            out.write(piece)
+    place.chmod(0o755 if entry.kind == "program" else 0o644)
+    return limit
+
+
+def leads_out(path: str, target: str) -> bool:
+    """Return whether a link at a path leads out of the folder that all paths are below."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(path), target)).startswith(
+        ("/", "..")
+    )

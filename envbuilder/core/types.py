@@ -241,6 +241,14 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def is_debian(name: str, version: str) -> bool:
+    """Return whether name and version are valid for Debian (Debian Policy 5.6.1 and 5.6.12)."""
+    return bool(
+        re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name)
+        and re.fullmatch(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*", version)
+    )
+
+
 def is_name(text: str) -> bool:
     """Return whether this is a valid profile name; the profile's file is named after it."""
     return re.match(_NAME, text) is not None

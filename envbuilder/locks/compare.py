@@ -61,6 +61,8 @@ def _objection(
     framework = FRAMEWORKS[profile.framework]
     is_build = file.name in framework.builds
     sources = {profile.indexes.get(file.name, DEFAULT)}
+    if file.recipe and not is_build:
+        return ""  # built from what its recipe names, which the project chose
     if is_build and is_on_pypi(profile, platform):
         sources.add(DEFAULT)
         if file.source == DEFAULT and file.name in framework.names and "+" in file.version:
@@ -75,7 +77,7 @@ def _objection(
 
 def states_requirements(target: Target) -> bool:
     """Return whether wheels of a target state what they require; those of profiles do not."""
-    return any(wheel.requires for wheel in target.of_kind("wheel"))
+    return any(package.requires for package in target.packages)
 
 
 def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
@@ -84,7 +86,7 @@ def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
 
     if not states_requirements(target):
         return
-    wheels = {wheel.name: wheel.requires for wheel in target.of_kind("wheel")}
+    wheels = {package.name: package.requires for package in target.packages}
     todo = [
         types.canonical(need.name)
         for need in map(Requirement, profile.requirements)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 2
 """Targets of a lock that are resolved side by side."""
-_KIND_ORDER = {"wheel": 0, "deb": 1, "conda": 2, "oci": 3}
+_KIND_ORDER = {"wheel": 0, "source": 0, "deb": 1, "conda": 2, "oci": 3}
 
 
 def resolve(
@@ -237,7 +237,7 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
     reasons += [f"uv is {version}, not {profile.tools.uv}" for version in others]
     for target in lock.targets:
         where = f"{target.platform} Python {target.python}"
-        pins = {types.canonical(f.name): f.version for f in target.of_kind("wheel")}
+        pins = {types.canonical(f.name): f.version for f in target.packages}
         for line in profile.requirements:
             need = Requirement(line)
             if not applies(need.marker, target.platform, target.python):
@@ -386,8 +386,8 @@ def _preferred(
     """Return the versions of a target's wheels in an earlier lock, without those that may move."""
     for target in basis.targets if basis else ():
         if (target.platform, target.python) == (platform, python):
-            wheels = target.of_kind("wheel")
-            return {f.name: f.version for f in wheels if types.canonical(f.name) not in free}
+            packages = target.packages
+            return {f.name: f.version for f in packages if types.canonical(f.name) not in free}
     return {}
 
 

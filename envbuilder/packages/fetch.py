@@ -126,8 +126,10 @@ PARALLEL = 6
 def fetch(files: Sequence[File], target: Target, settings: Settings, progress: Progress) -> int:
     """Fetch files of a target into the store; return how many were missing.
 
-    Raise `BuildError` if a file is unavailable or is not what the lock states.
+    What is built from its source is not among them: see `sources.foundry`. Raise `BuildError` if a
+    file is unavailable or is not what the lock states.
     """
+    assert not any(file.recipe for file in files), "no index has those"
     require_writable(settings.store_dir)
     store = Store.of(settings)
     missing = [f for f in files if not store.has(f.sha256)]

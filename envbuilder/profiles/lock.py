@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, ToolError, UnlockedError
+from envbuilder.profiles.requirements import same_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,8 +31,8 @@ MAIN = "debian"
 """Symbolic source: Debian's main archive."""
 SECURITY = "debian-security"
 """Symbolic source: Debian's security archive."""
-_DEBIAN_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-_DEBIAN_VERSION = re.compile(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*")
+BUILT = "built"
+"""Symbolic source: what was built from its own source, by its recipe."""
 _DEBIAN_SOURCES = frozenset({MAIN, SECURITY})
 _WHEEL_PARTS = (5, 6)
 
@@ -93,11 +94,6 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         return self.file.rpartition("/")[2]
 
 
-def is_debian(name: str, version: str) -> bool:
-    """Return whether name and version are valid for Debian (Debian Policy 5.6.1 and 5.6.12)."""
-    return bool(_DEBIAN_NAME.fullmatch(name) and _DEBIAN_VERSION.fullmatch(version))
-
-
 def problem(files: Iterable[File]) -> str:
     """Return what is wrong with the files of one target; empty if nothing is."""
     listed: set[tuple[str, str]] = set()
@@ -111,6 +107,12 @@ def problem(files: Iterable[File]) -> str:
 
 
 def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best)
+    if (file.kind == "source" or file.source == BUILT) and file.recipe is None:
+        return "recipe: missing, and no index has it as a wheel"
+    if file.recipe and file.source != BUILT:
+        return f"source: {file.source}, but it has a recipe"
+    if file.kind == "source":
+        return "name: is not normalised" if file.name != types.canonical(file.name) else ""
     if file.kind not in {"wheel", "tool"}:
         return f"kind: a lock of wheels holds no {file.kind}"
     if not file.file.endswith(".whl") or "/" in file.file:
@@ -124,7 +126,7 @@ def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best
     parts = file.file.split("-")
     if len(parts) not in _WHEEL_PARTS or types.canonical(parts[0]) != file.name:
         return f"name: {file.name}, but the file is another distribution's"
-    if not _same_version(unquote(parts[1]), file.version):
+    if not same_version(unquote(parts[1]), file.version):
         return f"version: {file.version}, but the file is of another version"
     return ""
 
@@ -134,7 +136,7 @@ def _deb(file: File) -> str:
         return "kind: deb, but the file is not a Debian package"
     if file.source not in _DEBIAN_SOURCES:
         return f"source: {file.source} has no Debian packages"
-    if not is_debian(file.name, file.version):
+    if not types.is_debian(file.name, file.version):
         return "name, version: not those of a Debian package"
     name, _, rest = unquote(file.basename).partition("_")
     if name != file.name:
@@ -143,17 +145,6 @@ def _deb(file: File) -> str:
     if rest.rpartition("_")[0] not in {file.version, upstream}:
         return f"version: {file.version}, but the file is of another version"
     return ""
-
-
-def _same_version(in_file: str, locked: str) -> bool:
-    if in_file.replace("_", "-") == locked.replace("_", "-"):
-        return True
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(in_file.replace("_", "-")) == Version(locked)
-    except InvalidVersion:
-        return False
 
 
 SCHEMA = 2
@@ -206,13 +197,17 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     interpreter: File | None = None
     """A build of Python that needs no installation, for machines without that Python, for base
     images that have another one, and where the project says `managed`. Earlier locks have none."""
+    build_files: tuple[File, ...] = ()
+    """Wheels that are installed to build others from source, and nowhere else."""
 
     def of_kind(self, kind: types.FileKind) -> tuple[File, ...]:
         """Return the files of one kind that are installed on the base, in the lock's order."""
         return tuple(f for f in self.files if f.kind == kind and not f.role)
 
-    build_files: tuple[File, ...] = ()
-    """Wheels that are installed to build others from source, and nowhere else."""
+    @property
+    def packages(self) -> tuple[File, ...]:
+        """Return its Python packages: wheels, and sources that are not built yet."""
+        return tuple(f for f in self.files if f.kind in {"wheel", "source"})
 
     @property
     def of_image(self) -> File | None:
@@ -364,7 +359,8 @@ def _check(lock: Lock, path: Path) -> None:
         raise InvalidError(f"{path}: targets: a platform and Python appear twice")
     for target in lock.targets:
         where = f"{path}: {target.platform} {target.python}"
-        if wrong := problem(target.files) or _interpreter(target):
+        wrong = next(filter(None, map(_wheel, target.build_files)), "")
+        if wrong := problem(target.files) or _interpreter(target) or wrong:
             raise InvalidError(f"{where}: {wrong}")
         try:
             _ = target.base and target.base.epoch

@@ -209,3 +209,15 @@ def of_builds(line: str, framework: types.Framework, builds: Sequence[Build]) ->
         return
     for platform, version in versions.items():
         yield f"{name}=={version}; platform_machine == '{types.machine(platform)}'"
+
+
+def same_version(in_file: str, locked: str) -> bool:
+    """Return whether the version in a wheel's name is that of a lock."""
+    if in_file.replace("_", "-") == locked.replace("_", "-"):
+        return True
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(in_file.replace("_", "-")) == Version(locked)
+    except InvalidVersion:
+        return False

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 STARTERS = {"subprocess", "multiprocessing", "pty"}
-ELSEWHERE = ("payload/", "containers/inside/guard.py", "notebooks/inside/")
+ELSEWHERE = (
+    *("payload/", "containers/inside/guard.py", "notebooks/inside/"),
+    "packages/sources/inside.py",
+)
 """Modules that run in other interpreters than envbuilder's."""
 EXECUTORS = {
     "system",

@@ -12,10 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
-from envbuilder.core import archives
+from envbuilder.core import archives, types
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.text import escaped, is_encodable, shown
-from envbuilder.profiles import lock
 
 if TYPE_CHECKING:
     import tarfile
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.packages.store import Store
+    from envbuilder.profiles import lock
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
@@ -102,7 +102,7 @@ def require_named(file: lock.File, fields: Mapping[str, str]) -> None:
     Files are named after these control fields.
     """
     name, version = fields.get("Package", ""), fields.get("Version", "")
-    if not lock.is_debian(name, version):
+    if not types.is_debian(name, version):
         raise refused(file, "its name or version violates Debian policy")
     if (name, version) != (file.name, file.version):
         raise refused(file, f"its control file states {name} {version}")

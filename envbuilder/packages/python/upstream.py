@@ -13,7 +13,7 @@ import csv
 import functools
 import threading
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
@@ -101,6 +101,23 @@ class _Link(Struct, frozen=True, rename="kebab"):
     requires_python: str | None = None
     core_metadata: bool | dict[str, str] | None = None
     dist_info_metadata: bool | dict[str, str] | None = None
+    upload_time: str = ""
+    yanked: bool | str = False
+
+
+class Listed(Struct, frozen=True, kw_only=True):
+    """A file of an index page, of any kind."""
+
+    file: str
+    location: str
+    sha256: str
+    """Empty if the page states none."""
+    size: int | None = None
+    requires_python: str = ""
+    core_metadata: bool = False
+    upload_time: str = ""
+    """As PEP 700 has it: `2022-03-01T…`; empty if the page does not say."""
+    yanked: bool = False
 
 
 class _Page(Struct, frozen=True):
@@ -123,44 +140,53 @@ class _Links(HTMLParser):
 
 def parse_page(text: str, url: str, distribution: str, source: str) -> tuple[Offer, ...]:
     """Return the wheels that an index page (JSON or HTML) lists; sha256 is empty if unstated."""
+    versions = ((link, _version(link.file, distribution)) for link in listed(text, url))
+    return tuple(
+        Offer(
+            distribution=distribution,
+            version=version,
+            file=link.file,
+            sha256=link.sha256,
+            source=source,
+            provenance="read",
+            by=f"the index {source}",
+            size=link.size,
+            requires_python=link.requires_python,
+            core_metadata=link.core_metadata,
+            location=link.location,
+        )
+        for link, version in versions
+        if version
+    )
+
+
+def listed(text: str, url: str) -> list[Listed]:
+    """Return every file that an index page (JSON or HTML) lists, sources, too."""
     stripped = text.lstrip()
-    found = _json_links(stripped, url) if stripped.startswith("{") else _html_links(text, url)
-    offers = []
-    for link in found:
-        version = _version(link["file"], distribution)
-        if version:
-            offers.append(
-                Offer(
-                    distribution=distribution,
-                    version=version,
-                    source=source,
-                    provenance="read",
-                    by=f"the index {source}",
-                    **link,
-                )
-            )
-    return tuple(offers)
+    return _json_links(stripped, url) if stripped.startswith("{") else _html_links(text, url)
 
 
-def _json_links(text: str, url: str) -> list[dict[str, Any]]:
+def _json_links(text: str, url: str) -> list[Listed]:
     try:
         page = decoding.from_json(text, _Page)
         return [
-            {
-                "file": f.filename,
-                "location": urljoin(url, f.url),
-                "sha256": (f.hashes or {}).get("sha256", ""),
-                "size": f.size,
-                "requires_python": f.requires_python or "",
-                "core_metadata": bool(f.core_metadata or f.dist_info_metadata),
-            }
+            Listed(
+                file=f.filename,
+                location=urljoin(url, f.url),
+                sha256=(f.hashes or {}).get("sha256", ""),
+                size=f.size,
+                requires_python=f.requires_python or "",
+                core_metadata=bool(f.core_metadata or f.dist_info_metadata),
+                upload_time=f.upload_time,
+                yanked=f.yanked is not False,
+            )
             for f in page.files
         ]
     except (ValueError, RecursionError):
         return []
 
 
-def _html_links(text: str, url: str) -> list[dict[str, Any]]:
+def _html_links(text: str, url: str) -> list[Listed]:
     parser = _Links()
     parser.feed(text)
     files = []
@@ -172,13 +198,14 @@ def _html_links(text: str, url: str) -> list[dict[str, Any]]:
         sha256 = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
         stated = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata")
         files.append(
-            {
-                "file": unquote(location.rpartition("/")[2]),
-                "location": location,
-                "sha256": sha256,
-                "requires_python": anchor.get("data-requires-python", ""),
-                "core_metadata": bool(stated),
-            }
+            Listed(
+                file=unquote(location.rpartition("/")[2]),
+                location=location,
+                sha256=sha256,
+                requires_python=anchor.get("data-requires-python", ""),
+                core_metadata=bool(stated),
+                yanked="data-yanked" in anchor,
+            )
         )
     return files
 

@@ -1,0 +1,1 @@
+"""Packages without wheels: fetch their sources, and build them, sealed off, into wheels."""

@@ -1,0 +1,341 @@
+"""Turn packages without wheels into locked wheels.
+
+A lock names a source by its hash, and the wheels that build it by theirs. So whoever has the lock
+can build the same wheel again; what is pure Python has the same bytes everywhere, and a machine
+that gets others says so. Each wheel is kept in the store, and under a key over all that decided it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder.core import types
+from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.text import escaped
+from envbuilder.packages import fetch as downloads
+from envbuilder.packages.python.uv import (
+    Offer,
+)
+from envbuilder.packages.sources import source, stated
+from envbuilder.packages.sources.workshop import FrameworkError, Plan, Wheel, Workshop, other
+from envbuilder.packages.store import Store
+from envbuilder.profiles import frameworks
+from envbuilder.profiles.lock import BUILT, File, Recipe, Target
+from envbuilder.profiles.requirements import distribution
+
+if TYPE_CHECKING:
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+    from envbuilder.packages.sources.stated import Metadata
+    from envbuilder.profiles.profile import Resolution
+
+WITH_FRAMEWORK = frozenset(
+    {
+        *("apex", "causal-conv1d", "detectron2", "flash-attn", "fused-ssim", "mamba-ssm"),
+        *("pytorch3d", "simple-knn", "diff-gaussian-rasterization", "tinycudann", "torchsort"),
+        *("torch-cluster", "torch-scatter", "torch-sparse", "torch-spline-conv", "nvdiffrast"),
+        *("mmcv", "mmcv-full", "natten", "pyg-lib", "gsplat", "xformers", "torchsparse"),
+    }
+)
+"""Packages whose build imports the framework although they do not say so, mostly in a setup.py."""
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A release of a package that is built from source: what uv needs in order to choose it."""
+
+    name: str
+    version: str
+    requires_dist: tuple[str, ...]
+    requires_python: str
+    recipe: Recipe
+    """Without the wheels that it requires, which depend on the target."""
+
+    @property
+    def offer(self) -> Offer:
+        """A wheel that fits every target, in place of the one that is built for it."""
+        return Offer(
+            distribution=self.name,
+            version=self.version,
+            file=f"{self.name.replace('-', '_')}-{self.version}-py3-none-any.whl",
+            sha256=self.recipe.sha256,
+            source=BUILT,
+            provenance="read",
+            by=f"built from {self.recipe.location}",
+            requires_dist=self.requires_dist,
+            requires_python=self.requires_python,
+        )
+
+
+class Foundry:
+    """Turns packages without wheels into locked wheels; each source is fetched and read once."""
+
+    def __init__(
+        self,
+        resolution: Resolution,
+        settings: Settings,
+        on_progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._resolution, self._settings, self._report = resolution, settings, on_progress
+        self._prepared: dict[tuple[str, str], Candidate] = {}
+        self._by_source: dict[str, Candidate] = {}
+        self._plans: dict[str, Plan] = {}
+        self._wheels: dict[tuple[str, types.Platform | None, str], Wheel] = {}
+        self._workshop = Workshop(settings, on_progress)
+
+    def allows(self, name: str) -> bool:
+        """Return whether the project consents to building a package."""
+        build = self._resolution.build
+        return build if isinstance(build, bool) else types.canonical(name) in build
+
+    def prepare(self, name: str, specifier: str = "", *, pythons: Sequence[str]) -> Candidate:
+        """Return the newest release of a package that can be built and that a specifier admits.
+
+        Its source is the one that the project names, else that of an index; it is fetched, and read
+        for what it requires. Only if it does not state that, it is built. Raises `InvalidError`
+        without consent or such a release, `BuildError` if it cannot be fetched or built.
+        """
+        name = types.canonical(name)
+        key = (name, specifier)
+        if key not in self._prepared:
+            candidate = self._prepare(name, specifier, pythons)
+            self._prepared[key] = self._by_source[candidate.recipe.sha256] = candidate
+        return self._prepared[key]
+
+    def _prepare(self, name: str, specifier: str, pythons: Sequence[str]) -> Candidate:
+        from packaging.specifiers import SpecifierSet
+
+        if not self.allows(name):
+            raise InvalidError(
+                f"{name}: has no wheel, and is not allowed to be built: its own code would run",
+                f"To allow it: build_from_source: [{name}] in envbuilder.yaml.",
+            )
+        settings, versions = self._settings, SpecifierSet(specifier)
+        self._report(f"{name}: fetching its source")
+        version = ""
+        if location := self._resolution.sources.get(name):
+            recipe, version = _named(source.located(location), settings)
+        else:
+            as_of = self._resolution.as_of or ""
+            release = source.newest(name, versions, pythons, as_of)
+            recipe = source.of_release(release, settings)
+        metadata, recipe = self._read(name, recipe, version, pythons)
+        if metadata.name and types.canonical(metadata.name) != name:
+            raise InvalidError(
+                f"{name}: its source is of {escaped(metadata.name)}", "Name it by that name."
+            )
+        if not versions.contains(metadata.version, prereleases=True):
+            raise InvalidError(
+                f"{name}: {specifier} is required, but its source is {escaped(metadata.version)}"
+            )
+        return Candidate(
+            name=name,
+            version=metadata.version,
+            requires_dist=metadata.requires_dist,
+            requires_python=metadata.requires_python,
+            recipe=recipe,
+        )
+
+    def _read(
+        self, name: str, recipe: Recipe, version: str, pythons: Sequence[str]
+    ) -> tuple[Metadata, Recipe]:
+        """Return the metadata of a source, and its recipe as far as it is known then."""
+        with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
+            try:
+                built = source.unpack(recipe, self._settings, Path(folder, "source"))
+                requires = stated.backend(built).requires
+                metadata, recorded = stated.certain(built), stated.recorded(built)
+            except BuildError as error:
+                error.message = f"{name}: {error.message}"
+                raise
+        ours = [r for r in requires if frameworks.of_name(distribution(r))]
+        plan = Plan(
+            requires=tuple(r for r in requires if r not in ours),
+            as_of=self._resolution.as_of or "",
+            with_framework=bool(ours) or name in WITH_FRAMEWORK,
+        )
+        if metadata is None and not plan.with_framework:
+            python = self._workshop.first(pythons)
+            try:
+                forged = self._workshop.make(name, recipe, version, plan, python)
+            except FrameworkError:
+                plan = replace(plan, with_framework=True)
+            else:
+                plan, metadata = forged.plan, forged.wheel.metadata
+                self._wheels[recipe.sha256, self._workshop.platform, python] = forged.wheel
+        metadata = metadata or recorded
+        if metadata is None:
+            raise BuildError(
+                f"{name}: its build needs the framework, and its source does not state what it"
+                " requires",
+                "Take a release from the package index, whose source states that.",
+            )
+        self._plans[recipe.sha256] = plan
+        return metadata, replace(recipe, with_framework=plan.with_framework)
+
+    def finish(self, target: Target) -> Target:
+        """Return a resolved target with wheels in place of what is offered to be built.
+
+        What is pure Python is built once for all targets; what is compiled, if the target is this
+        machine's. Otherwise the source stays, which `build` turns into a wheel where it fits.
+        """
+        build_files: dict[str, File] = {}
+        finished = []
+        for file in target.files:
+            if file.source == BUILT and file.recipe is None:
+                candidate = self._by_source[file.sha256]
+                file, needs = self._finished(file, candidate, target)  # noqa: PLW2901
+                build_files |= {need.sha256: need for need in needs}
+            finished.append(file)
+        ordered = tuple(sorted(build_files.values(), key=lambda f: (f.name, f.file)))
+        return replace(target, files=tuple(finished), build_files=ordered)
+
+    def _finished(
+        self, file: File, candidate: Candidate, target: Target
+    ) -> tuple[File, tuple[File, ...]]:
+        sha256, workshop = candidate.recipe.sha256, self._workshop
+        wheels = self._wheels
+        wheel = next((w for k, w in wheels.items() if k[0] == sha256 and w.is_pure), None)
+        if wheel is None and workshop.platform == target.platform and workshop.has(target.python):
+            key = (sha256, target.platform, target.python)
+            if key not in wheels:
+                forged = workshop.make(
+                    *(candidate.name, candidate.recipe, candidate.version),
+                    *(self._plans[sha256], target.python, of_framework(target)),
+                )
+                wheels[key], self._plans[sha256] = forged.wheel, forged.plan
+            wheel = wheels[key]
+        plan = self._plans[sha256]
+        needs = workshop.resolved(plan, target.platform, target.python)
+        recipe = replace(
+            candidate.recipe,
+            requires=tuple(sorted(need.sha256 for need in needs)),
+            with_framework=plan.with_framework,
+        )
+        if wheel is None:
+            return as_source(replace(file, recipe=recipe)), needs
+        if wheel.metadata.version != candidate.version:
+            raise BuildError(
+                f"{file.name}: its source states version {candidate.version}, but its build is"
+                f" {escaped(wheel.metadata.version)}"
+            )
+        return _wheel_file(file, wheel, recipe), needs
+
+
+def _wheel_file(file: File, wheel: Wheel, recipe: Recipe) -> File:
+    return replace(
+        file, kind="wheel", file=wheel.file, sha256=wheel.sha256, size=wheel.size, recipe=recipe
+    )
+
+
+def _named(location: source.Location, settings: Settings) -> tuple[Recipe, str]:
+    """Return the recipe of a source that the project names, and its version if it is tagged."""
+    if location.kind == "git":
+        return source.of_git(location, settings)
+    if location.kind == "path":
+        return source.of_path(location, settings), ""
+    file = location.url.rpartition("/")[2]
+    sha256 = source.downloaded(location.url, "", file, settings)
+    recipe = Recipe(
+        kind="sdist", location=location.url, sha256=sha256, subdirectory=location.subdirectory
+    )
+    return recipe, ""
+
+
+def of_framework(target: Target) -> tuple[File, ...]:
+    """Return a target's wheels of the framework, and what they require; none without one.
+
+    numpy is among them, which extensions often need without saying so.
+    """
+    wheels = {file.name: file for file in target.of_kind("wheel") if file.recipe is None}
+    todo = [name for name in wheels if frameworks.of_name(name) or name == "numpy"]
+    if not any(file.requires for file in wheels.values()):
+        todo = [*wheels] if todo else []  # a profile's lock does not say what requires what
+    reached: dict[str, File] = {}
+    while todo:
+        name = todo.pop()
+        if name in wheels and name not in reached:
+            reached[name] = wheels[name]
+            todo += wheels[name].requires
+    return tuple(reached[name] for name in sorted(reached))
+
+
+def as_source(file: File) -> File:
+    """Return the source of a package that is built, as a file of the store."""
+    assert file.recipe is not None, "it is built"
+    return replace(
+        file,
+        kind="source",
+        file=_archive(file.name, file.recipe),
+        sha256=file.recipe.sha256,
+        size=None,
+    )
+
+
+def _archive(name: str, recipe: Recipe) -> str:
+    """Return the file name of a source."""
+    file = recipe.location.rpartition("/")[2] if recipe.kind == "sdist" else ""
+    return file or f"{name}.tar"
+
+
+def carried(target: Target) -> tuple[File, ...]:
+    """Return what a machine without a network needs to build a target's packages again."""
+    return (*target.build_files, *(as_source(file) for file in target.files if file.recipe))
+
+
+def fetch(files: Sequence[File], target: Target, settings: Settings, progress: Progress) -> int:
+    """Fetch files of a target into the store, and build those that have a recipe.
+
+    Return how many were missing. Raise `BuildError` as `packages.fetch` does, and if a build gives
+    another wheel than the locked one.
+    """
+    store = Store.of(settings)
+    count = downloads.fetch([f for f in files if not f.recipe], target, settings, progress)
+    missing = [f for f in files if f.recipe and not store.has(f.sha256)]
+    workshop = Workshop(settings, progress.note)
+    for file in missing:
+        assert file.recipe is not None, "those were chosen"
+        source.obtain(file.name, file.recipe, settings)
+        if file.kind == "wheel":
+            wheel = _built(file, target, workshop)
+            if wheel.sha256 != file.sha256:
+                raise other(file.name, file.sha256, wheel.sha256)
+    return count + len(missing)
+
+
+def forged(target: Target, settings: Settings, progress: Progress) -> Target:
+    """Return a target of this machine's platform with wheels in place of its sources."""
+    workshop, built = Workshop(settings, progress.note), []
+    for file in target.files:
+        if file.kind == "source" and file.recipe:
+            source.obtain(file.name, file.recipe, settings)
+            built.append(_wheel_file(file, _built(file, target, workshop), file.recipe))
+        else:
+            built.append(file)
+    return replace(target, files=tuple(built))
+
+
+def _built(file: File, target: Target, workshop: Workshop) -> Wheel:
+    """Return the wheel that is built from a locked source, with what the lock names for that."""
+    recipe = file.recipe
+    assert recipe is not None, "it is built"
+    needs = [need for need in target.build_files if need.sha256 in recipe.requires]
+    foreign = [n.file for n in needs if not n.file.endswith("-any.whl")]
+    compiled = file.kind == "source" or not file.file.endswith("-any.whl")
+    if workshop.platform != target.platform and (compiled or foreign):
+        raise BuildError(
+            f"{file.name} {file.version}: has no wheel, and only {target.platform} can build it",
+            "Build there, or bring it from there: envbuilder bundle.",
+        )
+    if not workshop.has(target.python):
+        raise ToolError(
+            f"no Python {target.python} on this machine, with which {file.name} is built",
+            f"Install one: python -m uv python install {target.python}",
+        )
+    framework = of_framework(target) if recipe.with_framework else ()
+    return workshop.built(file.name, recipe, file.version, target, (*needs, *framework))

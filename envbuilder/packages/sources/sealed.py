@@ -1,0 +1,274 @@
+"""Build a wheel sealed off from the machine, and write it again so that only its content counts.
+
+The build gets a scratch folder, a venv of the locked build requirements, and no variables but those
+here. `inside.py` does the sealing; where the kernel does not allow it, the build runs with the same
+folder and variables, and a note says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.core import archives, decoding, files, process, types, uv_program
+from envbuilder.core.errors import BuildError
+from envbuilder.core.text import escaped_lines, shown
+from envbuilder.packages.python import wheel_conflicts
+from envbuilder.packages.sources import inside
+
+if TYPE_CHECKING:
+    from envbuilder.packages.sources.stated import Backend, Metadata
+
+SECONDS = 7200.0
+"""How long a hook may run; attention kernels compile for more than an hour."""
+EPOCH = "315532800"
+"""1980, the earliest time that ZIP archives can hold."""
+_SCRIPT = "inside.py"
+_FOLDERS = ("root", "tmp", "home", "out")
+_LARGEST = 8 << 30
+"""Maximum bytes of a wheel's files."""
+_MOST_FILES = 100_000
+_RESULT = 1 << 20
+_INFO = ".dist-info/"
+
+
+class FailedError(BuildError):
+    """The package's own code failed; `log` has the end of what it printed."""
+
+    def __init__(self, message: str, hint: str, log: str) -> None:
+        super().__init__(message, hint)
+        self.log = log
+
+
+class Scratch:
+    """A folder in which one source is built by one interpreter."""
+
+    def __init__(self, folder: Path, interpreter: Path, note: list[str]) -> None:
+        self.folder, self._interpreter, self._notes = folder, interpreter, note
+        self._sealed = True
+        for name in _FOLDERS:
+            (folder / name).mkdir()
+        shutil.copyfile(inside.__file__, folder / _SCRIPT)
+
+    def install(self, wheels: Sequence[Path]) -> None:
+        """Make the venv that builds, with these wheels and nothing else."""
+        venv = str(self.folder / "venv")
+        options = ("--quiet", "--no-config", "--no-cache", "--offline")
+        done = uv_program.run(
+            [
+                *(uv_program.path(), "venv", *options, "--relocatable"),
+                *("--python", str(self._interpreter), venv),
+            ],
+            timeout=SECONDS,
+        )
+        if done.returncode == 0 and wheels:
+            done = uv_program.run(
+                [
+                    *(uv_program.path(), "pip", "install", *options, "--no-index", "--no-deps"),
+                    *("--link-mode", "copy", "--python", f"{venv}/bin/python"),
+                    *map(str, wheels),
+                ],
+                timeout=SECONDS,
+            )
+        if done.returncode != 0:
+            words = escaped_lines(done.last_words)
+            raise BuildError(f"the build requirements cannot be installed:\n{words}")
+
+    def call(self, backend: Backend, source: Path, hook: str, version: str = "") -> Any:
+        """Return what a hook of the backend returns; raise `FailedError` if it fails.
+
+        `version`: for backends that would ask a repository's tags, which are not here.
+        """
+        for sealed in (True, False) if self._sealed else (False,):
+            done = self._run(backend, source, hook, version, sealed=sealed)
+            if not (sealed and done.returncode == inside.UNSEALED):
+                break
+            self._sealed = False
+            self._notes.append(
+                "this system gives builds no namespaces of their own: they could read your files"
+                f" and use the network ({done.last_words.partition(chr(10))[0]})"
+            )
+        result = self.folder / "result.json"
+        if done.returncode == 0 and _is_plain(result):
+            try:
+                return decoding.strict_json(files.read(result, _RESULT))
+            except (OSError, ValueError) as error:
+                raise BuildError(f"its build backend returns no JSON: {error}") from error
+        words = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
+        why = f"took more than {SECONDS / 3600:g} hours" if done.timed_out else "failed"
+        raise FailedError(
+            f"its build {why} ({hook}):\n{escaped_lines(words[-4000:])}",
+            _advice(words),
+            done.stdout + done.stderr,
+        )
+
+    def _run(
+        self, backend: Backend, source: Path, hook: str, version: str, *, sealed: bool
+    ) -> process.Completed:
+        where = inside.FOLDER if sealed else str(self.folder)
+        (self.folder / "result.json").unlink(missing_ok=True)
+        specification = {
+            "name": hook,
+            "folder": f"{where}/{source.relative_to(self.folder)}",
+            "backend": backend.build_backend,
+            "paths": backend.backend_path,
+            "result": f"{where}/result.json",
+            "arguments": [f"{where}/out"] if hook == "build_wheel" else [],
+        }
+        python = f"{where}/venv/bin/python"
+        argv = [python, "-s", f"{where}/{_SCRIPT}", "hook", json.dumps(specification)]
+        if sealed:
+            visible = [str(Path(os.path.realpath(self._interpreter)).parent.parent)]
+            seal = {"scratch": str(self.folder), "visible": visible, "argv": argv}
+            # Our own copy: the package's code may have written to the one in the scratch folder.
+            argv = [sys.executable, "-I", inside.__file__, "seal", json.dumps(seal)]
+        return process.run(argv, base=_variables(where, version), cwd=self.folder, timeout=SECONDS)
+
+    def wheel(self, name: Any) -> Path:
+        """Return the wheel that a hook says it built."""
+        path = self.folder / "out" / Path(str(name)).name
+        if not isinstance(name, str) or not name.endswith(".whl") or not _is_plain(path):
+            raise BuildError(f"its build backend built no wheel, but {shown(str(name))}")
+        return path
+
+
+@contextmanager
+def scratch(interpreter: Path, notes: list[str]) -> Iterator[Scratch]:
+    """Yield a new scratch folder, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="envbuilder-build-") as name:
+        yield Scratch(Path(name).resolve(), interpreter, notes)
+
+
+def _is_plain(path: Path) -> bool:
+    """Return whether a build left a plain file here: no link, which would be followed."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode) and not path.parent.is_symlink()
+    except OSError:
+        return False
+
+
+def _variables(where: str, version: str) -> dict[str, str]:
+    """Return every variable of a build."""
+    flags = f"-g0 -ffile-prefix-map={where}=."
+    compilers = {n: c for n, c in (("CC", "cc"), ("CXX", "c++")) if process.which(c)}
+    versions = ("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION", "PDM_BUILD_SCM_VERSION")
+    jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
+    return {
+        "PATH": f"{where}/venv/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": f"{where}/home",
+        "TMPDIR": str(Path(where, "tmp")),
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "USER": "build",
+        "SOURCE_DATE_EPOCH": EPOCH,
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "VIRTUAL_ENV": f"{where}/venv",
+        "CFLAGS": flags,
+        "CXXFLAGS": flags,
+        "MAX_JOBS": jobs,
+        "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
+        **compilers,
+        **(dict.fromkeys(versions, version) if version else {}),
+    }
+
+
+def _advice(words: str) -> str:
+    """Return what to do about a failed build."""
+    if "Python.h" in words:
+        return "This Python has no headers (Debian, Ubuntu: sudo apt install python3-dev)."
+    if not process.which("cc") and ("cc" in words or "g++" in words):
+        return "It needs a compiler (Debian, Ubuntu: sudo apt install g++)."
+    if "urlopen" in words or "resolution" in words or "unreachable" in words:
+        return "It wants the network, which no build has: take a release that has a wheel."
+    return (
+        "Its code may need a program or library of the system, another Python, or another version"
+        " of a build requirement."
+    )
+
+
+def normalise(built: Path, folder: Path, name: str, python: str) -> tuple[Path, Metadata]:
+    """Write a wheel again so that its bytes depend on its content alone; return it and what it is.
+
+    Entries are sorted and not compressed, since compressors differ; times, modes and RECORD are
+    those of no machine. Raises `BuildError` if it is not a wheel of this package.
+    """
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    target = folder / built.name
+    try:
+        with archives.open_zip(built) as archive:
+            named, version, _, _ = parse_wheel_filename(built.name)
+            members = {i.filename: i for i in archive.infolist() if not i.is_dir()}
+            if len(members) > _MOST_FILES or sum(i.file_size for i in members.values()) > _LARGEST:
+                raise ValueError("it has too many or too large files")
+            info = _info(members, named, str(version))
+            metadata = _metadata(archive, f"{info}METADATA")
+            if types.canonical(metadata.name) != named or named != types.canonical(name):
+                raise ValueError(f"it is of {shown(metadata.name)}, not of {name}")
+            _rewrite(archive, members, f"{info}RECORD", target)
+        wheel_conflicts.opened(target, python)
+    except (*wheel_conflicts.UNREADABLE, InvalidWheelFilename, OSError) as error:
+        raise BuildError(f"{built.name}: built, but not a wheel to install: {error}") from error
+    return target, metadata
+
+
+def _info(members: dict[str, zipfile.ZipInfo], name: str, version: str) -> str:
+    """Return the folder with a wheel's metadata, which it has exactly once."""
+    from packaging.version import Version
+
+    (record,) = wheel_conflicts.records(members) or [""]
+    stem, dash, stated = record.removesuffix(f"{_INFO}RECORD").partition("-")
+    if not dash or types.canonical(stem) != name or Version(stated) != Version(version):
+        raise ValueError(f"its metadata are in {shown(record)}")
+    return record.removesuffix("RECORD")
+
+
+def _metadata(archive: zipfile.ZipFile, name: str) -> Metadata:
+    from envbuilder.packages.sources.stated import metadata
+
+    read = metadata(archives.zip_content(archive, name, _RESULT).decode("utf-8", "replace"))
+    if read is None:
+        raise ValueError("its METADATA states no version")
+    return read[0]
+
+
+def _rewrite(
+    archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], record: str, target: Path
+) -> None:
+    rows = io.StringIO()
+    table = csv.writer(rows, lineterminator="\n")
+    signatures = (f"{record}.jws", f"{record}.p7s")
+    with zipfile.ZipFile(target, "x", zipfile.ZIP_STORED) as out:
+        for name in sorted(members.keys() - {record, *signatures}):
+            digest, size = hashlib.sha256(), 0
+            is_program = bool(members[name].external_attr >> 16 & 0o111)
+            entry = _entry(name, 0o755 if is_program else 0o644)
+            with out.open(entry, "w", force_zip64=members[name].file_size >= 1 << 31) as file:
+                for piece in archives.zip_pieces(archive, name):
+                    digest.update(piece)
+                    size += len(piece)
+                    file.write(piece)
+            encoded = base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
+            table.writerow([name, f"sha256={encoded}", size])
+        table.writerow([record, "", ""])
+        out.writestr(_entry(record, 0o644), rows.getvalue().encode())
+
+
+def _entry(name: str, mode: int) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    entry.create_system, entry.external_attr = 3, (stat.S_IFREG | mode) << 16
+    return entry

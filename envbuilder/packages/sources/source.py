@@ -1,0 +1,439 @@
+"""Obtain the source of a package as one archive in the store, and unpack it.
+
+A source distribution is kept as its index has it. A repository's commit and a folder of the project
+become a tar that depends on their files alone: sorted, without times and owners. So each source has
+one sha256, and is a file like any other: fetched once, checked, carried by a bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from envbuilder.core import archives, files, http, ownership, pip, process, types
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.text import escaped, shown
+from envbuilder.packages import fetch
+from envbuilder.packages.python import upstream
+from envbuilder.packages.store import Store
+from envbuilder.profiles.lock import Recipe
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+    from envbuilder.core.settings import Settings
+
+_LARGEST = 2 << 30
+"""Maximum bytes of a source, packed or not."""
+_GIT_SECONDS = 900.0
+_TEXT = 4 << 20
+_SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".envbuilder", ".venv", "venv"})
+"""Folders that are no part of a source."""
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Location(NamedTuple):
+    """The location of a source as a requirement has it, in parts."""
+
+    kind: types.SourceKind
+    url: str
+    reference: str
+    subdirectory: str
+
+
+def located(text: str) -> Location:
+    """Return the parts of `git+URL@REF#subdirectory=DIR`, a URL of an archive, or `./DIR`."""
+    url, _, fragment = text.partition("#")
+    subdirectory = parse_qs(fragment).get("subdirectory", [""])[0].strip("/")
+    if subdirectory and (wrong := archives.path_objection(subdirectory)):
+        raise InvalidError(f"{escaped(text)}: subdirectory: {wrong}")
+    if url.startswith("git+"):
+        address, at, reference = url.removeprefix("git+").rpartition("@")
+        if not at or "/" not in urlsplit(address).path:
+            address, reference = url.removeprefix("git+"), ""
+        if reference.startswith("-"):
+            raise InvalidError(f"{escaped(text)}: {shown(reference)} is no branch, tag or commit")
+        return Location("git", address, reference, subdirectory)
+    if "://" in url:
+        return Location("sdist", url, "", subdirectory)
+    return Location("path", url, "", subdirectory)
+
+
+# The index
+
+
+class Release(NamedTuple):
+    """A source distribution of an index."""
+
+    version: str
+    file: str
+    url: str
+    sha256: str
+    requires_python: str
+
+
+def releases(name: str) -> Iterator[tuple[Release, str, bool]]:
+    """Yield the source distributions of a package on the user's indexes.
+
+    With each: when it was uploaded, empty if the index does not say, and whether it was yanked.
+    """
+    from packaging.utils import InvalidSdistFilename, parse_sdist_filename
+    from packaging.version import InvalidVersion
+
+    seen = set[str]()
+    problems = []
+    for place in fetch.places():
+        address = place.url if place.flat else f"{place.url.rstrip('/')}/{name}/"
+        try:
+            listed = upstream.listed(_page(address), address)
+        except OSError as error:
+            problems.append(f"{http.host_of(address)}: {http.reason(error)}")
+            continue
+        for link in listed:
+            try:
+                named, version = parse_sdist_filename(link.file)
+            except (InvalidSdistFilename, InvalidVersion):
+                continue
+            if named == name and link.file not in seen:
+                seen.add(link.file)
+                release = Release(
+                    str(version), link.file, link.location, link.sha256, link.requires_python
+                )
+                yield release, link.upload_time, link.yanked
+    if not seen and problems:
+        raise BuildError(
+            f"{name}: no index lists its sources: {'; '.join(problems)}",
+            "Check the network and the index settings.",
+        )
+
+
+def _page(address: str) -> str:
+    """Return the text of an index page, on a server or in a folder."""
+    folder = pip.local_folder(address)
+    if folder is None:
+        return upstream.read_url(address).decode("utf-8", "replace")
+    if (folder / "index.html").is_file():
+        return files.read(folder / "index.html", _TEXT).decode("utf-8", "replace")
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208 (names alone)
+    return "".join(f'<a href="{(folder / n).absolute().as_uri()}">{n}</a>\n' for n in names)
+
+
+def newest(name: str, specifier: SpecifierSet, pythons: Sequence[str], as_of: str) -> Release:
+    """Return the newest release that fits; raise `InvalidError` if there is none."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import Version
+
+    def admits(text: str) -> bool:
+        with suppress(InvalidSpecifier):
+            stated = SpecifierSet(text)
+            return any(stated.contains(f"{p}.{n}") for p in pythons for n in (0, 30))
+        return True
+
+    every = [*releases(name)]
+    admitted = {
+        Version(release.version): release
+        for release, uploaded, yanked in every
+        if not yanked
+        and admits(release.requires_python)
+        and (not as_of or (uploaded[:10] <= as_of and uploaded))
+    }
+    fitting = [*specifier.filter(admitted)]
+    if not fitting:
+        listed = sorted({Version(release.version) for release, _, _ in every})
+        raise InvalidError(
+            f"{name}{specifier}: no source of such a release"
+            f"{f' from before {as_of}' if as_of else ''} fits Python {' or '.join(pythons)}",
+            f"There are sources of: {', '.join(map(str, listed[-20:])) or 'no release'}.",
+        )
+    return admitted[max(fitting)]
+
+
+# Archives
+
+
+def of_release(release: Release, settings: Settings) -> Recipe:
+    """Return the recipe of a release of an index, whose archive is then in the store."""
+    sha256 = downloaded(release.url, release.sha256, release.file, settings)
+    return Recipe(kind="sdist", location=release.file, sha256=sha256)
+
+
+def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
+    """Download an archive into the store and return its sha256, which is checked if it is known."""
+    store = Store.of(settings)
+    if sha256 and store.has(sha256):
+        return sha256
+    with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as name:
+        part = Path(name) / "archive"
+        folder = pip.local_folder(url)
+        try:
+            if folder is not None:
+                part.write_bytes(files.read(folder, _LARGEST))
+            else:
+                with http.open_session() as session:
+                    http.download(session, url, part, lambda _: None, limit=_LARGEST)
+        except (http.UnavailableError, OSError) as error:
+            raise BuildError(
+                f"{file}: cannot be fetched from {http.host_of(url) or url}: {error}",
+                "Check the network and the index settings.",
+            ) from error
+        actual = files.file_sha256(part)
+        if sha256 and actual != sha256:
+            raise BuildError(
+                f"{file}: expected sha256 {sha256}, but {http.host_of(url) or url} has {actual}",
+                "It was replaced upstream. If the new file is right, lock again: envbuilder lock",
+            )
+        _keep(part, actual, store)
+    return actual
+
+
+def _keep(path: Path, sha256: str, store: Store) -> None:
+    with path.open("rb") as stream:
+        store.take(sha256, iter(lambda: stream.read(archives.PIECE), b""))
+
+
+def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
+    """Bring a locked source into the store, unless it is there.
+
+    Raise `BuildError` if it is not to be had any more, or is another one.
+    """
+    if Store.of(settings).has(recipe.sha256):
+        return
+    location = Location(recipe.kind, recipe.location, "", recipe.subdirectory)
+    if recipe.kind == "git":
+        actual = of_git(location, settings, recipe.commit)[0].sha256
+    elif recipe.kind == "path":
+        actual = of_path(location, settings).sha256
+    else:
+        urls = [recipe.location] if "://" in recipe.location else []
+        urls = urls or [r.url for r, *_ in releases(name) if r.file == recipe.location]
+        if not urls:
+            raise BuildError(
+                f"{recipe.location}: cannot be fetched: no index lists it",
+                "Check the index settings, or bring it in a bundle: envbuilder bundle.",
+            )
+        actual = downloaded(urls[0], recipe.sha256, recipe.location, settings)
+    if actual != recipe.sha256:
+        raise BuildError(
+            f"{recipe.location}: its files are not those that were locked: expected sha256"
+            f" {recipe.sha256}, got {actual}",
+            "If they are right now, lock again: envbuilder lock",
+        )
+
+
+def unpack(recipe: Recipe, settings: Settings, folder: Path) -> Path:
+    """Unpack a source from the store into a new folder; return the folder that is built.
+
+    Raises `BuildError` for a damaged archive, or one with a path that leads elsewhere.
+    """
+
+    def failure(reason: str) -> BuildError:
+        return BuildError(f"{recipe.location}: cannot be unpacked: {reason}")
+
+    folder.mkdir()
+    archives.unpack(Store.of(settings).path(recipe.sha256), folder, failure)
+    top = [*folder.iterdir()]
+    root = top[0] if recipe.kind == "sdist" and len(top) == 1 and top[0].is_dir() else folder
+    built = root / recipe.subdirectory
+    if not built.resolve().is_relative_to(folder.resolve()) or not built.is_dir():
+        raise failure(f"it has no folder {recipe.subdirectory}")
+    return built
+
+
+def pack(folder: Path, settings: Settings, what: str) -> str:
+    """Put a tar of a folder into the store, which depends on its files alone; return its sha256."""
+    with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as name:
+        part, left = Path(name) / "source.tar", _LARGEST
+        with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
+            for path in sorted(_files(folder, what)):
+                info = tarfile.TarInfo(path)
+                status = (folder / path).lstat()
+                if stat.S_ISLNK(status.st_mode):
+                    target = os.readlink(folder / path)  # noqa: PTH115 (as it is)
+                    if archives.leads_out(path, target):
+                        raise InvalidError(f"{what}: {shown(path)} is a link that leads out of it")
+                    info.type, info.linkname, info.mode = tarfile.SYMTYPE, target, 0o777
+                    tar.addfile(info)
+                    continue
+                left -= status.st_size
+                if left < 0:
+                    raise InvalidError(f"{what}: has more than {_LARGEST >> 30} GiB")
+                info.size = status.st_size
+                info.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
+                with (folder / path).open("rb") as stream:
+                    tar.addfile(info, stream)
+        sha256 = files.file_sha256(part)
+        _keep(part, sha256, Store.of(settings))
+    return sha256
+
+
+def _files(folder: Path, what: str) -> Iterator[str]:
+    """Yield the paths of a source's files and links, at most `archives.MOST_FILES`."""
+    count = 0
+    for above, folders, names in os.walk(folder):
+        inside = Path(above).relative_to(folder)
+        links = [name for name in folders if (Path(above) / name).is_symlink()]
+        folders[:] = [n for n in folders if n not in {*_SKIPPED, *links} and ".egg-info" not in n]
+        for name in (*names, *links):
+            path = Path(above) / name
+            regular = stat.S_ISREG(path.lstat().st_mode) or path.is_symlink()
+            if name == ".git" or name.endswith(".pyc") or not regular:
+                continue
+            count += 1
+            if count > archives.MOST_FILES:
+                raise InvalidError(f"{what}: has more than {archives.MOST_FILES} files")
+            yield (inside / name).as_posix()
+
+
+def of_path(location: Location, settings: Settings) -> Recipe:
+    """Return the recipe of a folder of the project, whose tar is then in the store.
+
+    Never reads a folder outside of the project, or one that other users can write.
+    """
+    project = settings.project
+    if project is None:
+        raise InvalidError(f"{escaped(location.url)}: a folder, but this is no project")
+    try:
+        folder = (project / location.url).resolve(strict=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InvalidError(f"{escaped(location.url)}: no such folder of the project") from error
+    if not folder.is_relative_to(project.resolve()) or not folder.is_dir():
+        raise InvalidError(f"{escaped(location.url)}: is no folder within the project")
+    ownership.require_own(folder)
+    relative = folder.relative_to(project.resolve()).as_posix()
+    return Recipe(
+        kind="path",
+        location=f"./{relative}" if relative != "." else ".",
+        sha256=pack(folder, settings, escaped(location.url)),
+        subdirectory=location.subdirectory,
+    )
+
+
+# git
+
+
+def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Recipe, str]:
+    """Return the recipe of a repository's commit, whose tar is then in the store, and its version.
+
+    The version is that of the last tag before it, empty without one. `commit`: the one that a lock
+    names, else that of the reference. Submodules are part of it.
+    """
+    with tempfile.TemporaryDirectory(prefix="envbuilder-git-") as name:
+        home = Path(name)
+        git = _Git(home, location.url)
+        repository = home / "repository"
+        git("clone", "--quiet", "--no-checkout", "--no-hardlinks", "--", location.url, "repository")
+        git.folder = repository
+        chosen = commit or _commit(git, location)
+        gone = git.fails("cat-file", "-e", f"{chosen}^{{commit}}")
+        if gone and git.fails("fetch", "--quiet", "origin", chosen):
+            raise BuildError(
+                f"{location.url}: has no commit {chosen} any more: its history was rewritten",
+                "Lock again: envbuilder lock",
+            )
+        git("checkout", "--quiet", "--force", "--detach", chosen)
+        git("submodule", "--quiet", "update", "--init", "--recursive", "--force")
+        described = git.output("describe", "--tags", "--abbrev=0") if _has_tags(git) else ""
+        sha256 = pack(repository, settings, location.url)
+    recipe = Recipe(
+        kind="git",
+        location=location.url,
+        sha256=sha256,
+        commit=chosen,
+        subdirectory=location.subdirectory,
+    )
+    version = re.search(r"\d+(\.\d+)+\S*\Z", described)
+    return recipe, version[0] if version else ""
+
+
+def _has_tags(git: _Git) -> bool:
+    return not git.fails("describe", "--tags", "--abbrev=0")
+
+
+def _commit(git: _Git, location: Location) -> str:
+    """Return the commit of a branch, a tag or an abbreviated commit; by default the latest."""
+    reference = location.reference
+    names = (
+        (f"refs/remotes/origin/{reference}", f"refs/tags/{reference}", reference)
+        if reference
+        else ["HEAD"]
+    )
+    for name in names:
+        asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        if not git.fails(*asked):
+            return git.output(*asked)
+    if reference and not git.fails("fetch", "--quiet", "origin", reference):
+        return git.output("rev-parse", "FETCH_HEAD")
+    raise InvalidError(f"{location.url}: has no branch, tag or commit {shown(reference or 'HEAD')}")
+
+
+class _Git:
+    """git without any configuration, hooks, logins or questions, in a private folder."""
+
+    def __init__(self, home: Path, url: str) -> None:
+        parts = urlsplit(url)
+        local = parts.hostname in _LOCAL
+        allowed = ["https", *(["http", "git"] if local else [])]
+        if parts.scheme == "file":
+            allowed.append("file")
+        if parts.scheme not in allowed:
+            raise InvalidError(
+                f"{url}: {parts.scheme or 'a path'}: only https:// is read",
+                "Name the repository by its https:// URL.",
+            )
+        self.folder, self._url = home, url
+        passed = {n: v for n, v in os.environ.items() if n.lower() in _PROXIES}
+        if certificate := pip.sources().cert or os.environ.get("SSL_CERT_FILE", ""):
+            passed["GIT_SSL_CAINFO"] = certificate
+        self._base = {
+            **passed,
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(home),
+            "LC_ALL": "C",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": "",
+            "GIT_ALLOW_PROTOCOL": ":".join(allowed),
+            "GIT_LFS_SKIP_SMUDGE": "1",
+        }
+
+    def _run(self, *arguments: str) -> process.Completed:
+        options = ["core.hooksPath=/dev/null", "core.autocrlf=false", "core.symlinks=true"]
+        options += ("advice.detachedHead=false", "core.fsmonitor=false", "credential.helper=")
+        settings = [text for option in options for text in ("-c", option)]
+        return process.run(
+            ["git", *settings, *arguments],
+            base=self._base,
+            cwd=self.folder,
+            timeout=_GIT_SECONDS,
+        )
+
+    def fails(self, *arguments: str) -> bool:
+        """Return whether a command fails."""
+        return self._run(*arguments).returncode != 0
+
+    def output(self, *arguments: str) -> str:
+        """Return the first line that a command prints."""
+        return self(*arguments).strip().partition("\n")[0]
+
+    def __call__(self, *arguments: str) -> str:
+        """Return what a command prints; raise `BuildError` if it fails."""
+        done = self._run(*arguments)
+        if done.returncode != 0:
+            why = (
+                "took too long" if done.timed_out else f"failed:\n{escaped(done.last_words, 2000)}"
+            )
+            raise BuildError(
+                f"{self._url}: git {arguments[0]} {why}",
+                "Check that the repository can be read without a login.",
+            )
+        return done.stdout

@@ -1,0 +1,148 @@
+"""Read what a source states of itself: what builds it, and what it requires. Nothing of it runs."""
+
+from __future__ import annotations
+
+import email.parser
+import re
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder.core import decoding, files
+from envbuilder.core.errors import BuildError
+
+_TEXT = 4 << 20
+_SECTIONS = re.compile(r"\[([A-Za-z0-9._-]*)(?::(.*))?\]\Z")
+_T = TypeVar("_T")
+
+
+class Metadata(Struct, frozen=True, kw_only=True):
+    """What a release requires."""
+
+    name: str = ""
+    version: str
+    requires_dist: tuple[str, ...] = ()
+    requires_python: str = ""
+
+
+class Backend(Struct, frozen=True, rename="kebab"):
+    """What builds a source (PEP 517); by default setuptools, as pip has it."""
+
+    requires: tuple[str, ...] = ("setuptools", "wheel")
+    build_backend: str = "setuptools.build_meta:__legacy__"
+    backend_path: tuple[str, ...] = ()
+
+
+class _Project(Struct, frozen=True, rename="kebab"):
+    """Metadata in a pyproject.toml (PEP 621)."""
+
+    name: str
+    version: str
+    requires_python: str = ""
+    dependencies: tuple[str, ...] = ()
+    optional_dependencies: dict[str, tuple[str, ...]] = {}
+    dynamic: frozenset[str] = frozenset()
+
+
+def backend(folder: Path) -> Backend:
+    """Return what builds a source."""
+    return _part(folder, "build-system", Backend) or Backend()
+
+
+def _part(folder: Path, table: str, kind: type[_T]) -> _T | None:
+    """Return a table of a source's pyproject.toml; None if it is missing or has another form."""
+    try:
+        return decoding.convert(tomllib.loads(_read(folder / "pyproject.toml")).get(table), kind)
+    except msgspec.ValidationError:
+        return None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BuildError(f"its pyproject.toml is not valid TOML: {error}") from error
+
+
+def _read(path: Path) -> str:
+    with suppress(OSError):
+        return files.read(path, _TEXT).decode("utf-8", "replace")
+    return ""
+
+
+def certain(folder: Path) -> Metadata | None:
+    """Return what a source states of itself and no build can change; None if it leaves that open.
+
+    That is PKG-INFO of a source distribution (2.2 or later) or `[project]`, without dynamic parts.
+    """
+    info = metadata(_read(folder / "PKG-INFO"))
+    if info and not info[1]:
+        return info[0]
+    project = _part(folder, "project", _Project)
+    open_parts = {"version", "dependencies", "optional-dependencies"}
+    if project is None or project.dynamic & open_parts:
+        return None
+    extras = project.optional_dependencies.items()
+    return Metadata(
+        name=project.name,
+        version=project.version,
+        requires_dist=(
+            *(_conditional(line) for line in project.dependencies),
+            *(_conditional(line, extra) for extra, lines in extras for line in lines),
+        ),
+        requires_python=project.requires_python,
+    )
+
+
+def _conditional(line: str, extra: str = "", condition: str = "") -> str:
+    """Return a requirement, normalised, that holds for an extra, and where a condition does.
+
+    What is no requirement, as in old releases, stays as it is: uv judges it.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    text, _, marker = line.partition(";")
+    parts = [part.strip() for part in (marker, condition) if part.strip()]
+    every = [f"({part})" for part in parts] + ([f'extra == "{extra}"'] if extra else [])
+    line = f"{text.strip()} ; {' and '.join(every)}" if every else text.strip()
+    try:
+        return str(Requirement(line))
+    except InvalidRequirement:
+        return line
+
+
+def metadata(text: str) -> tuple[Metadata, bool] | None:
+    """Return what a METADATA or PKG-INFO states, and whether a build may change that."""
+    message = email.parser.Parser().parsestr(text, headersonly=True)
+    version, form = message.get("Version"), message.get("Metadata-Version", "")
+    if not version or not re.fullmatch(r"\d\.\d", form):
+        return None
+    dynamic = {field.lower() for field in message.get_all("Dynamic", [])}
+    stated = Metadata(
+        name=message.get("Name", ""),
+        version=version,
+        requires_dist=tuple(
+            " ".join(line.split()) for line in message.get_all("Requires-Dist", [])
+        ),
+        requires_python=message.get("Requires-Python", ""),
+    )
+    open_fields = {"version", "requires-dist", "requires-python", "provides-extra"}
+    return stated, form < "2.2" or bool(dynamic & open_fields)
+
+
+def recorded(folder: Path) -> Metadata | None:
+    """Return what setuptools wrote into a source distribution; a build elsewhere may differ."""
+    info = metadata(_read(folder / "PKG-INFO"))
+    if info is None:
+        return None
+    written = sorted(folder.glob("*.egg-info/requires.txt")) + sorted(
+        folder.glob("*/*.egg-info/requires.txt")
+    )
+    lines = []
+    section, condition = "", ""
+    for line in _read(written[0]).splitlines() if written else ():
+        if heading := _SECTIONS.match(line.strip()):
+            section, condition = heading[1], heading[2] or ""
+        elif line.strip():
+            lines.append(_conditional(line, section, condition))
+    return replace(info[0], requires_dist=info[0].requires_dist or tuple(lines))

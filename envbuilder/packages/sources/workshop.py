@@ -1,0 +1,341 @@
+"""Build a source on this machine: with which interpreter, with what installed, and only once.
+
+Old sources need older tools, and some do not say what they need. That is tried, in a fixed order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder.core import archives, console, files, pip, process, types
+from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.settings import require_writable
+from envbuilder.host import interpreters as installed, probe
+from envbuilder.packages import fetch as downloads, interpreters
+from envbuilder.packages.python import indexes
+from envbuilder.packages.python.uv import (
+    UnresolvableError,
+    Uv,
+    index_variables,
+    links,
+    write_index,
+)
+from envbuilder.packages.sources import sealed, source, stated
+from envbuilder.packages.sources.stated import Metadata
+from envbuilder.packages.store import Store
+from envbuilder.profiles import frameworks
+from envbuilder.profiles.lock import File, Recipe, Target
+from envbuilder.profiles.requirements import distribution
+
+if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
+
+_UNDECLARED = {
+    **{name: name for name in ("cython", "numpy", "packaging", "psutil", "pybind11", "ninja")},
+    **{name: name for name in ("wheel", "six", "tqdm", "scipy", "requests", "versioneer", "pbr")},
+    "Cython": "cython",
+    "setuptools_scm": "setuptools-scm",
+    "skbuild": "scikit-build",
+    "pkg_resources": "setuptools<81",
+    "setuptools": "setuptools",
+    "cmake": "cmake",
+    "setuptools_rust": "setuptools-rust",
+    "cppy": "cppy",
+    "jupyter_packaging": "jupyter-packaging",
+}
+"""Modules that a setup.py imports without declaring them → what has them."""
+_OLDER = (("setuptools<81",), ("setuptools<72", "cython<3"), ("setuptools<58", "cython<3"))
+"""Constraints with which older sources still build, tried in this order."""
+_MISSING = re.compile(r"No module named '?([A-Za-z0-9_]+)")
+_COMPILING = re.compile(r"command '[^']*' failed|ninja: build stopped|CMake Error")
+_ATTEMPTS = 8
+_FORM = 1
+"""Changes whenever the same recipe is to give another wheel."""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What is installed to build a source."""
+
+    requires: tuple[str, ...]
+    constraints: tuple[str, ...] = ()
+    as_of: str = ""
+    with_framework: bool = False
+
+
+class Wheel(Struct, frozen=True, kw_only=True):
+    """A wheel that was built, which is in the store."""
+
+    file: str
+    sha256: str
+    size: int
+    metadata: Metadata
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether it fits every platform and Python 3."""
+        return self.file.endswith("-none-any.whl")
+
+
+class Made(Struct, frozen=True, kw_only=True):
+    """A wheel, and what was installed to build it."""
+
+    plan: Plan
+    wheel: Wheel
+
+
+class _MoreError(Exception):
+    """A backend asks for more requirements, which are the argument."""
+
+
+class FrameworkError(BuildError):
+    """A build imports the framework, which was not installed for it."""
+
+
+class Workshop:
+    """Builds sources on this machine, and finds what that requires."""
+
+    def __init__(self, settings: Settings, on_progress: Callable[[str], None]) -> None:
+        self._settings, self._report = settings, on_progress
+        self._store = Store.of(settings)
+        self._resolved: dict[tuple[Plan, str, str], tuple[File, ...]] = {}
+        self._interpreters: dict[str, Path | None] = {}
+        self._noted = set[str]()
+
+    @cached_property
+    def platform(self) -> types.Platform | None:
+        """The platform of this machine, if any lock has it."""
+        return probe.host().platform
+
+    def first(self, pythons: Sequence[str]) -> str:
+        """Return the first of some Pythons that can build here."""
+        for python in pythons:
+            if self.has(python):
+                return python
+        raise ToolError(
+            f"no Python {' or '.join(pythons)} on this machine, which builds from source need",
+            f"Install one: python -m uv python install {pythons[0]}",
+        )
+
+    def has(self, python: str) -> bool:
+        """Return whether this machine has a Python, or can get it."""
+        if python not in self._interpreters:
+            self._interpreters[python] = self._interpreter(python)
+        return self._interpreters[python] is not None
+
+    def _interpreter(self, python: str) -> Path | None:
+        answers = installed.Answers(self._settings.interpreters_dir)
+        try:
+            machine = probe.host().machine
+            return installed.find(python, [python], machine, answers=answers).path
+        except ToolError:
+            pass
+        if self.platform is None:
+            return None
+        target = Target(platform=self.platform, python=python, base=None, files=())
+        archive = interpreters.of_target(target, None)
+        if archive is None:
+            return None
+        downloads.fetch([archive], target, self._settings, console.progress())
+        above = tempfile.mkdtemp(prefix="envbuilder-python-")
+        weakref.finalize(self, shutil.rmtree, above, ignore_errors=True)
+        folder = Path(above, "python")
+        interpreters.unpack(archive, self._store.checked(archive), folder)
+        return folder / interpreters.program(python)
+
+    def make(
+        self,
+        name: str,
+        recipe: Recipe,
+        version: str,
+        plan: Plan,
+        python: str,
+        framework: Sequence[File] = (),
+    ) -> Made:
+        """Return the wheel that is built from a source, and what was installed to build it.
+
+        Old sources need older tools, and some do not say what they need: that is tried.
+        """
+        first: BuildError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                wheel = self._wheel(name, recipe, version, plan, python, framework)
+            except _MoreError as more:
+                plan = replace(plan, requires=(*plan.requires, *more.args))
+            except UnresolvableError as error:
+                first = first or BuildError(f"{name}: what builds it cannot be installed: {error}")
+                if not plan.as_of:
+                    raise first from error
+                plan = replace(plan, as_of="")
+            except sealed.FailedError as error:
+                error.message = f"{name}: {error.message}"
+                first = first or error
+                if (another := _another(plan, error.log)) is None:
+                    raise first from error
+                if another.with_framework and not framework:
+                    raise FrameworkError(error.message, error.hint) from error
+                plan = another
+            else:
+                return Made(plan=plan, wheel=wheel)
+        raise first or BuildError(f"{name}: its build asks for ever more requirements")
+
+    def _wheel(
+        self,
+        name: str,
+        recipe: Recipe,
+        version: str,
+        plan: Plan,
+        python: str,
+        framework: Sequence[File],
+    ) -> Wheel:
+        assert self.platform is not None, "an interpreter was found"
+        needs = self.resolved(plan, self.platform, python)
+        target = Target(platform=self.platform, python=python, base=None, files=())
+        return self.built(
+            *(name, recipe, version, target),
+            (*needs, *(framework if plan.with_framework else ())),
+            asks=set(plan.requires),
+        )
+
+    def built(
+        self,
+        name: str,
+        recipe: Recipe,
+        version: str,
+        target: Target,
+        needs: Sequence[File],
+        asks: set[str] | None = None,
+    ) -> Wheel:
+        """Return the wheel that is built from a source with these wheels, here or earlier.
+
+        `asks`: the requirements that are known; raise `_MoreError` if the backend has others.
+        """
+        decides = {
+            "form": _FORM,
+            "recipe": [recipe.kind, recipe.sha256, recipe.subdirectory],
+            "version": version if recipe.kind != "sdist" else "",
+            "python": target.python,
+            "platform": self.platform,
+            "needs": sorted(need.sha256 for need in needs),
+        }
+        key = hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
+        fresh: list[Wheel] = []
+
+        def make() -> Wheel:
+            fresh.append(self._build(name, recipe, version, target, needs, asks))
+            return fresh[0]
+
+        wheel = self._store.remembered(key, Wheel, make)
+        if not fresh and not self._store.has(wheel.sha256):
+            again = make()
+            if again.sha256 != wheel.sha256:
+                raise other(name, wheel.sha256, again.sha256)
+        return wheel
+
+    def _build(
+        self,
+        name: str,
+        recipe: Recipe,
+        version: str,
+        target: Target,
+        needs: Sequence[File],
+        asks: set[str] | None,
+    ) -> Wheel:
+        interpreter = self._interpreters[target.python] if self.has(target.python) else None
+        assert interpreter is not None, "it was asked for"
+        self._report(f"{name}: building it with Python {target.python}")
+        downloads.fetch(needs, target, self._settings, console.progress())
+        notes: list[str] = []
+        with sealed.scratch(interpreter, notes) as scratch, tempfile.TemporaryDirectory() as aside:
+            folder = Path(aside)
+            scratch.install([self._store.link(need, folder) for need in needs])
+            built = source.unpack(recipe, self._settings, scratch.folder / "source")
+            backend, tag = stated.backend(built), version if recipe.kind != "sdist" else ""
+            more = scratch.call(backend, built, "get_requires_for_build_wheel", tag)
+            unknown = [m for m in more or () if isinstance(m, str) and m not in (asks or {m})]
+            if unknown:
+                raise _MoreError(*unknown)
+            path = scratch.wheel(scratch.call(backend, built, "build_wheel", tag))
+            wheel, metadata = sealed.normalise(path, folder, name, target.python)
+            sha256 = files.file_sha256(wheel)
+            with wheel.open("rb") as stream:
+                self._store.take(sha256, iter(lambda: stream.read(archives.PIECE), b""))
+            size = wheel.stat().st_size
+        for note in {*notes} - self._noted:
+            self._noted.add(note)
+            self._report(f"note: {name}: {note}")
+        return Wheel(file=path.name, sha256=sha256, size=size, metadata=metadata)
+
+    def resolved(self, plan: Plan, platform: types.Platform, python: str) -> tuple[File, ...]:
+        """Return the wheels for what a plan requires; raise `UnresolvableError` if there are none.
+
+        Versions are those of this machine's platform, as far as they fit.
+        """
+        key = (plan, platform, python)
+        if key not in self._resolved and plan.requires:
+            same = (files for (of, _, _), files in self._resolved.items() if of == plan)
+            earlier = {f.name: f.version for each in same for f in each}
+            with _uv(plan, self._settings) as uv:
+                found = uv.compile(plan.requires, platform, python, earlier, plan.constraints)
+            self._resolved[key] = tuple(each.file for each in found)
+        return self._resolved.get(key, ())
+
+
+@contextmanager
+def _uv(plan: Plan, settings: Settings) -> Iterator[Uv]:
+    """Yield uv for build requirements, which come from the user's own index."""
+    sources, environ = pip.sources(), os.environ
+    with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
+        work = Path(name)
+        index = write_index((), work)
+        yield Uv(
+            run=process.run,
+            folder=work,
+            cache=require_writable(settings.uv_dir),
+            environment=indexes.uv_environment(sources, environ) | index_variables(work, environ),
+            find_links=links(pip.links(sources, environ), (), work),
+            index=index,
+            options=("--exclude-newer", f"{plan.as_of}T23:59:59Z") if plan.as_of else (),
+        )
+
+
+def _another(plan: Plan, log: str) -> Plan | None:
+    """Return what else to try after a build that failed; None if nothing is left."""
+    missing = _MISSING.findall(log)
+    module = missing[-1] if missing else ""
+    if frameworks.of_name(types.canonical(module)) and not plan.with_framework:
+        return replace(plan, with_framework=True)
+    need = _UNDECLARED.get(module, "")
+    if need and need not in (*plan.requires, *plan.constraints):
+        return replace(plan, requires=(*plan.requires, need))
+    if _COMPILING.search(log):
+        return None
+    if plan.as_of:
+        return replace(plan, as_of="")
+    if not any(distribution(r) == "setuptools" for r in plan.requires):
+        return None
+    tried = _OLDER.index(plan.constraints) + 1 if plan.constraints else 0
+    return replace(plan, constraints=_OLDER[tried]) if tried < len(_OLDER) else None
+
+
+def other(name: str, expected: str, actual: str) -> BuildError:
+    """Return the error for a build that gives another wheel than the locked one."""
+    return BuildError(
+        f"{name}: its build gives another result on this machine: expected sha256 {expected}, got"
+        f" {actual}",
+        "Its build depends on more than its source and what is locked. A bundle brings the wheel"
+        " that was locked: envbuilder bundle. Or lock again here: envbuilder lock",
+    )

@@ -1,0 +1,182 @@
+"""Repositories become sources by commit: git reads them from a server of the test's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.core.settings import Settings
+from envbuilder.packages.sources import source
+from envbuilder.profiles.lock import Recipe
+from tests.integration.test_sources import build, settings
+from tests.support import sources
+from tests.support.http_server import serving
+
+
+class Repository:
+    """A repository that tests change, and its URL."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.url = folder, f"file://{folder}"
+        folder.mkdir()
+        self.git("init", "--quiet", "--initial-branch", "main")
+
+    def git(self, *arguments: str) -> str:
+        identity = ("-c", "user.name=x", "-c", "user.email=x@y.example", "-c", "core.hooksPath=")
+        done = subprocess.run(
+            ["git", *identity, "-c", "protocol.file.allow=always", *arguments],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
+        )
+        return done.stdout.strip()
+
+    def commit(self, **files: str) -> str:
+        """Commit files, given by name without a suffix, and return the commit."""
+        sources.lay(self.folder, {f"{name}.py": text for name, text in files.items()})
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", "x")
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "repository")
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Settings:
+    return settings(tmp_path)
+
+
+def read(text: str, found: Settings, folder: Path) -> tuple[Recipe, dict[str, str]]:
+    """Return the recipe of a location, and the files of the source that is built."""
+    recipe, _ = source.of_git(source.located(text), found)
+    built = source.unpack(recipe, found, folder / f"out-{len([*folder.iterdir()])}")
+    paths = (path for path in built.rglob("*") if path.is_file())
+    return recipe, {str(path.relative_to(built)): path.read_text() for path in paths}
+
+
+def test_references_become_commits(repository: Repository, found: Settings, tmp_path: Path) -> None:
+    first = repository.commit(a="1")
+    repository.git("tag", "v1.0")
+    repository.git("checkout", "--quiet", "-b", "feature/x")
+    second = repository.commit(a="2")
+    repository.git("checkout", "--quiet", "main")
+    third = repository.commit(a="3")
+    for reference, commit, text in (
+        ("", third, "3"),
+        ("@main", third, "3"),
+        ("@v1.0", first, "1"),
+        ("@feature/x", second, "2"),
+        (f"@{second}", second, "2"),
+        (f"@{first[:9]}", first, "1"),
+    ):
+        recipe, files = read(f"git+{repository.url}{reference}", found, tmp_path)
+        assert (recipe.commit, files, recipe.location) == (commit, {"a.py": text}, repository.url)
+    assert source.of_git(source.located(f"git+{repository.url}"), found)[1] == "1.0"
+    with pytest.raises(InvalidError, match="has no branch, tag or commit 'gone'"):
+        read(f"git+{repository.url}@gone", found, tmp_path)
+
+
+def test_a_branch_that_moved_and_a_rewritten_history(
+    repository: Repository, found: Settings, tmp_path: Path
+) -> None:
+    repository.commit(a="1")
+    recipe, _ = read(f"git+{repository.url}@main", found, tmp_path)
+    repository.commit(a="2")
+    elsewhere = replace(found, cache_dir=tmp_path / "elsewhere")
+    source.obtain("tiny", recipe, elsewhere)
+    assert source.unpack(recipe, elsewhere, tmp_path / "o").joinpath("a.py").read_text() == "1"
+
+    repository.git("checkout", "--quiet", "--orphan", "new")
+    repository.commit(a="4")
+    repository.git("branch", "--quiet", "-D", "main")
+    repository.git("reflog", "expire", "--expire=now", "--all")
+    repository.git("gc", "--quiet", "--prune=now")
+    source.obtain("tiny", recipe, elsewhere)  # it is in the store
+    with pytest.raises(BuildError, match="history was rewritten"):
+        source.obtain("tiny", recipe, replace(found, cache_dir=tmp_path / "third"))
+    wrong = replace(recipe, commit=repository.git("rev-parse", "HEAD"), sha256="0" * 64)
+    with pytest.raises(BuildError, match="not those that were locked"):
+        source.obtain("tiny", wrong, found)
+
+
+def test_submodules_and_subdirectories(
+    repository: Repository, found: Settings, tmp_path: Path
+) -> None:
+    inner = Repository(tmp_path / "inner")
+    inner.commit(b="1")
+    repository.git("submodule", "--quiet", "add", "../inner", "sub/inner")
+    repository.commit(a="1")
+    inner.commit(b="2")
+    text = f"git+{repository.url}#subdirectory=sub"
+    recipe, files = read(text, found, tmp_path)
+    assert files == {"inner/b.py": "1"}
+    assert recipe.subdirectory == "sub"
+
+
+def test_a_server_over_http(repository: Repository, found: Settings, tmp_path: Path) -> None:
+    repository.commit(a="1")
+    repository.git("update-server-info")
+    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    handler = partial(quiet, directory=str(repository.folder / ".git"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, serving(server):
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        assert read(f"git+{url}", found, tmp_path)[1] == {"a.py": "1"}
+
+
+def test_nothing_of_the_user_or_the_repository_runs(
+    repository: Repository, found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither hooks nor filters, in whatever place git would find them."""
+    (repository.folder / ".gitattributes").write_text("*.py filter=evil\n")
+    repository.commit(a="1")
+    ran, home = tmp_path / "ran", tmp_path / "home"
+    evil = f"touch {ran}"
+    sources.lay(
+        home, {".gitconfig": f'[filter "evil"]\nsmudge = {evil}\n[core]\nhooksPath = {home}\n'}
+    )
+    hook = sources.lay(home, {"post-checkout": f"#!/bin/sh\n{evil}\n"}) / "post-checkout"
+    hook.chmod(0o755)
+    for name, value in {
+        "HOME": str(home),
+        "GIT_SSH_COMMAND": evil,
+        "GIT_EXTERNAL_DIFF": evil,
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert read(f"git+{repository.url}", found, tmp_path)[1]["a.py"] == "1"
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "git+ssh://host.example/x",
+        "git+http://host.example/x",
+        "git+ext::sh -c touch% x",
+        "git+/a/path",
+        "git+file:///nowhere/at/all",
+        "git+--upload-pack=x/y",
+    ],
+)
+def test_other_transports_are_refused(found: Settings, location: str) -> None:
+    with pytest.raises(EnvbuilderError):
+        source.of_git(source.located(location), found)
+
+
+def test_a_wheel_of_a_repository(repository: Repository, tmp_path: Path) -> None:
+    sources.lay(repository.folder / "python", sources.files())
+    commit = repository.commit(a="1")
+    file, _ = build(tmp_path, f"git+{repository.url}@main#subdirectory=python")
+    assert file.recipe
+    assert (file.recipe.commit, file.recipe.subdirectory) == (commit, "python")

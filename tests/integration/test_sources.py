@@ -1,0 +1,169 @@
+"""Sources are built for real: sealed off from the machine, and to the same bytes everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.settings import Configuration, Settings
+from envbuilder.packages.sources.foundry import Foundry
+from envbuilder.packages.store import Store
+from envbuilder.profiles.lock import File
+from tests.support import sources
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def settings(folder: Path) -> Settings:
+    return Settings(
+        project=folder,
+        config_dir=folder / "config",
+        cache_dir=folder / "cache",
+        data_dir=folder / "data",
+        configuration=Configuration(),
+    )
+
+
+def build(folder: Path, source: str = "./tiny") -> tuple[File, Settings]:
+    found = settings(folder)
+    (file,) = sources.locked(Foundry(sources.resolution(source), found, print), PYTHON).files
+    return file, found
+
+
+def test_surroundings_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = "import datetime, locale, os, time\ndef content():\n    return repr((" + ", ".join(
+        (
+            "sorted(os.environ.items())",
+            "os.getcwd()",
+            "os.getuid()",
+            "os.uname().nodename",
+            "time.tzname",
+            "locale.setlocale(locale.LC_ALL, '')",
+            "hash('x')",
+            "sorted(os.listdir('/'))",
+        )
+    )
+    files = sources.files(f"{more}))\n")
+    first, found = build(sources.lay(tmp_path / "a", {f"tiny/{n}": t for n, t in files.items()}))
+    for name, value in {
+        "HOME": "/",
+        "LC_ALL": "de_DE.UTF-8",
+        "TZ": "XYZ-12:45",
+        "EXTRA": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    before = os.umask(0o077)
+    try:
+        other = sources.lay(tmp_path / "another", {f"tiny/{n}": t for n, t in files.items()})
+        second, _ = build(other)
+    finally:
+        os.umask(before)
+    assert first == second
+    assert (first.kind, first.source, first.file) == ("wheel", "built", "tiny-1.0-py3-none-any.whl")
+    with zipfile.ZipFile(Store.of(found).path(first.sha256)) as wheel:
+        names = wheel.namelist()
+        assert names == [*sorted(names[:-1]), "tiny-1.0.dist-info/RECORD"]
+        assert {i.date_time[0] for i in wheel.infolist()} == {1980}
+        assert {i.external_attr >> 16 for i in wheel.infolist()} == {0o100644}
+
+
+HOSTILE = """
+import json, os, signal, socket, subprocess
+def content():
+    seen = {}
+    def attempt(name, do):
+        try:
+            seen[name] = repr(do())
+        except BaseException as error:
+            seen[name] = type(error).__name__
+    attempt("loopback", lambda: socket.create_connection(("127.0.0.1", PORT), 2))
+    attempt("network", lambda: socket.create_connection(("192.0.2.1", 80), 2))
+    attempt("abstract", lambda: socket.socket(socket.AF_UNIX).connect(chr(0) + "envbuilder-test"))
+    attempt("home", lambda: open("SECRET").read())
+    attempt("variable", lambda: os.environ["PASSWORD"])
+    attempt("outside", lambda: open("OUTSIDE", "w").write("x"))
+    attempt("program", lambda: open("/usr/bin/evil", "w"))
+    attempt("processes", lambda: [p for p in os.listdir("/proc") if p.isdigit() and int(p) > 99])
+    attempt("kill", lambda: os.kill(PARENT, signal.SIGKILL))
+    attempt("shadow", lambda: open("/etc/shadow").read())
+    attempt("mount", lambda: subprocess.run(["mount", "-o", "remount,rw", "/usr"], check=True))
+    return json.dumps(seen)
+"""
+
+
+def test_a_hostile_build_gets_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret, outside = tmp_path / "secret", tmp_path / "outside"
+    secret.write_text("password")
+    monkeypatch.setenv("PASSWORD", "password")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        local.bind("\0envbuilder-test")
+        local.listen()
+        more = HOSTILE.replace("PORT", str(server.getsockname()[1])).replace("SECRET", str(secret))
+        more = more.replace("OUTSIDE", str(outside)).replace("PARENT", str(os.getpid()))
+        project = sources.lay(
+            tmp_path / "p", {f"tiny/{n}": t for n, t in sources.files(more).items()}
+        )
+        file, found = build(project)
+    with zipfile.ZipFile(Store.of(found).path(file.sha256)) as wheel:
+        seen = json.loads(wheel.read("tiny/__init__.py"))
+    assert not outside.exists()
+    assert seen.pop("processes") == "[]"
+    assert set(seen.values()) <= {
+        *("OSError", "ConnectionRefusedError", "FileNotFoundError", "KeyError", "PermissionError"),
+        *("ProcessLookupError", "CalledProcessError", "TimeoutError"),
+    }, seen
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("def content():\n    raise SystemExit('a library is missing')\n", "a library is missing"),
+        ("def content():\n    os._exit(0)\n", "failed"),
+        ("def content():\n    print('x' * 10_000_000)\n    raise ValueError('end')\n", "end"),
+        ("import nowhere_at_all\n", "nowhere_at_all"),
+    ],
+)
+def test_a_build_that_fails_says_why(tmp_path: Path, more: str, words: str) -> None:
+    project = sources.lay(tmp_path, {f"tiny/{n}": t for n, t in sources.files(more).items()})
+    with pytest.raises(BuildError, match=words) as caught:
+        build(project)
+    assert "tiny" in caught.value.message
+    assert len(caught.value.message) < 6000
+
+
+MOVE = "os.rename(os.path.join(folder, name), os.path.join(folder, '{0}')); name = '{0}'"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        f"{MOVE.format('x.whl')}; os.symlink('SECRET', os.path.join(folder, 'tiny.whl'))",
+        f"{MOVE.format('w')}; name = 'w.whl'; os.symlink('SECRET', os.path.join(folder, name))",
+        "name = '../w.whl'",
+        "name = ['x']",
+        MOVE.format("other-1.0-py3-none-any.whl"),
+        MOVE.format("tiny-2.0-py3-none-any.whl"),
+    ],
+)
+def test_a_result_that_leads_elsewhere_is_refused(tmp_path: Path, end: str) -> None:
+    (tmp_path / "secret").write_text("password")
+    files = sources.files()
+    end = end.replace("SECRET", str(tmp_path / "secret"))
+    files["own.py"] = files["own.py"].replace("    return name", f"    {end}\n    return name")
+    project = sources.lay(tmp_path, {f"tiny/{n}": t for n, t in files.items()})
+    with pytest.raises(BuildError, match="built"):
+        build(project)
+
+
+def test_without_consent_nothing_runs(tmp_path: Path) -> None:
+    foundry = Foundry(sources.resolution("./tiny").__class__(), settings(tmp_path))
+    with pytest.raises(InvalidError, match="not allowed") as caught:
+        foundry.prepare("tiny", pythons=[PYTHON])
+    assert "build_from_source: [tiny]" in caught.value.hint

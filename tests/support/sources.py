@@ -1,0 +1,77 @@
+"""Sources of packages, made by tests, whose build backend is their own: nothing is installed."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from envbuilder.packages.sources.foundry import Foundry
+from envbuilder.profiles.lock import File, Target
+from envbuilder.profiles.profile import Resolution
+
+BACKEND = """
+import os, zipfile
+{more}
+def get_requires_for_build_wheel(settings=None):
+    return {asks}
+
+def build_wheel(folder, settings=None, metadata=None):
+    name = "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(folder, name), "w", zipfile.ZIP_DEFLATED) as out:
+        out.writestr("tiny/__init__.py", content())
+        out.writestr("tiny-1.0.dist-info/METADATA",
+            "Metadata-Version: 2.1\\nName: tiny\\nVersion: 1.0\\nRequires-Dist: six\\n")
+        out.writestr("tiny-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        out.writestr("tiny-1.0.dist-info/RECORD", "")
+    return name
+"""
+CONTENT = "def content():\n    return 'x = 1'\n"
+PROJECT = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
+
+
+def files(more: str = CONTENT, asks: str = "[]") -> dict[str, str]:
+    """The files of a source whose backend runs `more`, which defines `content`."""
+    return {"own.py": BACKEND.format(more=more, asks=asks), "pyproject.toml": PROJECT}
+
+
+def lay(folder: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def archive(path: Path, files: Mapping[str, str], top: str = "tiny-1.0/") -> Path:
+    """A source distribution."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"{top}{name}")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+def resolution(source: str, **more: object) -> Resolution:
+    return Resolution(build=True, sources={"tiny": source}, **more)  # type: ignore[arg-type]
+
+
+def locked(foundry: Foundry, python: str, platform: str = "linux/amd64") -> Target:
+    """A target of `tiny` alone, as `lock` gets it."""
+    offer = foundry.prepare("tiny", pythons=[python]).offer
+    file = File(
+        kind="wheel",
+        name=offer.distribution,
+        version=offer.version,
+        file=offer.file,
+        sha256=offer.sha256,
+        size=None,
+        source=offer.source,
+        provenance="read",
+        by=offer.by,
+    )
+    target = Target(platform=platform, python=python, base=None, files=(file,))  # type: ignore[arg-type]
+    return foundry.finish(target)

@@ -1,0 +1,199 @@
+"""Sources are found on an index, packed to the same bytes, and unpacked within their folder."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from packaging.specifiers import SpecifierSet
+
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.files import file_sha256
+from envbuilder.core.settings import Settings
+from envbuilder.packages import fetch
+from envbuilder.packages.fetch import Place
+from envbuilder.packages.python import upstream
+from envbuilder.packages.sources import source
+from envbuilder.packages.sources.source import Location
+from envbuilder.packages.store import Store
+from envbuilder.profiles.lock import Recipe
+from tests.support import sources
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("git+https://h/p@v1", Location("git", "https://h/p", "v1", "")),
+        ("git+https://h/p.git", Location("git", "https://h/p.git", "", "")),
+        ("git+https://h/p@a/b#egg=x&subdirectory=c", Location("git", "https://h/p", "a/b", "c")),
+        (
+            "https://h/x-1.tar.gz#subdirectory=/a/",
+            Location("sdist", "https://h/x-1.tar.gz", "", "a"),
+        ),
+        ("./sub/x", Location("path", "./sub/x", "", "")),
+    ],
+)
+def test_locations(text: str, expected: Location) -> None:
+    assert source.located(text) == expected
+
+
+@pytest.mark.parametrize("text", ["git+https://h/p@-x", "./x#subdirectory=../y"])
+def test_hostile_locations(text: str) -> None:
+    with pytest.raises(InvalidError):
+        source.located(text)
+
+
+def page(*entries: tuple[str, str, str, bool]) -> str:
+    """An index page: file, Python, day of the upload, whether it was yanked."""
+    listed = [
+        f'{{"filename": "{file}", "url": "{file}", "hashes": {{}}, "requires-python": "{python}",'
+        f' "upload-time": "{day}", "yanked": {str(yanked).lower()}}}'
+        for file, python, day, yanked in entries
+    ]
+    return f'{{"files": [{", ".join(listed)}]}}'
+
+
+PAGE = page(
+    ("tiny-1.0.tar.gz", "", "2021-01-01T00:00:00Z", False),
+    ("tiny-1.1-py3-none-any.whl", "", "2021-01-01T00:00:00Z", False),
+    ("tiny-1.5.zip", ">=3.9", "2022-01-01T00:00:00Z", False),
+    ("tiny-2.0.tar.gz", "<3.9", "2022-02-01T00:00:00Z", False),
+    ("tiny-2.1.tar.gz", "", "2022-02-01T00:00:00Z", True),
+    ("tiny-3.0rc1.tar.gz", "", "2022-02-01T00:00:00Z", False),
+    ("tinyer-4.0.tar.gz", "", "", False),
+    ("tiny-1.6.tar.gz", ">=3.11.4", "", False),
+    ("nonsense", "", "", False),
+)
+
+
+@pytest.mark.parametrize(
+    ("specifier", "as_of", "file"),
+    [
+        ("", "", "tiny-1.6.tar.gz"),
+        ("", "2022-01-01", "tiny-1.5.zip"),
+        ("", "2021-12-31", "tiny-1.0.tar.gz"),
+        ("<1.5", "", "tiny-1.0.tar.gz"),
+        (">=3.0rc1", "", "tiny-3.0rc1.tar.gz"),
+        (">=2,<3", "", ""),
+        ("", "2020-01-01", ""),
+    ],
+)
+def test_the_newest_release_that_fits(
+    monkeypatch: pytest.MonkeyPatch, specifier: str, as_of: str, file: str
+) -> None:
+    monkeypatch.setattr(fetch, "places", lambda: (Place(url="https://index.example/simple"),))
+    monkeypatch.setattr(upstream, "read_url", lambda url: PAGE.encode())
+
+    def newest() -> str:
+        return source.newest("tiny", SpecifierSet(specifier), ["3.11"], as_of).file
+
+    if file:
+        assert newest() == file
+        return
+    with pytest.raises(InvalidError, match="no source of such a release") as caught:
+        newest()
+    assert "1.0, 1.5, 1.6, 2.0" in caught.value.hint
+
+
+def test_an_index_in_a_folder(
+    found: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    archive = sources.archive(tmp_path / "tiny-1.0.tar.gz", sources.files())
+    monkeypatch.setattr(fetch, "places", lambda: (Place(url=str(tmp_path), flat=True),))
+    release = source.newest("tiny", SpecifierSet(), ["3.11"], "")
+    recipe = source.of_release(release, found)
+    assert recipe == Recipe(kind="sdist", location=archive.name, sha256=file_sha256(archive))
+    folder = source.unpack(recipe, found, tmp_path / "unpacked")
+    assert sorted(path.name for path in folder.iterdir()) == ["own.py", "pyproject.toml"]
+
+
+def member(name: str, **more: Any) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    for key, value in more.items():
+        setattr(info, key, value)
+    return info
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("../x")],
+        [member("/x")],
+        [member("a/../../x")],
+        [member("a", type=tarfile.LNKTYPE, linkname="../../etc/passwd")],
+        [member(".wh.x")],
+    ],
+)
+def test_archives_that_lead_out(
+    tmp_path: Path, found: Settings, members: list[tarfile.TarInfo]
+) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for each in members:
+            tar.addfile(each)
+    sha256 = source.downloaded(str(tmp_path / "x.tar"), "", "x.tar", found)
+    with pytest.raises(BuildError, match="cannot be unpacked"):
+        source.unpack(Recipe(kind="sdist", location="x", sha256=sha256), found, tmp_path / "out")
+
+
+def test_links_are_made_last_and_stay_within(tmp_path: Path, found: Settings) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.addfile(member("t/a", type=tarfile.SYMTYPE, linkname="/etc"))
+        tar.addfile(member("t/b", type=tarfile.SYMTYPE, linkname="c"))
+        tar.addfile(member("t/a/x", size=1), io.BytesIO(b"1"))
+        tar.addfile(member("t/c", size=1), io.BytesIO(b"2"))
+    sha256 = source.downloaded(str(tmp_path / "x.tar"), "", "x.tar", found)
+    recipe = Recipe(kind="sdist", location="x", sha256=sha256)
+    folder = source.unpack(recipe, found, tmp_path / "out")
+    assert (folder / "a" / "x").read_text() == "1"
+    assert not (folder / "a").is_symlink()
+    assert (folder / "b").read_text() == "2"
+
+
+def test_a_zip_that_grows_is_refused(tmp_path: Path, found: Settings) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("t/x", bytes(200 << 20))
+    sha256 = source.downloaded(str(tmp_path / "x.zip"), "", "x.zip", found)
+    with pytest.raises(BuildError, match="more bytes than it may"):
+        source.unpack(Recipe(kind="sdist", location="x", sha256=sha256), found, tmp_path / "out")
+
+
+def test_a_folder_is_its_files(tmp_path: Path, found: Settings) -> None:
+    files = {"b/x.py": "1", "a.py": "2", ".git/config": "3", "b/__pycache__/x.pyc": "4"}
+    first, second = tmp_path / "1", tmp_path / "2"
+    sources.lay(first, files)
+    sources.lay(second, dict(reversed(files.items())))
+    (first / "link").symlink_to("b/x.py")
+    (second / "link").symlink_to("b/x.py")
+    os.utime(second / "a.py", (1, 1))
+    (second / ".git" / "config").write_text("other")
+    (second / "a.py").chmod(0o600)
+    sha256 = source.pack(first, found, "x")
+    assert sha256 == source.pack(second, found, "x")
+    recipe = Recipe(kind="path", location="./x", sha256=sha256, subdirectory="b")
+    assert source.unpack(recipe, found, tmp_path / "out").joinpath("x.py").read_text() == "1"
+    (second / "a.py").chmod(0o755)
+    assert sha256 != source.pack(second, found, "x")
+    (second / "out").symlink_to("../..")
+    with pytest.raises(InvalidError, match="leads out"):
+        source.pack(second, found, "x")
+
+
+@pytest.mark.parametrize("location", ["../x", "./missing", "./file", "/etc", "./link"])
+def test_folders_outside_of_the_project(tmp_path: Path, found: Settings, location: str) -> None:
+    project = sources.lay(tmp_path / "p", {"file": ""})
+    (project / "link").symlink_to("/usr/include")
+    with pytest.raises(InvalidError, match="folder"):
+        source.of_path(Location("path", location, "", ""), replace(found, project=project))
+
+
+def test_a_hash_that_differs(tmp_path: Path, found: Settings) -> None:
+    (tmp_path / "x").write_text("1")
+    with pytest.raises(BuildError, match="expected sha256 0000"):
+        source.downloaded(str(tmp_path / "x"), "0" * 64, "x", found)
+    assert not Store.of(found).has(file_sha256(tmp_path / "x"))

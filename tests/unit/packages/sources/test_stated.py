@@ -1,0 +1,104 @@
+"""What a source states of itself is read without running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.errors import BuildError
+from envbuilder.packages.sources import stated
+from envbuilder.packages.sources.stated import Backend, Metadata
+from tests.support import sources
+
+PROJECT = """
+[project]
+name = "tiny"
+version = "1.0"
+requires-python = ">=3.9"
+dependencies = ["six>=1 ; python_version < '3.12' or os_name == 'nt'", "numpy"]
+[project.optional-dependencies]
+all = ["rich"]
+"""
+RICH = 'rich; extra == "all"'
+INFO = "Metadata-Version: {}\nName: tiny\nVersion: 1.0\nRequires-Dist: six\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", Backend()),
+        ("[tool.black]\n", Backend()),
+        ("[build-system]\nrequires = ['x>=1']\n", Backend(("x>=1",))),
+        (
+            "[build-system]\nrequires = []\nbuild-backend = 'a:b'\nbackend-path = ['.']\n",
+            Backend((), "a:b", (".",)),
+        ),
+        ("[build-system]\nrequires = 3\n", Backend()),
+        ("build-system = 3\n", Backend()),
+    ],
+)
+def test_backends(tmp_path: Path, text: str, expected: Backend) -> None:
+    sources.lay(tmp_path, {"pyproject.toml": text} if text else {})
+    assert stated.backend(tmp_path) == expected
+
+
+def test_a_damaged_pyproject_is_an_error(tmp_path: Path) -> None:
+    sources.lay(tmp_path, {"pyproject.toml": "["})
+    with pytest.raises(BuildError, match="not valid TOML"):
+        stated.backend(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "requires"),
+    [
+        ({}, None),
+        ({"pyproject.toml": "project = 3\n"}, None),
+        ({"pyproject.toml": "[project]\nname = 'tiny'\nversion = 1\n"}, None),
+        (
+            {"pyproject.toml": PROJECT},
+            ('six>=1; python_version < "3.12" or os_name == "nt"', "numpy", RICH),
+        ),
+        (
+            {"pyproject.toml": PROJECT.replace("[project]", "[project]\ndynamic = ['version']")},
+            None,
+        ),
+        (
+            {
+                "pyproject.toml": PROJECT.replace(
+                    "[project.o", "dynamic = ['dependencies']\n[project.o"
+                )
+            },
+            None,
+        ),
+        ({"PKG-INFO": INFO.format("2.1")}, None),
+        ({"PKG-INFO": INFO.format("2.2")}, ("six",)),
+        ({"PKG-INFO": f"{INFO.format('2.4')}Dynamic: requires-dist\n"}, None),
+        ({"PKG-INFO": f"{INFO.format('2.4')}Dynamic: license\n"}, ("six",)),
+        ({"PKG-INFO": "nonsense"}, None),
+    ],
+)
+def test_what_no_build_can_change(
+    tmp_path: Path, files: dict[str, str], requires: tuple[str, ...] | None
+) -> None:
+    read = stated.certain(sources.lay(tmp_path, files))
+    assert (read and read.requires_dist) == requires
+    assert read is None or (read.name, read.version) == ("tiny", "1.0")
+
+
+def test_what_setuptools_recorded(tmp_path: Path) -> None:
+    requires = "six\n\n[:python_version < '3.8' or os_name == 'nt']\ntyping\n\n[all]\nrich\n"
+    requires += "\n[all:sys_platform == 'win32']\ncolorama>=1; os_name == 'nt'\n"
+    info = "Metadata-Version: 1.1\nName: tiny\nVersion: 1.0\n"
+    folder = sources.lay(tmp_path, {"PKG-INFO": info, "src/tiny.egg-info/requires.txt": requires})
+    assert stated.recorded(folder) == Metadata(
+        name="tiny",
+        version="1.0",
+        requires_dist=(
+            "six",
+            'typing; python_version < "3.8" or os_name == "nt"',
+            RICH,
+            'colorama>=1; os_name == "nt" and sys_platform == "win32" and extra == "all"',
+        ),
+    )
+    assert stated.recorded(tmp_path / "src") is None
