@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -327,16 +328,18 @@ def _unpack_tool(step: UnpackTool, store: Store) -> None:
 
 def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
     """Write each library's bytes under its soname, following links inside a package."""
-    from envbuilder.packages.debian.deb import members, opened
+    from envbuilder.core import archives
+    from envbuilder.packages.debian import deb
 
     folder = Path(step.folder)
     folder.mkdir(parents=True, exist_ok=True)
     missing = set(step.libraries)
     for file in step.files:
-        with opened(file, store.checked(file)) as package:
-            targets = _targets(dict(members(file, package.data())), missing)
+        failure = functools.partial(deb.refused, file)
+        with deb.opened(file, store.checked(file)) as package:
+            targets = _targets(dict(archives.members(package.data(), failure)), missing)
             data = package.data()
-            for name, member in members(file, data):
+            for name, member in archives.members(data, failure):
                 for library in [base for base, path in targets.items() if path == name]:
                     with (folder / library).open("wb") as out:
                         out.writelines(data.pieces(member))

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from envbuilder.core.text import binary_size, shown
+from envbuilder.core.text import binary_size, is_encodable, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,6 +56,8 @@ BAD_ZIP = (
 )
 """Exceptions from reading a damaged or hostile archive. `RuntimeError`: encrypted, or of a later
 version of the format."""
+LONGEST_REASON = 300
+"""Maximum characters of a reason, which may name members."""
 _STRAY = re.compile(r"(?:^|/)(?:\.{0,2}|\.wh\.[^/]*)(?:/|\Z)|[\x00-\x1f\x7f-\x9f]")
 _LONGEST_NAME = 255
 _LONGEST_PATH = 4095
@@ -264,6 +266,43 @@ def zip_pieces(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Itera
             raise
         # bzip2 has no error number for damaged data; EINVAL: the member starts before the file.
         raise zipfile.BadZipFile(str(error)) from error
+
+
+def members(
+    archive: Tar, failure: Callable[[str], EnvbuilderError]
+) -> Iterator[tuple[str, tarfile.TarInfo]]:
+    """Yield each member of a package, by its path below the root.
+
+    Raise `failure(reason)` for a duplicate, an unsafe path, or anything but files, folders and
+    links inside the package, such as a device or a pipe.
+    """
+    names: set[str] = set()
+    for member in archive:
+        name = member_path(member.name, failure)
+        if not name:
+            continue
+        if name in names and not member.isdir():
+            raise failure(f"/{name} appears twice")
+        names.add(name)
+        if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+            raise failure(f"/{name} is neither a file nor a folder nor a link")
+        if member.islnk() and member_path(member.linkname, failure) not in names:
+            raise failure(f"/{name} is a link to {member.linkname!r}, which does not precede it")
+        if member.issym() and (not member.linkname or not member.linkname.isprintable()):
+            raise failure(f"/{name} is a link to {member.linkname!r}")
+        yield name, member
+
+
+def member_path(stated: str, failure: Callable[[str], EnvbuilderError]) -> str:
+    """Return a member's path below the root; empty for the root itself."""
+    name = stated.removeprefix("./").removesuffix("/")
+    if name in {"", "."}:
+        return ""
+    if not is_encodable(name):
+        raise failure(f"{shown(name)} is not UTF-8 text")
+    if objection := path_objection(name):
+        raise failure(objection)
+    return name
 
 
 def path_objection(path: str) -> str:

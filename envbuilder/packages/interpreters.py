@@ -9,11 +9,13 @@ from __future__ import annotations
 import posixpath
 import shutil
 import stat
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from envbuilder.core import archives
-from envbuilder.packages.debian.deb import members, refused
+from envbuilder.core.errors import BuildError
+from envbuilder.core.text import escaped
 from envbuilder.profiles import releases
 from envbuilder.profiles.lock import File
 
@@ -63,8 +65,9 @@ def unpack(file: File, path: Path, folder: Path) -> None:
     """
     links: dict[PurePosixPath, str] = {}
     with path.open("rb") as stream:
-        archive = archives.Tar(stream, path.stat().st_size, lambda reason: refused(file, reason))
-        for stated, member in members(file, archive):
+        failure = partial(_refused, file)
+        archive = archives.Tar(stream, path.stat().st_size, failure)
+        for stated, member in archives.members(archive, failure):
             name = _below(file, stated)
             place = folder / name
             if member.issym():
@@ -80,20 +83,29 @@ def unpack(file: File, path: Path, folder: Path) -> None:
     for name, target in links.items():
         leads_to = posixpath.normpath(posixpath.join(name.parent, target))
         if leads_to.startswith(("/", "..")) or not links.keys().isdisjoint(name.parents):
-            raise refused(file, f"{name} is or follows a link to {target}")
+            raise _refused(file, f"{name} is or follows a link to {target}")
         place = folder / name
         if place.exists():
-            raise refused(file, f"{name} is a folder and a link")
+            raise _refused(file, f"{name} is a folder and a link")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(target)
     python = folder / program(file.version.rpartition(".")[0])
     if not (python.exists() and stat.S_ISREG(python.lstat().st_mode)):
-        raise refused(file, f"it has no {python.relative_to(folder)}")
+        raise _refused(file, f"it has no {python.relative_to(folder)}")
+
+
+def _refused(file: File, reason: str) -> BuildError:
+    """Return the error for an archive that cannot be used as it is."""
+    return BuildError(
+        f"{file.basename}: refused: {escaped(reason, archives.LONGEST_REASON)}",
+        "The file matches the lock. Choose another Python, or install this one and use that"
+        " (without `managed`).",
+    )
 
 
 def _below(file: File, stated: str) -> PurePosixPath:
     """Return a path of an archive below its one folder."""
     path = PurePosixPath(stated)
     if path.parts[0] != _TOP:
-        raise refused(file, f"{stated} is not in the folder {_TOP}")
+        raise _refused(file, f"{stated} is not in the folder {_TOP}")
     return path.relative_to(_TOP)

@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import re
 import tarfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -271,11 +272,12 @@ def _package(
         stanzas[key] = _installed(fields)
         data = package.data()
         contents: dict[str, bytes] = {}
-        for name, member in deb.members(file, data):
+        failure = partial(deb.refused, file)
+        for name, member in archives.members(data, failure):
             if member.isreg():
                 contents[name] = b"".join(data.pieces(member))
             elif member.islnk():
-                contents[name] = contents[deb.member_path(file, member.linkname)]
+                contents[name] = contents[archives.member_path(member.linkname, failure)]
             else:
                 contents[name] = b""
             if not name.startswith(_LEFT_OUT):
@@ -303,8 +305,9 @@ def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
 
 
 def _refused(file: File, reason: str) -> BuildError:
+    reason = escaped(reason, archives.LONGEST_REASON)
     return BuildError(
-        f"{file.basename}: cannot be unpacked into an image: {escaped(reason, deb.LONGEST_REASON)}",
+        f"{file.basename}: cannot be unpacked into an image: {reason}",
         "Use --builder buildkit.",
     )
 

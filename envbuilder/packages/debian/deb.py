@@ -14,10 +14,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from envbuilder.core import archives, types
 from envbuilder.core.errors import BuildError, EnvbuilderError
-from envbuilder.core.text import escaped, is_encodable, shown
+from envbuilder.core.text import escaped
 
 if TYPE_CHECKING:
-    import tarfile
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
@@ -31,10 +30,8 @@ _PARTS = 16
 """Maximum number of parts; deb(5) defines three, and ignores others."""
 _TEXT = 16 << 20
 """Maximum bytes of a control file; the largest are lists of 100,000 files."""
-LONGEST_REASON = 300
-"""Maximum characters of a reason, which may name members."""
 _CLEAN = "members of a clean deb 1"
-"""What the store remembers; the number changes whenever `members` refuses more or less."""
+"""What the store remembers; the number changes whenever `archives.members` refuses more or less."""
 
 
 def require_clean(files: Iterable[lock.File], store: Store) -> None:
@@ -51,49 +48,12 @@ def require_clean(files: Iterable[lock.File], store: Store) -> None:
 
 def _count(file: lock.File, path: Path) -> int:
     with opened(file, path) as package:
-        return sum(1 for _ in members(file, package.data()))
+        return sum(1 for _ in archives.members(package.data(), partial(refused, file)))
 
 
 def opened(file: lock.File, path: Path) -> AbstractContextManager[Deb]:
     """Open a .deb; raise `BuildError` if it is damaged or not a .deb."""
     return open_deb(path, lambda reason: refused(file, f"it is damaged: {reason}"))
-
-
-def members(file: lock.File, data: archives.Tar) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Yield each member of a package's data, by its path below the root.
-
-    Raise `BuildError` for a duplicate, an unsafe path, or anything but files, folders and links
-    inside the package, such as a device or a pipe.
-    """
-    names: set[str] = set()
-    for member in data:
-        name = member_path(file, member.name)
-        if not name:
-            continue
-        if name in names and not member.isdir():
-            raise refused(file, f"/{name} appears twice")
-        names.add(name)
-        if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-            raise refused(file, f"/{name} is neither a file nor a folder nor a link")
-        if member.islnk() and member_path(file, member.linkname) not in names:
-            raise refused(
-                file, f"/{name} is a link to {member.linkname!r}, which does not precede it"
-            )
-        if member.issym() and (not member.linkname or not member.linkname.isprintable()):
-            raise refused(file, f"/{name} is a link to {member.linkname!r}")
-        yield name, member
-
-
-def member_path(file: lock.File, stated: str) -> str:
-    """Return a member's path below the root; empty for the root itself."""
-    name = stated.removeprefix("./").removesuffix("/")
-    if name in {"", "."}:
-        return ""
-    if not is_encodable(name):
-        raise refused(file, f"{shown(name)} is not UTF-8 text")
-    if objection := archives.path_objection(name):
-        raise refused(file, objection)
-    return name
 
 
 def require_named(file: lock.File, fields: Mapping[str, str]) -> None:
@@ -111,13 +71,10 @@ def require_named(file: lock.File, fields: Mapping[str, str]) -> None:
 
 
 def refused(file: lock.File, reason: str) -> BuildError:
-    """Return the error for a package or an interpreter that cannot be used as it is."""
-    instead = "Leave the package out of the profile, or pin another version."
-    if file.kind == "python":
-        instead = "Choose another Python, or install this one and use that (without `managed`)."
+    """Return the error for a package that cannot be used as it is."""
     return BuildError(
-        f"{file.basename}: refused: {escaped(reason, LONGEST_REASON)}",
-        f"The file matches the lock. {instead}",
+        f"{file.basename}: refused: {escaped(reason, archives.LONGEST_REASON)}",
+        "The file matches the lock. Leave the package out of the profile, or pin another version.",
     )
 
 

@@ -12,6 +12,7 @@ import tarfile
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +290,7 @@ def listed(path: Path) -> list[str]:
         size=1, source="debian", provenance="read", by="test",
     )  # fmt: skip
     with deb.opened(file, path) as opened:
-        return [name for name, _ in deb.members(file, opened.data())]
+        return [name for name, _ in archives.members(opened.data(), partial(deb.refused, file))]
 
 
 LINK, HARD, FOLDER = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}, {"type": tarfile.DIRTYPE}

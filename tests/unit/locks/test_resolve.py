@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from envbuilder.core import resources
+from envbuilder.core import decoding, resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Completed
 from envbuilder.core.project_file import Definition
@@ -622,7 +622,7 @@ def test_a_projects_lock_states_what_requires_what(own: Settings, offered: list[
     assert {f.name: f.requires for f in lock.targets[0].files} == {
         "jinja2": (), "torch": ("jinja2",),
     }  # fmt: skip
-    again = profile_lock.decoded(
+    again = decoding.versioned(
         profile_lock.dump(lock).encode(), Path("cpu.json"), profile_lock.Lock, 2, "lock", ""
     )
     assert again == lock
