@@ -281,7 +281,14 @@ def dependencies(plan: Plan) -> list[dict[str, Any]]:
     if plan.base:
         base = sbom.of_base(plan.base.ref, plan.base.digest, plan.platform)
         resources.append(_resource(base.name, base.purl, base.sha256))
-    resources += [_resource(f.basename, sbom.file_purl(f), f.sha256) for f in plan.files]
+    for file in plan.files:
+        resources.append(_resource(file.basename, sbom.file_purl(file), file.sha256))
+        if recipe := file.recipe:
+            resources.append(
+                _resource(f"source of {file.name}", f"{urn}:source:{file.name}", recipe.sha256)
+            )
+            uri = f"{urn}:builds:{file.name}"
+            resources += (_resource(f"builds {file.name}", uri, r) for r in recipe.requires)
     if project := project_of(plan):
         resources.append(_resource("project files", f"{urn}:project", project.digest))
     resources.append(_resource("payload.pyz", f"{urn}:payload", payload.payload_sha256()))

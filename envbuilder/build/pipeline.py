@@ -3,9 +3,10 @@
     choose → judge → lock → plan → fetch → execute → attest → deliver
 
 Each stage takes a `Build` and returns it with what it decided or made. `prepare` decides and
-downloads nothing; `finish` makes what was planned, unless exactly that exists. The order of the
-checks and their exit codes are a contract: arguments and profile (2), host (3), lock (2), engine
-and tools (4), fetching and building (1). Verifying (5) is up to the caller.
+downloads nothing, except sources that the lock has no wheels of: they decide the plan. `finish`
+makes what was planned, unless exactly that exists. The order of the checks and their exit codes are
+a contract: arguments and profile (2), host (3), lock (2), engine and tools (4), fetching and
+building (1). Verifying (5) is up to the caller.
 """
 
 from __future__ import annotations

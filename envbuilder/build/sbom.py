@@ -20,12 +20,13 @@ from msgspec import Struct
 
 from envbuilder.core import archives
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles.lock import MAIN, SECURITY, File
+from envbuilder.profiles.lock import MAIN, SECURITY, File, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from cyclonedx.model import ExternalReference
     from cyclonedx.model.component import Component as CycloneComponent
 
     from envbuilder.packages.conda.lock import Package
@@ -59,6 +60,8 @@ class Component(Struct, frozen=True, kw_only=True):
     """False for a build-time tool."""
     facts: tuple[tuple[str, str], ...] = ()
     """Further properties: name and value."""
+    built_from: Recipe | None = None
+    """The source that it was built from here."""
 
 
 def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) -> bytes:
@@ -99,7 +102,7 @@ def encoded(data: dict[str, Any]) -> bytes:
 def _component(part: Component) -> CycloneComponent:
     from cyclonedx.contrib.license.factories import LicenseFactory
     from cyclonedx.model import HashAlgorithm, HashType, Property
-    from cyclonedx.model.component import Component, ComponentScope, ComponentType
+    from cyclonedx.model.component import Component, ComponentScope, ComponentType, Pedigree
     from cyclonedx.model.license import LicenseAcknowledgement
     from packageurl import PackageURL
 
@@ -119,6 +122,29 @@ def _component(part: Component) -> CycloneComponent:
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=part.sha256)] if part.sha256 else [],
         licenses=licences,
         properties=[Property(name=f"envbuilder:{k}", value=v) for k, v in part.facts],
+        external_references=[_source(part)] if part.built_from else [],
+        pedigree=Pedigree(notes="built from its source by envbuilder") if part.built_from else None,
+    )
+
+
+def _source(part: Component) -> ExternalReference:
+    """Return what a component was built from; a repository by its commit."""
+    from cyclonedx.model import (
+        ExternalReference,
+        ExternalReferenceType,
+        HashAlgorithm,
+        HashType,
+        XsUri,
+    )
+
+    recipe = part.built_from
+    assert recipe is not None, "it was built"
+    of_git = recipe.kind == "git"
+    return ExternalReference(
+        type=ExternalReferenceType.VCS if of_git else ExternalReferenceType.SOURCE_DISTRIBUTION,
+        url=XsUri(f"git+{recipe.location}@{recipe.commit}" if of_git else recipe.location),
+        comment=f"its folder {recipe.subdirectory}" if recipe.subdirectory else None,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=recipe.sha256)],
     )
 
 
@@ -144,6 +170,7 @@ def locked_components(
                 ("hash", file.provenance),
                 ("hash-by", file.by),
             ),
+            built_from=file.recipe,
         )
         for file in files
     )
@@ -222,8 +249,12 @@ def purl(kind: str, namespace: str | None, name: str, version: str, **qualifiers
 def file_purl(file: File) -> str:
     """Return the package URL of a locked file."""
     kind, vendor, qualifiers = "generic", None, dict[str, str]()
-    if file.kind in {"wheel", "tool"}:
+    if file.recipe and file.recipe.kind == "path":
+        pass  # no index knows it
+    elif file.kind in {"wheel", "tool", "source"}:
         kind = "pypi"
+        if file.recipe and file.recipe.kind == "git":
+            qualifiers = {"vcs_url": f"git+{file.recipe.location}@{file.recipe.commit}"}
     elif file.kind == "deb":
         kind, vendor = "deb", "debian" if file.source in {MAIN, SECURITY} else file.source
         architecture = file.basename.removesuffix(".deb").rpartition("_")[2]

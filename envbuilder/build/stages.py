@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.build.execute import Sharing
-    from envbuilder.build.request import Build, Request
+    from envbuilder.build.request import Build, Product, Request
     from envbuilder.core import types
+    from envbuilder.profiles.lock import Target
 
 
 def choose(build: Build) -> Build:
@@ -125,19 +126,16 @@ def lock(build: Build) -> Build:
 
 def plan(build: Build) -> Build:
     """Plan with the backend, which checks its tools; note which hashes are claims."""
-    is_image = backends.makes_image(build.backend)
     require_own(build.settings)
-    try:
-        product = import_module(f"envbuilder.build.backends.{build.backend}").prepare(build)
-    except ToolError as error:
-        if not is_image or not build.workaround or not fit.missing_engine(build.host):
-            raise
-        # The original hint may suggest another backend, which does not help here.
-        raise ToolError(error.message, build.workaround) from error
-    except BuildError as error:  # the base image cannot be obtained
-        suggest_packages(error, build, build.request.python or build.profile.image_python)
-        raise
+    product = _prepared(build)
     progress = build.progress
+    if sources := product.target.of_kind("source"):
+        names = ", ".join(f"{f.name} {f.version}" for f in sources)
+        if build.request.dry_run:
+            progress.note(f"note: not listed, since it is built from its source first: {names}")
+        else:
+            build = _with_wheels(build, product.target)
+            product = _prepared(build)
     for note in product.plan.notes:
         progress.note(note)
     for signature in build.library.signed:
@@ -150,6 +148,32 @@ def plan(build: Build) -> Build:
         progress.note(build.device_note)
     plan = replace(product.plan, signatures=build.library.signed)
     return replace(build, product=product, plan=plan)
+
+
+def _prepared(build: Build) -> Product:
+    """Return what the backend plans."""
+    try:
+        backend = import_module(f"envbuilder.build.backends.{build.backend}")
+        product: Product = backend.prepare(build)
+    except ToolError as error:
+        is_image = backends.makes_image(build.backend)
+        if not is_image or not build.workaround or not fit.missing_engine(build.host):
+            raise
+        # The original hint may suggest another backend, which does not help here.
+        raise ToolError(error.message, build.workaround) from error
+    except BuildError as error:  # the base image cannot be obtained
+        suggest_packages(error, build, build.request.python or build.profile.image_python)
+        raise
+    return product
+
+
+def _with_wheels(build: Build, target: Target) -> Build:
+    """Return the build with a lock in which a target's sources are wheels, built here or before."""
+    from envbuilder.packages.sources import foundry
+
+    wheels = foundry.forged(target, build.settings, build.progress)
+    targets = tuple(wheels if each == target else each for each in build.lock.targets)
+    return replace(build, lock=replace(build.lock, targets=targets))
 
 
 def suggest_packages(error: BuildError, build: Build, python: str) -> None:
@@ -183,8 +207,8 @@ def fetch(build: Build, sharing: Sharing) -> Build:
     """Fetch the files that the store lacks, once there is room for them and for the result."""
     from envbuilder.build.image import base
     from envbuilder.packages.debian.deb import require_clean
-    from envbuilder.packages.fetch import fetch as fetch_files
     from envbuilder.packages.python import kernels, wheel_conflicts
+    from envbuilder.packages.sources.foundry import fetch as fetch_files
     from envbuilder.packages.store import Store, objection, require_space
 
     plan, settings, progress = build.plan, build.settings, build.progress

@@ -33,7 +33,7 @@ from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, decoded, req
 from envbuilder.core.text import is_public
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.packages.fetch import fetch
+from envbuilder.packages.sources.foundry import carried, fetch
 from envbuilder.packages.store import Store, download_room, require_rooms
 from envbuilder.profiles import (
     lock as profile_lock,
@@ -204,7 +204,10 @@ def files(
     pairs = [(selection.profile, t) for selection in selections for t in selection.targets]
     tools = tuple(f for selection in selections for f in selection.tools)
     conda = tuple(p.as_file for s in selections for t in s.conda for p in t.packages)
-    groups = [(target, target.fetched(managed=p.python.managed)) for p, target in pairs]
+    groups = [
+        (target, (*target.fetched(managed=p.python.managed), *carried(target)))
+        for p, target in pairs
+    ]
     groups += [(pairs[0][1], tools), (pairs[0][1], conda)]
     locked = {f.sha256: f for _, group in groups for f in group}
     require_rooms([download_room(locked.values(), settings)])

@@ -108,7 +108,7 @@ def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:
 
     The user's own index is never among them.
     """
-    named = {f.source: f for f in lock.files if f.source != indexes.DEFAULT}
+    named = {f.source: f for f in lock.files if f.source != indexes.DEFAULT and not f.recipe}
     urls: dict[str, str] = {}
     for source, file in sorted(named.items()):
         if file.kind == "deb":

@@ -294,9 +294,12 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     Return how many were missing. Raise `BuildError` as `packages.fetch` does, and if a build gives
     another wheel than the locked one.
     """
-    store = Store.of(settings)
+    recipes = [f for f in files if f.recipe]
     count = downloads.fetch([f for f in files if not f.recipe], target, settings, progress)
-    missing = [f for f in files if f.recipe and not store.has(f.sha256)]
+    if not recipes:
+        return count
+    store = Store.of(settings)
+    missing = [f for f in recipes if not store.has(f.sha256)]
     workshop = Workshop(settings, progress.note)
     for file in missing:
         assert file.recipe is not None, "those were chosen"
