@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.build import conventions
+from envbuilder.build import conventions, installed
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
 from envbuilder.core import decoding, files, process, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import shown
-from envbuilder.project import environments
+from envbuilder.project import environments, package
 
 if TYPE_CHECKING:
     from envbuilder.core.project_file import Definition
@@ -56,6 +56,8 @@ class Access(Struct, frozen=True, kw_only=True):
     """Variables of the caller's, whose values are in no argument list."""
     python_path: tuple[PurePath, ...] = ()
     """Folders of this machine that Python imports from, which are in the project."""
+    programs: tuple[PurePath, ...] = ()
+    """Folders of this machine with commands of the project, which are in it."""
 
 
 NOTHING = Access()
@@ -72,6 +74,7 @@ def combined(project: Access, command: Access) -> Access:
         ports=(*others, *command.ports),
         volumes=(*(v for v in project.volumes if v.target not in targets), *command.volumes),
         python_path=project.python_path,
+        programs=project.programs,
     )
 
 
@@ -231,10 +234,15 @@ def of_project(settings: Settings) -> Access:
         return NOTHING
     ports = environments.of(settings).ports
     volumes = {volume.target: volume for volume in _volumes(definition, name, project)}
+    imported, installable = [*_python_path(definition, name, project)], package.of(settings)
+    if installable:
+        installed.lay(project, installable)
+        imported += [project / folder for folder in (*installable.folders, package.FOLDER)]
     return Access(
         ports=tuple(Port(outside=number, inside=number) for number in dict.fromkeys(ports)),
         volumes=tuple(volumes.values()),
-        python_path=tuple(dict.fromkeys(_python_path(definition, name, project))),
+        python_path=tuple(dict.fromkeys(imported)),
+        programs=(project / installed.PROGRAMS,) if installable and installable.commands else (),
     )
 
 

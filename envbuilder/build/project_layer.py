@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.build import conventions
+from envbuilder.build import conventions, installed
 from envbuilder.build.access import imports_from
 from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError
+from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.text import first
-from envbuilder.project import environments, image_files
+from envbuilder.project import environments, image_files, package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,12 +42,27 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
     ports: tuple[int, ...] = ()
     python_path: tuple[str, ...] = ()
     """Folders of the project that Python imports from."""
+    programs: str = ""
+    """The folder of the project that holds its commands."""
 
     @property
     def facts(self) -> dict[str, Any]:
         """Everything that decides the bytes of an image, whichever machine makes it."""
         data: dict[str, Any] = msgspec.to_builtins(self)
-        return {key: data[key] for key in ("digest", "command", "ports", "python_path")}
+        keys = (
+            "digest",
+            "command",
+            "ports",
+            "python_path",
+            *filter(None, [self.programs and "programs"]),
+        )
+        return {key: data[key] for key in keys}
+
+    @property
+    def path(self) -> str:
+        """What is searched for programs before what the base image says."""
+        own = [f"{conventions.WORK}/{self.programs}"] if self.programs else []
+        return ":".join((conventions.PATH, *own))
 
     def variables(self, others: dict[str, str]) -> dict[str, str]:
         """Return an image's variables with those that the project needs."""
@@ -59,12 +75,21 @@ def planned(settings: Settings) -> ProjectLayer | None:
 
     Raise `InvalidError` if files are missing or too large.
     """
-    environment = environments.of(settings)
-    if not environment.files or settings.definition is None or settings.project is None:
+    environment, installable = environments.of(settings), package.of(settings)
+    if settings.definition is None or settings.project is None:
+        return None
+    if not environment.files and not installable:
         return None
     project = settings.project
-    entries = environments.entries(settings.definition, settings.environment, project, "files")
-    contents = image_files.collect(project, entries)
+    entries = [*environments.entries(settings.definition, settings.environment, project, "files")]
+    texts: dict[str, str] = {}
+    if installable:
+        installed.lay(project, installable)
+        entries += [
+            (path, f"{PROJECT_FILE}: install_project") for path in installable.modules(project)
+        ]
+        texts = installable.texts
+    contents = image_files.collect(project, entries, texts)
     if contents.omitted:
         listed = first(contents.omitted, _SHOWN)
         console.progress().note(f"note: never copied into an image: {listed}")
@@ -74,7 +99,11 @@ def planned(settings: Settings) -> ProjectLayer | None:
         files=contents.files,
         command=environment.command or conventions.COMMAND,
         ports=tuple(dict.fromkeys(environment.ports)),
-        python_path=environment.python_path,
+        python_path=(
+            *environment.python_path,
+            *((*installable.folders, package.FOLDER) if installable else ()),
+        ),
+        programs=installed.PROGRAMS if installable and installable.commands else "",
     )
 
 

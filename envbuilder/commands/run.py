@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from envbuilder.build import isolation, pipeline
 from envbuilder.build.access import Access, combined, of_project, project_command
 from envbuilder.build.backends import foreign_programs
+from envbuilder.build.installed import lay_hook
 from envbuilder.build.request import Request
 from envbuilder.commands import locked
 from envbuilder.commands.locked import locked_option
@@ -127,6 +128,9 @@ def enter(
     warnings.
     """
     always = of_project(settings)
+    project = settings.project if settings.definition is not None else None
+    if project and (hook := lay_hook(project)):
+        always = replace(always, python_path=(hook, *always.python_path))
     progress = _Brief(console.progress())
     try:
         build = locked.prepare(request, settings, progress, frozen=frozen)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -64,8 +64,12 @@ class Contents(Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(self.files)).hexdigest()
 
 
-def collect(project: Path, entries: Iterable[tuple[str, str]]) -> Contents:
+def collect(
+    project: Path, entries: Iterable[tuple[str, str]], texts: Mapping[str, str] = {}
+) -> Contents:
     """Return the files at or below paths of the project; each path comes with its place.
+
+    `texts`: files that envbuilder wrote there, which are taken in any case.
 
     Raise `InvalidError` with that place for a path that does not exist or leaves the project, for
     too many files or too much data.
@@ -83,6 +87,14 @@ def collect(project: Path, entries: Iterable[tuple[str, str]]) -> Contents:
                 _require_few(files)
         except InvalidError as error:
             raise InvalidError(f"{where}: files: {error.message}", error.hint) from error
+    for name, text in texts.items():
+        content = text.encode()
+        files[name] = ImageFile(
+            path=name,
+            sha256=hashlib.sha256(content).hexdigest(),
+            size=len(content),
+            executable=text.startswith("#!"),
+        )
     ordered = tuple(files[name] for name in sorted(files))
     return Contents(files=ordered, omitted=tuple(dict.fromkeys(omitted)))
 

@@ -15,7 +15,7 @@ import pytest
 STARTERS = {"subprocess", "multiprocessing", "pty"}
 ELSEWHERE = (
     *("payload/", "containers/inside/guard.py", "notebooks/inside/"),
-    "packages/sources/inside.py",
+    *("packages/sources/inside.py", "build/inside/"),
 )
 """Modules that run in other interpreters than envbuilder's."""
 EXECUTORS = {

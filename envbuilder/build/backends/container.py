@@ -261,7 +261,7 @@ class DockerEnvironment:
             msgspec.structs.replace(access, gpus="") if self._force and without_runtime else access
         )
 
-    def _variables(self, access: Access, project: ProjectMount) -> dict[str, str]:
+    def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, str]:
         """Return the variables, each once: of two values a process may see either."""
         environment = self.profile.environment
         folders = (project.inside(folder) for folder in access.python_path)
@@ -272,6 +272,11 @@ class DockerEnvironment:
             **imports_from(folders, environment.get("PYTHONPATH")),
             **access.variables,
         }
+        if access.programs:
+            inherited = dict(pair.split("=", 1) for pair in self._engine.variables(image))
+            programs = (str(project.inside(folder)) for folder in access.programs)
+            rest = inherited.get("PATH", "").removeprefix(f"{conventions.PATH}:")
+            variables["PATH"] = ":".join((conventions.PATH, *programs, rest))
         return {name: value for name, value in variables.items() if name not in access.passed}
 
     def become(
@@ -307,13 +312,14 @@ class DockerEnvironment:
         access = preloading(access, preloaded, os.environ)
         for volume in access.volumes:
             require_apart(volume, project, socket)
+        image = self._checked_id()
         container = Container(
-            image=self._checked_id(),
+            image=image,
             user=f"{user[0]}:{user[1]}",
             limits=self._engine.limits,
             arguments=tuple(argv),
             network=True,
-            variables=self._variables(access, project),
+            variables=self._variables(access, project, image),
             passed=access.passed,
             project=(str(folder), str(project.target)),
             workdir=str(project.workdir),

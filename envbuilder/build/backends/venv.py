@@ -327,7 +327,9 @@ class NativeEnvironment(Environment):
         Raises `ToolError` if it is not found or belongs to another Python.
         """
         folders = [self.prefix / name for name in self.bin_folders]
-        path = os.pathsep.join((*map(str, folders), environ.get("PATH", "")))
+        others = os.pathsep.join(filter(None, (*map(str, access.programs), environ.get("PATH"))))
+        folders += map(Path, access.programs)
+        path = os.pathsep.join((*map(str, folders), others))
         program = shutil.which(argv[0], path=path)
         foreign_programs.require_own(argv, program, folders, self.profile.name)
         if program is None:
@@ -338,7 +340,8 @@ class NativeEnvironment(Environment):
             **{name: environ[name] for name in access.passed},
             **access.variables,
         }
-        command, variables = self.inside([program, *argv[1:]], {**environ, **requested})
+        around = {**environ, **requested, "PATH": others}
+        command, variables = self.inside([program, *argv[1:]], around)
         # Libraries to preload come after the profile's.
         decisive = {n: v for n, v in requested.items() if n != PRELOAD or not v}
         variables = {**requested, **variables, **decisive, **self.after_activation(decisive)}

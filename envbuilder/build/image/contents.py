@@ -138,7 +138,8 @@ def image_config(
     if not isinstance(base_ids, list) or not all(isinstance(d, str) for d in base_ids):
         raise InvalidError("the base image's configuration: rootfs.diff_ids: not a list of digests")
     inherited = base_variables(base)
-    overrides = {"PATH": f"{conventions.PATH}:{inherited['PATH']}", **variables}
+    path = project.path if project else conventions.PATH
+    overrides = {"PATH": f"{path}:{inherited['PATH']}", **variables}
     run = dict(base.get("config") or {})
     run |= {
         "Env": [f"{k}={v}" for k, v in {**inherited, **overrides}.items()],

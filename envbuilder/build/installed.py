@@ -1,0 +1,58 @@
+"""The project, installed where it lies: its metadata and its commands, in a folder of its own.
+
+A container sees that folder where it sees the project; an image has it in the project's layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from envbuilder.build.inside import HOOK
+from envbuilder.core import files
+from envbuilder.core.errors import InvalidError
+from envbuilder.project.package import FOLDER, Package
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+PROGRAMS = f"{FOLDER}/bin"
+_ABOVE = ".envbuilder"
+_HOOK = f"{_ABOVE}/hook"
+_HINT = "Remove it, or make it a folder that you can write."
+
+
+def lay(project: Path, package: Package) -> None:
+    """Write the metadata and the commands of a package, and remove those of before.
+
+    Raise `InvalidError` if that is not possible, or if a link leads elsewhere.
+    """
+    _lay(project, FOLDER, package.texts)
+
+
+def lay_hook(project: Path) -> Path | None:
+    """Return the folder of the hook for missing modules; None where it cannot be written."""
+    with contextlib.suppress(InvalidError):
+        _lay(project, _HOOK, {f"{_HOOK}/{HOOK.name}": HOOK.read_text(encoding="utf-8")})
+        return project / _HOOK
+    return None
+
+
+def _lay(project: Path, below: str, texts: Mapping[str, str]) -> None:
+    """Make a folder hold these files and no others."""
+    folder, contents = project / below, {project / path: text for path, text in texts.items()}
+    try:
+        for place in (*contents, *(parent for path in contents for parent in path.parents)):
+            if place.is_relative_to(project / _ABOVE) and place.is_symlink():
+                raise InvalidError(f"{place}: is a link", _HINT)
+        for path in [p for p in folder.rglob("*") if p not in contents and not p.is_dir()]:
+            path.unlink()
+        for path, text in contents.items():
+            if not path.is_file() or path.read_bytes() != text.encode():
+                files.write(path, text.encode(), 0o777 if text.startswith("#!") else 0o666)
+        if not (project / _ABOVE / ".gitignore").exists():
+            files.write(project / _ABOVE / ".gitignore", b"*\n")
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror or error}"
+        raise InvalidError(f"{folder}: {problem}", _HINT) from error

@@ -1,0 +1,322 @@
+"""The project itself as a package: its name, its modules' folders and its commands.
+
+Read from pyproject.toml, setup.cfg and setup.py without running any of them: of setup.py what its
+syntax tree shows as literals. Of two files that state the same, the first of these counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from envbuilder.core import types
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import escaped, first
+from envbuilder.project.lines import read_text
+from envbuilder.project.tables import parse_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from envbuilder.core.settings import Settings
+
+FOLDER = ".envbuilder/project"
+"""Folder of the project with its metadata; its commands are in `bin` below."""
+_OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+_COMMAND = re.compile(r"[A-Za-z0-9_][\w.-]{0,98}")
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.!+-]{0,60}")
+_UNKNOWN = "0+unknown"
+_MOST = 1000
+_FILES = ("pyproject.toml", "setup.cfg", "setup.py")
+
+
+class Package(Struct, frozen=True, kw_only=True):
+    """What is known of a project as a package."""
+
+    name: str
+    version: str = _UNKNOWN
+    folders: tuple[str, ...] = (".",)
+    """Folders of the project that its modules are imported from."""
+    commands: Mapping[str, str] = {}
+    """Command → MODULE:OBJECT."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The files that make it installed, by their paths below the project."""
+        info = f"{FOLDER}/{re.sub(r'[-_.]+', '_', self.name)}-{self.version.replace('-', '_')}"
+        entries = "".join(f"{name} = {place}\n" for name, place in self.commands.items())
+        texts = {
+            f"{info}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {self.name}\n"
+            f"Version: {self.version}\n",
+            f"{info}.dist-info/entry_points.txt": f"[console_scripts]\n{entries}",
+        }
+        for name, place in self.commands.items():
+            module, _, value = place.partition(":")
+            texts[f"{FOLDER}/bin/{name}"] = (
+                "#!/usr/bin/env python\nimport sys\n\n"
+                f"import {module}\n\nsys.exit(sys.modules[{module!r}].{value}())\n"
+            )
+        return texts
+
+    def modules(self, project: Path) -> tuple[str, ...]:
+        """Return what can be imported from its folders; of the top, packages and files alone."""
+        below = tuple(folder for folder in self.folders if folder != ".")
+        if "." not in self.folders:
+            return below
+        names = sorted(path.name for path in project.iterdir() if _is_module(path))
+        return (*(name for name in names if name not in _FILES), *below)
+
+
+def of(settings: Settings) -> Package | None:
+    """Return the project as a package if it is to be installed. Raise `InvalidError` as `read`."""
+    if settings.definition is None or not settings.definition.install_project:
+        return None
+    assert settings.project is not None, "it has a definition"
+    return read(settings.project)
+
+
+def read(project: Path) -> Package:
+    """Return what a project's files say of it. Raise `InvalidError` if none says anything."""
+    stated = [s for file in _FILES if (project / file).is_file() and (s := _READERS[file](project))]
+    name = next((s["name"] for s in stated if _is_name(s.get("name"))), "")
+    if not stated:
+        raise InvalidError(
+            f"install_project: {' and '.join(_FILES)} say nothing of a package",
+            "To import from folders of the project, write python_path: [.]",
+        )
+    every = [each for s in stated for each in _strings(s.get("folders"))]
+    folders = tuple(dict.fromkeys(f for f in every if _is_folder(project, f)))
+    commands, odd = dict[str, str](), list[str]()
+    for entry in (each for s in stated for each in s.get("commands") or ()):
+        command, _, place = (part.strip() for part in entry.partition("="))
+        place = re.sub(r"\s*\[.*\]\Z|\s", "", place)
+        if _COMMAND.fullmatch(command) and _OBJECT.fullmatch(place) and len(commands) < _MOST:
+            commands.setdefault(command, place)
+        else:
+            odd.append(escaped(entry, 60))
+    folders = folders or _usual_folders(project)
+    versions = (_version(project, folders, s.get("version")) for s in stated)
+    notes = [f"no command can be made of {first(odd, 3)}"] if odd else []
+    if any(s.get("extensions") for s in stated):
+        notes.append("its extensions are not built: list ./ in build_from_source")
+    return Package(
+        name=name or types.canonical(re.sub(r"[^A-Za-z0-9]+", "-", project.name).strip("-") or "x"),
+        version=next(filter(None, versions), _UNKNOWN),
+        folders=folders,
+        commands=commands,
+        notes=tuple(notes),
+    )
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(_NAME.fullmatch(value))
+
+
+def _is_folder(project: Path, text: str) -> bool:
+    path = PurePosixPath(text)
+    inside = not path.is_absolute() and ".." not in path.parts and len(text) < _MOST
+    try:
+        place = (project / path).resolve()
+        return inside and place.is_dir() and place.is_relative_to(project.resolve())
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def _is_module(path: Path) -> bool:
+    return (path.suffix == ".py" and path.is_file()) or (path / "__init__.py").is_file()
+
+
+def _usual_folders(project: Path) -> tuple[str, ...]:
+    """Return `src` if modules are there, and no package at the top, as build backends do."""
+    source = project / "src"
+    holds = source.is_dir() and any(map(_is_module, source.iterdir()))
+    return ("src",) if holds and not (source / "__init__.py").exists() else (".",)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield the texts in a list, or a text alone."""
+    values = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    yield from (str(PurePosixPath(v)) for v in values if isinstance(v, str) and v)
+
+
+def _version(project: Path, folders: Iterable[str], value: Any) -> str:
+    """Return a version, which may stand in a module or a text file; empty if it is not known."""
+    if isinstance(value, str):
+        return value if _VERSION.fullmatch(value) else ""
+    places = value if isinstance(value, dict) else {}
+    files = [*_strings(places.get("file"))]
+    module, _, name = str(places.get("attr", "")).rpartition(".")
+    below = module.replace(".", "/")
+    named = [f"{f}/{below}{end}" for f in folders for end in (".py", "/__init__.py") if module]
+    for file in (*named, *_strings(places.get("path"))):
+        if _is_folder(project, str(PurePosixPath(file).parent)) and (project / file).is_file():
+            found = _assigned(_tree(project, file)).get(name or "__version__")
+            return _version(project, (), found) if isinstance(found, str) else ""
+    for file in files:
+        if _is_folder(project, str(PurePosixPath(file).parent)) and (project / file).is_file():
+            return _version(project, (), read_text(project, file).strip())
+    return ""
+
+
+# The files
+
+
+def _table(data: Any, *keys: str) -> Any:
+    """Return what is at a path of a document; an empty table if nothing is."""
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    return {} if data is None else data
+
+
+def _pyproject(project: Path) -> dict[str, Any]:
+    """Return what pyproject.toml says."""
+    data = parse_toml(read_text(project, "pyproject.toml"), "pyproject.toml")
+    stated, poetry, tool = (
+        _table(data, "project"),
+        _table(data, "tool", "poetry"),
+        _table(data, "tool"),
+    )
+    if not isinstance(stated, dict) or not isinstance(poetry, dict) or not (stated or poetry):
+        return {}
+    packages = poetry.get("packages")
+    packages = packages if isinstance(packages, list) else []
+    wheel = _table(tool, "hatch", "build", "targets", "wheel", "packages")
+    backend = str(_table(data, "build-system", "build-backend") or "")
+    folders: list[Any] = [
+        _table(tool, "setuptools", "package-dir", ""),
+        *_strings(_table(tool, "setuptools", "packages", "find", "where")),
+        *(p.get("from", ".") for p in packages if isinstance(p, dict)),
+        *(str(PurePosixPath(each).parent) for each in _strings(wheel)),
+        _table(tool, "pdm", "build", "package-dir"),
+        _table(tool, "maturin", "python-source"),
+        _table(tool, "uv", "build-backend", "module-root")
+        or ("src" if "uv_build" in backend else ""),
+    ]
+    version = stated.get("version") or poetry.get("version")
+    dynamic = _table(tool, "setuptools", "dynamic", "version") or _table(tool, "hatch", "version")
+    scripts = {**_pairs(poetry.get("scripts")), **_pairs(stated.get("gui-scripts"))}
+    return {
+        "name": stated.get("name") or poetry.get("name"),
+        "version": version or dynamic,
+        "folders": [f for f in folders if isinstance(f, str)],
+        "commands": [f"{n} = {v}" for n, v in {**scripts, **_pairs(stated.get("scripts"))}.items()],
+        "extensions": _table(tool, "setuptools", "ext-modules") or "maturin" in backend,
+    }
+
+
+def _pairs(table: Any) -> dict[str, str]:
+    """Return the texts of a table; Poetry may write a table for each."""
+    items = table.items() if isinstance(table, dict) else ()
+    references = (
+        (n, v.get("reference", v.get("callable")) if isinstance(v, dict) else v) for n, v in items
+    )
+    return {str(name): value for name, value in references if isinstance(value, str)}
+
+
+def _setup_cfg(project: Path) -> dict[str, Any]:
+    """Return what setup.cfg says."""
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(read_text(project, "setup.cfg"))
+    except configparser.Error as error:
+        raise InvalidError(f"setup.cfg: {escaped(str(error), 200)}", "Correct it.") from error
+    if not parser.has_section("metadata") and not parser.has_section("options"):
+        return {}
+    version = parser.get("metadata", "version", fallback="")
+    kind, _, place = version.partition(":")
+    roots = [e[1] for e in _entries(parser.get("options", "package_dir", fallback="")) if not e[0]]
+    where = parser.get("options.packages.find", "where", fallback="")
+    return {
+        "name": parser.get("metadata", "name", fallback=None),
+        "version": {kind: place.strip()} if place else version,
+        "folders": [*roots, where],
+        "commands": parser.get("options.entry_points", "console_scripts", fallback="")
+        .strip()
+        .splitlines(),
+    }
+
+
+def _entries(text: str) -> list[tuple[str, str]]:
+    """Return the `KEY = VALUE` of a list of such lines."""
+    pairs = (line.partition("=") for line in re.split(r"[\n,]", text) if "=" in line)
+    return [(key.strip(), value.strip()) for key, _, value in pairs]
+
+
+def _tree(project: Path, file: str) -> ast.Module:
+    """Return the syntax tree of a file, an empty one if it is no Python 3."""
+    try:
+        return ast.parse(read_text(project, file))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+def _setup_py(project: Path) -> dict[str, Any]:
+    """Return what the call of `setup` in setup.py shows."""
+    tree = _tree(project, "setup.py")
+    names = _assigned(tree)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    setup = next((call for call in calls if _called(call) == "setup"), None)
+    if setup is None:
+        return {}
+    given = {k.arg: _literal(k.value, names) for k in setup.keywords if k.arg}
+    finders = [
+        call for call in calls if _called(call) in {"find_packages", "find_namespace_packages"}
+    ]
+    where = [_literal(a, names) for c in finders for a in c.args[:1]]
+    where += [_literal(k.value, names) for c in finders for k in c.keywords if k.arg == "where"]
+    roots, entries = given.get("package_dir"), given.get("entry_points")
+    root = roots.get("") if isinstance(roots, dict) else None
+    commands = entries.get("console_scripts") if isinstance(entries, dict) else None
+    if isinstance(entries, str):  # as in setup.cfg, but in the section of its name
+        part = re.search(r"\[\s*console_scripts\s*\]([^\[]*)", entries)
+        commands = part[1] if part else None
+    lines = commands.strip().splitlines() if isinstance(commands, str) else commands or []
+    return {
+        "name": given.get("name"),
+        "version": given.get("version"),
+        "folders": [f for f in (root, *where) if isinstance(f, str)],
+        "commands": [line for line in lines if isinstance(line, str) and line.strip()],
+        "extensions": "ext_modules" in given,
+    }
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _assigned(tree: ast.Module) -> dict[str, Any]:
+    """Return the names that a module's top level binds to literals."""
+    names: dict[str, Any] = {}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            value = _literal(node.value, names)
+            names |= {t.id: value for t in targets if isinstance(t, ast.Name)}
+    return names
+
+
+def _literal(node: ast.AST, names: Mapping[str, Any]) -> Any:
+    """Return the value of a literal, in which names of others may stand; None of anything else."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return names.get(name)
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_literal(item, names) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            pairs = zip(keys, values, strict=True)
+            return {k.value: _literal(v, names) for k, v in pairs if isinstance(k, ast.Constant)}
+    return None
+
+
+_READERS = {"pyproject.toml": _pyproject, "setup.cfg": _setup_cfg, "setup.py": _setup_py}
