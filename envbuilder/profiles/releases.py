@@ -170,6 +170,8 @@ class Release(Struct, frozen=True, kw_only=True):
     """A release of a framework, and what else an environment with it needs."""
 
     release: str
+    date: str
+    """The day on which it came out."""
     constraints: tuple[str, ...] = ()
     """What its wheels need without stating it, such as "numpy<2"."""
     companions: dict[str, str] = {}
@@ -186,11 +188,18 @@ def table_of(framework: types.Framework) -> dict[str, Release]:
     return {
         row["release"]: Release(
             release=row["release"],
+            date=row["date"],
             constraints=tuple(filter(None, row["constraints"].split("; "))),
             companions={n: row[n] for n in FRAMEWORKS[framework].companions if row.get(n)},
         )
         for row in reversed(rows)
     }
+
+
+def newest(framework: types.Framework, day: str) -> str:
+    """Return the newest release that was there on a day; empty if no table has one."""
+    rows = table_of(framework).values()
+    return next((row.release for row in rows if row.date <= day), "")
 
 
 def rules(framework: types.Framework, release: str | None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import re
 from functools import cached_property
 from itertools import product
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ from envbuilder.core.files import read_text
 from envbuilder.core.project_file import DEFAULT, Definition
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
 from envbuilder.core.text import shown
-from envbuilder.profiles import backends, fit, frameworks, profile as profile_files
+from envbuilder.profiles import backends, fit, frameworks, profile as profile_files, releases
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.profiles.library import Library, OtherFrameworkError
@@ -175,11 +175,12 @@ class ProjectProfiles:
         name = self.framework[0]
         brought = FRAMEWORKS[name].names | FRAMEWORKS[name].companions
         lines = []
-        if version := self._definition.framework_version:
-            text = read_text(self._project / PROJECT_FILE)
-            where = place(PROJECT_FILE, text, ["framework_version"])
+        for version, where in self._stated("framework_version"):
             exact = version if version.count(".") > 1 else f"{version}.*"
-            lines = [Line(f"{min(FRAMEWORKS[name].names)}=={exact}", where)]
+            lines.append(Line(f"{min(FRAMEWORKS[name].names)}=={exact}", where))
+        for day, where in self._stated("as_of"):
+            if newest := releases.newest(name, day.isoformat()):
+                lines.append(Line(f"{min(FRAMEWORKS[name].names)}<={newest}", where))
         every = (*self.contents.requirements, *self.contents.constraints)
         lines += [line for line in every if line.name in brought and not line.locked]
         locked = (pin(line.text, FRAMEWORKS[name].names) for line in every if line.locked)
@@ -190,6 +191,9 @@ class ProjectProfiles:
             preferred=next(filter(None, locked), "").partition("+")[0],
             required=self._choosing.required.get(self.environment),
         )
+
+    def _stated(self, key: str) -> Iterator[tuple[Any, str]]:
+        return environments.entries(self._definition, DEFAULT, self._project, key)
 
     @cached_property
     def framework(self) -> tuple[types.Framework, str]:

@@ -362,3 +362,19 @@ def test_the_projects_own_file_decides_on_the_release_whatever_other_files_say(
     ]
     assert "rich==13" in adapted.requirements
     assert "requirements.txt:1 asks for torch==1.6.0; framework_version decides" in adapted.warnings
+
+
+@pytest.mark.parametrize(
+    ("day", "expected"), [("2024-03-01", "2.2.1 (cu121)"), ("2022-11-01", "1.13.0 (cu117)")]
+)
+def test_of_a_project_from_then_the_release_is_from_then_too(
+    tmp_path: Path, day: str, expected: str
+) -> None:
+    variants = project(tmp_path, f"requirements: [rich]\nas_of: {day}\n")
+    assert decided(variants, ("cuda",))["cuda"].startswith(expected)
+
+
+def test_a_release_after_the_day_is_refused(tmp_path: Path) -> None:
+    variants = project(tmp_path, "requirements: ['torch==2.6.0']\nas_of: 2024-03-01\n")
+    with pytest.raises(InvalidError, match=r"envbuilder\.yaml:2: torch<=2\.2\.1"):
+        of(variants, "cuda")
