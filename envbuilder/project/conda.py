@@ -19,6 +19,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import lines
+from envbuilder.project.requirements_txt import read_lines
 
 LONGEST = 500
 """Maximum length of a spec."""
@@ -142,7 +143,7 @@ class _Reader:
         channels = tuple(c for c in every if c not in others)
         for spec, where in self._specs():
             self._take(spec, where, channels)
-        from_pip = lines.read_lines(self._project, self._file, self._pip)
+        from_pip = read_lines(self._project, self._file, self._pip)
         return lines.Listed(
             requirements=(*self._requirements, *from_pip.requirements),
             constraints=from_pip.constraints,

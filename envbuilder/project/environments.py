@@ -25,7 +25,8 @@ from envbuilder.profiles.requirements import distribution
 from envbuilder.project import release
 from envbuilder.project.conda import read_environment_yml
 from envbuilder.project.foreign_locks import read_pylock, read_uv_lock
-from envbuilder.project.lines import Line, Listed, parse, read_requirements_txt
+from envbuilder.project.lines import Line, Listed, parse
+from envbuilder.project.requirements_txt import read_requirements_txt
 from envbuilder.project.tables import read_pyproject
 
 
@@ -247,6 +248,8 @@ _INSTEAD = {
     "setup.py": "Add what its install_requires lists: envbuilder add NAME",
     "setup.cfg": "Add what its install_requires lists: envbuilder add NAME",
 }
+_OWN = ("pyproject.toml",)
+"""The files that state what the project itself requires, the first of which counts."""
 _MOST_ENTRIES = 1000
 """Maximum number of a folder's entries that are looked at for a suggestion."""
 _MOST_SUGGESTIONS = 6
@@ -257,9 +260,28 @@ def read(
 ) -> Listed:
     """Return what a file of a project requires; `file` is its path in the project.
 
-    `extras` and `groups` are added, for files that have any. Nothing outside the project is read.
-    Raises `InvalidError`.
+    `extras` and `groups` are added, for files that have any. If it installs the project itself,
+    what that requires is among it. Nothing outside the project is read. Raises `InvalidError`.
     """
+    listed = _read(project, file, extras, groups)
+    for own in _OWN if listed.itself is not None else ():
+        if own != file and (project / own).is_file():
+            more = _read(project, own, listed.itself or (), ())
+            listed = replace(
+                listed,
+                requirements=(*listed.requirements, *more.requirements),
+                pythons=(*listed.pythons, *more.pythons),
+                read_from=tuple(sorted({*listed.read_from, *more.read_from, own})),
+                notes=(*listed.notes, *more.notes),
+            )
+            break
+    if not (listed.requirements or listed.constraints or listed.conda or listed.notes):
+        note = f"{escaped(file)}: it lists no requirements."
+        return replace(listed, notes=(note,))
+    return listed
+
+
+def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     name = PurePosixPath(file).name
     try:
         for pattern, read_with_extras in _WITH_EXTRAS:

@@ -1,30 +1,27 @@
 """Read what a file requires: requirements in one form, each with its file and line.
 
-Holds what all kinds of files share (their text, the form of a requirement, PEP 508), and the reader
-of requirements.txt. There, only requirements and constraints count. Options that choose where
-packages come from are refused, since the lock states that; hashes are dropped, since the lock has
-its own.
+Holds what all kinds of files share: their text, the form of a requirement (PEP 508), and where a
+package that comes from no index has its source.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core import files, ownership
+from envbuilder.core import decoding, files, ownership, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import distribution
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from packaging.requirements import Requirement
@@ -75,6 +72,10 @@ class Listed(Struct, frozen=True, kw_only=True):
     """Packages from conda channels, without Python itself."""
     channels: tuple[str, ...] = ()
     """The channels that they come from, in order."""
+    system: tuple[str, ...] = ()
+    """Debian packages of the programs and libraries that it lists, for `system_packages`."""
+    itself: tuple[str, ...] | None = None
+    """The extras of the project itself, if a line installs it (`-e .[dev]`)."""
     read_from: tuple[str, ...] = ()
     """Other files of the project that were read with it, since it names them."""
     notes: tuple[str, ...] = ()
@@ -82,20 +83,20 @@ class Listed(Struct, frozen=True, kw_only=True):
 
 
 def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -> str:
-    """Return the UTF-8 text of a file; `file` is its path in the project.
+    """Return the text of a file in UTF-8, or in UTF-16 as PowerShell's > writes it.
 
-    `where` is the line that names the file, for messages. Raises `InvalidError`, of a file that
-    does not exist with an `OSError` as its cause.
+    `file` is its path in the project, `where` the line that names it, for messages. Raises
+    `InvalidError`, of a file that does not exist with an `OSError` as its cause.
     """
     content = read_bytes(project, file, limit, where)
-    name, hint = escaped(file), "Save it as UTF-8."
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InvalidError(f"{name}:1: UTF-16 text, as PowerShell's > writes it", hint)
+    is_utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise InvalidError(f"{name}:{line}: not UTF-8 text", hint) from error
+        raise InvalidError(
+            f"{escaped(file)}:{line}: not UTF-8 text", "Save it as UTF-8."
+        ) from error
 
 
 def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
@@ -129,15 +130,20 @@ _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 \[\],.;:_*+!~<>=()\"'#@/-]*\Z")
 _VCS = re.compile(r"(git|hg|svn|bzr)\+", re.IGNORECASE)
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 _ARCHIVE = re.compile(r"\.(whl|zip|tar\.(gz|bz2|xz)|tgz)\Z", re.IGNORECASE)
-_DIRECT = re.compile(r"[A-Za-z0-9._-]+\s*(\[[^\]]*\]\s*)?@(.*)", re.DOTALL)
+_DIRECT = re.compile(r"([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*@(.*)", re.DOTALL)
+_MARKER = re.compile(r"\s+;|;\s+")
+_BUILD = re.compile(
+    r"(?<=[0-9])\+[a-z0-9.]*(cpu|cu[0-9]|cuda|rocm|xpu|pt[0-9]|torch[0-9])[a-z0-9.]*"
+)
+"""The build of a version for some hardware, such as `+cu124`, which no index of its own has."""
 
 
 def parse(text: str, where: str) -> Requirement:
     """Return a requirement by name. Raises `InvalidError` for all else, with what to do."""
     direct = _DIRECT.match(text)
-    location = direct[2].strip() if direct else text.strip()
-    if direct or _is_location(location.partition(" ")[0]):
-        refuse_location(location, text, where)
+    location = direct[3].strip() if direct else text.strip()
+    if direct or is_location(location):
+        _refuse_location(location, text, where)
     try:
         return _requirement(text)
     except ValueError as error:
@@ -182,40 +188,25 @@ def _normalised(requirement: Requirement) -> str:
     return f"{name}{f'[{extras}]' if extras else ''}{requirement.specifier}{marker}"
 
 
-def _is_location(word: str) -> bool:
+def is_location(text: str) -> bool:
+    """Return whether a line names a repository, a URL or a path instead of a package."""
+    if _DIRECT.match(text) and not text.startswith("git@"):
+        return False
+    word = re.split(r"[ \t]|;", text.strip(), maxsplit=1)[0]
     is_path = word.startswith((".", "/", "~", "\\")) or bool(_ARCHIVE.search(word))
+    is_path = is_path or ("/" in word and not word.startswith("-"))
     return is_path or bool(_VCS.match(word) or _URL.match(word))
 
 
-def refuse_location(location: str, text: str, where: str) -> NoReturn:
+def _refuse_location(location: str, text: str, where: str) -> NoReturn:
     """Raise `InvalidError` for a requirement that names a repository, a URL or a path."""
-    shown = f"{where}: {escaped(text, SHOWN)}"
-    if framework := _of_host(location) or frameworks.of_build(distribution(text)):
-        raise InvalidError(
-            f"{shown}: a build of {framework.title} by its location, but"
-            f" {profile_decides(framework)}",
-            "Name the package and its version only, or delete the line.",
-        )
-    if _VCS.match(location):
-        raise InvalidError(
-            f"{shown}: a version control repository; only packages from an index can be locked",
-            "Name a released version instead, or copy the code into the project and list what it"
-            " requires.",
-        )
+    kind = "a local path"
     if _URL.match(location) and not location.lower().startswith("file:"):
-        raise InvalidError(
-            f"{shown}: a URL; only packages from an index can be locked",
-            "Name the package and its version instead, such as name==1.0.",
-        )
-    if re.match(r"\.?/?(\[[^\]]*\])?\Z", location) and location:
-        raise InvalidError(
-            f"{shown}: the project itself, which needs no installation to be run in its folder",
-            "Delete the line; for what the project requires, list its pyproject.toml under"
-            " requirements_from.",
-        )
+        kind = "a version control repository" if _VCS.match(location) else "a URL"
     raise InvalidError(
-        f"{shown}: a local path; only packages from an index can be locked",
-        "Name a released version instead, or list what the code at that path requires.",
+        f"{where}: {escaped(text, SHOWN)}: {kind}; here, only packages of an index are named",
+        "Name a released version instead, or write the line into a requirements.txt and list that"
+        " under requirements_from:.",
     )
 
 
@@ -224,7 +215,7 @@ def profile_decides(framework: frameworks.Framework) -> str:
     return f"the profile decides where {framework.title} comes from"
 
 
-def _of_host(location: str) -> frameworks.Framework | None:
+def of_host(location: str) -> frameworks.Framework | None:
     """Return the framework to whose own host a URL leads."""
     try:
         host = urlsplit(location.strip("\"'")).hostname or ""
@@ -233,174 +224,133 @@ def _of_host(location: str) -> frameworks.Framework | None:
     return frameworks.of_index(host)
 
 
-# requirements.txt
+# One requirement as it stands in a file
 
-DEEPEST = 10
-"""Maximum depth of files that include others."""
-_COMMENT = re.compile(r"(^|\s)#.*\Z")
-_VARIABLE = re.compile(r"\$\{[A-Za-z0-9_]+\}")
-_INCLUDE = re.compile(r"(-[rc]|--(?:requirement|constraint)(?=[=\s]|\Z))\s*=?\s*(.*)\Z")
-_OPTION = re.compile(r"(-[eif]|--?[A-Za-z][A-Za-z0-9-]*|)[\s=]*(.*)\Z", re.DOTALL)
-_HASH = re.compile(r"\s--hash[=\s]\s*\S+")
-_LATER_OPTION = re.compile(r"\s(--?[A-Za-z][A-Za-z0-9-]*)")
-_WITHOUT_EFFECT = "--require-hashes"
-"""The option that holds for every lock."""
-_EDITABLE = frozenset({"-e", "--editable"})
-_INDEXES = frozenset(
-    {"-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links", "--no-index"}
-)
-_HINTS = {
-    "--pre": "Delete the line, and name a pre-release where one is needed: name>=2.0rc1.",
-    "--no-binary": "Delete the line: packages are installed from wheels.",
-    "--only-binary": "Delete the line: packages are installed from wheels anyway.",
-    "--prefer-binary": "Delete the line: packages are installed from wheels anyway.",
-    "--trusted-host": "Delete the line, and set the host up for pip or uv on each machine.",
+_STUBS = {
+    "sklearn": "scikit-learn",  # https://pypi.org/project/sklearn: "use scikit-learn"
+    "pytorch": "torch",  # https://pypi.org/project/pytorch: "use torch"
+    "skimage": "scikit-image",  # import names, of which the index has nothing to install
+    "cv2": "opencv-python",
+    "opencv": "opencv-python",
+    "pil": "pillow",
+    "yaml": "pyyaml",
 }
+"""Names that people write → the distribution that is meant."""
 
 
-def read_requirements_txt(project: Path, file: str) -> Listed:
-    """Return what a file lists; `file` is its path in the project. Raises `InvalidError`."""
-    reader = _Reader(project)
-    reader.include(file, "", constrains=False)
-    listed = reader.listed()
-    return replace(listed, read_from=tuple(name for name in listed.read_from if name != file))
+def wish(text: str, where: str) -> tuple[Line, str]:
+    """Return a requirement as it stands in a file, and a note of what in it does not count.
 
-
-def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Listed:
-    """Return what lines list that stand in another file: pairs of place and line."""
-    reader = _Reader(project)
-    reader.take(file, lines, constrains=False)
-    return reader.listed()
-
-
-class _Reader:
-    """Collects lines, each file once."""
-
-    def __init__(self, project: Path) -> None:
-        self._project = project
-        self._open: list[str] = []
-        self._finished: set[tuple[str, bool]] = set()
-        self._requirements: list[Line] = []
-        self._constraints: list[Line] = []
-
-    def listed(self) -> Listed:
-        return Listed(
-            requirements=tuple(self._requirements),
-            constraints=tuple(self._constraints),
-            read_from=tuple(sorted({file for file, _ in self._finished})),
-        )
-
-    def include(self, file: str, where: str, *, constrains: bool) -> None:
-        if file in self._open:
-            raise InvalidError(
-                f"{where}: {escaped(file)} includes itself: "
-                f"{escaped(' → '.join([*self._open, file]))}",
-                "Delete one of these lines.",
-            )
-        if len(self._open) >= DEEPEST:
-            raise InvalidError(
-                f"{where}: {escaped(file)}: files include each other more than {DEEPEST} deep",
-                "List the files directly.",
-            )
-        if (file, constrains) in self._finished:
-            return
-        text = read_text(self._project, file, where=where)
-        self._open.append(file)
-        numbered = ((f"{escaped(file)}:{number}", line) for number, line in _logical(text))
-        self.take(file, numbered, constrains=constrains)
-        self._open.pop()
-        self._finished.add((file, constrains))
-
-    def take(self, file: str, lines: Iterable[tuple[str, str]], *, constrains: bool) -> None:
-        for where, raw in lines:
-            line = _COMMENT.sub("", raw).strip()
-            if not line:
-                continue
-            if _VARIABLE.search(line):
-                raise InvalidError(
-                    f"{where}: {escaped(line, SHOWN)}: variables are not expanded: a lock must not"
-                    " depend on the machine that wrote it",
-                    "Write the value out.",
-                )
-            if included := _INCLUDE.match(line):
-                below = constrains or included[1] in {"-c", "--constraint"}
-                self.include(_beside(file, included[2], where), where, constrains=below)
-            elif line.startswith("-"):
-                _refuse_option(line, where)
-            else:
-                self._add(line, where, constrains=constrains)
-
-    def _add(self, text: str, where: str, *, constrains: bool) -> None:
-        text = _HASH.sub("", f"{text} ").strip()
-        if later := _LATER_OPTION.search(text):
-            raise InvalidError(
-                f"{where}: {escaped(text, SHOWN)}: the option {later[1]} is not supported",
-                "Delete the option.",
-            )
-        parsed = parse(text, where)
-        if len(self._requirements) + len(self._constraints) >= MOST:
-            raise InvalidError(f"{where}: more than {MOST} requirements")
-        if constrains:
-            parsed.extras = set()  # a constraint is about versions only
-        (self._constraints if constrains else self._requirements).append(line(parsed, where))
-
-
-def _logical(text: str) -> Iterator[tuple[int, str]]:
-    r"""Yield lines with their numbers; one that ends in `\` goes on in the next, as in pip."""
-    parts: list[str] = []
-    first = 0
-    for number, line in enumerate(text.splitlines(), 1):
-        first = first if parts else number
-        is_comment = bool(_COMMENT.match(line))
-        if line.endswith("\\") and not is_comment:
-            parts.append(line[:-1])
-            continue
-        yield first, "".join((*parts, " " if is_comment else "", line))
-        parts = []
-    if parts:
-        yield first, "".join(parts)
-
-
-def _beside(file: str, target: str, where: str) -> str:
-    """Return the path in the project of a file that another one names."""
-    try:
-        words = shlex.split(target)
-    except ValueError:
-        words = []
-    if len(words) != 1:
-        raise InvalidError(
-            f"{where}: {escaped(target, SHOWN) or 'nothing'}: expected the path of one file",
-            "Name the file: -r other.txt",
-        )
-    if "://" in words[0]:
-        raise InvalidError(
-            f"{where}: {escaped(words[0], SHOWN)}: a URL; only files of the project are read",
-            "Save the file in the project and name it here.",
-        )
-    return posixpath.normpath(posixpath.join(posixpath.dirname(file), words[0]))
-
-
-def _refuse_option(text: str, where: str) -> None:
-    """Raise `InvalidError` for a line that is an option, unless every lock fulfils it anyway."""
-    match = _OPTION.match(text)
-    option, value = (match[1], match[2]) if match and match[1] else (text, "")
+    It may state where its source is (`name @ git+https://…`). Raises `InvalidError`.
+    """
+    if direct := _DIRECT.match(text):
+        location, marker = split_marker(direct[3])
+        return sourced(f"{direct[1]}{direct[2] or ''}{marker}", location, text, where)
+    parsed, notes = parse(_BUILD.sub("", text), where), []
     shown = f"{where}: {escaped(text, SHOWN)}"
-    if option == _WITHOUT_EFFECT:
-        return
-    if option in _EDITABLE:
-        refuse_location(value, text, where)
-    if option not in _INDEXES:
+    if build := _BUILD.search(text):
+        notes.append(f"{shown}: the version counts; the build {build[0][1:]} is the hardware's.")
+    if meant := _STUBS.get(types.canonical(parsed.name)):
+        parsed.name = meant
+        notes.append(f"{shown}: taken as {meant}.")
+    return line(parsed, where), " ".join(notes)
+
+
+def split_marker(text: str) -> tuple[str, str]:
+    """Return a location and the marker behind it, with its semicolon."""
+    location, *markers = _MARKER.split(text.strip(), maxsplit=1)
+    marker = markers[0].strip() if markers else ""
+    return location.strip().strip("\"'"), f"; {marker}" if marker else ""
+
+
+def sourced(named: str, location: str, text: str, where: str, folder: str = "") -> tuple[Line, str]:
+    """Return a package from a location, and a note if another source of it counts.
+
+    `named`: its name, perhaps with extras and a marker; `folder`: what a path is relative to.
+    Raises `InvalidError` for what cannot be locked.
+    """
+    require_public(location, where)
+    required = line(parse(named, where), where)
+    framework = of_host(location) or frameworks.of_build(required.name)
+    if not framework and not _ELSEWHERE.match(location):
+        return replace(required, source=_source(location, f"{where}: {_shown(text)}", folder)), ""
+    why = profile_decides(framework) if framework else "its location is of another machine"
+    if version := of_file(location)[1]:
+        name, _, marker = required.text.partition(";")
+        exact = _BUILD.sub("", f"{name}=={version}")
+        required = line(parse(f"{exact};{marker}" if marker else exact, where), where)
+    return required, f"{where}: {_shown(text)}: taken as {required.text}, since {why}."
+
+
+_ELSEWHERE = re.compile(r"file:|[/~\\]|[A-Za-z]:[/\\]", re.IGNORECASE)
+"""What a path that no project has begins with."""
+
+
+def _shown(text: str) -> str:
+    return escaped(text, SHOWN)
+
+
+def require_public(location: str, where: str) -> None:
+    """Raise `InvalidError` for a URL with credentials."""
+    if re.search(r"://(?!git@)[^/]*@", location):
         raise InvalidError(
-            f"{shown}: the option {escaped(option, 40)} is not supported",
-            _HINTS.get(option, "Delete the line."),
+            f"{where}: a URL with credentials, which a project's files must not have",
+            "Write it without user and password, and set those up on each machine.",
         )
-    if framework := _of_host(value):
-        raise InvalidError(
-            f"{shown}: an index of {framework.title}'s, but {profile_decides(framework)}",
-            "Delete the line.",
-        )
-    raise InvalidError(
-        f"{shown}: where packages come from is not the project's to say",
-        "Delete the line, and set the index up for pip or uv on each machine, for example with"
-        " pip config set global.index-url URL.",
+
+
+def url_path(location: str) -> str:
+    """Return the path of a URL; a path as it is."""
+    try:
+        return unquote(urlsplit(location).path)
+    except ValueError:
+        return ""
+
+
+def of_file(location: str) -> tuple[str, str]:
+    """Return the name and version of a package from the name of its file; empty without one."""
+    from packaging.utils import (
+        InvalidSdistFilename,
+        InvalidWheelFilename,
+        parse_sdist_filename,
+        parse_wheel_filename,
     )
+
+    file = posixpath.basename(url_path(location).replace("\\", "/"))
+    try:
+        is_wheel = file.lower().endswith(".whl")
+        name, version = (parse_wheel_filename if is_wheel else parse_sdist_filename)(file)[:2]
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return "", ""
+    return name, str(version)
+
+
+def _source(location: str, shown: str, folder: str) -> str:
+    """Return a location as in `Resolution.sources`; raise `InvalidError` if it can be none."""
+    found, _, fragment = location.partition("#")
+    inside = re.search(r"(?:\A|&)(subdirectory=[^&]+)", fragment)
+    end = f"#{inside[1]}" if inside else ""
+    if _VCS.match(found) and not found.lower().startswith("git+"):
+        raise InvalidError(
+            f"{shown}: only git repositories can be locked", "Name a released version instead."
+        )
+    if _VCS.match(found):
+        if not re.match(r"git\+(https?|file):", found):
+            # The address that needs no login: of git@HOST:PATH, ssh://git@HOST/PATH, git://HOST.
+            found = re.sub(r"\Agit\+(ssh://|git://)?(git@)?", "git+https://", found)
+            found = re.sub(r"(\Agit\+https://[^/:@]+):(?![0-9]+/)", r"\1/", found)
+    elif not _URL.match(found):
+        path = posixpath.normpath(posixpath.join(folder, found))
+        if path == ".." or path.startswith(("../", "/")):
+            raise InvalidError(
+                f"{shown}: leads out of the project", "Copy the folder into the project."
+            )
+        found, end = f"./{path}", ""
+    elif not re.match(r"https?:", found, re.IGNORECASE):
+        raise InvalidError(f"{shown}: not a URL of https", "Name a released version instead.")
+    try:
+        return decoding.convert(found + end, types.SourceLocation)
+    except msgspec.ValidationError as error:
+        raise InvalidError(
+            f"{shown}: not a location that can be locked", "Write it as git+https://HOST/PATH@REF."
+        ) from error

@@ -231,7 +231,7 @@ def test_what_is_there_already_is_no_change(
     [
         (("add", "torch"), "torch comes from the profile"),
         (("add", "-e", "."), "No such option"),
-        (("add", "a @ file:///a"), "a local path; only packages from an index"),
+        (("add", "a @ file:///a"), "a local path; here, only packages of an index"),
         (("add", "--environment", "gpu", "a"), "has no environment 'gpu'"),
         (("remove", "leav"), "Did you mean 'leaf'?"),
         (("remove", "lab"), "envbuilder remove lab --environment notebooks"),

@@ -266,8 +266,13 @@ def test_what_lines_add_to_a_profile(
             for name in ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
         ),
         # No lock can hold it.
-        ("cpu", "rich @ https://example.org/rich.whl", "", "a URL; only packages from an index"),
-        ("cpu", "rich @ git+https://example.org/rich", "", "a version control repository; only"),
+        (
+            "cpu",
+            "rich @ https://example.org/rich.whl",
+            "",
+            "a URL; here, only packages of an index",
+        ),
+        ("cpu", "rich @ git+https://example.org/rich", "", "a version control repository; here"),
         *(
             ("cpu", line, "", "not a requirement")
             for line in ("--index-url https://example.org", "rich >= ", "$(reboot)")

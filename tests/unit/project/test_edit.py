@@ -120,9 +120,14 @@ IN_EVERY = "Leave it out: it is in every environment. See: envbuilder profiles"
             "Write framework: jax into envbuilder.yaml: then it is in every environment.",
         ),
         (TEXT, "tensorflow-gpu", f"tensorflow-gpu {FROM_PROFILE}", "Write framework: tensorflow"),
-        (TEXT, "a @ https://host/a.whl", "a URL; only packages from an index", "name==1.0"),
+        (
+            TEXT,
+            "a @ https://host/a.whl",
+            "a URL; here, only packages of an index",
+            "requirements.txt",
+        ),
         (TEXT, "git+https://host/a", "a version control repository", "released version"),
-        (TEXT, ".", "the project itself", "requirements_from"),
+        (TEXT, ".", "a local path", "requirements_from"),
         *(
             (TEXT, text, "not a requirement", "such as rich>=13")
             for text in ("-e .", "--index-url=https://host", "a >= >", "a; python_version", "a\nb")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from envbuilder.project import lines
+from envbuilder.project import requirements_txt
 from envbuilder.project.environments import read
 from envbuilder.project.lines import Listed
 from tests.support.edited_text import edited
@@ -88,53 +88,121 @@ def test_a_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (f"--extra-index-url {PYTORCH_INDEX}", "the profile decides where PyTorch comes from"),
+        (f"--index-url={PYTORCH_INDEX}", "the profile decides"),
+        ("-f https://download.pytorch.org/whl/torch_stable.html", "the profile decides"),
+        ("--extra-index-url https://pytorch.org.example.org/x", "settings of pip or uv"),
+        ("-ihttps://example.org/simple", "pip config set"),
+        ("--find-links wheels/", "settings of pip or uv"),
+        ("--no-index", "settings of pip or uv"),
+        ("--pre", "name>=2.0rc1"),
+        ("--no-binary :all:", "build_from_source"),
+        ("--only-binary=:all:", "from wheels anyway"),
+        ("--prefer-binary", "from wheels anyway"),
+        ("--trusted-host example.org", "which hosts it trusts"),
+        ("--use-feature=fast-deps", "pip's own"),
+    ],
+)
+def test_an_option_is_left_out_and_said(tmp_path: Path, line: str, why: str) -> None:
+    write(tmp_path, {"requirements.txt": f"numpy\n{line}\n"})
+    listed = read(tmp_path, "requirements.txt")
+    assert texts(listed.requirements) == ["numpy"]
+    (note,) = listed.notes
+    assert note.startswith(f"requirements.txt:2: {line}: left out")
+    assert why in note
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "source", "note"),
+    [
+        ("torch==2.6.0+cu124", "torch==2.6.0", "", "the build cu124 is the hardware's"),
+        ("torch-scatter==2.1.2+pt24cu121", "torch-scatter==2.1.2", "", "pt24cu121"),
+        ("own==1.0+acme", "own==1.0+acme", "", ""),
+        ("rich --no-deps", "rich", "", "the option --no-deps is left out"),
+        ("rich==1.0 --config-settings=x=y", "rich==1.0", "", "--config-settings is left out"),
+        ("rich>=13;", "rich>=13", "", ""),
+        ("sklearn", "scikit-learn", "", "taken as scikit-learn"),
+        ("-e git+https://example.org/o/trl.git@v1#egg=trl", "trl",
+         "git+https://example.org/o/trl.git@v1", ""),
+        ("git+ssh://git@example.org/owner/Some_Name.git@v1", "some-name",
+         "git+https://example.org/owner/Some_Name.git@v1", "taken as some-name, by its location"),
+        ("git@example.org:owner/name.git", "name", "git+https://example.org/owner/name.git", "by"),
+        ("git+git://example.org/o/n#subdirectory=bindings/torch", "n",
+         "git+https://example.org/o/n#subdirectory=bindings/torch", "by its location"),
+        ("trl[x]@git+https://example.org/trl@main ; python_version < '3.12'",
+         'trl[x]; python_version < "3.12"', "git+https://example.org/trl@main", ""),
+        ("x[a] @ https://example.org/x.whl", "x[a]", "https://example.org/x.whl", ""),
+        ("https://example.org/x_y-1.0.tar.gz#sha256=0", "x-y",
+         "https://example.org/x_y-1.0.tar.gz", ""),
+        ("https://example.org/o/name/archive/main.zip", "name",
+         "https://example.org/o/name/archive/main.zip", "by its location"),
+        ("torch @ https://download.pytorch.org/whl/torch-2.1.0%2Bcu118-cp311-cp311-linux_x86_64.whl",
+         "torch==2.1.0", "", "the profile decides"),
+        ("https://download.pytorch.org/whl/xformers-0.0.20-cp311-cp311-linux_x86_64.whl",
+         "xformers==0.0.20", "", "the profile decides"),
+        ("torchvision @ git+https://example.org/vision", "torchvision", "", "the profile decides"),
+        ("x @ file:///opt/build/work", "x", "", "of another machine"),
+        ("/opt/x-1.0-py3-none-any.whl", "x==1.0", "", "of another machine"),
+        ("./wheels/x-1.0-py3-none-any.whl", "x", "./wheels/x-1.0-py3-none-any.whl", ""),
+        ("--editable=./libs/common", "common", "./libs/common", ""),
+        ("sub/stated[a]", "own-name[a]", "./sub/stated", ""),
+        ("-e sub/old", "older", "./sub/old", ""),
+        ("-e sub/ini", "in-ini", "./sub/ini", ""),
+    ],
+)  # fmt: skip
+def test_a_line_of_another_form(
+    tmp_path: Path, line: str, text: str, source: str, note: str
+) -> None:
+    folders = {
+        "sub/stated/pyproject.toml": '[[tool.x]]\nname = "y"\n[project]\nname = "Own_Name"\n',
+        "sub/old/setup.py": "setup(\n    name='older',\n)\n",
+        "sub/ini/setup.cfg": "[metadata]\nname = in_ini\n",
+    }
+    write(tmp_path, {"requirements.txt": f"{line}\n", **folders})
+    listed = read(tmp_path, "requirements.txt")
+    assert [(one.text, one.source) for one in listed.requirements] == [(text, source)]
+    assert bool(note) == bool(listed.notes)
+    assert note in "".join(listed.notes)
+
+
+def test_a_line_for_python_limits_python(tmp_path: Path) -> None:
+    write(tmp_path, {"requirements.txt": "python>=3.8\nrich\n"})
+    listed = read(tmp_path, "requirements.txt")
+    assert texts(listed.requirements) == ["rich"]
+    assert texts(listed.pythons) == [">=3.8"]
+
+
+@pytest.mark.parametrize("line", ["-e .", ".[dev, test]", "-e file:.[dev]", "-e ./"])
+def test_the_project_itself_brings_what_it_requires(tmp_path: Path, line: str) -> None:
+    own = '[project]\nname = "p"\nrequires-python = ">=3.9"\ndependencies = ["rich"]\n'
+    own += '[project.optional-dependencies]\ndev = ["pytest"]\ntest = ["tox"]\n'
+    write(tmp_path, {"requirements.txt": f"numpy\n{line}\n", "pyproject.toml": own})
+    listed = read(tmp_path, "requirements.txt")
+    more = [name for extra, name in (("dev", "pytest"), ("test", "tox")) if extra in line]
+    assert texts(listed.requirements) == ["numpy", "rich", *more]
+    assert texts(listed.pythons) == [">=3.9"]
+    assert listed.read_from == ("pyproject.toml",)
+    assert "install_project: true" in listed.notes[0]
+    (tmp_path / "pyproject.toml").unlink()
+    assert texts(read(tmp_path, "requirements.txt").requirements) == ["numpy"]
+
+
+@pytest.mark.parametrize(
     ("line", "what", "hint"),
     [
-        (f"--extra-index-url {PYTORCH_INDEX}", "the profile decides", "Delete the line."),
-        (f"--index-url={PYTORCH_INDEX}", "the profile decides", "Delete the line."),
-        (f"-i {PYTORCH_INDEX}", "the profile decides", "Delete the line."),
-        (
-            "-f https://download.pytorch.org/whl/torch_stable.html",
-            "the profile decides",
-            "Delete the line.",
-        ),
-        ("--extra-index-url https://pytorch.org.example.org/x", "where packages come", "set the"),
-        ("-i https://example.org/simple", "where packages come", "pip config set"),
-        ("-ihttps://example.org/simple", "where packages come", "pip config set"),
-        ("--find-links wheels/", "where packages come", "pip config set"),
-        ("--no-index", "where packages come", "Delete the line"),
-        ("--pre", "--pre is not supported", "name>=2.0rc1"),
-        ("--no-binary :all:", "--no-binary is not supported", "wheels"),
-        ("--only-binary=:all:", "--only-binary is not supported", "wheels"),
-        ("--trusted-host example.org", "--trusted-host", "pip or uv"),
-        ("--use-feature=fast-deps", "--use-feature", "Delete"),
         ("-x", "-x is not supported", "Delete"),
         ("-", "is not supported", "Delete"),
-        ("-e .", "the project itself", "pyproject.toml"),
-        ("-e .[dev,test]", "the project itself", "pyproject.toml"),
-        (".", "the project itself", "pyproject.toml"),
-        ("--editable=./libs/common", "a local path", "released version"),
-        ("-e git+https://github.com/huggingface/trl.git#egg=trl", "repository", "released"),
-        ("git+ssh://git@github.com/owner/private.git@v1", "repository", "released"),
-        ("trl @ git+https://github.com/huggingface/trl@main", "repository", "released"),
-        ("./wheels/x-1.0-py3-none-any.whl", "a local path", "released"),
-        ("../other", "a local path", "released"),
-        ("/opt/x", "a local path", "released"),
-        ("x-1.0.tar.gz", "a local path", "released"),
-        ("x @ file:///opt/x.whl", "a local path", "released"),
-        ("x[a] @ https://example.org/x.whl", "a URL", "name==1.0"),
-        ("https://example.org/x.whl", "a URL", "name==1.0"),
-        (
-            "torch @ https://download.pytorch.org/whl/cu118/torch-2.1.0-cp311-linux_x86_64.whl",
-            "the profile decides",
-            "version only",
-        ),
-        ("git+https://github.com/pytorch/vision.git", "repository", "released"),
+        ("../other", "leads out of the project", "Copy"),
+        ("/opt/x", "names no package", "name @ URL"),
+        ("https://example.org/", "names no package", "name @ URL"),
+        ("https://[bad/x.whl", "names no package", "name @ URL"),
+        ("hg+https://example.org/x#egg=x", "only git", "released"),
+        ("x @ ftp://example.org/x.tar.gz", "not a URL of https", "released"),
+        ("x @ git+https://example.org/$HOME", "not a location", "git+https"),
         ("rich>=${VERSION}", "variables are not expanded", "Write the value out."),
-        ("rich --no-deps", "--no-deps is not supported", "Delete the option."),
-        ("rich==1.0 --config-settings=x=y", "--config-settings is not", "Delete the option."),
         ("rich 13", "not a requirement", "rich>=13"),
-        ("rich>=13;", "not a requirement", "PEP 508"),
         ("rich; os_name == '$HOME'", "character", "PEP 508"),
         ("rich; os_name == 'a\x1bb'", "\\x1b", "PEP 508"),
         (f"rich; {'(' * 1500}os_name == 'a'{')' * 1500}", "nested", "PEP 508"),
@@ -166,16 +234,20 @@ def test_a_refused_line(tmp_path: Path, line: str, what: str, hint: str) -> None
         "-i https://user:secret@example.org/simple",
         "x @ git+https://user:secret@example.org/x",
         "https://user:secret@example.org/x.whl",
+        "https://user:secret@download.pytorch.org/torch-1.0-py3-none-any.whl",
+        "-e git+ssh://secret@example.org/x#egg=x",
     ],
 )
-def test_credentials_are_not_repeated(tmp_path: Path, line: str) -> None:
+def test_credentials_are_refused_and_not_repeated(tmp_path: Path, line: str) -> None:
     write(tmp_path, {"requirements.txt": f"{line}\n"})
-    assert "secret" not in "".join(refusal(tmp_path, "requirements.txt"))
+    message, hint = refusal(tmp_path, "requirements.txt")
+    assert "credentials" in message
+    assert "secret" not in message + hint
 
 
 def test_a_refused_line_of_an_included_file(tmp_path: Path) -> None:
-    write(tmp_path, {"requirements.txt": "-r sub/a.txt\n", "sub/a.txt": "\n-e .\n"})
-    assert refusal(tmp_path, "requirements.txt")[0].startswith("sub/a.txt:2: -e .: ")
+    write(tmp_path, {"requirements.txt": "-r sub/a.txt\n", "sub/a.txt": "\n-x\n"})
+    assert refusal(tmp_path, "requirements.txt")[0].startswith("sub/a.txt:2: -x: ")
 
 
 def test_files_that_include_each_other(tmp_path: Path) -> None:
@@ -202,10 +274,8 @@ def test_a_large_file(tmp_path: Path) -> None:
 
 
 def test_utf16_as_powershell_writes_it(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_bytes("rich\r\n".encode("utf-16"))
-    message, hint = refusal(tmp_path, "requirements.txt")
-    assert message == "requirements.txt:1: UTF-16 text, as PowerShell's > writes it"
-    assert hint == "Save it as UTF-8."
+    (tmp_path / "requirements.txt").write_bytes("rich\r\nnumpy\r\n".encode("utf-16"))
+    assert texts(read(tmp_path, "requirements.txt").requirements) == ["rich", "numpy"]
     (tmp_path / "requirements.txt").write_bytes(b"rich\n\n\xe9\n")
     assert refusal(tmp_path, "requirements.txt")[0] == "requirements.txt:3: not UTF-8 text"
 
@@ -213,7 +283,7 @@ def test_utf16_as_powershell_writes_it(tmp_path: Path) -> None:
 def test_lines_of_another_file(tmp_path: Path) -> None:
     write(tmp_path, {"env/more.txt": "tqdm\n"})
     pairs = [("environment.yml:7", "rich # pretty"), ("environment.yml:8", "-r more.txt")]
-    listed = lines.read_lines(tmp_path, "env/environment.yml", pairs)
+    listed = requirements_txt.read_lines(tmp_path, "env/environment.yml", pairs)
     assert texts(listed.requirements) == ["rich", "tqdm"]
     assert places(listed.requirements) == ["environment.yml:7", "env/more.txt:1"]
 

@@ -1,0 +1,311 @@
+"""Read requirements.txt in pip's form, and lines of that form that stand in other files.
+
+Requirements and constraints count. Options that choose where packages come from are left out with a
+note, since profiles and the machine say that; hashes are dropped, since the lock has its own.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from envbuilder.core import types
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import escaped
+from envbuilder.project.lines import (
+    MOST,
+    SHOWN,
+    Line,
+    Listed,
+    is_location,
+    line,
+    of_file,
+    of_host,
+    parse,
+    profile_decides,
+    read_text,
+    require_public,
+    sourced,
+    split_marker,
+    url_path,
+    wish,
+)
+from envbuilder.project.tables import parse_toml, python_versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+DEEPEST = 10
+"""Maximum depth of files that include others."""
+_COMMENT = re.compile(r"(^|\s)#.*\Z")
+_VARIABLE = re.compile(r"\$\{[A-Za-z0-9_]+\}")
+_INCLUDE = re.compile(r"(-[rc]|--(?:requirement|constraint)(?=[=\s]|\Z))\s*=?\s*(.*)\Z")
+_OPTION = re.compile(r"(-[eif]|--?[A-Za-z][A-Za-z0-9-]*|)[\s=]*(.*)\Z", re.DOTALL)
+_HASH = re.compile(r"\s--hash[=\s]\s*\S+")
+_LATER_OPTION = re.compile(r"\s(--?[A-Za-z][A-Za-z0-9-]*)")
+_EDITABLE = frozenset({"-e", "--editable"})
+_INDEXES = frozenset(
+    {"-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links", "--no-index"}
+)
+_WITHOUT_EFFECT = {
+    "--require-hashes": "",
+    "--pre": "a pre-release is taken where a line names one, such as name>=2.0rc1",
+    "--prefer-binary": "packages are installed from wheels anyway",
+    "--only-binary": "packages are installed from wheels anyway",
+    "--no-binary": "packages are installed from wheels; build_from_source: names what is built",
+    "--trusted-host": "a machine's own settings of pip or uv say which hosts it trusts",
+    "--use-feature": "an option of pip's own",
+    "--use-pep517": "an option of pip's own",
+}
+"""Options → why they are left out; empty for what holds for every lock."""
+
+
+def read_requirements_txt(project: Path, file: str) -> Listed:
+    """Return what a file lists; `file` is its path in the project. Raises `InvalidError`."""
+    reader = _Reader(project)
+    reader.include(file, "", constrains=False)
+    listed = reader.listed()
+    return replace(listed, read_from=tuple(name for name in listed.read_from if name != file))
+
+
+def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Listed:
+    """Return what lines list that stand in another file: pairs of place and line."""
+    reader = _Reader(project)
+    reader.take(file, lines, constrains=False)
+    return reader.listed()
+
+
+class _Reader:
+    """Collects lines, each file once."""
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+        self._open: list[str] = []
+        self._finished: set[tuple[str, bool]] = set()
+        self._requirements: list[Line] = []
+        self._constraints: list[Line] = []
+        self._pythons: list[Line] = []
+        self._notes: list[str] = []
+        self._itself: list[str] | None = None
+
+    def listed(self) -> Listed:
+        return Listed(
+            requirements=tuple(self._requirements),
+            constraints=tuple(self._constraints),
+            pythons=tuple(self._pythons),
+            itself=None if self._itself is None else tuple(dict.fromkeys(self._itself)),
+            read_from=tuple(sorted({file for file, _ in self._finished})),
+            notes=tuple(filter(None, self._notes)),
+        )
+
+    def include(self, file: str, where: str, *, constrains: bool) -> None:
+        if file in self._open:
+            raise InvalidError(
+                f"{where}: {escaped(file)} includes itself: "
+                f"{escaped(' → '.join([*self._open, file]))}",
+                "Delete one of these lines.",
+            )
+        if len(self._open) >= DEEPEST:
+            raise InvalidError(
+                f"{where}: {escaped(file)}: files include each other more than {DEEPEST} deep",
+                "List the files directly.",
+            )
+        if (file, constrains) in self._finished:
+            return
+        text = read_text(self._project, file, where=where)
+        self._open.append(file)
+        numbered = ((f"{escaped(file)}:{number}", line) for number, line in _logical(text))
+        self.take(file, numbered, constrains=constrains)
+        self._open.pop()
+        self._finished.add((file, constrains))
+
+    def take(self, file: str, lines: Iterable[tuple[str, str]], *, constrains: bool) -> None:
+        for where, raw in lines:
+            text = _COMMENT.sub("", raw).strip().removesuffix(";").rstrip()
+            if not text:
+                continue
+            if _VARIABLE.search(text):
+                raise InvalidError(
+                    f"{where}: {escaped(text, SHOWN)}: variables are not expanded: a lock must not"
+                    " depend on the machine that wrote it",
+                    "Write the value out.",
+                )
+            if included := _INCLUDE.match(text):
+                below = constrains or included[1] in {"-c", "--constraint"}
+                self.include(_beside(file, included[2], where), where, constrains=below)
+            elif editable := _editable(text):
+                self._add(file, editable, where, constrains=constrains, located=True)
+            elif text.startswith("-"):
+                self._notes.append(_of_option(text, where))
+            else:
+                self._add(file, text, where, constrains=constrains, located=is_location(text))
+
+    def _add(self, file: str, text: str, where: str, *, constrains: bool, located: bool) -> None:
+        text = _HASH.sub("", f"{text} ").strip()
+        if later := _LATER_OPTION.search(text):
+            note = f"{where}: {escaped(text, SHOWN)}: the option {later[1]} is left out."
+            text = text[: later.start()].rstrip()
+            self._notes.append(note)
+        if len(self._requirements) + len(self._constraints) >= MOST:
+            raise InvalidError(f"{where}: more than {MOST} requirements")
+        if constrains:
+            parsed = parse(text, where)
+            parsed.extras = set()  # a constraint is about versions only
+            self._constraints.append(line(parsed, where))
+            return
+        found, note = self._located(file, text, where) if located else wish(text, where)
+        self._notes.append(note)
+        if found and found.name == "python" and not found.source:
+            version = found.text.removeprefix("python").partition(";")[0]
+            self._pythons += python_versions(version, where)
+            self._notes.append(f"{where}: {found.text}: taken as the Python that it needs.")
+        elif found:
+            self._requirements.append(found)
+
+    def _located(self, file: str, text: str, where: str) -> tuple[Line | None, str]:
+        """Return a package that is named by its location alone, and a note."""
+        location, marker = split_marker(text)
+        location = re.sub(r"\A(git\+)?git@", "git+ssh://git@", location)
+        location = re.sub(r"\Afile:(?!/)", "", location)
+        require_public(location, where)
+        path, _, fragment = location.partition("#")
+        extras = re.search(r"\[[^\]]*\]\Z", path)
+        path = path.removesuffix(extras[0] if extras else "")
+        egg = re.search(r"(?:\A|&)egg=([A-Za-z0-9._-]+)(\[[^\]&]*\])?", fragment)
+        brackets = (egg and egg[2]) or (extras and extras[0]) or ""
+        name, note = egg[1] if egg else of_file(path)[0], ""
+        if not re.match(r"[a-z+]+:/|git\+|[/~\\]", path, re.IGNORECASE):
+            location = self._existing(file, path)
+            if location == ".":
+                named = map(str.strip, brackets[1:-1].split(","))
+                self._itself = [*(self._itself or ()), *filter(None, named)]
+                return None, (
+                    f"{where}: {escaped(text, SHOWN)}: the project itself, whose requirements are"
+                    " read; install_project: true makes it importable everywhere."
+                )
+            name = name or self._name(location)
+        elif not name and (name := _repository(path)):
+            note = f"{where}: {escaped(text, SHOWN)}: taken as {name}, by its location."
+        if not name:
+            raise InvalidError(
+                f"{where}: {escaped(text, SHOWN)}: a location that names no package",
+                "Name the package: name @ URL, or a released version.",
+            )
+        required, other = sourced(f"{name}{brackets}{marker}", location, text, where)
+        return required, other or note
+
+    def _existing(self, file: str, path: str) -> str:
+        """Return the path in the project; pip's are relative to where it is run, uv's to the file.
+
+        Of the two, the first that is there.
+        """
+        beside = posixpath.normpath(posixpath.join(posixpath.dirname(file), path))
+        for candidate in (posixpath.normpath(path), beside):
+            is_inside = candidate != ".." and not candidate.startswith("../")
+            if is_inside and (self._project / candidate).exists():
+                return candidate
+        return posixpath.normpath(path)
+
+    def _name(self, path: str) -> str:
+        """Return the name of the package in a folder, by what it states, else the folder's own."""
+        for name, pattern in _STATED.items():
+            try:
+                text = read_text(self._project, f"{path}/{name}")
+                if name == "pyproject.toml":
+                    project = parse_toml(text, name).get("project")
+                    text = f"name={project.get('name', '')}" if isinstance(project, dict) else ""
+            except InvalidError:
+                continue
+            if stated := pattern.search(text):
+                return stated[1]
+        return types.canonical(posixpath.basename(path))
+
+
+_STATED = {
+    "pyproject.toml": re.compile(r"name=([A-Za-z0-9][\w.-]*)\Z"),
+    "setup.cfg": re.compile(r"^name\s*=\s*([A-Za-z0-9][\w.-]*)\s*$", re.MULTILINE),
+    "setup.py": re.compile(r"\bname\s*=\s*[\"']([A-Za-z0-9][\w.-]*)[\"']"),
+}
+"""File of a package → where its name stands in it."""
+
+
+def _repository(location: str) -> str:
+    """Return the name of a repository, or of the archive of one; empty if a URL has none."""
+    path = url_path(location)
+    if archive := re.match(r"/[^/]+/([^/]+)/(archive|tarball|zipball)/", path):
+        return types.canonical(archive[1])
+    if not location.lower().startswith("git+"):
+        return ""
+    last = posixpath.basename(re.sub(r"@[^@]*\Z", "", path).rstrip("/")).removesuffix(".git")
+    return types.canonical(last) if re.match(r"[A-Za-z0-9][\w.-]*\Z", last) else ""
+
+
+def _logical(text: str) -> Iterator[tuple[int, str]]:
+    r"""Yield lines with their numbers; one that ends in `\` goes on in the next, as in pip."""
+    parts: list[str] = []
+    first = 0
+    for number, content in enumerate(text.splitlines(), 1):
+        first = first if parts else number
+        is_comment = bool(_COMMENT.match(content))
+        if content.endswith("\\") and not is_comment:
+            parts.append(content[:-1])
+            continue
+        yield first, "".join((*parts, " " if is_comment else "", content))
+        parts = []
+    if parts:
+        yield first, "".join(parts)
+
+
+def _beside(file: str, target: str, where: str) -> str:
+    """Return the path in the project of a file that another one names."""
+    try:
+        words = shlex.split(target)
+    except ValueError:
+        words = []
+    if len(words) != 1:
+        raise InvalidError(
+            f"{where}: {escaped(target, SHOWN) or 'nothing'}: expected the path of one file",
+            "Name the file: -r other.txt",
+        )
+    if "://" in words[0]:
+        raise InvalidError(
+            f"{where}: {escaped(words[0], SHOWN)}: a URL; only files of the project are read",
+            "Save the file in the project and name it here.",
+        )
+    return posixpath.normpath(posixpath.join(posixpath.dirname(file), words[0]))
+
+
+def _option(text: str) -> tuple[str, str]:
+    match = _OPTION.match(text)
+    return (match[1], match[2]) if match and match[1] else (text, "")
+
+
+def _editable(text: str) -> str:
+    """Return what a line installs from its folder or repository; empty if it is another line."""
+    option, value = _option(text)
+    return value.strip() if option in _EDITABLE else ""
+
+
+def _of_option(text: str, where: str) -> str:
+    """Return a note of a line that is an option; raise `InvalidError` for an unknown one."""
+    option, value = _option(text)
+    shown = f"{where}: {escaped(text, SHOWN)}"
+    if option in _WITHOUT_EFFECT:
+        why = _WITHOUT_EFFECT[option]
+        return f"{shown}: left out: {why}." if why else ""
+    if option not in _INDEXES:
+        raise InvalidError(
+            f"{shown}: the option {escaped(option, 40)} is not supported", "Delete the line."
+        )
+    require_public(value, where)
+    if framework := of_host(value):
+        return f"{shown}: left out, since {profile_decides(framework)}."
+    return (
+        f"{shown}: left out: each machine's settings of pip or uv say where packages come from, for"
+        " example pip config set global.index-url URL."
+    )
