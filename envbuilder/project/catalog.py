@@ -7,7 +7,6 @@ companions decides the release; the hardware decides the build.
 from __future__ import annotations
 
 import contextlib
-import re
 from functools import cached_property
 from itertools import product
 from operator import attrgetter
@@ -296,9 +295,6 @@ def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.F
 
 # A project's variant of a profile
 
-_LIKE_PYPI = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?[=<>!~][0-9.*,=<>!~]+")
-"""A conda package and versions that may mean the same on PyPI; not so `tzdata==2024a`."""
-
 
 def adapt(profile: Profile, contents: Contents, decision: Decision | None = None) -> Profile:
     """Return the profile with an environment's packages, Python, variables and system packages.
@@ -336,7 +332,6 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
         constraints=(
             *profile.constraints,
             *_constraints(profile, python.supported, contents),
-            *_conda_versions(profile, contents.conda),
         ),
         indexes={**profile.indexes, **_indexes(profile)},
         python=python,
@@ -429,20 +424,6 @@ def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -
             yield str(requirement)
 
 
-def _conda_versions(profile: Profile, lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the versions of conda packages as constraints on wheels.
-
-    Wheels are found first, so another version of the same library would hide conda's.
-    """
-    libraries = FRAMEWORKS[profile.framework].libraries
-    for line in lines:
-        spec = conda.parse(line.text, line.where)
-        versions = spec.specifier() or ""
-        if _LIKE_PYPI.fullmatch(spec.name + versions) and not libraries.fullmatch(spec.name):
-            with contextlib.suppress(InvalidError):  # a range that only conda understands
-                yield str(parse(f"{spec.name}{versions}", line.where))
-
-
 def _indexes(profile: Profile) -> dict[str, str]:
     """Return the index of the framework's companions: the one that has the profile's build of it.
 
@@ -487,13 +468,13 @@ def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]
 
 def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> str:
     """Return why a backend cannot hold the environment; empty if it can."""
-    if contents.conda and backend != "conda":
-        return f"{contents.conda[0].where} needs conda packages"
+    have = {*(line.name for line in contents.requirements), *contents.environment.system_packages}
+    if backend != "conda" and (line := conda.first_missing(contents.conda, have)):
+        return f"{line.where} needs {line.name} of conda"
     if backends.makes_image(backend) and not profile.image_pythons:
         return f"no base image with Python {profile.python.default} is known"
     if not profile.framework_from_wheels(backend):
-        for line in contents.requirements:
-            name = parse(line.text, line.where).name
-            if name not in FRAMEWORKS[profile.framework].builds:
-                return f"its {backend} environments hold no wheels, and {line.where} needs {name}"
+        held = FRAMEWORKS[profile.framework].builds | conda.distributions(contents.conda)
+        if line := next((line for line in contents.requirements if line.name not in held), None):
+            return f"its {backend} environments hold no wheels, and {line.where} needs {line.name}"
     return ""

@@ -1,20 +1,25 @@
 """Read conda's environment.yml: packages from channels, and those of its `pip:` list.
 
-Frameworks and CUDA are the profile's: conda's packages of them become requirements by their names
-on PyPI, those of CUDA are left out, and so are the channels that hold nothing else.
+Python packages become requirements by their names on the package index; the backend conda takes
+them from the channels, too. Programs are its own, or Debian's. Frameworks and CUDA are the
+profile's: packages of CUDA are left out, and so are the channels that hold nothing else, and what
+an export lists since another package needs it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from envbuilder.core import decoding, types
+from envbuilder.core import decoding, files, resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first, shown
 from envbuilder.profiles import frameworks
@@ -30,6 +35,8 @@ _SPEC = re.compile(
 )
 _VERSION = r"(?:==|!=|<=|>=|~=|=|<|>)?[0-9][A-Za-z0-9.*!]*"
 _VERSIONS = re.compile(rf"{_VERSION}(?:[,|]{_VERSION})*\Z")
+_ODD = re.compile(r"=[0-9][A-Za-z0-9.]*_[A-Za-z0-9._]*=[A-Za-z0-9_.]+\Z")
+"""A version that only conda can have, and its build, as an export lists them."""
 _CLAUSE = re.compile(r"(==|!=|<=|>=|~=|=|<|>)?([0-9][A-Za-z0-9.]*?)(\.?\*)?\Z")
 
 
@@ -48,9 +55,18 @@ class Spec(Struct, frozen=True):
         return f"{self.name} {self.versions}".rstrip()
 
     def specifier(self) -> str | None:
-        """Return the versions as Python's packages have them (PEP 440); None if they cannot."""
+        """Return the versions as Python's packages have them (PEP 440); None if they cannot.
+
+        Of alternatives (`1.2|1.3`), the range from the first to the last.
+        """
         if not self.versions:
             return ""
+        either = [_CLAUSE.match(clause.removeprefix("=")) for clause in self.versions.split("|")]
+        if len(either) > 1:
+            ends = [match[2] for match in either if match and not match[1]]
+            whole = len(ends) == len(either) and all(re.match(r"[0-9.]+\Z", e) for e in ends)
+            ends.sort(key=lambda version: [int(part or 0) for part in version.split(".")])
+            return f">={ends[0]},<={ends[-1]}.99999" if whole else None
         clauses = [_CLAUSE.match(clause) for clause in self.versions.split(",")]
         python = [_python_clause(*match.groups()) for match in clauses if match]
         return ",".join(python) if all(clauses) else None
@@ -59,7 +75,8 @@ class Spec(Struct, frozen=True):
 def _python_clause(operator: str | None, version: str, star: str | None) -> str:
     if operator in {None, "=", "==", "!="}:
         equal = "!=" if operator == "!=" else "=="
-        return f"{equal}{version}{'.*' if star or operator == '=' else ''}"
+        begins = (star or operator == "=") and not re.search("[a-z]", version)  # not 19.10b0.*
+        return f"{equal}{version}{'.*' if begins else ''}"
     return f"{operator}{version}"
 
 
@@ -76,12 +93,6 @@ def parse(text: str, where: str) -> Spec:
             "Write a name and perhaps versions, such as numpy=1.26 or numpy>=1.26,<2.",
         )
     versions, build = _versions_and_build(match["rest"], subject)
-    if "*" in build:
-        raise InvalidError(
-            f"{subject}: a build by a pattern is not supported",
-            "Delete the part after the version; what depends on the hardware is for the profile to"
-            " choose.",
-        )
     return Spec(match["name"].lower(), versions, match["channel"] or "", build)
 
 
@@ -89,7 +100,7 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
     """Return versions and build of what follows a name, such as `=1.26`, ` >=1.26, <2`."""
     rest, build = re.sub(r"\s*([,|=<>!~])\s*", r"\1", rest.strip()), ""
     # A single = matches all versions that begin so, unless a build follows: numpy=1.26.4=py312_0.
-    if parts := re.match(r"(?:=(?!=))?([A-Za-z0-9.*]+)(?:=(?!=)|\s+)([A-Za-z0-9_.*]+)\Z", rest):
+    if parts := re.match(r"={0,2}([A-Za-z0-9.*]+)(?:=(?!=)|\s+)([A-Za-z0-9_.*]+)\Z", rest):
         versions, build = parts[1], parts[2] if parts[2].strip("*") else ""
         versions = f"{'' if '*' in versions else '=='}{versions}" if versions.strip("*.") else ""
     elif re.match(r"=(?!=)[^=<>!~,|]+\Z", rest):
@@ -105,12 +116,210 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
     return versions, build
 
 
+class _Names(Struct, frozen=True):
+    """What conda packages are elsewhere: `profiles/names/conda.yaml`."""
+
+    python: dict[str, types.Distribution]
+    debian: dict[str, types.DebianPackage]
+    libraries: tuple[str, ...]
+    other: tuple[str, ...]
+
+
+@cache
+def _names() -> _Names:
+    path = resources.profiles_dir() / "names" / "conda.yaml"
+    return decoding.decode(decoding.parse_yaml(files.read_text(path), path.name), _Names, path.name)
+
+
+def distribution_of(name: str) -> str:
+    """Return the name on the package index of a conda package; empty if it is no Python package."""
+    names = _names()
+    if frameworks.is_conda_runtime(name):
+        return ""
+    if known := frameworks.of_conda(name) or names.python.get(name):
+        return known
+    patterns = (*names.libraries, *names.other)
+    is_other = name in names.debian or any(fnmatchcase(name, pattern) for pattern in patterns)
+    return "" if is_other else types.canonical(name)
+
+
+def debian_package(name: str) -> str:
+    """Return the Debian package that is a conda package; empty if none is known."""
+    return _names().debian.get(name, "")
+
+
+def distributions(packages: Iterable[lines.Line]) -> frozenset[str]:
+    """Return the names on the package index of conda packages."""
+    return frozenset(distribution_of(parse(p.text, p.where).name) for p in packages)
+
+
+def first_missing(packages: Iterable[lines.Line], have: Collection[str]) -> lines.Line | None:
+    """Return the first conda package that is neither a requirement nor a system package there."""
+    for package in packages:
+        name = parse(package.text, package.where).name
+        if not {distribution_of(name), debian_package(name)}.intersection(have):
+            return package
+    return None
+
+
+def _is_library(name: str) -> bool:
+    """Return whether a conda package is listed only since another one needs it."""
+    return (
+        name not in _names().python
+        and name not in _names().debian
+        and any(fnmatchcase(name, pattern) for pattern in _names().libraries)
+    )
+
+
 _IGNORED = frozenset({"name", "prefix"})
-_KEYS = frozenset({"channels", "dependencies", "variables", *_IGNORED})
+_KEYS = frozenset({"channels", "dependencies", *_IGNORED})
 _FRAMEWORK_CHANNELS = ("pytorch", "nvidia")
 _DEFAULTS = "defaults"
 """Anaconda's own channels, for which larger organizations need a licence."""
 _NO_CHANNEL = "nodefaults"
+_CHANNEL_URL = re.compile(
+    r"https?://(?:conda|repo)\.anaconda\.(?:org|com)/(pkgs/)?([a-z0-9-]+)/?\Z"
+)
+
+
+class Packages:
+    """Collects the packages of channels that a file lists, by what they are."""
+
+    def __init__(self, channels: Iterable[str] = ()) -> None:
+        self._every = list(channels)
+        self._requirements: list[lines.Line] = []
+        self._conda: list[lines.Line] = []
+        self._pythons: list[lines.Line] = []
+        self._system: list[str] = []
+        self._cuda: list[str] = []
+        self._libraries: list[str] = []
+        self._programs: list[str] = []
+        self._frameworks: dict[str, frameworks.Framework | None] = {}
+        self._renamed: list[str] = []
+        self._built: list[str] = []
+        self._any_version: list[str] = []
+
+    def take(self, text: str, where: str) -> None:
+        """Take a package as an environment states it. Raises `InvalidError`."""
+        match = _SPEC.match(text.strip()) if len(text) <= LONGEST else None
+        name = match["name"].lower() if match else ""
+        if frameworks.is_conda_runtime(name):
+            self._cuda.append(name)
+        elif name and _is_library(name):
+            self._libraries.append(name)
+        elif match and _ODD.match(match["rest"]):
+            self._any_version.append(text.strip())
+            self._add(Spec(name, channel=match["channel"] or "", build="any"), where)
+        else:
+            self._add(parse(text, where), where)
+
+    def _add(self, spec: Spec, where: str) -> None:
+        name = spec.name
+        channel = spec.channel.rpartition("/")[2]
+        if channel and channel not in self._every and _is_channel(channel):
+            self._every.append(channel)
+        if name == "python":
+            if spec.versions:
+                text = self._wheel(spec, name, where).text.removeprefix(name)
+                self._pythons.append(lines.Line(text, where))
+        elif of_framework := frameworks.of_conda(name):
+            self._frameworks[name] = frameworks.of_build(of_framework)
+            self._requirements.append(self._wheel(spec, of_framework, where))
+        elif name not in {"pip", "nomkl"}:
+            if python := distribution_of(name):
+                self._requirements.append(self._wheel(spec, python, where))
+            else:
+                self._programs.append(name)
+                self._system += filter(None, [debian_package(name)])
+            self._conda.append(lines.Line(spec.text(), where))
+            self._built += [name] if spec.build else []
+
+    def _wheel(self, spec: Spec, name: str, where: str) -> lines.Line:
+        """Return a package as the package index has it, in any version if it has none such."""
+        specifier = spec.specifier()
+        if name != types.canonical(spec.name) and not frameworks.of_build(name):
+            # What is named otherwise is often numbered otherwise: opencv 4.5.1 is 4.5.1.48.
+            self._renamed.append(f"{spec.name} as {name}")
+            specifier = specifier and re.sub(r"\A==([0-9.]+)\Z", r"==\1.*", specifier)
+        try:
+            if specifier is not None:
+                return lines.line(lines.parse(f"{name}{specifier}", where), where)
+        except InvalidError:
+            pass  # a version that only conda can have
+        self._any_version.append(spec.text())
+        return lines.Line(types.canonical(name), where)
+
+    def listed(self, where: str, of_pip: lines.Listed | None = None) -> lines.Listed:
+        """Return what was taken, with what stands in a list for pip."""
+        others = (*_FRAMEWORK_CHANNELS, _DEFAULTS, _NO_CHANNEL)
+        channels = tuple(c for c in self._every if c not in others)
+        of_pip = of_pip or lines.Listed()
+        notes = (f"{where}: {note}." for note in self._notes(channels))
+        return replace(
+            of_pip,
+            requirements=(*self._requirements, *of_pip.requirements),
+            pythons=(*self._pythons, *of_pip.pythons),
+            conda=tuple(self._conda),
+            channels=channels if self._conda else (),
+            system=tuple(dict.fromkeys(self._system)),
+            notes=(*notes, *of_pip.notes),
+        )
+
+    def _notes(self, channels: tuple[str, ...]) -> Iterator[str]:
+        """Yield what is left out or changed; `channels` of all are kept."""
+        if self._frameworks:
+            brought = filter(None, self._frameworks.values())
+            decides = " and ".join(dict.fromkeys(map(lines.profile_decides, brought)))
+            yield f"{_joined(self._frameworks)}: taken as requirements from PyPI, since {decides}"
+        if self._renamed:
+            yield f"taken by their names on the package index: {_joined(self._renamed)}"
+        if self._any_version:
+            yield (
+                "taken in any version, since the package index cannot have these:"
+                f" {_joined(self._any_version)}"
+            )
+        if self._programs:
+            packages = ", ".join(dict.fromkeys(self._system))
+            instead = f"system_packages: [{packages}], or " if packages else ""
+            yield f"no Python packages: {_joined(self._programs)}. Use {instead}--backend conda"
+        if self._cuda:
+            yield f"left out, since the profile decides on CUDA: {_joined(self._cuda)}"
+        if self._libraries:
+            yield (
+                "left out, since other packages bring such libraries along:"
+                f" {_joined(self._libraries)}"
+            )
+        if dropped := [c for c in self._every if c in _FRAMEWORK_CHANNELS]:
+            yield (
+                "left out, since the profile decides where the framework comes from: the channels"
+                f" {_joined(dropped)}"
+            )
+        if self._built:
+            yield (
+                "builds are left out, since each is for one platform; versions stay:"
+                f" {_joined(self._built)}"
+            )
+        if _DEFAULTS in self._every and self._conda:
+            yield (
+                "left out, since it takes a licence of Anaconda's: the channel defaults. With the"
+                f" backend conda, its packages come from {_joined(channels) or 'conda-forge'}"
+            )
+
+
+def _is_channel(name: str) -> bool:
+    try:
+        decoding.convert(name, types.Source)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _joined(names: Iterable[str]) -> str:
+    """Return the first six names, each once, and how many more there are."""
+    return first(list(dict.fromkeys(names)), 6)
+
+
+# environment.yml
 
 
 def read_environment_yml(project: Path, file: str) -> lines.Listed:
@@ -121,54 +330,54 @@ def read_environment_yml(project: Path, file: str) -> lines.Listed:
     return _Reader(project, file).listed()
 
 
+def read_conda_list(project: Path, file: str) -> lines.Listed:
+    """Return the packages of `conda list --export`, as `name=version=build`.
+
+    Those from PyPI have `pypi_0` as their build. Raises `InvalidError`.
+    """
+    packages, of_pip = Packages(), []
+    text = lines.read_text(project, file)
+    for number, raw in enumerate(text.splitlines()[: lines.MOST], 1):
+        where, spec = f"{escaped(file)}:{number}", raw.strip()
+        if match := re.fullmatch(r"([A-Za-z0-9._-]+)=([^=]+)=pypi_0", spec):
+            of_pip.append((where, f"{match[1]}=={match[2]}"))
+        elif spec and not spec.startswith(("#", "@")):
+            packages.take(spec, where)
+    return packages.listed(escaped(file), read_lines(project, file, of_pip))
+
+
 class _Reader:
-    """Collects the packages of an environment, by where they come from."""
+    """Reads an environment, whose packages are of channels and of pip."""
 
     def __init__(self, project: Path, file: str) -> None:
         self._project, self._file, self._where = project, file, escaped(file)
         self._text = lines.read_text(project, file)
         self._data = decoding.parse_yaml(self._text, self._where)
-        self._requirements: list[lines.Line] = []
-        self._conda: list[lines.Line] = []
         self._pip: list[tuple[str, str]] = []
-        self._pythons: list[lines.Line] = []
-        self._left_out: list[str] = []
-        self._renamed: dict[str, frameworks.Framework | None] = {}
-        self._built: list[str] = []
+        self._notes: list[str] = []
 
     def listed(self) -> lines.Listed:
-        self._require_keys()
-        every = self._channels()
-        others = (*_FRAMEWORK_CHANNELS, _DEFAULTS, _NO_CHANNEL)
-        channels = tuple(c for c in every if c not in others)
-        for spec, where in self._specs():
-            self._take(spec, where, channels)
-        from_pip = read_lines(self._project, self._file, self._pip)
-        return lines.Listed(
-            requirements=(*self._requirements, *from_pip.requirements),
-            constraints=from_pip.constraints,
-            pythons=tuple(self._pythons),
-            conda=tuple(self._conda),
-            channels=channels,
-            read_from=from_pip.read_from,
-            notes=tuple(f"{self._where}: {note}." for note in self._notes(every, channels)),
-        )
+        self._note_keys()
+        packages = Packages(self._channels())
+        for text, where in self._specs():
+            packages.take(text, where)
+        of_pip = read_lines(self._project, self._file, self._pip)
+        listed = packages.listed(self._where, of_pip)
+        return replace(listed, notes=(*self._notes, *listed.notes))
 
     def _place(self, *path: object) -> str:
         return decoding.place(self._where, self._text, [str(part) for part in path])
 
-    def _require_keys(self) -> None:
-        for key in self._data:
-            if key not in _KEYS:
-                raise InvalidError(
-                    f"{self._place(key)}: {escaped(key, 60)}: unknown key",
-                    f"Remove the key; environments have {', '.join(sorted(_KEYS))}.",
+    def _note_keys(self) -> None:
+        for key, value in self._data.items():
+            if key == "variables" and isinstance(value, dict) and value:
+                names = _joined(escaped(str(name), 60) for name in value)
+                self._notes.append(
+                    f"{self._place(key)}: variables are not read: {names}. Write those that are"
+                    " needed under environment: in envbuilder.yaml."
                 )
-        if self._data.get("variables"):
-            raise InvalidError(
-                f"{self._place('variables')}: variables: are not read from this file",
-                "Move them to environment: in envbuilder.yaml.",
-            )
+            elif key not in _KEYS and value:
+                self._notes.append(f"{self._place(key)}: {escaped(key, 60)}: left out.")
 
     def _list(self, key: str) -> list[Any]:
         value = [] if self._data.get(key) is None else self._data[key]
@@ -179,27 +388,30 @@ class _Reader:
         return value
 
     def _channels(self) -> list[str]:
-        channels = self._list("channels")
-        for number, channel in enumerate(channels):
-            try:
-                decoding.convert(channel, types.Source)
-            except msgspec.ValidationError as error:
-                raise InvalidError(
-                    f"{self._place('channels', number)}: {shown(str(channel))}:"
-                    " channels are listed by name only",
-                    "Write a name such as conda-forge, and set its URL up on each machine.",
-                ) from error
+        channels = []
+        for number, channel in enumerate(self._list("channels")):
+            by_url = _CHANNEL_URL.match(str(channel))
+            name = (_DEFAULTS if by_url[1] else by_url[2]) if by_url else str(channel)
+            if _is_channel(name):
+                channels.append(name)
+                continue
+            place = self._place("channels", number)
+            lines.require_public(str(channel), place)
+            self._notes.append(
+                f"{place}: {shown(str(channel))}: left out: channels are listed by name, and each"
+                " machine's settings say where they are."
+            )
         return channels
 
-    def _specs(self) -> Iterator[tuple[Spec, str]]:
+    def _specs(self) -> Iterator[tuple[str, str]]:
         """Yield the packages from channels with their places; collect the lines for pip."""
         for number, item in enumerate(self._list("dependencies")):
             where = self._place("dependencies", number)
             if isinstance(item, str):
-                yield parse(item, where), where
+                yield item, where
             elif isinstance(item, dict) and set(item) == {"pip"}:
                 self._take_pip(number, item["pip"])
-            else:
+            elif item is not None:
                 raise InvalidError(
                     f"{where}: {shown(str(item))}: expected a package, or pip: with a list",
                     "Write a name and perhaps versions, such as numpy=1.26.",
@@ -208,68 +420,11 @@ class _Reader:
     def _take_pip(self, number: int, items: Any) -> None:
         for index, item in enumerate(items if isinstance(items, list) else [items]):
             where = self._place("dependencies", number, "pip", index)
+            if item is None:
+                continue
             if not isinstance(item, str) or "\n" in item:
                 raise InvalidError(
                     f"{where}: {shown(str(item))}: expected one package for pip",
                     "Write one item per package, such as - rich>=13.",
                 )
             self._pip.append((where, item))
-
-    def _take(self, spec: Spec, where: str, channels: tuple[str, ...]) -> None:
-        if frameworks.is_conda_runtime(spec.name):
-            self._left_out.append(spec.name)
-        elif name := frameworks.of_conda(spec.name):
-            self._requirements.append(_of_pypi(spec, name, where))
-            self._renamed[spec.name] = frameworks.of_build(name)
-        elif spec.name == "python":
-            if spec.versions:
-                text = _of_pypi(spec, spec.name, where).text.removeprefix(spec.name)
-                self._pythons.append(lines.Line(text, where))
-        elif spec.name != "pip":
-            if spec.channel and channels[:1] != (spec.channel,):
-                raise InvalidError(
-                    f"{where}: {escaped(f'{spec.channel}::{spec.name}', 100)}: a channel for a"
-                    " single package is not supported, unless it is the first one of channels",
-                    f"Write {spec.name} only, or put the channel first under channels.",
-                )
-            self._conda.append(lines.Line(spec.text(), where))
-            self._built += [spec.name] if spec.build else []
-
-    def _notes(self, every: list[str], channels: tuple[str, ...]) -> Iterator[str]:
-        """Yield what of the file is left out or changed; `channels` of all are kept."""
-        if self._renamed:
-            brought = filter(None, self._renamed.values())
-            decides = " and ".join(dict.fromkeys(map(lines.profile_decides, brought)))
-            yield f"{_joined(self._renamed)}: taken as requirements from PyPI, since {decides}"
-        if self._left_out:
-            yield f"left out, since the profile decides on CUDA: {_joined(self._left_out)}"
-        if dropped := [c for c in every if c in _FRAMEWORK_CHANNELS]:
-            yield (
-                "left out, since the profile decides where the framework comes from: the channels"
-                f" {_joined(dropped)}"
-            )
-        if self._built:
-            yield (
-                "builds are left out, since each is for one platform; versions stay:"
-                f" {_joined(self._built)}"
-            )
-        if _DEFAULTS in every and self._conda:
-            yield (
-                "left out, since it takes a licence of Anaconda's: the channel defaults. Its"
-                f" packages come from {_joined(channels) or 'conda-forge'}"
-            )
-
-
-def _of_pypi(spec: Spec, name: str, where: str) -> lines.Line:
-    specifier = spec.specifier()
-    if specifier is None:
-        raise InvalidError(
-            f"{where}: {escaped(spec.text(), 100)}: PyPI's packages cannot have these versions",
-            f"Write one range, such as {spec.name}>=2.0,<3.",
-        )
-    return lines.line(lines.parse(f"{name}{specifier}", where), where)
-
-
-def _joined(names: Iterable[str]) -> str:
-    """Return the first six names, each once, and how many more there are."""
-    return first(list(dict.fromkeys(names)), 6)

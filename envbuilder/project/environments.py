@@ -23,9 +23,9 @@ from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import release
-from envbuilder.project.conda import read_environment_yml
+from envbuilder.project.conda import read_conda_list, read_environment_yml
 from envbuilder.project.foreign_locks import read_pylock, read_uv_lock
-from envbuilder.project.lines import Line, Listed, parse
+from envbuilder.project.lines import Line, Listed, parse, read_text as read_project_text
 from envbuilder.project.requirements_txt import read_requirements_txt
 from envbuilder.project.tables import read_pyproject
 
@@ -229,13 +229,22 @@ def _read_named(project: Path, entry: RequirementFile, where: str) -> Listed:
 
 SUPPORTED = "requirements.txt, pyproject.toml, uv.lock, pylock.toml and environment.yml"
 
+
+def _read_text_list(project: Path, file: str) -> Listed:
+    """Read a .txt, which pip or conda may have written."""
+    is_condas = _OF_CONDA.search(read_project_text(project, file))
+    return (read_conda_list if is_condas else read_requirements_txt)(project, file)
+
+
+_OF_CONDA = re.compile(r"^# platform: |^[A-Za-z0-9_.-]+=[^=\s]+=[A-Za-z0-9_.]+\s*$", re.MULTILINE)
+"""What `conda list --export` writes, and pip never does."""
 _WITH_EXTRAS = (
     (re.compile(r"pyproject\.toml\Z"), read_pyproject),
     (re.compile(r"uv\.lock\Z"), read_uv_lock),
     (re.compile(r"pylock(\.[^.]+)?\.toml\Z"), read_pylock),
 )
 _PLAIN = (
-    (re.compile(r".+\.(txt|in)\Z"), read_requirements_txt),
+    (re.compile(r".+\.(txt|in)\Z"), _read_text_list),
     (re.compile(r".+\.ya?ml\Z"), read_environment_yml),
 )
 _INSTEAD = {

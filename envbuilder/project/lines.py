@@ -251,6 +251,8 @@ def wish(text: str, where: str) -> tuple[Line, str]:
     if build := _BUILD.search(text):
         notes.append(f"{shown}: the version counts; the build {build[0][1:]} is the hardware's.")
     if meant := _STUBS.get(types.canonical(parsed.name)):
+        if meant != "torch":
+            parsed.specifier = type(parsed.specifier)()  # of the stub, not of what is meant
         parsed.name = meant
         notes.append(f"{shown}: taken as {meant}.")
     return line(parsed, where), " ".join(notes)

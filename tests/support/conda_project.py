@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,13 @@ def lay_little(
     lay_profile(project, "little", json.dumps(stated))
 
 
+def _exclude(listed: tuple[str, ...]) -> str:
+    """The key that takes packages from conda alone: the package index has none of them."""
+    names = (re.split("[ =<>]", each)[0] for each in listed)
+    only = [n for n in names if n != "python" and not n.startswith("pytorch")]
+    return f"exclude: [{', '.join(only)}]\n"
+
+
 def lay_listed(folder: Path, *listed: str, channels: str = "conda-forge", **changes: Any) -> None:
     """A project whose environment.yml lists packages, on a profile with one small wheel."""
     profile = {
@@ -62,7 +70,7 @@ def lay_listed(folder: Path, *listed: str, channels: str = "conda-forge", **chan
     (folder / "profiles").mkdir(exist_ok=True)
     (folder / "profiles" / "little.yaml").write_text(json.dumps(profile | changes))
     (folder / "envbuilder.yaml").write_text(
-        "profiles: [little]\nrequirements_from: [environment.yml]\n"
+        f"profiles: [little]\nrequirements_from: [environment.yml]\n{_exclude(listed)}"
     )
     lines = [f"  - {each}\n" for each in listed]
     text = f"channels: [{channels}]\ndependencies:\n{''.join(lines)}"

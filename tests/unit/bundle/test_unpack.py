@@ -553,7 +553,7 @@ def test_outside_of_the_project_nothing_is_compared(project_bundle: Path, tmp_pa
 
 
 def test_conda_packages_go_along(tmp_path: Path) -> None:
-    text = "requirements_from: [environment.yml]\nprofiles: [small]\n"
+    text = "requirements_from: [environment.yml]\nprofiles: [small]\nexclude: [tiny-lib]\n"
     environment = "channels: [conda-forge]\ndependencies: [tiny-lib]\n"
     parent = PARENT.replace("[venv]", "[venv, conda]")
     changes = {"envbuilder.yaml": text, "environment.yml": environment}

@@ -113,9 +113,9 @@ def test_if_no_file_can_be_read_nothing_is_written(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "pyproject.toml").write_text("[project\n")
-    (folder / "requirements.txt").write_text("git+https://host/a\n")
+    (folder / "requirements.txt").write_text("hg+https://host/a#egg=a\n")
     assert run("init") == 2
     assert not (folder / "envbuilder.yaml").exists()
     err = capsys.readouterr().err
     assert "pyproject.toml:1: not valid TOML" in err
-    assert "requirements.txt:1: git+https://host/a: a version control repository" in err
+    assert "requirements.txt:1: hg+https://host/a#egg=a: only git repositories" in err

@@ -16,7 +16,9 @@ from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
 
-WITH_CONDA = "requirements_from: [environment.yml]\nprofiles: [cpu, xpu-ipex]\n"
+WITH_CONDA = (
+    "requirements_from: [environment.yml]\nprofiles: [cpu, xpu-ipex]\nexclude: [tiny-lib]\n"
+)
 YML = "dependencies: [python=3.11, tiny-lib, numpy=2.1]\n"
 
 

@@ -504,18 +504,20 @@ def test_conda_packages_leave_the_conda_backend_alone() -> None:
     both = adapt(profiles.load("zendnn", FOLDERS), contents(conda=lines("gxx", "cmake")))
     assert both.conda.packages == ("gxx", "cmake")
     no_conda = msgspec.structs.replace(CPU, backends=("docker", "venv"))
-    with pytest.raises(InvalidError, match=r"requirements.txt:1 needs conda packages"):
+    with pytest.raises(InvalidError, match=r"requirements.txt:1 needs ffmpeg of conda"):
         adapt(no_conda, contents(conda=lines("ffmpeg")))
 
 
-def test_versions_of_conda_packages_hold_for_wheels() -> None:
-    listed = lines("numpy 1.26.*", "scipy >=1.10,<2", "tzdata ==2024a", "_libgcc_mutex ==0.1",
-                   "mkl 2024.*", "pillow", "x265 1.*|2.*", file="environment.yml")  # fmt: skip
-    variant = adapt(CPU, contents("rich", conda=listed))
-    assert variant.constraints == (*CPU.constraints, "numpy==1.26.*", "scipy<2,>=1.10")
-    assert profile_lock.inputs_digest(variant) != profile_lock.inputs_digest(
-        adapt(CPU, contents("rich"))
-    )
+def test_conda_packages_with_a_wheel_or_a_debian_package_fit_every_backend() -> None:
+    listed = lines("numpy 1.26.*", "gxx", "opencv", file="environment.yml")
+    wheels = ("numpy==1.26.*", "opencv-python")
+    variant = adapt(CPU, contents(*wheels, conda=listed, system_packages=("g++",)))
+    assert variant.backends == CPU.backends
+    assert {*wheels} <= {*variant.requirements}
+    assert variant.conda.packages[-3:] == ("numpy 1.26.*", "gxx", "opencv")
+    # Without one of them, such as by exclude:, only conda is left.
+    for left in (contents(*wheels, conda=listed), contents("numpy", conda=listed)):
+        assert adapt(CPU, left).backends == ("conda",)
 
 
 def test_an_environment_without_wheels_has_no_packages_for_pip() -> None:
@@ -524,11 +526,12 @@ def test_an_environment_without_wheels_has_no_packages_for_pip() -> None:
     # It would lack them without a word.
     assert adapt(no_wheels, contents("rich")).backends == ("docker", "venv")
     assert adapt(no_wheels, contents("torch", conda=lines("ffmpeg"))).backends == ("conda",)
+    assert "conda" in adapt(no_wheels, contents("numpy", conda=lines("numpy"))).backends
     with pytest.raises(InvalidError) as raised:
         adapt(no_wheels, contents("rich", conda=lines("ffmpeg", file="environment.yml")))
     assert raised.value.message == (
-        "profile 'cpu' has no backend for this project: environment.yml:1 needs conda packages; its"
-        " conda environments hold no wheels, and requirements.txt:1 needs rich"
+        "profile 'cpu' has no backend for this project: environment.yml:1 needs ffmpeg of conda;"
+        " its conda environments hold no wheels, and requirements.txt:1 needs rich"
     )
 
 
