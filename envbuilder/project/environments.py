@@ -27,7 +27,7 @@ from envbuilder.project.conda import read_conda_list, read_environment_yml
 from envbuilder.project.foreign_locks import read_pylock, read_uv_lock
 from envbuilder.project.lines import Line, Listed, parse, read_text as read_project_text
 from envbuilder.project.requirements_txt import read_requirements_txt
-from envbuilder.project.tables import read_pyproject
+from envbuilder.project.setup_files import read_project, read_setup
 
 
 class Contents(Listed, frozen=True, kw_only=True):
@@ -227,7 +227,9 @@ def _read_named(project: Path, entry: RequirementFile, where: str) -> Listed:
 
 # The files that requirements are read from, by their names
 
-SUPPORTED = "requirements.txt, pyproject.toml, uv.lock, pylock.toml and environment.yml"
+SUPPORTED = (
+    "requirements.txt, pyproject.toml, setup.py, setup.cfg, uv.lock, pylock.toml, environment.yml"
+)
 
 
 def _read_text_list(project: Path, file: str) -> Listed:
@@ -239,7 +241,8 @@ def _read_text_list(project: Path, file: str) -> Listed:
 _OF_CONDA = re.compile(r"^# platform: |^[A-Za-z0-9_.-]+=[^=\s]+=[A-Za-z0-9_.]+\s*$", re.MULTILINE)
 """What `conda list --export` writes, and pip never does."""
 _WITH_EXTRAS = (
-    (re.compile(r"pyproject\.toml\Z"), read_pyproject),
+    (re.compile(r"pyproject\.toml\Z"), read_project),
+    (re.compile(r"setup\.(py|cfg)\Z"), read_setup),
     (re.compile(r"uv\.lock\Z"), read_uv_lock),
     (re.compile(r"pylock(\.[^.]+)?\.toml\Z"), read_pylock),
 )
@@ -254,10 +257,8 @@ _INSTEAD = {
     "Pipfile.lock": "List the result of: pipenv requirements > requirements.txt",
     "pixi.toml": "List the result of: pixi workspace export conda-environment environment.yml",
     "pixi.lock": "List the result of: pixi workspace export conda-environment environment.yml",
-    "setup.py": "Add what its install_requires lists: envbuilder add NAME",
-    "setup.cfg": "Add what its install_requires lists: envbuilder add NAME",
 }
-_OWN = ("pyproject.toml",)
+_OWN = ("pyproject.toml", "setup.py", "setup.cfg")
 """The files that state what the project itself requires, the first of which counts."""
 _MOST_ENTRIES = 1000
 """Maximum number of a folder's entries that are looked at for a suggestion."""
@@ -273,20 +274,30 @@ def read(
     what that requires is among it. Nothing outside the project is read. Raises `InvalidError`.
     """
     listed = _read(project, file, extras, groups)
-    for own in _OWN if listed.itself is not None else ():
-        if own != file and (project / own).is_file():
-            more = _read(project, own, listed.itself or (), ())
-            listed = replace(
+    if listed.itself is not None and PurePosixPath(file).name not in _OWN:
+        listed = _with_own(project, listed)
+    if not (listed.requirements or listed.constraints or listed.conda or listed.notes):
+        note = f"{escaped(file)}: it lists no requirements."
+        return replace(listed, notes=(note,))
+    return listed
+
+
+def _with_own(project: Path, listed: Listed) -> Listed:
+    """Return what a file lists, with what the project itself requires."""
+    for own in _OWN:
+        if (project / own).is_file():
+            try:
+                more = _read(project, own, listed.itself or (), ())
+            except InvalidError as error:
+                note = f"{error.message}, so what the project itself requires is left out."
+                return replace(listed, notes=(*listed.notes, note))
+            return replace(
                 listed,
                 requirements=(*listed.requirements, *more.requirements),
                 pythons=(*listed.pythons, *more.pythons),
                 read_from=tuple(sorted({*listed.read_from, *more.read_from, own})),
                 notes=(*listed.notes, *more.notes),
             )
-            break
-    if not (listed.requirements or listed.constraints or listed.conda or listed.notes):
-        note = f"{escaped(file)}: it lists no requirements."
-        return replace(listed, notes=(note,))
     return listed
 
 

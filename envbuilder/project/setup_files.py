@@ -37,7 +37,13 @@ from envbuilder.project.literals import (
     plain,
 )
 from envbuilder.project.requirements_txt import read_lines
-from envbuilder.project.tables import chosen_names, python_versions
+from envbuilder.project.tables import (
+    Pyproject,
+    chosen_names,
+    pyproject,
+    python_versions,
+    read_pyproject,
+)
 
 _LARGEST = 256 << 10
 """Maximum size in bytes of a setup.py; the parser takes a hundred times as much memory."""
@@ -78,6 +84,69 @@ def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence
         pythons=(*python_versions(stated.python, file), *listed.pythons),
         notes=(*stated.notes, *listed.notes),
     )
+
+
+def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
+    """Return what a pyproject.toml requires, with what it leaves to other files.
+
+    Those are requirements files that it names, else setup.py or setup.cfg. Raises `InvalidError`.
+    """
+    tables = pyproject(read_text(project, file), file)
+    if not tables.leaves_open(extras):
+        return read_pyproject(project, file, extras, groups)
+    of_extras = tables.project.optional_dependencies if tables.project else {}
+    static = [each for each in extras if types.canonical(each) in map(types.canonical, of_extras)]
+    others = [each for each in extras if each not in static]
+    lines = list(_dynamic_lines(tables, file, others))
+    if lines:
+        open_parts = read_lines(project, file, lines)
+    elif setup := _setup_beside(project, file):
+        open_parts = read_setup(project, setup, others, ())
+        open_parts = replace(open_parts, read_from=(*open_parts.read_from, setup))
+    else:
+        return read_pyproject(project, file, extras, groups)
+    own = read_pyproject(project, file, static, groups, is_open=True)
+    return replace(
+        open_parts,
+        itself=None,
+        requirements=(*own.requirements, *open_parts.requirements),
+        pythons=(*own.pythons, *open_parts.pythons),
+        notes=(*own.notes, *open_parts.notes),
+    )
+
+
+def _dynamic_lines(
+    tables: Pyproject, file: str, extras: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield lines that include the requirements files that a pyproject.toml names."""
+    dynamic = tables.tool.setuptools.dynamic
+    of_extras = dynamic.get("optional-dependencies")
+    sources = {"dependencies": dynamic.get("dependencies")}
+    for name, source in of_extras.items() if isinstance(of_extras, dict) else ():
+        if types.canonical(str(name)) in map(types.canonical, extras):
+            sources[f"optional-dependencies.{name}"] = source
+    hooks = tables.tool.hatch.get("metadata", {})
+    hooks = hooks.get("hooks", {}) if isinstance(hooks, dict) else {}
+    hook = hooks.get("requirements_txt") if isinstance(hooks, dict) else None
+    if isinstance(hook, dict):
+        sources["tool.hatch.metadata.hooks.requirements_txt"] = {"file": hook.get("files")}
+        of_hook = hook.get("optional-dependencies")
+        for name in of_hook if isinstance(of_hook, dict) else ():
+            if types.canonical(name) in map(types.canonical, extras):
+                sources[f"optional-dependencies.{name}"] = {"file": of_hook[name]}
+    for key, source in sources.items():
+        named = source.get("file") if isinstance(source, dict) else None
+        for each in [named] if isinstance(named, str) else named or ():
+            yield f"{escaped(file)}: {escaped(key, 80)}", f"-r {shlex.quote(str(each))}"
+
+
+def _setup_beside(project: Path, file: str) -> str:
+    """Return the file of setuptools beside a pyproject.toml; empty if there is none."""
+    for name in ("setup.py", "setup.cfg"):
+        path = posixpath.join(posixpath.dirname(file), name)
+        if (project / path).is_file():
+            return path
+    return ""
 
 
 # setup.cfg
@@ -132,7 +201,8 @@ def _of_python(project: Path, file: str) -> _Stated:
         raise InvalidError(f"{escaped(file)}: cannot be parsed") from error
     reader = _Reader(project, file)
     try:
-        reader.run(tree.body, reader.names)
+        with suppress(Returned):
+            reader.run(tree.body, reader.names)
         return reader.stated()
     except RecursionError as error:
         raise InvalidError(f"{escaped(file)}: nested too deeply") from error
@@ -181,14 +251,14 @@ class _Reader(Values):
                 where = f"{escaped(self.file)}:{item.line}"
             if isinstance(item, Lines):
                 result.append((where, f"-r {shlex.quote(item.path)}"))
-            elif isinstance(item, Unknown):
-                self._notes.append(
-                    f"{escaped(self.file)}:{item.line}: a requirement that is computed while it"
-                    " runs: left out."
-                )
             elif isinstance(item, str | Text):
-                text = item if isinstance(item, str) else item.text
-                result += [(where, each) for each in text.splitlines()]
+                result += [(where, each) for each in plain(item).splitlines()]
+            else:
+                place = f":{item.line}" if isinstance(item, Unknown) else f": {key}"
+                self._notes.append(
+                    f"{escaped(self.file)}{place}: a requirement that is computed while it runs:"
+                    " left out."
+                )
         return result
 
     # ---- statements

@@ -1,4 +1,4 @@
-"""Read TOML, and pyproject.toml: dependencies, extras (PEP 621) and dependency groups (PEP 735).
+"""Read TOML, and pyproject.toml: dependencies, extras (PEP 621), dependency groups (PEP 735).
 
 uv never gets the file: it would run the build backend of one with dynamic metadata.
 """
@@ -19,7 +19,7 @@ from envbuilder.profiles import frameworks
 from envbuilder.project.lines import MOST, SHOWN, Line, Listed, line, parse, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from packaging.requirements import Requirement
@@ -132,9 +132,16 @@ class _Uv(Struct, frozen=True):
     sources: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {}
 
 
+class _Setuptools(Struct, frozen=True):
+    dynamic: dict[str, Any] = {}
+
+
 class _Tool(Struct, frozen=True):
     uv: _Uv = _Uv()
     poetry: dict[str, Any] = {}
+    pixi: dict[str, Any] = {}
+    setuptools: _Setuptools = _Setuptools()
+    hatch: dict[str, Any] = {}
 
 
 class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
@@ -144,6 +151,18 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
     dependency_groups: dict[str, tuple[str | _Include, ...]] = {}
     tool: _Tool = _Tool()
 
+    def leaves_open(self, extras: Collection[str]) -> bool:
+        """Return whether another file states what it requires."""
+        if "dependencies" in self.tool.poetry:
+            return False
+        if self.project is None:
+            return not self.dependency_groups
+        dynamic = self.project.dynamic
+        static = {*map(types.canonical, self.project.optional_dependencies)}
+        return "dependencies" in dynamic or (
+            "optional-dependencies" in dynamic and not {*map(types.canonical, extras)} <= static
+        )
+
 
 def pyproject(text: str, file: str) -> Pyproject:
     """Return what a pyproject.toml states. Raises `InvalidError`."""
@@ -151,12 +170,21 @@ def pyproject(text: str, file: str) -> Pyproject:
 
 
 def read_pyproject(
-    project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
+    project: Path,
+    file: str,
+    extras: Sequence[str],
+    groups: Sequence[str],
+    *,
+    is_open: bool = False,
 ) -> Listed:
-    """Return what a project requires with some extras and groups. Raises `InvalidError`."""
+    """Return what a project requires with some extras and groups. Raises `InvalidError`.
+
+    `is_open`: whether other files state the rest.
+    """
     text = read_text(project, file)
     tables = pyproject(text, file)
-    _require_static(tables, file, extras, groups)
+    if not is_open:
+        _require_static(tables, file, extras, groups)
     lines = tuple(islice(_required(tables, file, text, extras, groups), MOST + 1))
     if len(lines) > MOST:
         raise InvalidError(f"{escaped(file)}: more than {MOST} requirements")

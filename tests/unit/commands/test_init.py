@@ -51,8 +51,7 @@ def test_the_result_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
-        ("setup.py", "setup(install_requires=['rich'])", "Add what its install_requires lists"),
-        ("setup.cfg", "[options]\n", "setup.cfg: not a kind of file that requirements are read"),
+        ("poetry.lock", "", "poetry export"),
         ("pixi.toml", "[dependencies]\n", "pixi workspace export"),
         ("pyproject.toml", "[project]\ndynamic = ['dependencies']\n", "a build computes dependen"),
         ("requirements-dev.txt", "rich\n", "under requirements_from: requirements-dev.txt"),
