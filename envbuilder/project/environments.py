@@ -326,12 +326,15 @@ def unread(project: Path) -> Iterator[str]:
 
     For a project that requires nothing: of one that lists a file, the others do not matter.
     """
-    for name in ("pyproject.toml", *_INSTEAD):
+    for name in (*_OWN, *_INSTEAD):
         if (project / name).is_file():
             try:
-                read(project, name)
+                listed = read(project, name)
             except InvalidError as error:
                 yield f"{error.message}. {error.hint}"
+            else:
+                if listed.requirements or listed.conda:
+                    yield f"{name} lists requirements. Name it: requirements_from: [{name}]"
 
 
 def is_supported(name: str) -> bool:

@@ -130,10 +130,10 @@ def _dynamic_lines(
     hook = hooks.get("requirements_txt") if isinstance(hooks, dict) else None
     if isinstance(hook, dict):
         sources["tool.hatch.metadata.hooks.requirements_txt"] = {"file": hook.get("files")}
-        of_hook = hook.get("optional-dependencies")
-        for name in of_hook if isinstance(of_hook, dict) else ():
+        more = hook.get("optional-dependencies")
+        for name, files in more.items() if isinstance(more, dict) else ():
             if types.canonical(name) in map(types.canonical, extras):
-                sources[f"optional-dependencies.{name}"] = {"file": of_hook[name]}
+                sources[f"optional-dependencies.{name}"] = {"file": files}
     for key, source in sources.items():
         named = source.get("file") if isinstance(source, dict) else None
         for each in [named] if isinstance(named, str) else named or ():

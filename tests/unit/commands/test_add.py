@@ -298,6 +298,6 @@ def test_a_lock_of_nothing_beside_a_file_that_is_not_read(
     (project / "envbuilder.yaml").write_text("requirements: []\nprofiles: [small]\n")
     assert run("lock") == 0
     assert (
-        "note: envbuilder.yaml requires nothing, and setup.py: not a kind of file that requirements"
-        " are read from. Add what its install_requires lists: envbuilder add NAME\n"
+        "note: envbuilder.yaml requires nothing, and setup.py lists requirements. Name it:"
+        " requirements_from: [setup.py]\n"
     ) in capsys.readouterr().out
