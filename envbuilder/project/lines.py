@@ -227,8 +227,8 @@ def of_host(location: str) -> frameworks.Framework | None:
 # One requirement as it stands in a file
 
 _STUBS = {
-    "sklearn": "scikit-learn",  # https://pypi.org/project/sklearn: "use scikit-learn"
-    "pytorch": "torch",  # https://pypi.org/project/pytorch: "use torch"
+    "sklearn": "scikit-learn",  # its own page on the index says so
+    "pytorch": "torch",  # likewise
     "skimage": "scikit-image",  # import names, of which the index has nothing to install
     "cv2": "opencv-python",
     "opencv": "opencv-python",
