@@ -284,10 +284,10 @@ def read(
 
 def _with_own(project: Path, listed: Listed) -> Listed:
     """Return what a file lists, with what the project itself requires."""
-    for own in _OWN:
-        if (project / own).is_file():
+    for name in _OWN:
+        if (project / name).is_file():
             try:
-                more = _read(project, own, listed.itself or (), ())
+                more = _read(project, name, listed.itself or (), ())
             except InvalidError as error:
                 note = f"{error.message}, so what the project itself requires is left out."
                 return replace(listed, notes=(*listed.notes, note))
@@ -295,7 +295,7 @@ def _with_own(project: Path, listed: Listed) -> Listed:
                 listed,
                 requirements=(*listed.requirements, *more.requirements),
                 pythons=(*listed.pythons, *more.pythons),
-                read_from=tuple(sorted({*listed.read_from, *more.read_from, own})),
+                read_from=tuple(sorted({*listed.read_from, *more.read_from, name})),
                 notes=(*listed.notes, *more.notes),
             )
     return listed

@@ -329,29 +329,29 @@ def of_file(location: str) -> tuple[str, str]:
 
 def _source(location: str, shown: str, folder: str) -> str:
     """Return a location as in `Resolution.sources`; raise `InvalidError` if it can be none."""
-    found, _, fragment = location.partition("#")
+    address, _, fragment = location.partition("#")
     inside = re.search(r"(?:\A|&)(subdirectory=[^&]+)", fragment)
     end = f"#{inside[1]}" if inside else ""
-    if _VCS.match(found) and not found.lower().startswith("git+"):
+    if _VCS.match(address) and not address.lower().startswith("git+"):
         raise InvalidError(
             f"{shown}: only git repositories can be locked", "Name a released version instead."
         )
-    if _VCS.match(found):
-        if not re.match(r"git\+(https?|file):", found):
+    if _VCS.match(address):
+        if not re.match(r"git\+(https?|file):", address):
             # The address that needs no login: of git@HOST:PATH, ssh://git@HOST/PATH, git://HOST.
-            found = re.sub(r"\Agit\+(ssh://|git://)?(git@)?", "git+https://", found)
-            found = re.sub(r"(\Agit\+https://[^/:@]+):(?![0-9]+/)", r"\1/", found)
-    elif not _URL.match(found):
-        path = posixpath.normpath(posixpath.join(folder, found))
+            address = re.sub(r"\Agit\+(ssh://|git://)?(git@)?", "git+https://", address)
+            address = re.sub(r"(\Agit\+https://[^/:@]+):(?![0-9]+/)", r"\1/", address)
+    elif not _URL.match(address):
+        path = posixpath.normpath(posixpath.join(folder, address))
         if path == ".." or path.startswith(("../", "/")):
             raise InvalidError(
                 f"{shown}: leads out of the project", "Copy the folder into the project."
             )
-        found, end = f"./{path}", ""
-    elif not re.match(r"https?:", found, re.IGNORECASE):
+        address, end = f"./{path}", ""
+    elif not re.match(r"https?:", address, re.IGNORECASE):
         raise InvalidError(f"{shown}: not a URL of https", "Name a released version instead.")
     try:
-        return decoding.convert(found + end, types.SourceLocation)
+        return decoding.convert(address + end, types.SourceLocation)
     except msgspec.ValidationError as error:
         raise InvalidError(
             f"{shown}: not a location that can be locked", "Write it as git+https://HOST/PATH@REF."

@@ -90,7 +90,7 @@ class Values:
         if self._steps > _STEPS:
             self.refuse(1, "computes too much to be read")
 
-    def known(self, node: ast.expr | None, names: Names) -> Any:
+    def attempt(self, node: ast.expr | None, names: Names) -> Any:
         """Return a value, which may be `Unknown`."""
         if node is None:
             return None
@@ -110,7 +110,7 @@ class Values:
             for each, item in zip(target.elts, items, strict=True):
                 self.assign(each, item, names)
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-            held, key = names.get(target.value.id), self.known(target.slice, names)
+            held, key = names.get(target.value.id), self.attempt(target.slice, names)
             if isinstance(held, dict) and isinstance(key, str | Text):
                 names[target.value.id] = {**held, plain(key): value}
 
@@ -154,7 +154,7 @@ class Values:
             if isinstance(item, ast.Starred):
                 result += self._list(item.value, names)
             else:
-                result.append(self.known(item, names))
+                result.append(self.attempt(item, names))
         return result
 
     _value_tuple = _value_set = _value_list
@@ -166,7 +166,7 @@ class Values:
                 more = self.value(value, names)
                 result.update(more if isinstance(more, dict) else {})
             else:
-                result[_text(self.value(key, names), key)] = self.known(value, names)
+                result[_text(self.value(key, names), key)] = self.attempt(value, names)
         return result
 
     def _value_binop(self, node: ast.BinOp, names: Names) -> Any:
@@ -280,8 +280,8 @@ class Values:
         if isinstance(own, ast.FunctionDef):
             return self.call(own, node, names)
         name, root = _dotted(function)
-        if root and root not in names and (known := _FUNCTIONS.get(name)):
-            return known(self, node, names)
+        if root and root not in names and (evaluate := _FUNCTIONS.get(name)):
+            return evaluate(self, node, names)
         if root and root not in names and name in _PATHS:
             parts = [_text(self.value(argument, names), node) for argument in node.args]
             return self._path(name, parts, node)
@@ -311,7 +311,7 @@ class Values:
         return result
 
     def _dict(self, node: ast.Call, names: Names) -> Any:
-        return {k.arg: self.known(k.value, names) for k in node.keywords if k.arg}
+        return {k.arg: self.attempt(k.value, names) for k in node.keywords if k.arg}
 
     def _variable(self, node: ast.Call, names: Names) -> Any:
         """Return what a variable of the environment is that nobody has set."""
@@ -363,11 +363,11 @@ class Values:
         arguments = function.args
         parameters = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
         inner = dict(names)
-        defaults = [self.known(default, names) for default in arguments.defaults]
+        defaults = [self.attempt(default, names) for default in arguments.defaults]
         inner.update(zip(parameters[len(parameters) - len(defaults) :], defaults, strict=True))
         given = self._value_list(ast.Tuple(node.args, ast.Load()), names)
         inner.update(zip(parameters, given, strict=False))
-        keywords = {k.arg: self.known(k.value, names) for k in node.keywords if k.arg}
+        keywords = {k.arg: self.attempt(k.value, names) for k in node.keywords if k.arg}
         inner.update(keywords)
         if arguments.vararg:
             inner[arguments.vararg.arg] = given[len(parameters) :]

@@ -158,14 +158,14 @@ class _Reader:
             parsed.extras = set()  # a constraint is about versions only
             self._constraints.append(line(parsed, where))
             return
-        found, note = self._located(file, text, where) if located else wish(text, where)
+        required, note = self._located(file, text, where) if located else wish(text, where)
         self._notes.append(note)
-        if found and found.name == "python" and not found.source:
-            version = found.text.removeprefix("python").partition(";")[0]
+        if required and required.name == "python" and not required.source:
+            version = required.text.removeprefix("python").partition(";")[0]
             self._pythons += python_versions(version, where)
-            self._notes.append(f"{where}: {found.text}: taken as the Python that it needs.")
-        elif found:
-            self._requirements.append(found)
+            self._notes.append(f"{where}: {required.text}: taken as the Python that it needs.")
+        elif required:
+            self._requirements.append(required)
 
     def _located(self, file: str, text: str, where: str) -> tuple[Line | None, str]:
         """Return a package that is named by its location alone, and a note."""

@@ -105,13 +105,13 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
         open_parts = replace(open_parts, read_from=(*open_parts.read_from, setup))
     else:
         return read_pyproject(project, file, extras, groups)
-    own = read_pyproject(project, file, static, groups, is_open=True)
+    static_parts = read_pyproject(project, file, static, groups, is_open=True)
     return replace(
         open_parts,
         itself=None,
-        requirements=(*own.requirements, *open_parts.requirements),
-        pythons=(*own.pythons, *open_parts.pythons),
-        notes=(*own.notes, *open_parts.notes),
+        requirements=(*static_parts.requirements, *open_parts.requirements),
+        pythons=(*static_parts.pythons, *open_parts.pythons),
+        notes=(*static_parts.notes, *open_parts.notes),
     )
 
 
@@ -287,21 +287,21 @@ class _Reader(Values):
         names[statement.name] = statement
 
     def _run_return(self, statement: ast.Return, names: Names) -> None:
-        raise Returned(self.known(statement.value, names))
+        raise Returned(self.attempt(statement.value, names))
 
     def _run_assign(self, statement: ast.Assign, names: Names) -> None:
-        value = self.known(statement.value, names)
+        value = self.attempt(statement.value, names)
         for target in statement.targets:
             self.assign(target, value, names)
 
     def _run_annassign(self, statement: ast.AnnAssign, names: Names) -> None:
         if statement.value:
-            self.assign(statement.target, self.known(statement.value, names), names)
+            self.assign(statement.target, self.attempt(statement.value, names), names)
 
     def _run_augassign(self, statement: ast.AugAssign, names: Names) -> None:
         sum_of = ast.BinOp(statement.target, statement.op, statement.value)
         ast.copy_location(sum_of, statement)
-        self.assign(statement.target, self.known(sum_of, names), names)
+        self.assign(statement.target, self.attempt(sum_of, names), names)
 
     def _run_expr(self, statement: ast.Expr, names: Names) -> None:
         call = statement.value
@@ -313,7 +313,7 @@ class _Reader(Values):
         function = call.func
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
             held = names.get(function.value.id)
-            values = [self.known(argument, names) for argument in call.args]
+            values = [self.attempt(argument, names) for argument in call.args]
             names.update(_mutated(function.value.id, function.attr, held, values))
         elif isinstance(function, ast.Name):
             called = names.get(function.id)
@@ -324,7 +324,7 @@ class _Reader(Values):
     def _take_setup(self, call: ast.Call, names: Names) -> None:
         keywords: Names = {}
         for keyword in call.keywords:
-            value = self.known(keyword.value, names)
+            value = self.attempt(keyword.value, names)
             if keyword.arg is None:
                 keywords.update(value if isinstance(value, dict) else {})
             else:
@@ -332,9 +332,9 @@ class _Reader(Values):
         self._setup = {**(self._setup or {}), **keywords}
 
     def _run_if(self, statement: ast.If, names: Names) -> None:
-        known = self.known(statement.test, names)
-        if not isinstance(known, Unknown):
-            self.run(statement.body if plain(known) else statement.orelse, names)
+        test = self.attempt(statement.test, names)
+        if not isinstance(test, Unknown):
+            self.run(statement.body if plain(test) else statement.orelse, names)
             return
         if any(is_setup(node) for node in ast.walk(statement)):
             self.run([*statement.body, *statement.orelse], names)
@@ -347,17 +347,17 @@ class _Reader(Values):
                 self.run(body, branch)
             branches.append(branch)
         for name in {**branches[0], **branches[1]}:
-            one, other = (branch.get(name) for branch in branches)
-            if one is not other and one != other:
-                known = before.get(name)
-                names[name] = Unknown(statement) if known is None else known
-                if isinstance(known, list):
-                    names[name] = [*known, Unknown(statement)]
+            left, right = (branch.get(name) for branch in branches)
+            if left is not right and left != right:
+                earlier = before.get(name)
+                names[name] = Unknown(statement) if earlier is None else earlier
+                if isinstance(earlier, list):
+                    names[name] = [*earlier, Unknown(statement)]
             elif name not in names:
-                names[name] = one
+                names[name] = left
 
     def _run_for(self, statement: ast.For, names: Names) -> None:
-        items = self.known(statement.iter, names)
+        items = self.attempt(statement.iter, names)
         if isinstance(items, Lines):
             for name in _changed(statement):
                 held = names.get(name)
@@ -372,7 +372,7 @@ class _Reader(Values):
     def _run_with(self, statement: ast.With, names: Names) -> None:
         for item in statement.items:
             if item.optional_vars:
-                self.assign(item.optional_vars, self.known(item.context_expr, names), names)
+                self.assign(item.optional_vars, self.attempt(item.context_expr, names), names)
         self.run(statement.body, names)
 
     def _run_try(self, statement: ast.Try, names: Names) -> None:
