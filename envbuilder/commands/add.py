@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from envbuilder.commands import lock as locks
+from envbuilder.commands import lock as locks, resolution
 from envbuilder.commands.options import environment_option, load_settings
 from envbuilder.core import console, files
 from envbuilder.core.errors import EnvbuilderError, InvalidError
@@ -113,15 +113,11 @@ def _concerned(environment: str, settings: Settings, choosing: Choosing) -> list
     return [entry for entry in every if environment in {DEFAULT, entry.environment}]
 
 
-def _locked(change: edit.Change, settings: Settings) -> Sequence[locks.Outcome]:
+def _locked(change: edit.Change, settings: Settings) -> Sequence[resolution.Outcome]:
     """Return the locks of the environments that a change concerns."""
     changed = replace(settings, definition=change.definition)
     try:
-        read, choosing = locks.pages(changed)
-        concerned = partial(_concerned, settings.environment, changed)
-        resolve = partial(locks.resolved, settings=changed, read=read, upgrade=False)
-        tried = resolve(concerned(choosing))
-        outcomes = locks.with_required_releases(tried, concerned, choosing, changed, resolve)
+        outcomes = resolution.solved(changed, partial(_concerned, settings.environment, changed))
     except EnvbuilderError as error:
         error.hint = f"{error.hint} {_LEFT}".strip()
         raise

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
+from envbuilder.commands import resolution
 from envbuilder.commands.options import json_option, load_settings, profile_option
 from envbuilder.core import console, types
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.core.files import save
 from envbuilder.core.settings import PROJECT_FILE, Settings
-from envbuilder.core.text import indented_proof, shown
+from envbuilder.core.text import ITEM, indented_proof, shown
 from envbuilder.locks import compare, conda, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.library import Library
-from envbuilder.project.catalog import Choosing
+from envbuilder.project.catalog import ANY
 
-_TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
-"""What begins the reason of a lock if one target decided it."""
-_AT_ONCE = 4
-"""Locks that are resolved side by side: uv mostly waits for the index, but keeps two cores busy."""
 _NAME = re.compile(r"[\w.-]+")
 _MOST_PLACES = 4
 _INSTEAD = (
@@ -102,13 +99,13 @@ def command(
         if settings.definition is not None:
             raise InvalidError("these are a project's locks", "Run: envbuilder check")
         return _check(profile, settings, as_json=as_json)
-    read, choosing = pages(settings, keep=not upgrade, align=not no_align)
     listed = partial(entries.entries, settings, profile, output_dir)
-    chosen = list(listed(choosing))
     of_conda = _conda_entries(profile, settings, output_dir, requested=False)
-    _require_locked(packages, chosen, of_conda)
-    resolve = partial(resolved, settings=settings, read=read, upgrade=upgrade, packages=packages)
-    outcomes = with_required_releases(resolve(chosen), listed, choosing, settings, resolve)
+    if packages:
+        _require_locked(packages, [*listed(ANY)], of_conda)
+    outcomes = resolution.solved(
+        settings, listed, upgrade=upgrade, packages=packages, align=not no_align
+    )
     code = settle(outcomes)
     _print_releases([outcome.entry for outcome in outcomes if not outcome.obstacle])
     if settings.definition is not None:
@@ -116,7 +113,9 @@ def command(
     if profile is None and output_dir is None:
         _remove_unused(settings)
     definition = settings.definition
-    requires = not definition or definition.requirements_from or any(e.places for e in chosen)
+    requires = (
+        not definition or definition.requirements_from or any(o.entry.places for o in outcomes)
+    )
     if settings.project and not requires:
         from envbuilder.project import environments
 
@@ -159,34 +158,10 @@ def _check(name: str | None, settings: Settings, *, as_json: bool) -> int:
     return INVALID if any(state["stale"] for state in states) else 0
 
 
-class Outcome(NamedTuple):
-    """What came of an entry; nothing is written yet."""
-
-    entry: entries.Entry
-    previous: profile_lock.Lock | None
-    lock: profile_lock.Lock | None
-    """None if the profile cannot be combined with the project."""
-
-    @property
-    def obstacle(self) -> str:
-        """Why there is no lock to build from; empty if there is one."""
-        if isinstance(self.entry.profile, InvalidError):
-            return self.entry.profile.message
-        reason = self.lock.reason if self.lock and self.lock.state == "unlocked" else ""
-        return _TARGET.sub("", reason)
-
-    @property
-    def hint(self) -> str:
-        """What to do about a profile that cannot be combined with the project."""
-        return self.entry.profile.hint if isinstance(self.entry.profile, InvalidError) else ""
-
-
 def _require_locked(
     names: Sequence[str], chosen: Iterable[entries.Entry], of_conda: Iterable[conda.Entry]
 ) -> None:
     """Raise `InvalidError` for a package that none of the locks holds."""
-    if not names:
-        return
     from difflib import get_close_matches
 
     locks = (profile_lock.previous(entry.earlier) for entry in chosen if entry.earlier)
@@ -201,95 +176,7 @@ def _require_locked(
             )
 
 
-def pages(
-    settings: Settings, *, keep: bool = True, align: bool = True
-) -> tuple[Callable[[str], bytes], Choosing]:
-    """Return how pages of indexes are read, each once, and how releases are chosen by them."""
-    from envbuilder.locks import target_wheels
-    from envbuilder.packages.python import upstream
-
-    read = upstream.Pages().read
-    return read, Choosing(target_wheels.Hashes(settings, read), keep, align)
-
-
-def resolved(
-    chosen: Sequence[entries.Entry],
-    settings: Settings,
-    read: Callable[[str], bytes],
-    *,
-    upgrade: bool,
-    packages: Sequence[str] = (),
-) -> tuple[Outcome, ...]:
-    """Resolve locks, a few at a time; one that cannot be made does not stop the others.
-
-    `read` returns a page of an index.
-    """
-    import sysconfig
-    from concurrent import futures
-
-    from envbuilder.core import parallel, process
-    from envbuilder.locks import resolve
-
-    # Of two threads that are the first to ask for one, CPython 3.11 gives None to the second.
-    sysconfig.get_config_vars()
-    progress = console.progress()
-
-    def make(entry: entries.Entry) -> Outcome:
-        previous = profile_lock.previous(entry.earlier) if entry.earlier else None
-        profile = entry.profile
-        if isinstance(profile, InvalidError):
-            return Outcome(entry, previous, None)
-        lock = resolve.resolve(
-            *(profile, settings, previous, upgrade, progress.note),
-            origin=entry.origin,
-            upgrade_packages=packages,
-            read=read,
-        )
-        return Outcome(entry, previous, lock)
-
-    task_name = f"resolve {chosen[0].label if len(chosen) == 1 else f'{len(chosen)} locks'}"
-    with (
-        progress.task(task_name, len(chosen)) as task,
-        parallel.pool(_AT_ONCE, lambda: process.kill(process.running())) as pool,
-    ):
-        jobs = [pool.submit(make, entry) for entry in chosen]
-        for job in futures.as_completed(jobs):
-            job.result()
-            task.advance(1)
-    return tuple(job.result() for job in jobs)
-
-
-def with_required_releases(
-    outcomes: tuple[Outcome, ...],
-    listed: Callable[[Choosing], Iterable[entries.Entry]],
-    choosing: Choosing,
-    settings: Settings,
-    resolve: Callable[[Sequence[entries.Entry]], tuple[Outcome, ...]],
-    report: Callable[[str], object] = console.result,
-) -> tuple[Outcome, ...]:
-    """Return outcomes, with another release for environments whose packages turned out to need it.
-
-    `listed` returns the entries to lock by a choice, `resolve` what comes of them.
-    """
-    from envbuilder.locks.resolve import required_releases
-
-    required = required_releases(((o.entry, o.lock) for o in outcomes), settings)
-    if not required:
-        return outcomes
-    for line in required.values():
-        report(f"{line.where} needs {line.text.replace('==', ' ')}")
-    earlier = {outcome.entry.label: outcome for outcome in outcomes}
-    chosen = [*listed(choosing._replace(required=required))]
-    moved = [
-        entry
-        for entry in chosen
-        if entry.label not in earlier or entry.decision != earlier[entry.label].entry.decision
-    ]
-    later = earlier | {outcome.entry.label: outcome for outcome in resolve(moved)}
-    return tuple(later[entry.label] for entry in chosen)
-
-
-def settle(outcomes: Iterable[Outcome]) -> int:
+def settle(outcomes: Iterable[resolution.Outcome]) -> int:
     """Write the locks that changed, and print what came of each; return the exit code.
 
     A profile that nobody requires by name may fail, but not all of them.
@@ -363,7 +250,12 @@ def _print(reason: str) -> None:
 
 
 def _places(entry: entries.Entry, reason: str) -> list[str]:
-    """Return where the user wrote the requirements whose packages a reason names."""
+    """Return where the user wrote the requirements whose packages a reason names.
+
+    A reason with items states that itself.
+    """
+    if ITEM in reason:
+        return []
     return [
         f"{where}: {requirement}"
         for requirement, where in entry.places.items()
@@ -389,7 +281,7 @@ def _report(entry: entries.Entry, lock: profile_lock.Lock, present: Path | None)
         _print(f"  {lock.reason}")
 
 
-def _details(outcome: Outcome, lock: profile_lock.Lock) -> list[str]:
+def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> list[str]:
     """Return what moved in a lock, which targets it lacks, and which hashes are claims."""
     missing = [f"not for {target}: {why}" for target, why in lock.missing.items()]
     unread = [

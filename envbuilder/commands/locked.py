@@ -58,22 +58,15 @@ def _lock(name: str, settings: Settings, progress: Progress) -> None:
 
     Raise `InvalidError` if that is not possible; the lock so far is kept then.
     """
-    from envbuilder.commands import lock as locks
+    from envbuilder.commands import resolution
     from envbuilder.locks import entries
     from envbuilder.profiles import lock as profile_lock
-
-    read, choosing = locks.pages(settings)
 
     def listed(choosing: Choosing) -> list[Entry]:
         every = entries.entries(settings, name, choosing=choosing)
         return [entry for entry in every if entry.environment == settings.environment]
 
-    def resolve(chosen: Any) -> tuple[locks.Outcome, ...]:
-        return locks.resolved(chosen, settings, read, upgrade=False)
-
-    tried = resolve(listed(choosing))
-    note = progress.note
-    for outcome in locks.with_required_releases(tried, listed, choosing, settings, resolve, note):
+    for outcome in resolution.solved(settings, listed, report=progress.note):
         if outcome.obstacle or outcome.lock is None:
             why = indented_proof(outcome.obstacle)
             raise InvalidError(f"{outcome.entry.label} cannot be locked: {why}", outcome.hint)

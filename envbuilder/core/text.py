@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 _COMMAND = re.compile(r"`[^`]*`")
 _PROOF = ". Proof: "
+ITEM = " • "
+"""What begins each of the items that a reason has."""
 _TREE = " │├└╰─▶×:"
 """Characters that resolvers draw trees with."""
 _LONGEST_PROOF = 2000
@@ -111,8 +113,16 @@ def with_proof(sentence: str, printed: str) -> str:
     return f"{sentence}{_PROOF}{escaped(' '.join(words.split()), _LONGEST_PROOF)}"
 
 
+def with_items(sentence: str, items: Iterable[str]) -> str:
+    """Return a sentence, and after it on the same line what it is about, one by one."""
+    return f"{sentence}:{''.join(f'{ITEM}{item}' for item in items)}"
+
+
 def indented_proof(reason: str, width: int = 100) -> str:
-    """Return a reason with its resolver's proof, if it has one, on indented lines below."""
+    """Return a reason with its items or its resolver's proof, if it has any, on lines below."""
+    if ITEM in reason:
+        sentence, *items = reason.split(ITEM)
+        return "\n".join((sentence, *(wrapped(item, width, "    ", "      ") for item in items)))
     sentence, mark, proof = reason.partition(_PROOF)
     return f"{sentence}:\n{wrapped(proof, width, '    ', '    ')}" if mark else reason
 

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from envbuilder.core import parallel, pip, process, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.locks import compare, target_wheels
+from envbuilder.locks.blockers import explained
 from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.packages import interpreters
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
@@ -34,6 +35,7 @@ from envbuilder.packages.python.uv import (
     links,
     write_index,
 )
+from envbuilder.packages.sources.foundry import Foundry
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing
@@ -44,13 +46,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.locks.entries import Entry
+    from envbuilder.packages.availability import Blocker
     from envbuilder.packages.python.uv import Offer
     from envbuilder.profiles.profile import Profile
 
     Contents = Callable[[Sequence[Found], str], Mapping[str, Mapping[str, str]]]
     Preferred = Callable[[str, str], dict[str, str]]
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
+    Place = tuple[types.Platform, types.PythonVersion]
+    Explain = Callable[[Profile, Place, Iterable[Offer]], Sequence[Blocker]]
 
+_MOST_ROUNDS = 12
+"""How often packages are found that have to be built, each time deeper in what requires what."""
+_ANY_OF = {
+    "linux/amd64": "manylinux_2_17_x86_64",
+    "linux/arm64": "manylinux_2_17_aarch64",
+    "macos/arm64": "macosx_11_0_arm64",
+}
+"""The platform of a wheel that will be built for one target only."""
 _AT_ONCE = 2
 """Targets of a lock that are resolved side by side."""
 _KIND_ORDER = {"wheel": 0, "source": 0, "deb": 1, "conda": 2, "oci": 3}
@@ -70,6 +83,7 @@ def resolve(
     measure: Measure = target_wheels.sizes,
     contents: Contents | None = None,
     environ: Mapping[str, str] | None = None,
+    explain: Explain | None = None,
 ) -> Lock:
     """Make the lock of a profile.
 
@@ -77,41 +91,53 @@ def resolve(
     `upgrade_packages`, which move to the newest version that fits the others. `origin`: the profile
     that this one is a project's variant of, and its lock; what is the same is taken from it.
     If neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
-    reason. Raise `BuildError` if an index fails, `ToolError` without uv, `InvalidError` if the
-    bytes of a local wheel differ from what its index or a claim states.
+    reason; `explain` finds what stands in a target's way. Packages that have no wheel are built, if
+    the project allows that. Raise `BuildError` if an index fails, `ToolError` without uv,
+    `InvalidError` if the bytes of a local wheel differ from what its index or a claim states.
     """
     environ = os.environ if environ is None else environ
     user_links = pip.links(pip.sources(environ), environ)
     offers = upstream.offers(profile.indexes, settings, user_links, on_progress, read)
     basis = None if upgrade else previous
+    first = basis or (origin[1] if origin and not upgrade else None)
+    before = partial(_preferred, first, set(map(types.canonical, upgrade_packages)))
+    debs = Debs(profile, settings, basis, on_progress, origin)
+    foundry = Foundry(profile.resolution, settings, on_progress)
+    partly = origin is not None
     try:
         target_wheels.require_offers(profile, offers)
+        built = _named_sources(profile, foundry)
+        for _ in range(_MOST_ROUNDS):
+            with _uv(profile, settings, (*offers, *built), run, environ) as uv:
+                read_contents = contents or partial(
+                    wheel_conflicts.remote_contents, settings=settings, variables=uv.environment
+                )
+                solution = _targets(
+                    *(profile, debs, before, uv, read_contents, on_progress), partly=partly
+                )
+            obstacles = {
+                target: explain(profile, target, (*offers, *built))
+                for target in solution.failures
+                if explain
+            }
+            more = [o for o in _offers(obstacles, foundry, solution) if o not in built]
+            if not more:
+                break
+            built += more
+        solution = _finished(solution, obstacles, foundry, partly=partly)
+        everywhere = settings.definition is not None or profile.python.managed
+        targets = (
+            replace(t, interpreter=interpreters.of_target(t, basis))
+            if everywhere or (t.base and t.base.gets_python)
+            else t
+            for t in solution.targets
+        )
         with _uv(profile, settings, offers, run, environ) as uv:
-            first = basis or (origin[1] if origin and not upgrade else None)
-            before = partial(_preferred, first, set(map(types.canonical, upgrade_packages)))
-            debs = Debs(profile, settings, basis, on_progress, origin)
-            read_contents = contents or partial(
-                wheel_conflicts.remote_contents, settings=settings, variables=uv.environment
-            )
-            solution = _targets(
-                *(profile, debs, before, uv, read_contents, on_progress), partly=origin is not None
-            )
-            everywhere = settings.definition is not None or profile.python.managed
-            targets = (
-                replace(t, interpreter=interpreters.of_target(t, basis))
-                if everywhere or (t.base and t.base.gets_python)
-                else t
-                for t in solution.targets
-            )
             tools, tool_urls = _tools(profile, uv, [previous, origin and origin[1]], on_progress)
-            urls = solution.urls | tool_urls
-            listed = replace(
-                nothing(profile),
-                tools=tools,
-                targets=tuple(targets),
-                missing=solution.missing,
-            )
-            lock = _sized(listed, urls, previous, measure, on_progress)
+        listed = replace(
+            nothing(profile), tools=tools, targets=tuple(targets), missing=solution.missing
+        )
+        lock = _sized(listed, solution.urls | tool_urls, previous, measure, on_progress)
     except UnresolvableError as reason:
         return replace(nothing(profile), state="unlocked", reason=str(reason))
     return _judged(lock)
@@ -261,7 +287,75 @@ class _Solution(NamedTuple):
     targets: tuple[Target, ...]
     urls: dict[str, str]
     """Where uv found their wheels (sha256 → URL)."""
+    failures: dict[Place, UnresolvableError]
+    """The targets that cannot be resolved."""
     missing: dict[str, str]
+    """Those that the lock goes without, and why."""
+
+
+def _named_sources(profile: Profile, foundry: Foundry) -> list[Offer]:
+    """Return the packages whose source the project names, as wheels to choose.
+
+    Raise `UnresolvableError` for the first that cannot be had.
+    """
+    pythons = profile.python.supported
+    try:
+        return [foundry.prepare(n, pythons=pythons).offer for n in profile.resolution.sources]
+    except (BuildError, InvalidError) as error:
+        raise UnresolvableError(f"{error.message}. {error.hint}") from error
+
+
+def _offers(
+    obstacles: Mapping[Place, Sequence[Blocker]], foundry: Foundry, solution: _Solution
+) -> list[Offer]:
+    """Return packages that may be built, as wheels for the targets that have none of them.
+
+    One that cannot be built is the reason of its targets.
+    """
+    offers = []
+    for (platform, python), blockers in obstacles.items():
+        for blocker in blockers:
+            if blocker.kind != "source" or not foundry.allows(blocker.name):
+                continue
+            versions = ",".join(filter(None, (versions for _, versions in blocker.needs)))
+            try:
+                offer = foundry.prepare(blocker.name, versions, pythons=[python]).offer
+            except (BuildError, InvalidError) as error:
+                why = f"{platform} with Python {python}: {error.message}. {error.hint}"
+                solution.failures[platform, python] = UnresolvableError(why)
+                continue
+            stem = offer.file.removesuffix("-any.whl")
+            offers.append(replace(offer, file=f"{stem}-{_ANY_OF[platform]}.whl"))
+    return offers
+
+
+def _finished(
+    solution: _Solution,
+    obstacles: Mapping[Place, Sequence[Blocker]],
+    foundry: Foundry,
+    *,
+    partly: bool,
+) -> _Solution:
+    """Return a solution with wheels in place of what was offered to be built.
+
+    `partly`: a target that cannot be resolved may be missing. Raise `UnresolvableError` for the
+    first that must not, or if there is none at all.
+    """
+    failures, targets = {**solution.failures}, []
+    for place, blockers in obstacles.items():
+        if blockers and not any(b.kind == "source" and foundry.allows(b.name) for b in blockers):
+            failures[place] = UnresolvableError(explained(blockers, place))
+    for target in solution.targets:
+        try:
+            targets.append(foundry.finish(target))
+        except BuildError as error:
+            place = target.platform, target.python
+            why = f"{place[0]} with Python {place[1]}: {error.message}"
+            failures[place] = UnresolvableError(why)
+    if failures and not (partly and targets):
+        raise next(iter(failures.values()))
+    missing = {" ".join(p): str(why).partition(": ")[2] for p, why in failures.items()}
+    return solution._replace(targets=tuple(targets), missing=missing)
 
 
 def _targets(
@@ -274,10 +368,7 @@ def _targets(
     *,
     partly: bool,
 ) -> _Solution:
-    """Resolve each target of a profile; `partly`: one that cannot be resolved may be missing.
-
-    Raise `UnresolvableError` for the first that cannot be, or if none can.
-    """
+    """Resolve each target of a profile; `partly`: note what requires what, as projects need it."""
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
         on_progress(f"{profile.name}: resolving {platform} with Python {python}")
@@ -298,25 +389,19 @@ def _targets(
         shares = [places[n::_AT_ONCE] for n in range(_AT_ONCE)]
         found = pool.map(lambda share: {place: answer(*place) for place in share}, shares)
         answers = {place: wheels for each in found for place, wheels in each.items()}
-    solution = _Solution((), {}, {})
-    failures: list[UnresolvableError] = []
-    for platform, python in places:
-        wheels = answers[platform, python]
+    solution = _Solution((), {}, {}, {})
+    for place in places:
+        wheels = answers[place]
         if isinstance(wheels, UnresolvableError):
-            if not partly:
-                raise wheels
-            failures.append(wheels)
-            solution.missing[f"{platform} {python}"] = str(wheels).partition(": ")[2]
+            solution.failures[place] = wheels
             continue
-        base, packages = debs.of(platform, python)
+        base, packages = debs.of(*place)
         solution.urls.update({wheel.file.sha256: wheel.url for wheel in wheels})
         files = (*(w.file for w in wheels), *packages)
         target = Target(
-            platform=platform, python=python, base=base, files=tuple(sorted(files, key=_order))
+            platform=place[0], python=place[1], base=base, files=tuple(sorted(files, key=_order))
         )
         solution = solution._replace(targets=(*solution.targets, target))
-    if failures and not solution.targets:
-        raise failures[0]
     return solution
 
 

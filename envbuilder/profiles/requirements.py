@@ -75,8 +75,11 @@ def pin(requirement: str, names: Collection[str] = ()) -> str:
     return exact[0] if len(specifier) == len(exact) == 1 and "*" not in exact[0] else ""
 
 
-def applies(marker: Marker | None, platform: types.Platform, python: str) -> bool:
-    """Return whether a requirement with this marker holds on a platform with a Python."""
+def applies(marker: Marker | None, platform: types.Platform, python: str, extra: str = "") -> bool:
+    """Return whether a requirement with this marker holds on a platform with a Python.
+
+    `extra`: the extra of the requiring package that asks.
+    """
     if marker is None:
         return True
     system, machine = _SYSTEMS[platform]
@@ -91,6 +94,7 @@ def applies(marker: Marker | None, platform: types.Platform, python: str) -> boo
             # As uv has it for a platform that is not the machine's own.
             "platform_release": "",
             "platform_version": "",
+            "extra": extra,
         }
     )
 

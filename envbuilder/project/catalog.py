@@ -50,8 +50,9 @@ class Choosing(NamedTuple):
     """Whether what the locks have stays while it fits."""
     align: bool = True
     """Whether all profiles get one release, if there is one for them."""
+    pythons: Mapping[str, tuple[Line, ...]] = {}
     required: Mapping[str, Line] = {}
-    """Environment → the release that packages in it need, and which these are."""
+    """Environment → the Python, and the release, that packages in it need, and which these are."""
 
 
 ANY = Choosing()
@@ -186,7 +187,7 @@ class ProjectProfiles:
         return release.Limits(
             framework=name,
             lines=tuple(lines),
-            pythons=self.contents.pythons,
+            pythons=(*self.contents.pythons, *self._choosing.pythons.get(self.environment, ())),
             preferred=next(filter(None, locked), "").partition("+")[0],
             required=self._choosing.required.get(self.environment),
         )

@@ -159,7 +159,7 @@ def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Whee
     If uv lists several wheels that fit, the one that pip would take is returned. Raise `BuildError`
     for a package without a wheel that fits, and for an invalid file.
     """
-    ranks = {tag: rank for rank, tag in enumerate(_tags(platform, python))}
+    ranks = {tag: rank for rank, tag in enumerate(target_tags(platform, python))}
     try:
         packages = tomllib.loads(text).get("packages", [])
         return tuple(_wheel(p, ranks) for p in packages)
@@ -167,7 +167,7 @@ def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Whee
         raise BuildError(f"uv wrote a lock that cannot be read: {error}") from error
 
 
-def _tags(platform: types.Platform, python: str) -> tuple[Tag, ...]:
+def target_tags(platform: types.Platform, python: str) -> tuple[Tag, ...]:
     """Return the wheel tags that a target accepts, best first."""
     from packaging import tags
 

@@ -10,6 +10,7 @@ import pytest
 
 from envbuilder.core.errors import BuildError
 from envbuilder.locks import resolve
+from envbuilder.locks.blockers import Diagnosis
 from envbuilder.profiles import lock as profile_lock
 from tests.support.command_line import run
 from tests.support.tools import tools
@@ -64,6 +65,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("small", "tiny"):
         (tmp_path / "profiles" / f"{name}.yaml").write_text(f"name: {name}\n{PROFILE}")
     monkeypatch.setattr(resolve, "resolve", lambda profile, *_, **__: locked(profile))
+    monkeypatch.setattr(Diagnosis, "pythons", lambda *_: ())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

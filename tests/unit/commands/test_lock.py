@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.commands import lock as locks
+from envbuilder.commands import lock as locks, resolution
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.locks import conda, resolve, target_wheels
+from envbuilder.locks.blockers import Diagnosis
 from envbuilder.locks.entries import Entry
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda.lock import Lock as CondaLock
@@ -233,6 +234,7 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
 
     monkeypatch.setattr(resolve, "resolve", resolved)
     monkeypatch.setattr(resolve, "required_release", required)
+    monkeypatch.setattr(Diagnosis, "pythons", lambda *_: ())
     listed = "" if command[0] == "add" else "requirements: [ext==1.0]\n"
     (tmp_path / "envbuilder.yaml").write_text(f"{listed}profiles: [mps, rocm, xpu]\n")
     assert run(*command) == 2  # xpu is listed, and has no 2.4.1
@@ -295,7 +297,7 @@ def test_locks_are_resolved_side_by_side_and_stay_in_order(
 
     monkeypatch.setattr(resolve, "resolve", resolved)
     settings = load_settings()
-    made = locks.resolved(
+    made = resolution.resolved(
         [entry(project, n) for n in "abcd"], settings, upstream.read_url, upgrade=False
     )
     assert [outcome.entry.name for outcome in made] == ["a", "b", "c", "d"]
@@ -318,7 +320,7 @@ def test_what_threads_must_not_set_up_is_set_up_before_them(
     monkeypatch.setattr(sysconfig, "get_config_vars", variables)
     monkeypatch.setattr(resolve, "resolve", resolved)
     entries = [entry(project, n) for n in "ab"]
-    assert len(locks.resolved(entries, load_settings(), upstream.read_url, upgrade=False)) == 2
+    assert len(resolution.resolved(entries, load_settings(), upstream.read_url, upgrade=False)) == 2
 
 
 def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
@@ -339,7 +341,7 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
     monkeypatch.setattr(process, "kill", lambda _: killed.set())
     entries = [entry(project, n) for n in "ab"]
     with pytest.raises(BuildError, match="broken"):
-        locks.resolved(entries, load_settings(), upstream.read_url, upgrade=False)
+        resolution.resolved(entries, load_settings(), upstream.read_url, upgrade=False)
     assert ended.wait(10)
     assert not any(each.path.exists() for each in entries)
 

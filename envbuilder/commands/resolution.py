@@ -1,0 +1,181 @@
+"""Resolve the locks of a command, with another Python or release where packages need one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from envbuilder.core import console
+from envbuilder.core.errors import InvalidError
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.project.catalog import Choosing
+from envbuilder.project.lines import Line
+
+if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
+    from envbuilder.locks import entries
+    from envbuilder.locks.blockers import Diagnosis
+
+    Listed = Callable[[Choosing], Iterable[entries.Entry]]
+
+_TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
+"""What begins the reason of a lock if one target decided it."""
+_AT_ONCE = 4
+"""Locks that are resolved side by side: uv mostly waits for the index."""
+
+
+class Outcome(NamedTuple):
+    """What came of an entry; nothing is written yet."""
+
+    entry: entries.Entry
+    previous: profile_lock.Lock | None
+    lock: profile_lock.Lock | None
+    """None if the profile cannot be combined with the project."""
+
+    @property
+    def obstacle(self) -> str:
+        """Why there is no lock to build from; empty if there is one."""
+        if isinstance(self.entry.profile, InvalidError):
+            return self.entry.profile.message
+        reason = self.lock.reason if self.lock and self.lock.state == "unlocked" else ""
+        return _TARGET.sub("", reason)
+
+    @property
+    def hint(self) -> str:
+        """What to do about a profile that cannot be combined with the project."""
+        return self.entry.profile.hint if isinstance(self.entry.profile, InvalidError) else ""
+
+
+def solved(
+    settings: Settings,
+    listed: Listed,
+    *,
+    upgrade: bool = False,
+    packages: Sequence[str] = (),
+    align: bool = True,
+    report: Callable[[str], object] = console.result,
+) -> tuple[Outcome, ...]:
+    """Resolve what is to be locked; return what came of each, of which nothing is written.
+
+    `listed` returns the entries to lock by a choice of releases and Pythons. Where packages turn
+    out to have wheels for another Python only, or to need another release of the framework, that is
+    chosen, reported, and resolved again.
+    """
+    from envbuilder.locks import target_wheels
+    from envbuilder.locks.blockers import Diagnosis
+    from envbuilder.locks.resolve import required_releases
+    from envbuilder.packages.python import upstream
+
+    read = upstream.Pages().read
+    choosing = Choosing(target_wheels.Hashes(settings, read), keep=not upgrade, align=align)
+    with Diagnosis(settings) as diagnosis:
+        resolve = partial(
+            resolved,
+            settings=settings,
+            read=read,
+            diagnosis=diagnosis,
+            upgrade=upgrade,
+            packages=packages,
+        )
+        outcomes = resolve([*listed(choosing)])
+        for pythons in _other_pythons(outcomes, diagnosis):
+            with_python = choosing._replace(pythons=pythons)
+            later = _moved(outcomes, listed(with_python), resolve)
+            if sum(bool(o.obstacle) for o in later) < sum(bool(o.obstacle) for o in outcomes):
+                outcomes, choosing = later, with_python
+                for (line,) in pythons.values():
+                    report(f"{line.where} has wheels for Python {line.text[2:-2]}, which is taken")
+                break
+        required = required_releases(((o.entry, o.lock) for o in outcomes), settings)
+        if required:
+            for line in required.values():
+                report(f"{line.where} needs {line.text.replace('==', ' ')}")
+            outcomes = _moved(outcomes, listed(choosing._replace(required=required)), resolve)
+        return outcomes
+
+
+_MOST_PYTHONS = 2
+"""Other Pythons that are tried."""
+
+
+def _other_pythons(
+    outcomes: Sequence[Outcome], diagnosis: Diagnosis
+) -> Iterable[dict[str, tuple[Line, ...]]]:
+    """Yield environment → another Python for which its packages have wheels, the best first."""
+    for outcome in outcomes:
+        entry, profile = outcome.entry, outcome.entry.profile
+        if not outcome.obstacle or isinstance(profile, InvalidError) or entry.decision is None:
+            continue
+        better = diagnosis.pythons(profile, entry.decision.python, entry.places)
+        for _, (python, names) in zip(range(_MOST_PYTHONS), better, strict=False):
+            yield {entry.environment: (Line(f"=={python}.*", ", ".join(names)),)}
+        return
+
+
+def _moved(
+    outcomes: Iterable[Outcome],
+    chosen: Iterable[entries.Entry],
+    resolve: Callable[[Sequence[entries.Entry]], tuple[Outcome, ...]],
+) -> tuple[Outcome, ...]:
+    """Return outcomes by another choice: entries that it changes are resolved again."""
+    earlier, chosen = {outcome.entry.label: outcome for outcome in outcomes}, [*chosen]
+    moved = [
+        entry
+        for entry in chosen
+        if entry.label not in earlier or entry.decision != earlier[entry.label].entry.decision
+    ]
+    later = earlier | {outcome.entry.label: outcome for outcome in resolve(moved)}
+    return tuple(later[entry.label] for entry in chosen)
+
+
+def resolved(
+    chosen: Sequence[entries.Entry],
+    settings: Settings,
+    read: Callable[[str], bytes],
+    diagnosis: Diagnosis | None = None,
+    *,
+    upgrade: bool,
+    packages: Sequence[str] = (),
+) -> tuple[Outcome, ...]:
+    """Resolve locks, a few at a time; one that cannot be made does not stop the others.
+
+    `read` returns a page of an index; `diagnosis` finds what stands in the way of a target.
+    """
+    import sysconfig
+    from concurrent import futures
+
+    from envbuilder.core import parallel, process
+    from envbuilder.locks import resolve
+
+    # Of two threads that are the first to ask for one, CPython 3.11 gives None to the second.
+    sysconfig.get_config_vars()
+    progress = console.progress()
+
+    def make(entry: entries.Entry) -> Outcome:
+        previous = profile_lock.previous(entry.earlier) if entry.earlier else None
+        profile = entry.profile
+        if isinstance(profile, InvalidError):
+            return Outcome(entry, previous, None)
+        lock = resolve.resolve(
+            *(profile, settings, previous, upgrade, progress.note),
+            origin=entry.origin,
+            upgrade_packages=packages,
+            read=read,
+            explain=partial(diagnosis.blockers, places=entry.places) if diagnosis else None,
+        )
+        return Outcome(entry, previous, lock)
+
+    if not chosen:
+        return ()
+    task_name = f"resolve {chosen[0].label if len(chosen) == 1 else f'{len(chosen)} locks'}"
+    with (
+        progress.task(task_name, len(chosen)) as task,
+        parallel.pool(_AT_ONCE, lambda: process.kill(process.running())) as pool,
+    ):
+        jobs = [pool.submit(make, entry) for entry in chosen]
+        for job in futures.as_completed(jobs):
+            job.result()
+            task.advance(1)
+    return tuple(job.result() for job in jobs)

@@ -1,0 +1,412 @@
+"""Find out from index pages why a target cannot be resolved: all packages that are to blame.
+
+uv says in prose which of its choices failed, and stops at the first. Here, every requirement is
+followed to the newest release that fits, without going back to an older one: what has no wheel, no
+release or no page at all is known after that, and who requires it.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import hashlib
+import os
+import re
+from collections import defaultdict
+from contextlib import contextmanager, suppress
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import Struct
+
+from envbuilder.core import archives, http, parallel, pip, types
+from envbuilder.packages import fetch
+from envbuilder.packages.python import indexes, upstream, wheel_conflicts
+from envbuilder.packages.python.uv import target_tags
+from envbuilder.packages.store import Store
+from envbuilder.profiles.requirements import applies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+    from packaging.tags import Tag
+    from packaging.version import Version
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.packages.fetch import Place
+    from envbuilder.packages.python.uv import Offer
+
+PARALLEL = 8
+_MOST = 2000
+"""Steps after which the walk ends: requirements that always ask for another version have none."""
+_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
+_LARGEST_METADATA = 4 << 20
+Target = tuple[types.Platform, types.PythonVersion]
+
+
+class Release(Struct, frozen=True, kw_only=True):
+    """A version of a package on the indexes."""
+
+    version: str
+    wheels: tuple[upstream.Listed, ...] = ()
+    sdist: upstream.Listed | None = None
+    requires_dist: tuple[str, ...] | None = None
+    """What it requires, if that is stated without reading a file."""
+
+    def usable(self, ranks: Mapping[Tag, int]) -> upstream.Listed | None:
+        """Return the best of its wheels for some tags."""
+        best: tuple[int, upstream.Listed] | None = None
+        for wheel in self.wheels:
+            rank = min((ranks[tag] for tag in _tags(wheel.file) if tag in ranks), default=None)
+            if rank is not None and (best is None or rank < best[0]):
+                best = rank, wheel
+        return best[1] if best else None
+
+
+@lru_cache(maxsize=50_000)
+def _tags(file: str) -> frozenset[Tag]:
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    try:
+        return parse_wheel_filename(file)[3]
+    except InvalidWheelFilename:
+        return frozenset()
+
+
+class Index:
+    """The pages of a user's indexes, as they were on a day; each is read once."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        read: Callable[[str], bytes],
+        stated: Callable[[upstream.Listed], list[str]],
+        as_of: str | None = None,
+    ) -> None:
+        """`read` returns a page, `stated` what a wheel requires."""
+        self._places, self._as_of = places, as_of
+        self._read, self._stated = upstream.Pages(read).read, stated
+        self._releases: dict[str, dict[Version, Release]] = {}
+        self._requires: dict[str, list[str]] = {}
+
+    def prefetch(self, names: Iterable[str]) -> None:
+        """Read several pages side by side."""
+        with parallel.pool(PARALLEL) as pool:
+            list(pool.map(self.releases, dict.fromkeys(names)))
+
+    def releases(self, name: str) -> dict[Version, Release]:
+        """Return the releases of a package; none if no index has it."""
+        if name not in self._releases:
+            self._releases[name] = self._grouped(name, self._listed(name))
+        return self._releases[name]
+
+    def _listed(self, name: str) -> Iterator[upstream.Listed]:
+        for place in self._places:
+            folder = pip.local_folder(place.url)
+            if folder is not None and place.flat:
+                yield from (link for link in self._flat if _is_of(link.file, name))
+                continue
+            url = place.url if place.flat else f"{place.url.rstrip('/')}/{name}/"
+            try:
+                text = self._read(url).decode("utf-8", "replace")
+            except (OSError, http.UnavailableError):
+                continue
+            yield from upstream.listed(text, url)
+
+    @cached_property
+    def _flat(self) -> list[upstream.Listed]:
+        """The files in folders of this machine."""
+        folders = (pip.local_folder(place.url) for place in self._places if place.flat)
+        return [
+            upstream.Listed(file=name, location=(folder / name).absolute().as_uri(), sha256="")
+            for folder in folders
+            if folder is not None and folder.is_dir()
+            for name in sorted(os.listdir(folder))  # noqa: PTH208 (names alone)
+        ]
+
+    def _grouped(self, name: str, listed: Iterable[upstream.Listed]) -> dict[Version, Release]:
+        wheels: dict[Version, list[upstream.Listed]] = defaultdict(list)
+        sdists: dict[Version, upstream.Listed] = {}
+        for link in listed:
+            late = self._as_of and link.upload_time and link.upload_time[:10] > self._as_of
+            version = _version(link.file, name)
+            if version is None or late or link.yanked:
+                continue
+            if link.file.endswith(".whl"):
+                wheels[version].append(link)
+            else:
+                sdists[version] = link
+        return {
+            version: Release(
+                version=str(version), wheels=tuple(wheels[version]), sdist=sdists.get(version)
+            )
+            for version in sorted({*wheels, *sdists})
+        }
+
+    def requires(self, release: Release, wheel: upstream.Listed) -> Sequence[str]:
+        """Return what a wheel requires; nothing if that cannot be read."""
+        if release.requires_dist is not None:
+            return release.requires_dist
+        if wheel.file not in self._requires:
+            self._requires[wheel.file] = self._stated(wheel)
+        return self._requires[wheel.file]
+
+
+@contextmanager
+def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
+    """Yield the user's indexes."""
+    store, logins = Store.of(settings), dict(os.environ)
+
+    with http.open_session() as session:
+
+        def read(url: str) -> bytes:
+            headers = {"Accept": upstream.ACCEPT}
+            with http.request(session, "GET", url, headers, upstream.TIMEOUT) as answer:
+                answer.raise_for_status()
+                return http.read(answer)
+
+        def metadata(wheel: upstream.Listed) -> list[str]:
+            folder = pip.local_folder(wheel.location)
+            source = folder or wheel_conflicts.RemoteFile(
+                session, indexes.with_login(wheel.location, logins)
+            )
+            with archives.open_zip(source) as archive:
+                name = next(n for n in archive.namelist() if _METADATA.fullmatch(n))
+                text = wheel_conflicts.text(archive, name, _LARGEST_METADATA)
+            fields = email.parser.HeaderParser().parsestr(text)
+            return [" ".join(line.split()) for line in fields.get_all("Requires-Dist", [])]
+
+        def stated(wheel: upstream.Listed) -> list[str]:
+            key = hashlib.sha256(f"{wheel.file} {wheel.sha256} requires-1".encode()).hexdigest()
+            with suppress(*wheel_conflicts.UNREADABLE, OSError, StopIteration):
+                if wheel.sha256:
+                    return store.remembered(key, list[str], lambda: metadata(wheel))
+                return metadata(wheel)
+            return []
+
+        yield Index(fetch.places(), read, stated, as_of)
+
+
+def _is_of(file: str, name: str) -> bool:
+    return types.canonical(file.partition("-")[0]) == name
+
+
+def _version(file: str, name: str) -> Version | None:
+    from packaging import utils
+
+    try:
+        parse = utils.parse_wheel_filename if file.endswith(".whl") else utils.parse_sdist_filename
+        package, version = parse(file)[:2]
+    except (utils.InvalidWheelFilename, utils.InvalidSdistFilename):
+        return None
+    return version if package == name else None
+
+
+def of_offers(offers: Iterable[Offer]) -> dict[str, dict[Version, Release]]:
+    """Return the releases that are offered, by package."""
+    from packaging.version import InvalidVersion, Version
+
+    grouped: dict[str, dict[Version, list[Offer]]] = defaultdict(lambda: defaultdict(list))
+    for offer in offers:
+        with suppress(InvalidVersion):
+            grouped[types.canonical(offer.distribution)][Version(offer.version)].append(offer)
+    return {
+        name: {
+            version: Release(
+                version=str(version),
+                wheels=tuple(map(_as_listed, every)),
+                requires_dist=every[0].requires_dist,
+            )
+            for version, every in versions.items()
+        }
+        for name, versions in grouped.items()
+    }
+
+
+def _as_listed(offer: Offer) -> upstream.Listed:
+    return upstream.Listed(
+        file=offer.file,
+        location=offer.location,
+        sha256=offer.sha256,
+        requires_python=offer.requires_python,
+    )
+
+
+class Need(NamedTuple):
+    """A requirement of a package, and what requires it."""
+
+    specifier: SpecifierSet
+    by: str
+    """A package, or the place of a line such as "requirements.txt:3"."""
+    extras: frozenset[str] = frozenset()
+
+
+class Blocker(Struct, frozen=True, kw_only=True):
+    """A package for which a target has no wheel."""
+
+    name: str
+    kind: Literal["absent", "source", "wheel", "release", "conflict"]
+    """No index has it; a release that fits has a source only; or wheels for others only; no release
+    is what is required; or nothing can be what all require."""
+    version: str
+    """The newest release that would fit; for `release`: the newest one at all."""
+    needs: tuple[tuple[str, str], ...]
+    """Who requires it, and which versions: ("wandb 0.15.3", ">=1")."""
+    pythons: tuple[str, ...] = ()
+    """For `wheel`: the Pythons that it has wheels for on the target's platform."""
+
+
+class Walk:
+    """Follows the requirements of a target to the newest releases that fit.
+
+    `offered`: more releases; of packages that are `named`, the only ones.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        target: Target,
+        offered: Mapping[str, Mapping[Version, Release]],
+        named: Collection[str] = (),
+        excluded: Iterable[str] = (),
+        overrides: Iterable[str] = (),
+        constraints: Iterable[str] = (),
+    ) -> None:
+        from packaging.requirements import Requirement
+
+        self._index, (self._platform, self._python) = index, target
+        self._offered, self._named = offered, named
+        self._ranks = {tag: rank for rank, tag in enumerate(target_tags(*target))}
+        self._excluded = frozenset(excluded)
+        own = map(Requirement, overrides)
+        self._overrides = {types.canonical(need.name): need.specifier for need in own}
+        self._needs: dict[str, dict[str, Need]] = defaultdict(dict)
+        self._limits: dict[str, list[SpecifierSet]] = {}
+        for need in map(Requirement, constraints):
+            if applies(need.marker, self._platform, self._python):
+                self._limits.setdefault(types.canonical(need.name), []).append(need.specifier)
+        self.chosen: dict[str, Release] = {}
+        self.blockers: dict[str, Blocker] = {}
+
+    def follow(self, requirements: Iterable[tuple[Requirement, str]]) -> None:
+        """Follow requirements, each with the place where it stands, to the end."""
+        todo = {name for need, where in requirements if (name := self._need(need, where, ()))}
+        for _ in range(_MOST):
+            if not todo:
+                return
+            self._index.prefetch(todo.difference(self._named))
+            batch = [(name, *found) for name in sorted(todo) if (found := self._choose(name))]
+            with parallel.pool(PARALLEL) as pool:
+                stated = pool.map(lambda each: self._index.requires(each[1], each[2]), batch)
+                pairs = list(zip(batch, stated, strict=True))
+            todo = set()
+            for (name, release, _), lines in pairs:
+                todo |= self._required(name, release, lines)
+
+    def _required(self, name: str, release: Release, lines: Iterable[str]) -> set[str]:
+        from packaging.requirements import InvalidRequirement, Requirement
+
+        by = f"{name} {release.version}"
+        for needs in self._needs.values():
+            for other in [key for key in needs if key.startswith(f"{name} ") and key != by]:
+                del needs[other]
+        extras = frozenset().union(*(need.extras for need in self._needs[name].values()))
+        result = set()
+        for line in lines:
+            try:
+                need = Requirement(line)
+            except InvalidRequirement:
+                continue
+            if found := self._need(need, by, extras):
+                result.add(found)
+        return result
+
+    def _need(self, need: Requirement, by: str, extras: Iterable[str]) -> str:
+        """Note a requirement; return the package if that asks for another choice, else nothing."""
+        name = types.canonical(need.name)
+        target = self._platform, self._python
+        if name in self._excluded or not any(
+            applies(need.marker, *target, e) for e in ("", *extras)
+        ):
+            return ""
+        specifier = self._overrides.get(name, need.specifier)
+        asked = frozenset(map(types.canonical, need.extras))
+        before = self._needs[name].get(by)
+        if before:
+            specifier, asked = before.specifier & specifier, before.extras | asked
+        self._needs[name][by] = Need(specifier, by, asked)
+        chosen = self.chosen.get(name)
+        known = frozenset().union(*(n.extras for b, n in self._needs[name].items() if b != by))
+        settled = chosen and specifier.contains(chosen.version, True) and asked <= known
+        return "" if settled or name in self.blockers else name
+
+    def _choose(self, name: str) -> tuple[Release, upstream.Listed] | None:
+        """Choose the newest release with a usable wheel; note a blocker if there is none."""
+        listed = {} if name in self._named else self._index.releases(name)
+        releases = {**listed, **self._offered.get(name, {})}
+        needs = [*self._needs[name].values()]
+        fitting = [*self._fitting(name, releases, [need.specifier for need in needs])]
+        for version in reversed(fitting):
+            if wheel := self._usable(releases[version]):
+                self.chosen[name] = releases[version]
+                return releases[version], wheel
+        self.blockers[name] = self._blocker(name, releases, fitting, needs)
+        return None
+
+    def _fitting(
+        self, name: str, releases: Mapping[Version, Release], specifiers: Iterable[SpecifierSet]
+    ) -> Iterator[Version]:
+        """Yield the versions that specifiers and constraints admit, the oldest first."""
+        from packaging.specifiers import SpecifierSet
+
+        combined = SpecifierSet()
+        for specifier in (*specifiers, *self._limits.get(name, ())):
+            combined &= specifier
+        yield from sorted(combined.filter(releases))
+
+    def _usable(self, release: Release) -> upstream.Listed | None:
+        wheel = release.usable(self._ranks)
+        return wheel if wheel and self._admits(wheel) else None
+
+    def _admits(self, link: upstream.Listed) -> bool:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        try:
+            stated = SpecifierSet(link.requires_python)
+        except InvalidSpecifier:
+            return True
+        return any(stated.contains(f"{self._python}.{patch}") for patch in (0, 30))
+
+    def _blocker(
+        self,
+        name: str,
+        releases: Mapping[Version, Release],
+        fitting: Sequence[Version],
+        needs: Sequence[Need],
+    ) -> Blocker:
+        by = tuple((need.by, str(need.specifier)) for need in needs)
+        if not releases:
+            return Blocker(name=name, kind="absent", version="", needs=by)
+        if not fitting:
+            alone = (any(True for _ in self._fitting(name, releases, [n.specifier])) for n in needs)
+            kind: Literal["release", "conflict"] = "conflict" if all(alone) else "release"
+            return Blocker(name=name, kind=kind, version=str(max(releases)), needs=by)
+        built = [v for v in fitting if (s := releases[v].sdist) and self._admits(s)]
+        if built:
+            return Blocker(name=name, kind="source", version=str(built[-1]), needs=by,
+                           pythons=self._pythons(releases[v] for v in fitting))  # fmt: skip
+        return Blocker(name=name, kind="wheel", version=str(fitting[-1]), needs=by,
+                       pythons=self._pythons(releases[v] for v in fitting))  # fmt: skip
+
+    def _pythons(self, releases: Iterable[Release]) -> tuple[str, ...]:
+        every = [*releases]
+        other = (f"3.{minor}" for minor in range(8, 15))
+        return tuple(
+            python
+            for python in other
+            if any(
+                release.usable({t: n for n, t in enumerate(target_tags(self._platform, python))})
+                for release in every
+            )
+        )
