@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import os
 import re
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -74,8 +75,12 @@ def test_any_page_gives_offers_or_nothing(text: str) -> None:
 
 def test_a_wheel_on_disk_is_read_and_hashed(tmp_path: Path) -> None:
     path = wheel(tmp_path)
-    found = upstream.read_wheel(path)
-    assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    for changed in (1, 2):  # the same file, then another one in its place
+        os.utime(path, (changed, changed))
+        found = upstream.read_wheel(path)
+        assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr(f"more{changed}", "")
 
 
 @pytest.mark.parametrize("name", [FILE, "nonsense.whl"])
