@@ -63,7 +63,8 @@ def _lock(name: str, settings: Settings, progress: Progress) -> None:
     from envbuilder.profiles import lock as profile_lock
 
     def listed(choosing: Choosing) -> list[Entry]:
-        every = entries.entries(settings, name, choosing=choosing)
+        with progress.task("read what the project requires"):
+            every = [*entries.entries(settings, name, choosing=choosing)]
         return [entry for entry in every if entry.environment == settings.environment]
 
     for outcome in resolution.solved(settings, listed, report=progress.note):

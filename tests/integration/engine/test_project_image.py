@@ -145,3 +145,25 @@ def test_reproduce_makes_the_same_image_as_build(bench: Bench) -> None:
         f"not the image that build made: {built['artifact']['ref']}, config {digest}" in done.stdout
     )
     assert done.stdout.endswith("changed since then in the project: ask.py\n")
+
+
+@pytest.mark.parametrize("builder", ["layers", "buildkit"])
+def test_a_project_that_is_installed_has_its_commands(bench: Bench, builder: str) -> None:
+    description = "[project]\nname = 'pkg'\nversion = '1.5'\nscripts = {ask = 'pkg.cli:main'}\n"
+    (bench.folder / "pyproject.toml").write_text(description)
+    (bench.folder / "src" / "pkg" / "cli.py").write_text(
+        "from importlib.metadata import version\ndef main(): print(version('pkg'), __file__)\n"
+    )
+    (bench.folder / "envbuilder.yaml").write_text("profiles: [tiny]\ninstall_project: true\n")
+    start(("lock", "--profile", "tiny"), bench.variables, cwd=bench.folder)
+    ref = bench.build(builder)["artifact"]["ref"]
+    command = ["docker", "run", "--rm", "--network=none", "--read-only", "--workdir=/", ref, "ask"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "1.5 /work/src/pkg/cli.py\n", done.stderr
+
+    base = ("run", "--profile", "tiny", "--backend", "docker", "--base-image", bench.base, "--")
+    done = bench.start(*base, "ask")
+    assert done.stdout == f"1.5 {bench.folder}/src/pkg/cli.py\n", done.stderr
+    done = bench.start(*base, "python", "-c", "import nosuch")
+    assert done.returncode == 1
+    assert done.stderr.endswith("nosuch is in no requirement: envbuilder add nosuch\n")

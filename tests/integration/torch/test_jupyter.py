@@ -41,8 +41,9 @@ def test_a_notebook_on_the_projects_torch(
     assert list((tmp_path / "scratch").iterdir()) == []
     assert lab.token not in lab.output
     text = (tmp_path / "envbuilder.yaml").read_text()
-    assert text == "profiles: [cpu]\nrequirements: [einops, ipykernel]\n"
-    assert "jupyterlab" not in (tmp_path / "envbuilder.lock" / "default.cpu.json").read_text()
+    assert text == "profiles: [cpu]\nrequirements: [einops]\n"
+    locked = (tmp_path / "envbuilder.lock" / "default.cpu.json").read_text()
+    assert not [name for name in ("jupyterlab", "ipykernel") if name in locked]
 
 
 @pytest.mark.soak
