@@ -168,6 +168,10 @@ def _uv(
             options += ["--overrides", str(overrides)]
         if resolution.as_of:
             options += ["--exclude-newer", f"{resolution.as_of}T23:59:59Z"]
+            # No index states when these were uploaded; their release is chosen by its own day.
+            offered = {types.canonical(offer.distribution) for offer in index.offers.values()}
+            for each in sorted({*offered, *map(types.canonical, profile.indexes)}):
+                options += ["--exclude-newer-package", f"{each}=false"]
         variables = indexes.uv_environment(sources, environ, (index.url,))
         yield Uv(
             run=run,

@@ -196,10 +196,21 @@ def table_of(framework: types.Framework) -> dict[str, Release]:
     }
 
 
+OLDEST: dict[types.Framework, str] = {"torch": "1.13.1", "jax": "0.4.30", "tensorflow": "2.13.0"}
+"""The oldest releases that envbuilder is tested with."""
+
+
 def newest(framework: types.Framework, day: str) -> str:
-    """Return the newest release that was there on a day; empty if no table has one."""
-    rows = table_of(framework).values()
-    return next((row.release for row in rows if row.date <= day), "")
+    """Return the newest release that was there on a day, but none older than what is tested."""
+    rows, oldest = table_of(framework), OLDEST[framework]
+    limit = max(day, rows[oldest].date)
+    return next(row.release for row in rows.values() if row.date <= limit)
+
+
+def day(framework: types.Framework, release: str, wished: str | None) -> str | None:
+    """Return the day that packages are taken of, if any is wished: not before their framework's."""
+    row = table_of(framework).get(release)
+    return max(wished, row.date) if wished and row else wished
 
 
 def rules(framework: types.Framework, release: str | None) -> tuple[str, ...]:

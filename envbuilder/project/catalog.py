@@ -179,8 +179,8 @@ class ProjectProfiles:
             exact = version if version.count(".") > 1 else f"{version}.*"
             lines.append(Line(f"{min(FRAMEWORKS[name].names)}=={exact}", where))
         for day, where in self._stated("as_of"):
-            if newest := releases.newest(name, day.isoformat()):
-                lines.append(Line(f"{min(FRAMEWORKS[name].names)}<={newest}", where))
+            newest = releases.newest(name, day.isoformat())
+            lines.append(Line(f"{min(FRAMEWORKS[name].names)}<={newest}", where))
         every = (*self.contents.requirements, *self.contents.constraints)
         lines += [line for line in every if line.name in brought and not line.locked]
         locked = (pin(line.text, FRAMEWORKS[name].names) for line in every if line.locked)
@@ -336,7 +336,10 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
         ),
         indexes={**profile.indexes, **_indexes(profile)},
         python=python,
-        resolution=contents.resolution,
+        resolution=replace(
+            contents.resolution,
+            as_of=releases.day(profile.framework, profile.release or "", contents.resolution.as_of),
+        ),
         base=release.bases(profile, python.supported, managed=python.managed),
         debian_base={v: base for v, base in profile.debian_base.items() if v in python.supported},
         system_packages=(*profile.system_packages, *packages),

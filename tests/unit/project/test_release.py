@@ -365,13 +365,19 @@ def test_the_projects_own_file_decides_on_the_release_whatever_other_files_say(
 
 
 @pytest.mark.parametrize(
-    ("day", "expected"), [("2024-03-01", "2.2.1 (cu121)"), ("2022-11-01", "1.13.0 (cu117)")]
+    ("day", "expected", "of"),
+    [
+        ("2024-03-01", "2.2.1 (cu121)", "2024-03-01"),
+        ("2020-11-01", "1.13.1 (cu117)", "2022-12-16"),  # the oldest that is tested
+    ],
 )
 def test_of_a_project_from_then_the_release_is_from_then_too(
-    tmp_path: Path, day: str, expected: str
+    tmp_path: Path, day: str, expected: str, of: str
 ) -> None:
     variants = project(tmp_path, f"requirements: [rich]\nas_of: {day}\n")
     assert decided(variants, ("cuda",))["cuda"].startswith(expected)
+    adapted = variants.of(profiles.load("cuda", FOLDERS))
+    assert adapted.resolution.as_of == of, "no package is older than what it has to run on"
 
 
 def test_a_release_after_the_day_is_refused(tmp_path: Path) -> None:
