@@ -27,6 +27,7 @@ from envbuilder.core.errors import ToolError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import mnist
 from envbuilder.packages.python import uv
+from envbuilder.packages.sources import foundry, workshop
 from envbuilder.profiles import lock
 from tests.conftest import missing
 from tests.support import conda_channel as conda, conda_packages, conda_project, debian_python
@@ -41,6 +42,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark a test with what it needs, which is the name of its folder."""
     if item.path.parent != FOLDER:
         item.add_marker(item.path.parent.name)
+
+
+@pytest.fixture(autouse=True)
+def no_memory_of_builds() -> None:
+    """Each test is a process of its own: folders of earlier ones may have had its name."""
+    foundry._REMEMBERED.clear()
+    workshop._FAILED.clear()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ that gets others says so. Each wheel is kept in the store, and under a key over 
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,18 +17,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import types
-from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.text import escaped
 from envbuilder.packages import fetch as downloads
-from envbuilder.packages.python.uv import (
-    Offer,
-)
+from envbuilder.packages.python.uv import Offer, UnresolvableError
 from envbuilder.packages.sources import source, stated
 from envbuilder.packages.sources.workshop import FrameworkError, Plan, Wheel, Workshop, other
 from envbuilder.packages.store import Store
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.lock import BUILT, File, Recipe, Target
-from envbuilder.profiles.requirements import distribution
 
 if TYPE_CHECKING:
     from envbuilder.core.console import Progress
@@ -72,6 +70,20 @@ class Candidate(Struct, frozen=True, kw_only=True):
         )
 
 
+class _Prepared(Struct, frozen=True, kw_only=True):
+    """A candidate, how it is built, and its wheel if it was."""
+
+    candidate: Candidate
+    plan: Plan
+    wheel: Wheel | None
+    python: str
+
+
+_REMEMBERED: dict[tuple[object, ...], _Prepared | EnvbuilderError] = {}
+"""What became of each question: profiles of a project, locked side by side, ask the same."""
+_ASKING = threading.Lock()
+
+
 class Foundry:
     """Turns packages without wheels into locked wheels; each source is fetched and read once."""
 
@@ -82,7 +94,6 @@ class Foundry:
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._resolution, self._settings, self._report = resolution, settings, on_progress
-        self._prepared: dict[tuple[str, str], Candidate] = {}
         self._by_source: dict[str, Candidate] = {}
         self._plans: dict[str, Plan] = {}
         self._wheels: dict[tuple[str, types.Platform | None, str], Wheel] = {}
@@ -101,30 +112,44 @@ class Foundry:
         without consent or such a release, `BuildError` if it cannot be fetched or built.
         """
         name = types.canonical(name)
-        key = (name, specifier)
-        if key not in self._prepared:
-            candidate = self._prepare(name, specifier, pythons)
-            self._prepared[key] = self._by_source[candidate.recipe.sha256] = candidate
-        return self._prepared[key]
-
-    def _prepare(self, name: str, specifier: str, pythons: Sequence[str]) -> Candidate:
-        from packaging.specifiers import SpecifierSet
-
         if not self.allows(name):
             raise InvalidError(
                 f"{name}: has no wheel, and is not allowed to be built: its own code would run",
                 f"To allow it: build_from_source: [{name}] in envbuilder.yaml.",
             )
+        location, as_of = self._resolution.sources.get(name, ""), self._resolution.as_of or ""
+        key = (self._settings.cache_dir, name, specifier, location, as_of, tuple(pythons))
+        with _ASKING:
+            if key not in _REMEMBERED:
+                try:
+                    _REMEMBERED[key] = self._prepare(name, specifier, location, pythons)
+                except EnvbuilderError as error:
+                    _REMEMBERED[key] = error
+            answer = _REMEMBERED[key]
+        if isinstance(answer, EnvbuilderError):
+            raise answer
+        sha256 = answer.candidate.recipe.sha256
+        self._by_source[sha256] = answer.candidate
+        self._plans.setdefault(sha256, answer.plan)
+        if answer.wheel:
+            self._wheels[sha256, self._workshop.platform, answer.python] = answer.wheel
+        return answer.candidate
+
+    def _prepare(
+        self, name: str, specifier: str, location: str, pythons: Sequence[str]
+    ) -> _Prepared:
+        from packaging.specifiers import SpecifierSet
+
         settings, versions = self._settings, SpecifierSet(specifier)
         self._report(f"{name}: fetching its source")
         version = ""
-        if location := self._resolution.sources.get(name):
+        if location:
             recipe, version = _named(source.located(location), settings)
         else:
             as_of = self._resolution.as_of or ""
             release = source.newest(name, versions, pythons, as_of)
             recipe = source.of_release(release, settings)
-        metadata, recipe = self._read(name, recipe, version, pythons)
+        metadata, plan, wheel, python = self._read(name, recipe, version, pythons)
         if metadata.name and types.canonical(metadata.name) != name:
             raise InvalidError(
                 f"{name}: its source is of {escaped(metadata.name)}", "Name it by that name."
@@ -133,18 +158,19 @@ class Foundry:
             raise InvalidError(
                 f"{name}: {specifier} is required, but its source is {escaped(metadata.version)}"
             )
-        return Candidate(
+        candidate = Candidate(
             name=name,
             version=metadata.version,
             requires_dist=metadata.requires_dist,
             requires_python=metadata.requires_python,
-            recipe=recipe,
+            recipe=replace(recipe, with_framework=plan.with_framework),
         )
+        return _Prepared(candidate=candidate, plan=plan, wheel=wheel, python=python)
 
     def _read(
         self, name: str, recipe: Recipe, version: str, pythons: Sequence[str]
-    ) -> tuple[Metadata, Recipe]:
-        """Return the metadata of a source, and its recipe as far as it is known then."""
+    ) -> tuple[Metadata, Plan, Wheel | None, str]:
+        """Return what a source requires, what builds it, and its wheel if that had to be built."""
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
             try:
                 built = source.unpack(recipe, self._settings, Path(folder, "source"))
@@ -153,12 +179,11 @@ class Foundry:
             except BuildError as error:
                 error.message = f"{name}: {error.message}"
                 raise
-        ours = [r for r in requires if frameworks.of_name(distribution(r))]
         plan = Plan(
-            requires=tuple(r for r in requires if r not in ours),
+            requires=(),
             as_of=self._resolution.as_of or "",
-            with_framework=bool(ours) or name in WITH_FRAMEWORK,
-        )
+            with_framework=name in WITH_FRAMEWORK,
+        ).with_more(requires)
         if metadata is None and not plan.with_framework:
             python = self._workshop.first(pythons)
             try:
@@ -166,8 +191,7 @@ class Foundry:
             except FrameworkError:
                 plan = replace(plan, with_framework=True)
             else:
-                plan, metadata = forged.plan, forged.wheel.metadata
-                self._wheels[recipe.sha256, self._workshop.platform, python] = forged.wheel
+                return forged.wheel.metadata, forged.plan, forged.wheel, python
         metadata = metadata or recorded
         if metadata is None:
             raise BuildError(
@@ -175,8 +199,7 @@ class Foundry:
                 " requires",
                 "Take a release from the package index, whose source states that.",
             )
-        self._plans[recipe.sha256] = plan
-        return metadata, replace(recipe, with_framework=plan.with_framework)
+        return metadata, plan, None, ""
 
     def finish(self, target: Target) -> Target:
         """Return a resolved target with wheels in place of what is offered to be built.
@@ -211,7 +234,12 @@ class Foundry:
                 wheels[key], self._plans[sha256] = forged.wheel, forged.plan
             wheel = wheels[key]
         plan = self._plans[sha256]
-        needs = workshop.resolved(plan, target.platform, target.python)
+        try:
+            needs = workshop.resolved(plan, target.platform, target.python)
+        except UnresolvableError as error:
+            raise BuildError(
+                f"{file.name}: what builds it cannot be installed there: {error}"
+            ) from error
         recipe = replace(
             candidate.recipe,
             requires=tuple(sorted(need.sha256 for need in needs)),

@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -42,6 +43,10 @@ _LARGEST = 8 << 30
 """Maximum bytes of a wheel's files."""
 _MOST_FILES = 100_000
 _RESULT = 1 << 20
+_LAST, _LONGEST = 10, 400
+"""How many lines of a log a message repeats, and how much of each."""
+_CAUSE = re.compile(r"fatal error: |: (command )?not found|No such file or directory|\berror: ")
+"""What is more telling than the end of a log."""
 _INFO = ".dist-info/"
 
 
@@ -107,10 +112,12 @@ class Scratch:
                 return decoding.strict_json(files.read(result, _RESULT))
             except (OSError, ValueError) as error:
                 raise BuildError(f"its build backend returns no JSON: {error}") from error
-        words = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        causes = [line for line in lines[:-_LAST] if _CAUSE.search(line)][-3:]
+        words = "\n".join(line[-_LONGEST:] for line in (*causes, *lines[-_LAST:]))
         why = f"took more than {SECONDS / 3600:g} hours" if done.timed_out else "failed"
         raise FailedError(
-            f"its build {why} ({hook}):\n{escaped_lines(words[-4000:])}",
+            f"its build {why} ({hook}):\n{escaped_lines(words)}",
             _advice(words),
             done.stdout + done.stderr,
         )

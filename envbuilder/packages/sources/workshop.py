@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +42,8 @@ from envbuilder.profiles.lock import File, Recipe, Target
 from envbuilder.profiles.requirements import distribution
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from envbuilder.core.settings import Settings
 
 _UNDECLARED = {
@@ -58,11 +60,18 @@ _UNDECLARED = {
     "jupyter_packaging": "jupyter-packaging",
 }
 """Modules that a setup.py imports without declaring them → what has them."""
-_OLDER = (("setuptools<81",), ("setuptools<72", "cython<3"), ("setuptools<58", "cython<3"))
+_OLDER = (
+    ("setuptools<81",),
+    ("setuptools<72", "cython<3"),
+    ("setuptools<66", "wheel<0.40", "cython<3"),
+    ("setuptools<58", "wheel<0.40", "cython<3"),
+)
 """Constraints with which older sources still build, tried in this order."""
 _MISSING = re.compile(r"No module named '?([A-Za-z0-9_]+)")
 _COMPILING = re.compile(r"command '[^']*' failed|ninja: build stopped|CMake Error")
-_ATTEMPTS = 8
+_ATTEMPTS = 12
+_FAILED: dict[tuple[object, ...], BuildError] = {}
+"""Builds that failed in this process: several profiles of a project ask for the same."""
 _FORM = 1
 """Changes whenever the same recipe is to give another wheel."""
 
@@ -74,6 +83,17 @@ class Plan(Struct, frozen=True, kw_only=True):
     constraints: tuple[str, ...] = ()
     as_of: str = ""
     with_framework: bool = False
+
+    def with_more(self, requirements: Iterable[str]) -> Plan:
+        """Return the plan with more requirements; the framework is the target's own."""
+        more = [*requirements]
+        ours = [r for r in more if frameworks.of_build(distribution(r))]
+        added = [r for r in more if r not in (*ours, *self.requires)]
+        return replace(
+            self,
+            requires=(*self.requires, *added),
+            with_framework=self.with_framework or bool(ours),
+        )
 
 
 class Wheel(Struct, frozen=True, kw_only=True):
@@ -169,12 +189,38 @@ class Workshop:
 
         Old sources need older tools, and some do not say what they need: that is tried.
         """
+        key = (
+            self._settings.cache_dir,
+            recipe.sha256,
+            plan,
+            python,
+            *(f.sha256 for f in framework),
+        )
+        if key in _FAILED:
+            raise _FAILED[key]
+        try:
+            return self._attempts(name, recipe, version, plan, python, framework)
+        except BuildError as error:
+            _FAILED[key] = error
+            raise
+
+    def _attempts(
+        self,
+        name: str,
+        recipe: Recipe,
+        version: str,
+        plan: Plan,
+        python: str,
+        framework: Sequence[File],
+    ) -> Made:
         first: BuildError | None = None
         for _ in range(_ATTEMPTS):
             try:
                 wheel = self._wheel(name, recipe, version, plan, python, framework)
             except _MoreError as more:
-                plan = replace(plan, requires=(*plan.requires, *more.args))
+                plan = plan.with_more(more.args)
+                if plan.with_framework and not framework:
+                    raise FrameworkError(f"{name}: its build needs the framework") from more
             except UnresolvableError as error:
                 first = first or BuildError(f"{name}: what builds it cannot be installed: {error}")
                 if not plan.as_of:
@@ -238,11 +284,12 @@ class Workshop:
             fresh.append(self._build(name, recipe, version, target, needs, asks))
             return fresh[0]
 
-        wheel = self._store.remembered(key, Wheel, make)
-        if not fresh and not self._store.has(wheel.sha256):
-            again = make()
-            if again.sha256 != wheel.sha256:
-                raise other(name, wheel.sha256, again.sha256)
+        with self._store.receiving(key):  # another process or profile may build it right now
+            wheel = self._store.remembered(key, Wheel, make)
+            if not fresh and not self._store.has(wheel.sha256):
+                again = make()
+                if again.sha256 != wheel.sha256:
+                    raise other(name, wheel.sha256, again.sha256)
         return wheel
 
     def _build(
