@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from envbuilder.build import conventions, installed
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
-from envbuilder.core import decoding, files, process, types
+from envbuilder.core import console, decoding, files, process, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import shown
 from envbuilder.project import environments, package
@@ -237,6 +237,8 @@ def of_project(settings: Settings) -> Access:
     imported, installable = [*_python_path(definition, name, project)], package.of(settings)
     if installable:
         installed.lay(project, installable)
+        for note in installable.notes:
+            console.progress().note(f"warning: install_project: {note}")
         imported += [project / folder for folder in (*installable.folders, package.FOLDER)]
     return Access(
         ports=tuple(Port(outside=number, inside=number) for number in dict.fromkeys(ports)),

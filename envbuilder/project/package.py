@@ -106,7 +106,7 @@ def read(project: Path) -> Package:
     versions = (_version(project, folders, s.get("version")) for s in stated)
     notes = [f"no command can be made of {first(odd, 3)}"] if odd else []
     if any(s.get("extensions") for s in stated):
-        notes.append("its extensions are not built: list ./ in build_from_source")
+        notes.append("extensions of the project are not built")
     return Package(
         name=name or types.canonical(re.sub(r"[^A-Za-z0-9]+", "-", project.name).strip("-") or "x"),
         version=next(filter(None, versions), _UNKNOWN),

@@ -49,6 +49,26 @@ def project(tmp_path: Path) -> ProjectLayer:
     return made
 
 
+def test_a_project_that_is_installed_is_in_its_image(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        "[project]\nname = 'pkg'\nversion = '1'\nscripts = {ask = 'a:main'}\n"
+        "[tool.pdm.build]\npackage-dir = 'src'\n"
+    )
+    made = planned(tmp_path, text="install_project: true\n")
+    assert made is not None
+    info = ".envbuilder/project/pkg-1.dist-info"
+    assert {file.path: file.executable for file in made.files} == {
+        ".envbuilder/project/bin/ask": True,
+        f"{info}/METADATA": False,
+        f"{info}/entry_points.txt": False,
+        "src/pkg/a.py": False,
+    }
+    assert made.path == "/opt/env/bin:/work/.envbuilder/project/bin"
+    assert made.variables({}) == {"PYTHONPATH": "/work/src:/work/.envbuilder/project"}
+    assert made.facts["programs"]
+    assert [member.path for member in project_layer.members(made)][-1] == "work/src/pkg/a.py"
+
+
 def test_what_is_stated_is_planned(
     project: ProjectLayer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

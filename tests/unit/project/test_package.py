@@ -100,7 +100,7 @@ def test_what_describes_it_is_read(tmp_path: Path, files: dict[str, str], expect
     found = package.read(project)
     assert (found.name, found.version, found.folders, dict(found.commands)) == expected
     odd = "setup.py" in files and "CUDAExtension" in files["setup.py"]
-    assert [note.partition(" ")[0] for note in found.notes] == (["no", "its"] if odd else [])
+    assert [note.partition(" ")[0] for note in found.notes] == (["no", "extensions"] if odd else [])
 
 
 @pytest.mark.parametrize(
