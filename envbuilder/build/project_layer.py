@@ -99,10 +99,7 @@ def planned(settings: Settings) -> ProjectLayer | None:
         files=contents.files,
         command=environment.command or conventions.COMMAND,
         ports=tuple(dict.fromkeys(environment.ports)),
-        python_path=(
-            *environment.python_path,
-            *((*installable.folders, package.FOLDER) if installable else ()),
-        ),
+        python_path=(*environment.python_path, *([package.FOLDER] if installable else [])),
         programs=installed.PROGRAMS if installable and installable.commands else "",
     )
 

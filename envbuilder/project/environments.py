@@ -22,7 +22,7 @@ from envbuilder.core.text import escaped, shown
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
 from envbuilder.profiles.requirements import distribution
-from envbuilder.project import release
+from envbuilder.project import package, release
 from envbuilder.project.conda import read_conda_list, read_environment_yml
 from envbuilder.project.foreign_locks import read_pylock, read_uv_lock
 from envbuilder.project.lines import Line, Listed, parse, read_text as read_project_text
@@ -80,10 +80,20 @@ def merged(definition: Definition, name: str) -> Environment:
 
 
 def of(settings: Settings) -> Environment:
-    """Return the environment in the settings; an empty one outside of a project."""
+    """Return the environment in the settings; an empty one outside of a project.
+
+    A project that is installed is imported from its folders, too.
+    """
     if settings.definition is None:
         return Environment()
-    return merged(settings.definition, settings.environment)
+    environment, installable = (
+        merged(settings.definition, settings.environment),
+        package.of(settings),
+    )
+    if installable is None:
+        return environment
+    folders = (*environment.python_path, *installable.folders)
+    return replace(environment, python_path=tuple(dict.fromkeys(folders)))
 
 
 def contents(definition: Definition, name: str, project: Path) -> Contents:

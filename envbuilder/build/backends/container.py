@@ -276,7 +276,7 @@ class DockerEnvironment:
             inherited = dict(pair.split("=", 1) for pair in self._engine.variables(image))
             programs = (str(project.inside(folder)) for folder in access.programs)
             rest = inherited.get("PATH", "").removeprefix(f"{conventions.PATH}:")
-            variables["PATH"] = ":".join((conventions.PATH, *programs, rest))
+            variables["PATH"] = ":".join(filter(None, (conventions.PATH, *programs, rest)))
         return {name: value for name, value in variables.items() if name not in access.passed}
 
     def become(

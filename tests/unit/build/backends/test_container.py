@@ -77,6 +77,7 @@ def test_a_command_gets_what_the_user_states(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: 1234)
+    monkeypatch.setattr(image[1], "variables", lambda _: ("PATH=/opt/env/bin:/usr/bin", "A=1"))
     given = Access(
         ports=(Port(outside=8080, inside=80),),
         volumes=(
@@ -86,12 +87,14 @@ def test_a_command_gets_what_the_user_states(
         variables={"A": "b", "HOME": "/models"},
         passed=("HF_TOKEN", "TORCH_HOME"),
         python_path=(tmp_path / "src", tmp_path),
+        programs=(tmp_path / "own",),
     )
     image[0].become(["python"], {"HF_TOKEN": "secret"}, given)
     (argv,) = started
     assert {"--publish=127.0.0.1:8080:80", "--env=A=b", "--env=HF_TOKEN"} <= set(argv)
     assert "--env=HOME=/models" in argv
     assert f"--env=PYTHONPATH={tmp_path}/src:{tmp_path}" in argv
+    assert f"--env=PATH=/opt/env/bin:{tmp_path}/own:/usr/bin" in argv
     assert "--env=HOME=/tmp" not in argv
     assert "type=volume,source=models,target=/models" in argv
     assert "secret" not in "".join(argv)

@@ -255,6 +255,25 @@ def test_a_native_command_imports_from_the_project_first(
     assert started == [{"PYTHONPATH": "/only"}]
 
 
+@pytest.mark.parametrize("name", ["tool", "accelerate"])
+def test_a_command_of_the_project_is_found_after_the_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(process, "replace", lambda argv, env: started.append((argv[0], env)))
+    monkeypatch.setattr(Native, "inside", lambda self, argv, environ: (argv, environ))
+    own = lay(tmp_path / "bin", "python")
+    lay(tmp_path / "elsewhere", name)
+    command = lay(tmp_path / "own", name)
+    lay(tmp_path / "own", "python")
+    given = Access(programs=(tmp_path / "own",))
+    for word, expected in ((name, command), ("python", own)):
+        Native(tmp_path).become([word], {"PATH": str(tmp_path / "elsewhere")}, given)
+        program, variables = started.pop()
+        assert program == expected
+        assert variables["PATH"] == f"{tmp_path}/own:{tmp_path}/elsewhere"
+
+
 def test_an_installer_that_is_nowhere_is_explained_too(tmp_path: Path) -> None:
     lay(tmp_path / "bin", "python")
     with pytest.raises(ToolError) as caught:
