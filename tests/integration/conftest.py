@@ -69,6 +69,7 @@ def session_environment(
         "ENVBUILDER_DATA_DIR": str(home / "data"),
         "ENVBUILDER_CONFIG_DIR": str(home / "config"),
         "ENVBUILDER_SHARED_STORE": "",
+        "CI": "",  # where `run` would lock nothing
     }
 
 
