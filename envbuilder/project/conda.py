@@ -9,7 +9,7 @@ an export lists since another package needs it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from envbuilder.core.text import escaped, first, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import lines
 from envbuilder.project.requirements_txt import read_lines
+from envbuilder.project.tables import Translated, chosen_names, lines_of_keys, mapping, parse_toml
 
 LONGEST = 500
 """Maximum length of a spec."""
@@ -187,6 +188,7 @@ class Packages:
 
     def __init__(self, channels: Iterable[str] = ()) -> None:
         self._every = list(channels)
+        self._marker = ""
         self._requirements: list[lines.Line] = []
         self._conda: list[lines.Line] = []
         self._pythons: list[lines.Line] = []
@@ -199,8 +201,12 @@ class Packages:
         self._built: list[str] = []
         self._any_version: list[str] = []
 
-    def take(self, text: str, where: str) -> None:
-        """Take a package as an environment states it. Raises `InvalidError`."""
+    def take(self, text: str, where: str, marker: str = "") -> None:
+        """Take a package as an environment states it, where a marker holds.
+
+        Raises `InvalidError`.
+        """
+        self._marker = f"; {marker}" if marker else ""
         match = _SPEC.match(text.strip()) if len(text) <= LONGEST else None
         name = match["name"].lower() if match else ""
         if frameworks.is_conda_runtime(name):
@@ -243,11 +249,11 @@ class Packages:
             specifier = specifier and re.sub(r"\A==([0-9.]+)\Z", r"==\1.*", specifier)
         try:
             if specifier is not None:
-                return lines.line(lines.parse(f"{name}{specifier}", where), where)
+                return lines.line(lines.parse(f"{name}{specifier}{self._marker}", where), where)
         except InvalidError:
             pass  # a version that only conda can have
         self._any_version.append(spec.text())
-        return lines.Line(types.canonical(name), where)
+        return lines.Line(f"{types.canonical(name)}{self._marker}", where)
 
     def listed(self, where: str, of_pip: lines.Listed | None = None) -> lines.Listed:
         """Return what was taken, with what stands in a list for pip."""
@@ -428,3 +434,61 @@ class _Reader:
                     "Write one item per package, such as - rich>=13.",
                 )
             self._pip.append((where, item))
+
+
+# pixi.toml, and tool.pixi of a pyproject.toml
+
+_SYSTEMS = {"linux": "linux", "osx": "darwin", "unix": ""}
+"""Beginning of a platform → the system in markers."""
+
+
+def read_pixi(
+    project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
+) -> lines.Listed:
+    """Return what a pixi.toml requires; `groups` are its features. Raises `InvalidError`.
+
+    Of tables for a platform, those of Linux and macOS count, each there alone.
+    """
+    chosen_names("extra", extras, (), file)
+    text, where = lines.read_text(project, file), escaped(file)
+    data = parse_toml(text, file)
+    if file.endswith("pyproject.toml"):
+        data = mapping(mapping(data.get("tool")).get("pixi"))
+    about = mapping(data.get("workspace") or data.get("project"))
+    features = {types.canonical(name): each for name, each in mapping(data.get("feature")).items()}
+    chosen = sorted(chosen_names("group", groups, features, file))
+    of_pypi = Translated(file, lines_of_keys(text))
+    packages = Packages(_channel_names(about.get("channels")))
+    for part in (data, *(mapping(features[name]) for name in chosen)):
+        for marker, each in _parts(part):
+            of_pypi.marker = marker
+            of_pypi.take("pypi-dependencies", each.get("pypi-dependencies"))
+            for name, spec in mapping(each.get("dependencies")).items():
+                place = of_pypi.lines.get(name, ": dependencies")
+                packages.take(_pixi_spec(name, spec), f"{where}{place}", marker)
+    return packages.listed(where, of_pypi.listed())
+
+
+def _parts(part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the tables of a feature, each with the marker of its platform."""
+    yield "", part
+    for platform, each in mapping(part.get("target")).items():
+        for begin, system in _SYSTEMS.items():
+            if platform.startswith(begin):
+                yield (f'sys_platform == "{system}"' if system else ""), mapping(each)
+
+
+def _channel_names(channels: Any) -> list[str]:
+    """Return the channels of a pixi.toml that are known by name."""
+    every = channels if isinstance(channels, list) else []
+    stated = [str(mapping(each).get("channel", each)) for each in every]
+    return [name for name in stated if _is_channel(name)]
+
+
+def _pixi_spec(name: str, spec: Any) -> str:
+    """Return a conda package as an environment.yml has it."""
+    table = mapping(spec)
+    version = str(table.get("version", "*") if table else spec).strip()
+    channel = f"{table['channel']}::" if isinstance(table.get("channel"), str) else ""
+    bare = re.match(r"[0-9][^,|<>=!~]*\Z", version)
+    return f"{channel}{name}{'=' if bare else ''}{'' if version == '*' else version}"

@@ -23,10 +23,10 @@ from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import package, release
-from envbuilder.project.conda import read_conda_list, read_environment_yml
-from envbuilder.project.foreign_locks import read_pylock, read_uv_lock
+from envbuilder.project.conda import read_conda_list, read_environment_yml, read_pixi
+from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
 from envbuilder.project.lines import Line, Listed, parse, read_text as read_project_text
-from envbuilder.project.requirements_txt import read_requirements_txt
+from envbuilder.project.requirements_txt import read_cog, read_requirements_txt
 from envbuilder.project.setup_files import read_project, read_setup
 
 
@@ -238,7 +238,8 @@ def _read_named(project: Path, entry: RequirementFile, where: str) -> Listed:
 # The files that requirements are read from, by their names
 
 SUPPORTED = (
-    "requirements.txt, pyproject.toml, setup.py, setup.cfg, uv.lock, pylock.toml, environment.yml"
+    "requirements.txt, pyproject.toml, setup.py, setup.cfg, uv.lock, pylock.toml, Pipfile,"
+    " Pipfile.lock, environment.yml, pixi.toml, cog.yaml"
 )
 
 
@@ -254,19 +255,19 @@ _WITH_EXTRAS = (
     (re.compile(r"pyproject\.toml\Z"), read_project),
     (re.compile(r"setup\.(py|cfg)\Z"), read_setup),
     (re.compile(r"uv\.lock\Z"), read_uv_lock),
+    (re.compile(r"Pipfile(\.lock)?\Z"), read_pipfile),
+    (re.compile(r"pixi\.toml\Z"), read_pixi),
     (re.compile(r"pylock(\.[^.]+)?\.toml\Z"), read_pylock),
 )
 _PLAIN = (
+    (re.compile(r"cog\.ya?ml\Z"), read_cog),
     (re.compile(r".+\.(txt|in)\Z"), _read_text_list),
     (re.compile(r".+\.ya?ml\Z"), read_environment_yml),
 )
 _INSTEAD = {
     "poetry.lock": "List pyproject.toml, or the result of: poetry export -o requirements.txt",
     "pdm.lock": "List pyproject.toml, or the result of: pdm export -o requirements.txt",
-    "Pipfile": "List the result of: pipenv requirements > requirements.txt",
-    "Pipfile.lock": "List the result of: pipenv requirements > requirements.txt",
-    "pixi.toml": "List the result of: pixi workspace export conda-environment environment.yml",
-    "pixi.lock": "List the result of: pixi workspace export conda-environment environment.yml",
+    "pixi.lock": "List pixi.toml.",
 }
 _OWN = ("pyproject.toml", "setup.py", "setup.cfg")
 """The files that state what the project itself requires, the first of which counts."""

@@ -1,7 +1,8 @@
-"""Read the locks of other tools: uv.lock, and pylock.toml (PEP 751)."""
+"""Read the locks of other tools: uv.lock, pylock.toml (PEP 751), Pipfile and its lock."""
 
 from __future__ import annotations
 
+import posixpath
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +10,29 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import types
-from envbuilder.core.decoding import decode
+from envbuilder.core.decoding import decode, strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks
-from envbuilder.project.lines import LONGEST, MOST, SHOWN, Line, Listed, line, parse, read_text
+from envbuilder.project.lines import (
+    LONGEST,
+    MOST,
+    SHOWN,
+    Line,
+    Listed,
+    line,
+    parse,
+    read_text,
+    sourced,
+)
 from envbuilder.project.tables import (
+    Translated,
     chosen_names,
     is_itself,
+    lines_of_keys,
+    mapping,
     parse_toml,
     python_versions,
-    refuse_source,
 )
 
 if TYPE_CHECKING:
@@ -113,9 +126,7 @@ def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool
 _UV_VERSION = 1
 _UV_ITSELF = ({"virtual": "."}, {"editable": "."})
 """Sources of the project itself."""
-_FROM_INDEX = "registry"
-"""The source of packages from an index."""
-_SOURCES = ("git", "url", "path", "directory", "editable", "virtual", "index")
+_SOURCES = ("git", "url", "path", "directory", "editable", "virtual")
 """Keys of a requirement for packages that come from another place."""
 
 
@@ -268,14 +279,23 @@ class _UvLockReader:
         return parse(f"{entry.name}{extras}{entry.specifier}{end}", where)
 
     def requirements(self) -> Iterator[Line]:
-        """Yield what the project itself requires."""
+        """Yield what the project itself requires, and what comes from no index."""
+        every = {package.name: _location(package.source) for package in self._reachable()}
+        locations = {name: location for name, location in every.items() if location}
         for entry in self._entries:
             if entry.name != self._root.name and (parsed := self._parsed(entry)):
                 required = line(parsed, self._where(entry.name))
-                kind = next((key for key in _SOURCES if getattr(entry, key)), "")
-                if kind and not frameworks.of_build(required.name):
-                    refuse_source(required.name, kind, self._file, "pyproject.toml")
-                yield required
+                stated = {key: getattr(entry, key) for key in _SOURCES if getattr(entry, key)}
+                yield self._from(required, locations.pop(entry.name, "") or _location(stated))
+        for name, location in sorted(locations.items()):
+            yield self._from(Line(name, self._where(name)), location)
+
+    def _from(self, required: Line, location: str) -> Line:
+        """Return a requirement from a location, if there is any."""
+        if not location or frameworks.of_build(required.name):
+            return required
+        folder = posixpath.dirname(self._file)
+        return sourced(required.text, location, required.text, required.where, folder)[0]
 
     def constraints(self) -> Iterator[Line]:
         """Yield the locked version of each package that the project needs."""
@@ -294,7 +314,7 @@ class _UvLockReader:
                 yield replace(locked, locked=True)
 
     def _reachable(self) -> list[_Locked]:
-        """Return the packages that the project needs; refuse those that come from no index."""
+        """Return the packages that the project needs."""
         root, of_name = self._root, dict[str, list[_Locked]]()
         for package in self._lock.package:
             of_name.setdefault(package.name, []).append(package)
@@ -320,12 +340,21 @@ class _UvLockReader:
                         reached[key] = target
                         below = target.optional_dependencies.get(extra, ())
                         todo += below if extra else target.dependencies
-        packages = [package for (_, _, extra), package in reached.items() if not extra]
-        for package in packages:
-            kind = next(iter(package.source), "")
-            if kind != _FROM_INDEX and not frameworks.of_build(package.name):
-                refuse_source(package.name, kind, self._file, "the lock")
-        return packages
+        return [package for (_, _, extra), package in reached.items() if not extra]
+
+
+def _location(source: dict[str, Any]) -> str:
+    """Return where a package comes from, as uv states it; empty if that is an index."""
+    git = source.get("git")
+    if not isinstance(git, str):
+        paths = (source.get(k) for k in ("url", "path", "directory", "editable", "virtual"))
+        return next((path for path in paths if isinstance(path, str)), "")
+    address, _, commit = git.partition("#")
+    address, _, query = address.partition("?")
+    values = dict(part.partition("=")[::2] for part in query.split("&"))
+    reference = commit or next((values[k] for k in ("rev", "tag", "branch") if k in values), "")
+    folder = f"#subdirectory={values['subdirectory']}" if "subdirectory" in values else ""
+    return f"git+{address}{f'@{reference}' if reference else ''}{folder}"
 
 
 # pylock.toml
@@ -386,9 +415,10 @@ def _of_pylock(package: Package, file: str, chosen: Chosen) -> Line | None:
     marker = remaining(str(package.marker or ""), chosen, where)
     if marker is None or _is_itself(package) or frameworks.is_runtime(package.name):
         return None
-    for kind in ("vcs", "directory", "archive"):
-        if getattr(package, kind) is not None:
-            refuse_source(package.name, kind, file, "the lock")
+    if (location := _pylock_location(package)) and not frameworks.of_build(package.name):
+        end = f"; {marker}" if marker else ""
+        folder = posixpath.dirname(file)
+        return sourced(f"{package.name}{end}", location, package.name, where, folder)[0]
     if package.version is None:
         raise InvalidError(
             f"{where}: the lock does not state its version",
@@ -398,6 +428,49 @@ def _of_pylock(package: Package, file: str, chosen: Chosen) -> Line | None:
     return line(parse(f"{package.name}{version}{f'; {marker}' if marker else ''}", where), where)
 
 
+def _pylock_location(package: Package) -> str:
+    """Return where a package comes from; empty if that is an index."""
+    if package.vcs is not None:
+        folder = f"#subdirectory={package.vcs.subdirectory}" if package.vcs.subdirectory else ""
+        address = package.vcs.url or package.vcs.path or ""
+        return f"{package.vcs.type}+{address}@{package.vcs.commit_id}{folder}"
+    if package.directory is not None:
+        return package.directory.path
+    return (package.archive.url or package.archive.path or "") if package.archive else ""
+
+
 def _is_itself(package: Package) -> bool:
     """Return whether a package is the project itself."""
     return package.directory is not None and package.directory.path in _PYLOCK_ITSELF
+
+
+# Pipfile, Pipfile.lock
+
+
+def read_pipfile(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
+    """Return what a Pipfile, or the lock of one, requires; `dev` is its group.
+
+    Raises `InvalidError`.
+    """
+    chosen_names("extra", extras, (), file)
+    is_lock = file.endswith(".lock")
+    text = read_text(project, file, LARGEST)
+    try:
+        data = strict_json(text.encode()) if is_lock else parse_toml(text, file)
+    except ValueError as error:
+        raise InvalidError(
+            f"{escaped(file)}: not valid JSON: {escaped(str(error), 200)}"
+        ) from error
+    reader = Translated(file, {} if is_lock else lines_of_keys(text))
+    stated = mapping(mapping(data).get("_meta")) if is_lock else mapping(data)
+    python = mapping(stated.get("requires"))
+    for key in ("python_version", "python_full_version"):
+        if isinstance(version := python.get(key), str):
+            exact = f"=={version}.*" if key == "python_version" and version != "*" else version
+            reader.python(exact, escaped(file))
+    main, of_dev = ("default", "develop") if is_lock else ("packages", "dev-packages")
+    dev = [of_dev] if chosen_names("group", groups, ("dev",), file) else []
+    for key in (main, *dev):
+        packages = mapping(mapping(data).get(key)).items()
+        reader.take(key, {n: v for n, v in packages if not (is_lock and frameworks.is_runtime(n))})
+    return reader.listed()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -22,6 +22,7 @@ from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import distribution
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from packaging.requirements import Requirement
@@ -282,6 +283,20 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
         exact = _BUILD.sub("", f"{name}=={version}")
         required = line(parse(f"{exact};{marker}" if marker else exact, where), where)
     return required, f"{where}: {_shown(text)}: taken as {required.text}, since {why}."
+
+
+def location_of(table: Mapping[str, Any]) -> str:
+    """Return the location that another tool's table of a requirement states; empty without one."""
+    git = table.get("git")
+    if not isinstance(git, str):
+        paths = (table.get(key) for key in ("url", "path", "file"))
+        return next((path for path in paths if isinstance(path, str)), "")
+    references = (table.get(key) for key in ("rev", "ref", "tag", "branch"))
+    reference = next((each for each in references if isinstance(each, str)), "")
+    folder = table.get("subdirectory")
+    end = f"#subdirectory={folder}" if isinstance(folder, str) else ""
+    prefix = "" if git.startswith("git+") else "git+"
+    return f"{prefix}{git}{f'@{reference}' if reference else ''}{end}"
 
 
 _ELSEWHERE = re.compile(r"file:|[/~\\]|[A-Za-z]:[/\\]", re.IGNORECASE)

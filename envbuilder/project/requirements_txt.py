@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.core import types
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.project.lines import (
@@ -34,7 +34,7 @@ from envbuilder.project.lines import (
     url_path,
     wish,
 )
-from envbuilder.project.tables import parse_toml, python_versions
+from envbuilder.project.tables import mapping, parse_toml, python_versions, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,6 +78,33 @@ def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Li
     reader = _Reader(project)
     reader.take(file, lines, constrains=False)
     return reader.listed()
+
+
+def read_cog(project: Path, file: str) -> Listed:
+    """Return what a cog.yaml requires. Raises `InvalidError`."""
+    where, text = escaped(file), read_text(project, file)
+    build = mapping(decoding.parse_yaml(text, where).get("build"))
+    pairs = [
+        (decoding.place(where, text, ["build", "python_packages", str(number)]), each)
+        for number, each in enumerate(texts_of(build.get("python_packages")))
+    ]
+    if isinstance(included := build.get("python_requirements"), str):
+        place = decoding.place(where, text, ["build", "python_requirements"])
+        pairs.append((place, f"-r {shlex.quote(included)}"))
+    listed = read_lines(project, file, pairs)
+    version = build.get("python_version")
+    pythons = python_versions(f"=={version}.*", where) if version else ()
+    notes = (
+        f"{decoding.place(where, text, ['build', key])}: {key}: left out: nothing is run."
+        for key in ("run", "pre_install")
+        if build.get(key)
+    )
+    return replace(
+        listed,
+        pythons=(*pythons, *listed.pythons),
+        system=tuple(texts_of(build.get("system_packages"))),
+        notes=(*notes, *listed.notes),
+    )
 
 
 class _Reader:

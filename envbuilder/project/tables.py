@@ -5,6 +5,7 @@ uv never gets the file: it would run the build backend of one with dynamic metad
 
 from __future__ import annotations
 
+import posixpath
 import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,7 +17,19 @@ from envbuilder.core.decoding import decode
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks
-from envbuilder.project.lines import MOST, SHOWN, Line, Listed, line, parse, read_text
+from envbuilder.profiles.requirements import distribution
+from envbuilder.project.lines import (
+    LONGEST,
+    MOST,
+    SHOWN,
+    Line,
+    Listed,
+    location_of,
+    parse,
+    read_text,
+    sourced,
+    wish,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -80,22 +93,6 @@ def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
         ) from error
 
 
-def refuse_source(name: str, kind: str, where: str, key: str) -> NoReturn:
-    """Raise `InvalidError` for a package that comes from no index; `key` names its source."""
-    shown = f"{where}: {escaped(name, 60)}: {key} states"
-    if kind == "index":
-        raise InvalidError(
-            f"{shown} an index for it, which is not the project's to say",
-            "Delete that entry of tool.uv.sources, and set the index up for pip or uv on each"
-            " machine.",
-        )
-    raise InvalidError(
-        f"{shown} another source for it ({escaped(kind, 40)}); only packages from an index can be"
-        " locked",
-        "Name a released version; for code in the project, list what that requires.",
-    )
-
-
 def is_itself(parsed: Requirement, project: str, where: str) -> bool:
     """Return whether a requirement names the project itself, for extras of its own."""
     if not project or types.canonical(parsed.name) != project:
@@ -112,8 +109,6 @@ def is_itself(parsed: Requirement, project: str, where: str) -> bool:
 # pyproject.toml
 
 _QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
-_DIRECT = ("git", "url", "path", "workspace")
-"""Keys of `tool.uv.sources` for packages that come from no index."""
 
 
 class _Include(Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -130,6 +125,7 @@ class _Project(Struct, frozen=True, rename="kebab", kw_only=True):
 
 class _Uv(Struct, frozen=True):
     sources: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {}
+    workspace: dict[str, Any] = {}
 
 
 class _Setuptools(Struct, frozen=True):
@@ -151,9 +147,15 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
     dependency_groups: dict[str, tuple[str | _Include, ...]] = {}
     tool: _Tool = _Tool()
 
+    @property
+    def is_poetry(self) -> bool:
+        """Whether Poetry's own tables state what it requires."""
+        stated = self.project is not None and "dependencies" not in self.project.dynamic
+        return "dependencies" in self.tool.poetry and not stated
+
     def leaves_open(self, extras: Collection[str]) -> bool:
         """Return whether another file states what it requires."""
-        if "dependencies" in self.tool.poetry:
+        if self.is_poetry:
             return False
         if self.project is None:
             return not self.dependency_groups
@@ -185,12 +187,15 @@ def read_pyproject(
     tables = pyproject(text, file)
     if not is_open:
         _require_static(tables, file, extras, groups)
-    lines = tuple(islice(_required(tables, file, text, extras, groups), MOST + 1))
-    if len(lines) > MOST:
+    if tables.is_poetry:
+        return _read_poetry(tables, file, text, extras, groups)
+    pairs = [*islice(_required(tables, project, file, text, extras, groups), MOST + 1)]
+    if len(pairs) > MOST:
         raise InvalidError(f"{escaped(file)}: more than {MOST} requirements")
     return Listed(
-        requirements=lines,
+        requirements=tuple(required for required, _ in pairs),
         pythons=python_versions(tables.project.requires_python if tables.project else "", file),
+        notes=tuple(note for _, note in pairs if note),
     )
 
 
@@ -199,12 +204,9 @@ def _require_static(
 ) -> None:
     """Raise `InvalidError` if the file does not state its requirements itself."""
     name = escaped(file)
+    if tables.is_poetry:
+        return
     if tables.project is None:
-        if "dependencies" in tables.tool.poetry:
-            raise InvalidError(
-                f"{name}: tool.poetry.dependencies: Poetry's own form, which no other tool reads",
-                "Move them to [project] dependencies (PEP 621), which Poetry 2 reads, too.",
-            )
         if not groups or extras:
             raise InvalidError(
                 f"{name}: no table [project], so no dependencies",
@@ -221,9 +223,15 @@ def _require_static(
 
 
 def _required(
-    tables: Pyproject, file: str, text: str, extras: Iterable[str], groups: Iterable[str]
-) -> Iterator[Line]:
-    """Yield the requirements of a project; each extra and group counts once."""
+    tables: Pyproject,
+    project_folder: Path,
+    file: str,
+    text: str,
+    extras: Iterable[str],
+    groups: Iterable[str],
+) -> Iterator[tuple[Line, str]]:
+    """Yield the requirements of a project, and notes; each extra and group counts once."""
+    folder, members = posixpath.dirname(file), texts_of(tables.tool.uv.workspace.get("members"))
     project = tables.project or _Project()
     name, places = types.canonical(project.name), _lines_of(text)
     lists: dict[tuple[str, str], tuple[str, Sequence[str | _Include]]] = {
@@ -250,13 +258,17 @@ def _required(
                 todo.append(("group", item.include_group))
                 continue
             where = f"{escaped(file)}{places.get(item) or f': {escaped(key)}[{number}]'}"
-            parsed = parse(item, where)
-            if is_itself(parsed, name, where):
-                todo += [("extra", extra) for extra in sorted(parsed.extras)]
-                continue
-            required = line(parsed, where)
-            _require_index(required.name, sources.get(required.name, ()), where)
-            yield required
+            if name and distribution(item) == name and "@" not in item:
+                parsed = parse(item, where)
+                if is_itself(parsed, name, where):
+                    todo += [("extra", extra) for extra in sorted(parsed.extras)]
+                    continue
+            required, note = wish(item, where)
+            if source := sources.get(required.name):
+                required, note = _from_source(
+                    required, source, where, project_folder, folder, members
+                )
+            yield required, note
 
 
 def _lines_of(text: str) -> dict[str, str]:
@@ -268,11 +280,207 @@ def _lines_of(text: str) -> dict[str, str]:
     return {quoted: f":{numbers[0]}" for quoted, numbers in lines.items() if len(numbers) == 1}
 
 
-def _require_index(
-    name: str, sources: dict[str, Any] | tuple[dict[str, Any], ...], where: str
-) -> None:
-    """Raise `InvalidError` if `tool.uv.sources` names another place for a package."""
-    for source in (sources,) if isinstance(sources, dict) else sources:
-        kind = next((kind for kind in (*_DIRECT, "index") if source.get(kind)), "")
-        if kind and not frameworks.of_build(name):
-            refuse_source(name, kind, where, "tool.uv.sources")
+def _from_source(
+    required: Line, source: Any, where: str, project: Path, folder: str, members: Sequence[str]
+) -> tuple[Line, str]:
+    """Return a requirement with what `tool.uv.sources` states for it, and a note."""
+    tables = [each for each in (source if isinstance(source, tuple) else (source,)) if each]
+    direct = next((table for table in tables if location_of(table)), None)
+    if direct is None and any(table.get("workspace") for table in tables):
+        path = _member(project, folder, members, required.name)
+        direct = {"path": posixpath.relpath(path, folder or ".")} if path else None
+        if direct is None:
+            return required, f"{where}: {required.name}: no member of the workspace is it."
+    if direct is not None:
+        return sourced(required.text, location_of(direct), required.text, where, folder)
+    if frameworks.of_build(required.name) or not tables:
+        return required, ""
+    return required, (
+        f"{where}: {required.name}: tool.uv.sources names an index for it, which is left out: each"
+        " machine's settings of pip or uv say where packages come from."
+    )
+
+
+def _member(project: Path, folder: str, members: Sequence[str], name: str) -> str:
+    """Return the folder of the member of a workspace that is a package; empty if there is none."""
+    for pattern in members[:_MOST_MEMBERS]:
+        if pattern.startswith("/") or ".." in pattern or "**" in pattern:
+            continue
+        for path in islice((project / folder).glob(pattern), _MOST_MEMBERS):
+            file = f"{path.relative_to(project).as_posix()}/pyproject.toml"
+            try:
+                stated = pyproject(read_text(project, file), file).project
+            except InvalidError:
+                continue
+            if stated and types.canonical(stated.name) == name:
+                return posixpath.dirname(file)
+    return ""
+
+
+# Poetry's own tables, and Pipfile, whose requirements have the same form
+
+_OPERATOR = re.compile(r"(\^|~=|~|===|==|!=|<=|>=|<|>|=|)\s*([0-9A-Za-z.*+!_-]+)\Z")
+_RELEASE = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,5}")
+_MARKERS = frozenset(
+    {"os_name", "sys_platform", "platform_machine", "platform_system", "python_version",
+     "python_full_version", "implementation_name"}
+)  # fmt: skip
+"""Variables of markers that Pipfile has as keys."""
+
+
+def specifier(constraint: str) -> str:
+    """Return a constraint of Poetry's as PEP 440 has it; of alternatives, the last one."""
+    last = re.split(r"\|\|?", constraint[:LONGEST])[-1]
+    clauses = re.split(r",|(?<=[\w*])\s+(?=[\^~<>=!0-9])", last.strip())
+    return ",".join(filter(None, map(_clause, clauses)))
+
+
+def _clause(text: str) -> str:
+    match = _OPERATOR.match(text.strip())
+    if match is None or match[2] == "*":
+        return "" if match else text.strip()
+    sign, version = match.groups()
+    release = _RELEASE.match(version)
+    if sign not in {"^", "~"} or not release:
+        return f"{'==' if sign in {'', '='} else sign}{version}"
+    parts = [int(part) for part in release[0].split(".")]
+    # The caret keeps the first part that is not zero, the tilde the second part.
+    kept = next((n for n, part in enumerate(parts) if part), len(parts) - 1)
+    kept = min(1, len(parts) - 1) if sign == "~" else kept
+    upper = [*parts[:kept], parts[kept] + 1]
+    return f">={version.removesuffix('.*')},<{'.'.join(map(str, upper))}"
+
+
+def translated(
+    name: str, value: Any, where: str, folder: str = "", extra: str = ""
+) -> Iterator[tuple[Line, str]]:
+    """Yield a requirement as a table of another tool states it, for each case, and notes.
+
+    `folder`: what paths are relative to; `extra`: one more marker.
+    """
+    for case in value if isinstance(value, list) else [value]:
+        table = {"version": case} if isinstance(case, str) else case
+        if not isinstance(table, dict):
+            raise InvalidError(
+                f"{where}: {escaped(name, 60)}: expected versions or a table",
+                "Write it like this: >=1.2",
+            )
+        extras = [each for each in texts_of(table.get("extras")) if each]
+        named = f"{name}[{','.join(extras)}]" if extras else name
+        markers = [f"({marker})" for marker in (*_table_markers(table), extra) if marker]
+        end = f"; {' and '.join(markers)}" if markers else ""
+        if location := location_of(table):
+            text = f"{named} @ {location}"
+            yield sourced(f"{named}{end}", location, text, where, folder)
+        else:
+            yield wish(f"{named}{specifier(str(table.get('version', '*')))}{end}", where)
+
+
+def _table_markers(table: dict[str, Any]) -> Iterator[str]:
+    """Yield the conditions of a requirement, as markers."""
+    yield str(table.get("markers") or "")
+    if platform := table.get("platform"):
+        yield f'sys_platform == "{platform}"'
+    for key in sorted(_MARKERS.intersection(table)):
+        yield f"{key} {table[key]}"
+    for clause in specifier(str(table.get("python") or "")).split(","):
+        if match := _OPERATOR.match(clause):
+            version = match[2].removesuffix(".*")
+            full = "python_full_version" if version.count(".") > 1 else "python_version"
+            yield f'{full} {match[1]} "{version}"'
+
+
+def texts_of(value: Any) -> list[str]:
+    """Return a list of texts; empty if a value is none."""
+    return [str(each) for each in value] if isinstance(value, list) else []
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return a table; empty if a value is none."""
+    return value if isinstance(value, dict) else {}
+
+
+_KEY = re.compile(r"^[ \t]*[\"']?([A-Za-z0-9._-]+)[\"']?[ \t]*=", re.MULTILINE)
+
+
+def lines_of_keys(text: str) -> dict[str, str]:
+    """Return the keys of a TOML document → the line of the first of that name, as `:3`."""
+    lines: dict[str, str] = {}
+    number, end = 1, 0
+    for match in _KEY.finditer(text):
+        number += text.count("\n", end, match.start(1))
+        end = match.start(1)
+        lines.setdefault(match[1], f":{number}")
+    return lines
+
+
+class Translated(Struct):
+    """Collects requirements that stand in tables."""
+
+    file: str
+    lines: dict[str, str] = {}
+    """Name → its line, as `:3`."""
+    marker: str = ""
+    """Where what is taken holds."""
+    requirements: list[Line] = []
+    pythons: list[Line] = []
+    notes: list[str] = []
+
+    def take(self, key: str, table: Any, only: Collection[str] | None = None) -> None:
+        """Take a table of requirements; of optional ones those in `only`."""
+        folder = posixpath.dirname(self.file)
+        for name, value in mapping(table).items():
+            where = f"{escaped(self.file)}{self.lines.get(name) or f': {escaped(key, 60)}'}"
+            is_optional = isinstance(value, dict) and value.get("optional") is True
+            if is_optional and types.canonical(name) not in (only or ()):
+                continue
+            if name == "python":
+                self.python(str(mapping(value).get("version", value)), where)
+            elif mapping(value).get("path") in {".", "./"}:
+                self.notes.append(f"{where}: the project itself: install_project: true.")
+            else:
+                for required, note in translated(name, value, where, folder, self.marker):
+                    self.requirements.append(required)
+                    self.notes += filter(None, [note])
+            if len(self.requirements) > MOST:
+                raise InvalidError(f"{where}: more than {MOST} requirements")
+
+    def python(self, constraint: str, where: str) -> None:
+        """Take the Pythons that a file allows; alternatives are noted."""
+        if "|" in constraint:
+            self.notes.append(f"{where}: python {escaped(constraint, 60)}: alternatives: left out.")
+        else:
+            self.pythons += python_versions(specifier(constraint), where)
+
+    def listed(self) -> Listed:
+        """Return what was taken."""
+        return Listed(
+            requirements=tuple(self.requirements),
+            pythons=tuple(self.pythons),
+            notes=tuple(self.notes),
+        )
+
+
+def _read_poetry(
+    tables: Pyproject, file: str, text: str, extras: Sequence[str], groups: Sequence[str]
+) -> Listed:
+    """Return what Poetry's tables of a pyproject.toml require."""
+    poetry = tables.tool.poetry
+    of_extras = {types.canonical(k): texts_of(v) for k, v in mapping(poetry.get("extras")).items()}
+    chosen = chosen_names("extra", extras, of_extras, file)
+    of_groups = {
+        types.canonical(name): mapping(group).get("dependencies")
+        for name, group in mapping(poetry.get("group")).items()
+    }
+    if "dev-dependencies" in poetry:
+        of_groups.setdefault("dev", poetry["dev-dependencies"])
+    reader = Translated(file, lines_of_keys(text))
+    only = {types.canonical(name) for extra in chosen for name in of_extras[extra]}
+    reader.take("tool.poetry.dependencies", poetry["dependencies"], only)
+    for name in sorted(chosen_names("group", groups, of_groups, file)):
+        reader.take(f"tool.poetry.group.{name}.dependencies", of_groups[name])
+    return reader.listed()
+
+
+_MOST_MEMBERS = 100
+"""Maximum number of members of a workspace, and of patterns for them."""
