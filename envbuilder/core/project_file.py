@@ -85,8 +85,7 @@ class RequirementFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A file that lists requirements, and which of its lists count."""
 
     file: ProjectPath
-    """Its path: `requirements.txt`, `pyproject.toml`, `uv.lock`, `pylock.toml`,
-    `environment.yml`."""
+    """Its path: `requirements.txt`, `pyproject.toml`, `setup.py`, `uv.lock`, `environment.yml` …"""
     extras: tuple[Extra, ...] = ()
     """Optional dependencies of a `pyproject.toml` or `uv.lock` to include."""
     groups: tuple[Extra, ...] = ()

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
+from envbuilder.project.conda import read_pixi
 from envbuilder.project.lines import Listed, read_text
 from envbuilder.project.literals import (
     LONGEST_LIST,
@@ -92,6 +93,8 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
     Those are requirements files that it names, else setup.py or setup.cfg. Raises `InvalidError`.
     """
     tables = pyproject(read_text(project, file), file)
+    if tables.tool.pixi and not (tables.project and tables.project.dependencies is not None):
+        return read_pixi(project, file, extras, groups)
     if not tables.leaves_open(extras):
         return read_pyproject(project, file, extras, groups)
     of_extras = tables.project.optional_dependencies if tables.project else {}

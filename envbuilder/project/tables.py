@@ -424,6 +424,7 @@ class Translated(Struct):
     """Where what is taken holds."""
     requirements: list[Line] = []
     pythons: list[Line] = []
+    itself: list[str] | None = None
     notes: list[str] = []
 
     def take(self, key: str, table: Any, only: Collection[str] | None = None) -> None:
@@ -437,7 +438,11 @@ class Translated(Struct):
             if name == "python":
                 self.python(str(mapping(value).get("version", value)), where)
             elif mapping(value).get("path") in {".", "./"}:
-                self.notes.append(f"{where}: the project itself: install_project: true.")
+                self.itself = [*(self.itself or ()), *texts_of(mapping(value).get("extras"))]
+                self.notes.append(
+                    f"{where}: the project itself, whose requirements are read; install_project:"
+                    " true makes it importable everywhere."
+                )
             else:
                 for required, note in translated(name, value, where, folder, self.marker):
                     self.requirements.append(required)
@@ -457,6 +462,7 @@ class Translated(Struct):
         return Listed(
             requirements=tuple(self.requirements),
             pythons=tuple(self.pythons),
+            itself=None if self.itself is None else tuple(self.itself),
             notes=tuple(self.notes),
         )
 

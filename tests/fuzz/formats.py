@@ -36,6 +36,7 @@ from envbuilder.packages.store import Store
 from envbuilder.payload.training import dataset
 from envbuilder.profiles import lock as profile_lock, profile
 from envbuilder.profiles.lock import File
+from envbuilder.project import environments
 from envbuilder.verify import page
 from envbuilder.verify.report import comparison, history
 from tests.fuzz.mutations import NAMES, PACKERS, TOKENS, mutated, packed, tar, zipped
@@ -655,7 +656,63 @@ def read_pylock(path: Path, work: Path) -> None:
     uv.parse_pylock(text, "linux/amd64", "3.12")
 
 
+# ---- a repository's files that list requirements
+
+REPOSITORY = {
+    "requirements.txt": "-r more.in\n-c pins.txt\n-e .[dev]\ntorch==2.1+cu118\n./libs/x[a]; a\n"
+    "git+https://example.org/o/r.git@v1#egg=r\nx @ https://example.org/x-1.0.zip\n",
+    "more.in": "rich>=13; python_version < '3.12' --hash=sha256:0\n-r requirements.txt\n",
+    "pins.txt": "numpy<2\n",
+    "pyproject.toml": '[project]\nname = "own"\ndynamic = ["dependencies"]\n'
+    '[tool.poetry.dependencies]\npython = "^3.9"\nx = [{ version = "~1.2", python = "<3.10" }, { path = "libs/x" }]\n'
+    '[tool.uv.workspace]\nmembers = ["libs/*"]\n[tool.uv.sources]\nx.workspace = true\n',
+    "libs/x/pyproject.toml": '[project]\nname = "x"\ndependencies = ["own[dev]"]\n',
+    "setup.cfg": "[options]\ninstall_requires = file: more.in, setup.py\n",
+    "setup.py": "def f(name='more.in', *a):\n    r = []\n    for x in open(name):\n"
+    "        r.append(x)\n    return r + f(*a)\nd = {x: [y] for x, y in [('a', 'b')] * 9}\n"
+    "d['c'] = sum(d.values(), [])\nsetup(install_requires=f() + d['c'], **d)\n",
+    "environment.yml": "channels: [https://example.org/c, a]\ndependencies:\n- a::b==1.0=0\n"
+    "- numpy=1.26|1.27\n- pip:\n  - -r requirements.txt\nvariables: {A: b}\n",
+    "conda.txt": "# platform: linux-64\nnumpy=1.0=0\nrich=1.0=pypi_0\n",
+    "Pipfile": "[packages]\nx = {git = 'https://example.org/x', ref = 'v1', markers = 'a'}\n",
+    "Pipfile.lock": '{"default": {"x": {"version": "==1.0", "markers": "python_version < \'4\'"}}}',
+    "pixi.toml": "[dependencies]\nx = {version = '1.*', channel = 'a'}\n[target.linux-64]\n"
+    "dependencies = {y = '>=1,<2'}\n[pypi-dependencies]\nown = {path = '.'}\n",
+    "cog.yaml": "build: {python_packages: [rich], python_requirements: more.in}\n",
+}
+"""Files that name each other, themselves and what there is not."""
+
+
+def make_repository(random: Random, work: Path) -> Path:
+    names = ["/etc/hostname", "../x", "more.in", "\\\n", "${A}", "(" * 300, "[" * 300, "a" * 3000]
+    for name, plain in REPOSITORY.items():
+        text = plain
+        if random.random() < 0.5:
+            text = plain.replace(random.choice(("more.in", "x", "=", "1")), random.choice(names))
+        data = mutated(
+            random, text.encode() * random.choice((1, 1, 1, 300)), random.choice((0, 1, 3))
+        )
+        path = _written(work / "repository" / name, data)
+        if random.random() < 0.05:
+            path.unlink()
+            path.symlink_to(random.choice((path.name, "../../x", "/dev/zero", "more.in")))
+    return work / "repository"
+
+
+def read_repository(path: Path, work: Path) -> None:
+    from envbuilder.core.errors import EnvbuilderError
+
+    for name in REPOSITORY:
+        try:
+            listed = environments.read(path, name)
+        except EnvbuilderError as error:
+            assert len(error.message) < 2000, name  # noqa: PT017 (no test of pytest)
+        else:
+            assert listed.requirements or listed.constraints or listed.conda or listed.notes, name
+
+
 FORMATS = {
+    "repository": Format(make_repository, (read_repository,)),
     "wheel": Format(
         make_wheel,
         (read_conflicts, read_wheel_files, read_licences, read_offer, read_kernels, read_tool),

@@ -52,7 +52,6 @@ def test_the_result_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     ("file", "text", "words"),
     [
         ("poetry.lock", "", "poetry export"),
-        ("pixi.toml", "[dependencies]\n", "pixi workspace export"),
         ("pyproject.toml", "[project]\ndynamic = ['dependencies']\n", "a build computes dependen"),
         ("requirements-dev.txt", "rich\n", "under requirements_from: requirements-dev.txt"),
     ],

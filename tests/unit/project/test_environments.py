@@ -185,6 +185,14 @@ PYLOCK = 'lock-version = "1.0"\ncreated-by = "x"\npackages = []\n'
         ("pyproject.toml", '[project]\nname = "x"\ndependencies = ["rich"]\n'),
         ("environment.yml", "dependencies: [{pip: [rich]}]"),
         ("conda/env.yaml", "dependencies: [{pip: [rich]}]"),
+        ("setup.py", "setup(install_requires=['rich'])"),
+        ("setup.cfg", "[options]\ninstall_requires = rich\n"),
+        ("Pipfile", "[packages]\nrich = '*'\n"),
+        ("Pipfile.lock", '{"default": {"rich": {}}}'),
+        ("pixi.toml", "[pypi-dependencies]\nrich = '*'\n"),
+        ("cog.yaml", "build: {python_packages: [rich]}"),
+        ("pyproject.toml", "[project]\nname = 'x'\n[tool.pixi.dependencies]\nrich = '*'\n"),
+        ("pyproject.toml", "[tool.poetry.dependencies]\nrich = '*'\n"),
     ],
 )
 def test_a_file_is_read_by_its_kind(tmp_path: Path, file: str, text: str) -> None:
@@ -203,8 +211,7 @@ def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
     ("file", "hint"),
     [
         ("poetry.lock", "pyproject.toml"),
-        ("Pipfile", "pipenv requirements"),
-        ("pixi.toml", "pixi workspace export"),
+        ("pixi.lock", "List pixi.toml."),
         ("other.toml", "Supported are requirements.txt, pyproject.toml"),
         ("pylock.a.b.toml", "Supported are"),
         (".txt", "Supported are"),

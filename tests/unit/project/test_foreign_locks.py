@@ -99,12 +99,25 @@ def test_packages_of_a_workspace_count_if_they_are_reached(tmp_path: Path) -> No
     assert texts(listed.requirements) == ["rich>=13"]
     (note,) = listed.notes
     assert note.startswith("uv.lock: tool.uv.override-dependencies is not passed on: for pygments,")
-    message, hint = refusal(tmp_path, "uv.lock", ["local"])
-    assert message == (
-        "uv.lock: common: pyproject.toml states another source for it (editable); only packages"
-        " from an index can be locked"
+    local = read(tmp_path, "uv.lock", ["local"]).requirements
+    assert [(each.name, each.source) for each in local if each.source] == [
+        ("common", "./libs/common")
+    ]
+
+
+GIT_SOURCE = 'source = { git = "https://example.org/m?subdirectory=a&rev=v1#0123" }'
+
+
+def test_sources_in_a_uv_lock(tmp_path: Path) -> None:
+    text = locked("forks").replace(
+        'name = "mdurl"\nversion = "0.1.2"\nsource = { registry = "https://index.example/simple" }',
+        f'name = "mdurl"\nversion = "0.1.2"\n{GIT_SOURCE}',
     )
-    assert "list what that requires" in hint
+    text = text.replace('name = "rich", spec', 'name = "rich", git = "https://example.org/r", spec')
+    write(tmp_path, {"uv.lock": text})
+    sources = {each.name: each.source for each in read(tmp_path, "uv.lock").requirements}
+    assert sources["rich"] == "git+https://example.org/r"
+    assert sources["mdurl"] == "git+https://example.org/m@0123#subdirectory=a"
 
 
 @pytest.mark.parametrize(
@@ -115,15 +128,6 @@ def test_packages_of_a_workspace_count_if_they_are_reached(tmp_path: Path) -> No
         ("forks", "version = 1\n", "version = 1\npackages = [\n", ":3: not valid TOML"),
         ("forks", 'virtual = "."', 'virtual = "app"', ": no package is the project itself"),
         ("forks", "requires-dist = [", "requires = [", ": does not state what my-trainer requires"),
-        (
-            "forks",
-            (
-                'name = "mdurl"\nversion = "0.1.2"\n'
-                'source = { registry = "https://index.example/simple" }'
-            ),
-            'name = "mdurl"\nversion = "0.1.2"\nsource = { git = "https://example.org/m?rev=1" }',
-            ": mdurl: the lock states another source for it (git)",
-        ),
         ("forks", '{ name = "mdurl" },', '{ name = "other" },', ": other: packages depend on it"),
         (
             "forks",
@@ -132,18 +136,6 @@ def test_packages_of_a_workspace_count_if_they_are_reached(tmp_path: Path) -> No
             ": package.8.dependencies.0: the key 'name' is missing",
         ),
         ("forks", 'version = "0.1.2"', 'version = "0.1\\n2"', ": mdurl: mdurl==0.1\\n2: not a"),
-        (
-            "forks",
-            'name = "rich", specifier',
-            'name = "rich", git = "https://example.org/r", specifier',
-            ": rich: pyproject.toml states another source for it (git)",
-        ),
-        (
-            "forks",
-            'name = "rich", specifier',
-            'name = "rich", index = "https://example.org/simple", specifier',
-            ": rich: pyproject.toml states an index for it",
-        ),
         (
             "forks",
             "marker = \"sys_platform != 'win32'\"",
@@ -269,16 +261,8 @@ def test_the_project_itself_is_left_out(tmp_path: Path) -> None:
         (f"{BARE.replace('1.0', '2.0')}packages = []\n", ": pylock version 2.0 is not supported"),
         (f"{BARE}packages = 3\n", ": not a valid pylock.toml (PEP 751): Unexpected type"),
         (
-            f'{BARE}[[packages]]\nname = "x"\ndirectory = {{ path = "libs/x" }}\n',
-            ": x: the lock states another source for it (directory)",
-        ),
-        (
-            f'{BARE}[[packages]]\nname = "x"\nvcs = {GIT}\n',
-            ": x: the lock states another source for it (vcs)",
-        ),
-        (
-            f'{BARE}[[packages]]\nname = "x"\narchive = {ARCHIVE}\n',
-            ": x: the lock states another source for it (archive)",
+            f'{BARE}[[packages]]\nname = "x"\ndirectory = {{ path = "../x" }}\n',
+            ": x: x: leads out of the project",
         ),
         (
             BARE + package("x").replace('version = "1.0"', ""),
@@ -289,6 +273,17 @@ def test_the_project_itself_is_left_out(tmp_path: Path) -> None:
 def test_refused_pylock(tmp_path: Path, text: str, message: str) -> None:
     write(tmp_path, {"pylock.toml": text})
     assert refusal(tmp_path, "pylock.toml")[0].startswith(f"pylock.toml{message}")
+
+
+def test_sources_in_a_pylock(tmp_path: Path) -> None:
+    kinds = {"vcs": GIT, "archive": ARCHIVE, "directory": '{ path = "libs/x" }'}
+    for kind, table in kinds.items():
+        write(tmp_path, {"pylock.toml": f'{BARE}[[packages]]\nname = "x"\n{kind} = {table}\n'})
+        (required,) = read(tmp_path, "pylock.toml").requirements
+        assert required.text == "x"
+        assert required.source.startswith(
+            {"vcs": "git+https://", "archive": "https://"}.get(kind, "./")
+        )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -379,3 +374,57 @@ def test_the_rest_is_true_where_the_whole_is(marker: str, os_name: str) -> None:
     value = Marker(marker).evaluate({"extra": "viz", "os_name": os_name})
     expected = Marker(rest).evaluate({"os_name": os_name}) if rest else rest == ""
     assert value == expected
+
+
+# Pipfile, Pipfile.lock
+
+PIPFILE = """\
+[[source]]
+url = "https://example.org/simple"
+[packages]
+rich = ">=13"
+numpy = { version = "==1.26.*", sys_platform = "== 'linux'" }
+tool = { git = "https://example.org/tool", ref = "v1", editable = true }
+own = { path = ".", editable = true }
+[dev-packages]
+pytest = "*"
+[requires]
+python_version = "3.11"
+"""
+PIPFILE_LOCK = """\
+{"_meta": {"requires": {"python_version": "3.11"}},
+ "default": {
+  "rich": {"version": "==13.7.0", "markers": "python_version >= '3.7'", "hashes": ["sha256:0"]},
+  "nvidia-cublas-cu12": {"version": "==12.1.3.1"}, "torch": {"version": "==2.1.0"},
+  "tool": {"git": "https://example.org/tool", "ref": "0123"}},
+ "develop": {"pytest": {"version": "==8.0.0"}}}
+"""
+
+
+def test_a_pipfile_and_its_lock(tmp_path: Path) -> None:
+    write(tmp_path, {"Pipfile": PIPFILE, "Pipfile.lock": PIPFILE_LOCK})
+    listed = read(tmp_path, "Pipfile", (), ("dev",))
+    assert [(each.text, each.source, each.where) for each in listed.requirements] == [
+        ("rich>=13", "", "Pipfile:4"),
+        ('numpy==1.26.*; sys_platform == "linux"', "", "Pipfile:5"),
+        ("tool", "git+https://example.org/tool@v1", "Pipfile:6"),
+        ("pytest", "", "Pipfile:9"),
+    ]
+    locked = read(tmp_path, "Pipfile.lock", (), ("dev",))
+    assert [(each.text, each.source) for each in locked.requirements] == [
+        ('rich==13.7.0; python_version >= "3.7"', ""),
+        ("torch==2.1.0", ""),
+        ("tool", "git+https://example.org/tool@0123"),
+        ("pytest==8.0.0", ""),
+    ]
+    assert texts(listed.pythons) == texts(locked.pythons) == ["==3.11.*"]
+    write(tmp_path, {"Pipfile.lock": "{", "Pipfile": "[packages]\nrich = 3\n"})
+    assert "not valid JSON" in refusal(tmp_path, "Pipfile.lock")[0]
+    assert refusal(tmp_path, "Pipfile")[0].startswith("Pipfile:2: rich: expected versions")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(edited([PIPFILE, PIPFILE_LOCK], ['"', "[", "]", "{", "}", "^", "~", "||", " ", "path", "*"]))
+def test_any_pipfile_is_read_or_refused(tmp_path: Path, text: str) -> None:
+    outcome(tmp_path, "Pipfile", text)
+    outcome(tmp_path, "Pipfile.lock", text)

@@ -114,11 +114,11 @@ PROJECT = '[project]\nname = "x"\n'
         ("a = 1\na = 2\n", [], [], ":2: not valid TOML: ", ""),
         (f"a = {'[' * 5000}", [], [], ": not valid TOML: nested too deeply", ""),
         (
-            '[tool.poetry.dependencies]\npython = "^3.10"\n',
+            "[tool.poetry.dependencies]\nx = 3\n",
             [],
             [],
-            ": tool.poetry.dependencies: Poetry's own form",
-            "Move them to [project]",
+            ":2: x: expected versions or a table",
+            ">=1.2",
         ),
         (
             f'{PROJECT}dynamic = ["version", "dependencies"]\n',
@@ -161,34 +161,11 @@ PROJECT = '[project]\nname = "x"\n'
             "include-group",
         ),
         (
-            f'{PROJECT}dependencies = [\n  "rich",\n  "x @ git+https://example.org/x",\n]\n',
-            [],
-            [],
-            ":5: x @ git+https://example.org/x: a version control repository",
-            "released version",
-        ),
-        (
             f"{PROJECT}dependencies = [\"x[a]; os_name == 'nt'\"]\n",
             [],
             [],
             ':3: x[a]; os_name == "nt": a marker on the project\'s own extras',
             "Put the marker",
-        ),
-        *(
-            (
-                f'{PROJECT}dependencies = ["TRL"]\n[tool.uv.sources]\ntrl = {{ {source} }}\n',
-                [],
-                [],
-                f":3: trl: tool.uv.sources states {stated}",
-                hint,
-            )
-            for source, stated, hint in (
-                ('git = "https://example.org/trl"', "another source for it (git)", "released"),
-                ('url = "https://example.org/trl.whl"', "another source for it (url)", "released"),
-                ('path = "../trl"', "another source for it (path)", "released"),
-                ("workspace = true", "another source for it (workspace)", "released"),
-                ('index = "corporate"', "an index for it", "Delete that entry"),
-            )
         ),
     ],
 )
@@ -201,16 +178,110 @@ def test_refusals(
     assert hint in next_step
 
 
-def test_sources_of_packages_that_are_not_chosen_do_not_matter(tmp_path: Path) -> None:
-    text = f"{PROJECT}optional-dependencies.a = ['y']\ntool.uv.sources.y.path = 'y'\n"
+@pytest.mark.parametrize(
+    ("source", "location", "note"),
+    [
+        ('{ git = "https://example.org/trl", tag = "v1", subdirectory = "a" }',
+         "git+https://example.org/trl@v1#subdirectory=a", ""),
+        ('[{ index = "x" }, { git = "ssh://git@example.org/trl", marker = "a" }]',
+         "git+https://example.org/trl", ""),
+        ('{ url = "https://example.org/t-1.0.tar.gz" }', "https://example.org/t-1.0.tar.gz", ""),
+        ('{ path = "libs/trl", editable = true }', "./sub/libs/trl", ""),
+        ("{ workspace = true }", "./sub/packages/one", ""),
+        ('{ index = "corporate" }', "", "names an index for it, which is left out"),
+    ],
+)  # fmt: skip
+def test_sources_of_uv(tmp_path: Path, source: str, location: str, note: str) -> None:
+    text = f'{PROJECT}dependencies = ["TRL[x]>=1"]\n[tool.uv.sources]\ntrl = {source}\n'
+    text += '[tool.uv.workspace]\nmembers = ["packages/*", "../*", "/*", "**"]\n'
+    for name, member in (("one", '[project]\nname = "Trl"\n'), ("two", "[project")):
+        write(tmp_path, {f"sub/packages/{name}/pyproject.toml": member})
+    write(tmp_path, {"sub/pyproject.toml": text})
+    listed = read(tmp_path, "sub/pyproject.toml")
+    assert [(each.text, each.source) for each in listed.requirements] == [("trl[x]>=1", location)]
+    assert [note in each for each in listed.notes] == ([True] if note else [])
+
+
+def test_sources_that_cannot_be_and_those_that_are_not_chosen(tmp_path: Path) -> None:
+    text = f"{PROJECT}optional-dependencies.a = ['y']\ntool.uv.sources.y.path = '../y'\n"
     write(tmp_path, {"pyproject.toml": text.replace("tool.", "[tool]\n", 1)})
     assert listing(tmp_path) == []
-    assert "(path)" in refusal(tmp_path, "pyproject.toml", ["a"])[0]
+    assert "leads out of the project" in refusal(tmp_path, "pyproject.toml", ["a"])[0]
+    text = '[tool.uv]\nsources.y.workspace = true\n[project]\ndependencies = ["y", "z @ ./z"]\n'
+    write(tmp_path, {"pyproject.toml": text})
+    listed = read(tmp_path, "pyproject.toml")
+    assert [each.source for each in listed.requirements] == ["", "./z"]
+    assert "no member of the workspace is it" in listed.notes[0]
+
+
+POETRY = """\
+[tool.poetry]
+name = "own"
+[tool.poetry.dependencies]
+python = ">=3.9,<3.12"
+numpy = "^1.24.0"
+"Ruamel.YAML" = "~0.17"
+rich = "*"
+einops = "0.7.0"
+tqdm = ">=4 <5"
+scipy = [
+  { version = "<=1.10", python = "<3.10" },
+  { version = "^1.11", python = "^3.10", markers = "sys_platform == 'linux'" },
+]
+uvicorn = { version = "^0.0.3", extras = ["standard"], platform = "darwin" }
+tool = { git = "https://example.org/tool.git", branch = "main" }
+near = { path = "libs/near", develop = true }
+wheel = { url = "https://example.org/wheel-1.0-py3-none-any.whl" }
+torch = { version = "2.1.0+cu118", source = "pytorch" }
+later = { version = "1.0 || ^2.1", optional = true }
+own = { path = "." }
+[tool.poetry.extras]
+More = ["later"]
+[tool.poetry.group.test.dependencies]
+pytest = "^8"
+[tool.poetry.dev-dependencies]
+black = { version = "*", allow-prereleases = true }
+"""
+
+
+def test_poetrys_own_tables(tmp_path: Path) -> None:
+    write(tmp_path, {"pyproject.toml": POETRY})
+    listed = read(tmp_path, "pyproject.toml")
+    found = [(each.text, each.source) for each in listed.requirements]
+    assert found == [
+        ("numpy<2,>=1.24.0", ""),
+        ("ruamel-yaml<0.18,>=0.17", ""),
+        ("rich", ""),
+        ("einops==0.7.0", ""),
+        ("tqdm<5,>=4", ""),
+        ('scipy<=1.10; python_version < "3.10"', ""),
+        (
+            'scipy<2,>=1.11; sys_platform == "linux" and (python_version >= "3.10" and'
+            ' python_version < "4")'.replace(" and (", " and ").replace(")", ""),
+            "",
+        ),
+        ('uvicorn[standard]<0.0.4,>=0.0.3; sys_platform == "darwin"', ""),
+        ("tool", "git+https://example.org/tool.git@main"),
+        ("near", "./libs/near"),
+        ("wheel", "https://example.org/wheel-1.0-py3-none-any.whl"),
+        ("torch==2.1.0", ""),
+    ]
+    assert places(listed.requirements)[0] == "pyproject.toml:5"
+    assert texts(listed.pythons) == ["<3.12,>=3.9"]
+    assert listing(tmp_path, ("more",), ("test", "dev"))[-3:] == [
+        *("later<3,>=2.1", "black", "pytest<9,>=8"),
+    ]
+    # With both, the standard table counts.
+    write(tmp_path, {"pyproject.toml": f'{POETRY}{PROJECT}dependencies = ["rich"]\n'})
+    assert listing(tmp_path) == ["rich"]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    edited([SLEAP, PROJECT], ['"', "[", "]", "{", "}", "= 3\n", "= []\n", "sleap-nn[all]", "\n"])
+    edited(
+        [SLEAP, PROJECT, POETRY],
+        ['"', "[", "]", "{", "}", "= 3\n", "= []\n", "sleap-nn[all]", "\n"],
+    )
 )
 def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
     outcome(tmp_path, "pyproject.toml", text)
