@@ -664,7 +664,8 @@ REPOSITORY = {
     "more.in": "rich>=13; python_version < '3.12' --hash=sha256:0\n-r requirements.txt\n",
     "pins.txt": "numpy<2\n",
     "pyproject.toml": '[project]\nname = "own"\ndynamic = ["dependencies"]\n'
-    '[tool.poetry.dependencies]\npython = "^3.9"\nx = [{ version = "~1.2", python = "<3.10" }, { path = "libs/x" }]\n'
+    '[tool.poetry.dependencies]\npython = "^3.9"\n'
+    'x = [{ version = "~1.2", python = "<3.10" }, { path = "libs/x" }]\n'
     '[tool.uv.workspace]\nmembers = ["libs/*"]\n[tool.uv.sources]\nx.workspace = true\n',
     "libs/x/pyproject.toml": '[project]\nname = "x"\ndependencies = ["own[dev]"]\n',
     "setup.cfg": "[options]\ninstall_requires = file: more.in, setup.py\n",

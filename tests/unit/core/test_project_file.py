@@ -185,7 +185,7 @@ WRONG_VALUES = {
     ),
     "a missing file": Mistake("requirements_from: [no.txt]\n", 1, "no.txt", "r.txt."),
     "another kind of file": Mistake(
-        "requirements_from:\n  - r.txt\n  - setup.py\n", 3, "setup.py", "envbuilder add"
+        "requirements_from:\n  - r.txt\n  - poetry.lock\n", 3, "poetry.lock", "poetry export"
     ),
     "extras of a text file": Mistake(
         "requirements_from:\n  - {file: r.txt, extras: [a]}\n", 2, "r.txt", "Remove extras: a."
@@ -197,7 +197,7 @@ WRONG_VALUES = {
     "a repository": Mistake(
         "requirements:\n  - git+https://h/x\n", 2, "git+https://h/x", "Name a released version"
     ),
-    "a URL": Mistake("requirements: ['x @ https://h/x.whl']\n", 1, "x.whl", "name==1.0"),
+    "a URL": Mistake("requirements: ['x @ https://h/x.whl']\n", 1, "x.whl", "released version"),
     "one equals sign": Mistake("requirements: [rich=13]\n", 1, "rich=13", "rich>=13"),
     "another PyTorch": Mistake(
         "requirements: [torch==1.0]\n", 1, "torch==1.0", "Allow what it has"
