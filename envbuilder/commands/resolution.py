@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,7 @@ from envbuilder.project.lines import Line
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.locks import entries
-    from envbuilder.locks.blockers import Diagnosis
+    from envbuilder.locks.blockers import Diagnosis, Way
 
     Listed = Callable[[Choosing], Iterable[entries.Entry]]
 
@@ -65,7 +66,6 @@ def solved(
     """
     from envbuilder.locks import target_wheels
     from envbuilder.locks.blockers import Diagnosis
-    from envbuilder.locks.resolve import required_releases
     from envbuilder.packages.python import upstream
 
     read = upstream.Pages().read
@@ -80,38 +80,42 @@ def solved(
             packages=packages,
         )
         outcomes = resolve([*listed(choosing)])
-        for pythons in _other_pythons(outcomes, diagnosis):
-            with_python = choosing._replace(pythons=pythons)
-            later = _moved(outcomes, listed(with_python), resolve)
+        for environment, way in _ways(outcomes, diagnosis):
+            other = choosing._replace(
+                pythons={environment: (Line(f"=={way.python}.*", ""),)},
+                required={environment: way.release} if way.release else {},
+            )
+            later = _moved(outcomes, listed(other), resolve)
             if sum(bool(o.obstacle) for o in later) < sum(bool(o.obstacle) for o in outcomes):
-                outcomes, choosing = later, with_python
-                for (line,) in pythons.values():
-                    report(f"{line.where} has wheels for Python {line.text[2:-2]}, which is taken")
-                break
-        required = required_releases(((o.entry, o.lock) for o in outcomes), settings)
-        if required:
-            for line in required.values():
-                report(f"{line.where} needs {line.text.replace('==', ' ')}")
-            outcomes = _moved(outcomes, listed(choosing._replace(required=required)), resolve)
+                for line in _reasons(way):
+                    report(line)
+                return later
         return outcomes
 
 
-_MOST_PYTHONS = 2
-"""Other Pythons that are tried."""
+_MOST_WAYS = 3
+"""Other choices that are tried."""
 
 
-def _other_pythons(
-    outcomes: Sequence[Outcome], diagnosis: Diagnosis
-) -> Iterable[dict[str, tuple[Line, ...]]]:
-    """Yield environment → another Python for which its packages have wheels, the best first."""
+def _ways(outcomes: Sequence[Outcome], diagnosis: Diagnosis) -> Iterator[tuple[str, Way]]:
+    """Yield other choices for the first environment that cannot be locked, the best one first."""
     for outcome in outcomes:
         entry, profile = outcome.entry, outcome.entry.profile
         if not outcome.obstacle or isinstance(profile, InvalidError) or entry.decision is None:
             continue
-        better = diagnosis.pythons(profile, entry.decision.python, entry.places)
-        for _, (python, names) in zip(range(_MOST_PYTHONS), better, strict=False):
-            yield {entry.environment: (Line(f"=={python}.*", ", ".join(names)),)}
+        if entry.decision.why:
+            continue  # an exception already is no reason to move all others
+        ways = diagnosis.ways(profile, entry.decision.python, entry.places, entry.limits)
+        yield from ((entry.environment, way) for way in itertools.islice(ways, _MOST_WAYS))
         return
+
+
+def _reasons(way: Way) -> Iterator[str]:
+    """Yield why another choice was made."""
+    if way.wheels:
+        yield f"{', '.join(way.wheels)}: wheels for Python {way.python}, which is taken"
+    if way.release:
+        yield f"{way.release.where} needs {way.release.text.replace('==', ' ')}"
 
 
 def _moved(

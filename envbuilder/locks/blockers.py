@@ -9,24 +9,30 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from envbuilder.core import text
+from envbuilder.locks.target_wheels import left_out
 from envbuilder.packages import availability
 from envbuilder.packages.availability import Blocker, Walk
+from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import distribution
+from envbuilder.project.lines import Line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from packaging.version import Version
 
     from envbuilder.core.settings import Settings
     from envbuilder.packages.python.uv import Offer
     from envbuilder.profiles.profile import Profile
 
 _MOST_NEEDS = 3
+_MOST_SHOWN = 6
+_OF_PYTHON = frozenset({"source", "wheel", "release"})
+"""Kinds of blockers that another Python may not have."""
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 
 
@@ -55,27 +61,42 @@ class Diagnosis:
 
         `places`: requirement → where it stands.
         """
+        offered = availability.of_offers(offers)
+        walk = self._walk(profile, target, places or {}, offered, frozenset())
+        return tuple(walk.blockers.values())
+
+    def _walk(
+        self,
+        profile: Profile,
+        target: availability.Target,
+        places: Mapping[str, str],
+        offered: Mapping[str, Mapping[Version, availability.Release]],
+        excluded: frozenset[str],
+    ) -> Walk:
         from packaging.requirements import Requirement
 
-        places = places or {}
-        framework = FRAMEWORKS[profile.framework]
-        own = {distribution(line) for line in profile.requirements}
-        left_out = framework.foreign(profile.accelerator) - own
+        resolution = profile.resolution
+        row = releases.table_of(profile.framework).get(profile.release or "")
+        # The resolver finds those that fit by going back; their table states them.
+        companions = (
+            [f"{name}=={version}" for name, version in row.companions.items()] if row else []
+        )
         with self._lock:
             walk = Walk(
-                self._index(profile.resolution.as_of),
+                self._index(resolution.as_of),
                 target,
-                availability.of_offers(offers),
+                offered,
                 {distribution(name) for name in profile.indexes},
-                {*left_out, *profile.resolution.exclude},
-                profile.resolution.overrides,
-                profile.constraints,
+                left_out(profile) | excluded,
+                resolution.overrides,
+                (c for c in (*profile.constraints, *companions) if distribution(c) not in excluded),
             )
             walk.follow(
                 (Requirement(line), places.get(line, f"profile {profile.name}"))
                 for line in profile.requirements
+                if distribution(line) not in excluded
             )
-        return tuple(walk.blockers.values())
+        return walk
 
     def _index(self, as_of: str | None) -> availability.Index:
         if (key := as_of or "") not in self._indexes:
@@ -83,37 +104,78 @@ class Diagnosis:
             self._indexes[key] = self._stack.enter_context(opened)
         return self._indexes[key]
 
-    def pythons(
-        self, profile: Profile, python: str, places: Mapping[str, str]
-    ) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield the Pythons for which fewer packages lack a wheel, the best one first.
+    def ways(
+        self, profile: Profile, python: str, places: Mapping[str, str], limits: Iterable[str]
+    ) -> Iterator[Way]:
+        """Yield other choices for which less stands in the way of a profile, the best one first.
 
-        With each: the packages that have one there. The framework does not count: which of its
-        releases there is depends on the Python.
+        `limits` are the project's on the framework. Packages that may be built do not count.
         """
         framework = FRAMEWORKS[profile.framework]
         brought = framework.names | framework.parts | framework.companions
-        lines = tuple(r for r in profile.requirements if distribution(r) not in brought)
-        rules = (c for c in profile.constraints if distribution(c) not in brought)
-        others = replace(profile, requirements=lines, constraints=(*rules,))
         build = profile.resolution.build
         allowed = () if isinstance(build, bool) else build
+        walks = {
+            version: self._walk(profile, (profile.platforms[0], version), places, {}, brought)
+            for version in _PYTHONS
+        }
         lacking = {
             version: {
                 blocker.name
-                for blocker in self.blockers(others, (profile.platforms[0], version), (), places)
-                if blocker.kind in {"source", "wheel", "release"} and blocker.name not in allowed
+                for blocker in walk.blockers.values()
+                if blocker.kind in _OF_PYTHON and blocker.name not in allowed
             }
-            for version in _PYTHONS
+            for version, walk in walks.items()
         }
-        usual = lacking[python]
 
         def rank(version: str) -> tuple[int, int]:
             return len(lacking[version]), abs(int(version[2:]) - int(python[2:]))
 
         for version in sorted(_PYTHONS, key=rank):
-            if len(lacking[version]) < len(usual):
-                yield version, tuple(sorted(usual - lacking[version]))
+            if rank(version) > rank(python):
+                return
+            release = self._release(profile, version, walks[version], limits)
+            if version != python or release:
+                names = sorted(lacking[python] - lacking[version])
+                yield Way(version, tuple(names), release)
+
+    def _release(
+        self, profile: Profile, python: str, walk: Walk, limits: Iterable[str]
+    ) -> Line | None:
+        """Return the newest release of the framework that packages admit; None if that is known."""
+        from packaging.requirements import Requirement
+        from packaging.version import Version
+
+        name, names = profile.framework, FRAMEWORKS[profile.framework].names
+        needs = [need for each in sorted(names) for need in walk.needs(each)]
+        own = [n.specifier for n in map(Requirement, limits) if distribution(n.name) in names]
+        admitted = [*own, *(need.specifier for need in needs)]
+        index, every = self._index(profile.resolution.as_of), profile.choices()
+        for release in (profile.release or "", *every):
+            if release not in every or python not in every[release].pythons:
+                continue
+            page = index.releases(name).get(Version(release))
+            wheel = walk.usable(page) if page else None
+            requires = index.requires(page, wheel) if page and wheel else ()
+            against = [n for n in map(Requirement, requires) if not walk.admits(n)]
+            if not against and all(each.contains(release, True) for each in admitted):
+                if release == profile.release:
+                    return None
+                blamed = dict.fromkeys(need.by for need in needs if need.specifier)
+                return Line(
+                    f"{name}=={release}", ", ".join([*blamed][:_MOST_NEEDS]) or "the project"
+                )
+        return None
+
+
+class Way(NamedTuple):
+    """Another choice for an environment."""
+
+    python: str
+    wheels: tuple[str, ...]
+    """The packages that have a wheel for it, and none for the Python before."""
+    release: Line | None
+    """The release of the framework that packages need, if it is another one."""
 
 
 def explained(blockers: Sequence[Blocker], target: availability.Target) -> str:
@@ -134,7 +196,8 @@ def explained(blockers: Sequence[Blocker], target: availability.Target) -> str:
 def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     name = blocker.name
     release = f"{name} {blocker.version}" if blocker.version else name
-    needs = [f"{who} needs {versions or 'any'}" for who, versions in blocker.needs[:_MOST_NEEDS]]
+    limiting = sorted(blocker.needs, key=lambda need: not need[1])
+    needs = [f"{who} needs {versions}" for who, versions in limiting[:_MOST_SHOWN] if versions]
     by = "; ".join(who for who, _ in blocker.needs[:_MOST_NEEDS])
     elsewhere = f"; it has one for Python {', '.join(blocker.pythons)}" if blocker.pythons else ""
     if blocker.kind == "absent":

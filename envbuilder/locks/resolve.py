@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -36,16 +35,12 @@ from envbuilder.packages.python.uv import (
     write_index,
 )
 from envbuilder.packages.sources.foundry import Foundry
-from envbuilder.profiles import releases
-from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing
-from envbuilder.profiles.requirements import applies, distribution
-from envbuilder.project.lines import Line
+from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from envbuilder.locks.entries import Entry
     from envbuilder.packages.availability import Blocker
     from envbuilder.packages.python.uv import Offer
     from envbuilder.profiles.profile import Profile
@@ -107,7 +102,7 @@ def resolve(
     try:
         target_wheels.require_offers(profile, offers)
         built = _named_sources(profile, foundry)
-        for _ in range(_MOST_ROUNDS):
+        for left in reversed(range(_MOST_ROUNDS)):
             with _uv(profile, settings, (*offers, *built), run, environ) as uv:
                 read_contents = contents or partial(
                     wheel_conflicts.remote_contents, settings=settings, variables=uv.environment
@@ -115,29 +110,31 @@ def resolve(
                 solution = _targets(
                     *(profile, debs, before, uv, read_contents, on_progress), partly=partly
                 )
-            obstacles = {
-                target: explain(profile, target, (*offers, *built))
-                for target in solution.failures
-                if explain
-            }
-            more = [o for o in _offers(obstacles, foundry, solution) if o not in built]
-            if not more:
+                obstacles = {
+                    target: explain(profile, target, (*offers, *built))
+                    for target in solution.failures
+                    if explain
+                }
+                more = [o for o in _offers(obstacles, foundry, solution) if o not in built]
+                if more and left:
+                    built += more
+                    continue
+                solution = _finished(solution, obstacles, foundry, partly=partly)
+                earlier = [previous, origin and origin[1]]
+                tools, tool_urls = _tools(profile, uv, earlier, on_progress)
+                everywhere = settings.definition is not None or profile.python.managed
+                targets = (
+                    replace(t, interpreter=interpreters.of_target(t, basis))
+                    if everywhere or (t.base and t.base.gets_python)
+                    else t
+                    for t in solution.targets
+                )
+                listed = replace(
+                    nothing(profile), tools=tools, targets=(*targets,), missing=solution.missing
+                )
+                # While the folder exists that wheels of the user's own were found in.
+                lock = _sized(listed, solution.urls | tool_urls, previous, measure, on_progress)
                 break
-            built += more
-        solution = _finished(solution, obstacles, foundry, partly=partly)
-        everywhere = settings.definition is not None or profile.python.managed
-        targets = (
-            replace(t, interpreter=interpreters.of_target(t, basis))
-            if everywhere or (t.base and t.base.gets_python)
-            else t
-            for t in solution.targets
-        )
-        with _uv(profile, settings, offers, run, environ) as uv:
-            tools, tool_urls = _tools(profile, uv, [previous, origin and origin[1]], on_progress)
-        listed = replace(
-            nothing(profile), tools=tools, targets=tuple(targets), missing=solution.missing
-        )
-        lock = _sized(listed, solution.urls | tool_urls, previous, measure, on_progress)
     except UnresolvableError as reason:
         return replace(nothing(profile), state="unlocked", reason=str(reason))
     return _judged(lock)
@@ -157,10 +154,9 @@ def _uv(
         work = Path(name)
         index = write_index(offers, work)
         left_out = work / "excludes.txt"
-        foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
-        foreign -= set(map(distribution, profile.requirements))
         resolution = profile.resolution
-        left_out.write_text("\n".join(sorted({*foreign, *resolution.exclude})), encoding="utf-8")
+        names = sorted(target_wheels.left_out(profile))
+        left_out.write_text("\n".join(names), encoding="utf-8")
         options = ["--excludes", str(left_out)]
         if resolution.overrides:
             overrides = work / "overrides.txt"
@@ -182,68 +178,6 @@ def _uv(
             index=index,
             options=tuple(options),
         )
-
-
-def required_releases(
-    tried: Iterable[tuple[Entry, Lock | None]], settings: Settings
-) -> dict[str, Line]:
-    """Return environment → the release of its framework that packages need, if they need another.
-
-    `tried`: what was to be locked, and what came of it. Each environment is asked until one of its
-    profiles answers; an exception already is no reason to move all others.
-    """
-    required: dict[str, Line] = {}
-    for entry, lock in tried:
-        decision = entry.decision if entry.environment not in required else None
-        if lock is None or decision is None or decision.why:
-            continue
-        assert not isinstance(entry.profile, InvalidError), "it was resolved"
-        reason = "; ".join((lock.reason, *lock.missing.values()))
-        line = required_release(entry.profile, entry.limits, settings, reason)
-        if line and not line.text.endswith(f"=={decision.chosen.release}"):
-            required[entry.environment] = line
-    return required
-
-
-def required_release(
-    profile: Profile,
-    limits: Iterable[str],
-    settings: Settings,
-    reason: str,
-    *,
-    run: Runner = process.run,
-    environ: Mapping[str, str] | None = None,
-) -> Line | None:
-    """Return the release of the framework that packages of a project need, if they need another.
-
-    `profile` is the project's variant that cannot be locked for this `reason`. It is resolved once
-    more, for one target from the package index, with the framework left open but for `limits`. None
-    if the reason is another one, or if this has no solution, either.
-    """
-    framework = FRAMEWORKS[profile.framework]
-    names = "|".join(sorted(framework.builds))
-    if not re.search(rf"depends? on[^;]*?(?<![\w.-])({names})(?![\w.-])", reason):
-        return None
-    left_open = framework.names | framework.parts
-    lines = [r for r in profile.requirements if distribution(r) not in left_open]
-    rules = releases.rules(profile.framework, profile.release)
-    constraints = [
-        c for c in profile.constraints if c not in rules and distribution(c) not in left_open
-    ]
-    platform, python = profile.platforms[0], profile.python.default
-    environ = os.environ if environ is None else environ
-    try:
-        with _uv(replace(profile, indexes={}), settings, (), run, environ) as uv:
-            edges = [*uv.edges(lines, platform, python, {}, (*constraints, *limits))]
-    except UnresolvableError:
-        return None
-    versions = {edge.name: edge.version for edge in edges}
-    for name, version, by in edges:
-        if name in framework.names and by:
-            blamed = [p for p in by if re.search(rf"(?<![\w.-]){re.escape(p)}(?![\w.-])", reason)]
-            where = " and ".join(f"{p} {versions[p]}" for p in blamed or by)
-            return Line(f"{name}=={version.partition('+')[0]}", where)
-    return None
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:

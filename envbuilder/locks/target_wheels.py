@@ -22,7 +22,7 @@ from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import BUILT
 from envbuilder.profiles.profile import is_on_pypi
-from envbuilder.profiles.requirements import applies
+from envbuilder.profiles.requirements import applies, distribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,6 +38,29 @@ if TYPE_CHECKING:
 
 _MOST_EXCLUDED = 20
 """Versions on other indexes that are excluded before a target counts as unresolvable."""
+
+
+_SAME = (
+    frozenset(
+        {
+            *("opencv-python", "opencv-python-headless"),
+            *("opencv-contrib-python", "opencv-contrib-python-headless"),
+        }
+    ),
+)
+"""Packages that bring the same modules, one of which takes the place of the others, as their makers
+say (README of opencv-python: "select only one"), but whose names other packages require."""
+
+
+def left_out(profile: Profile) -> frozenset[str]:
+    """Return the packages that a profile goes without, whoever requires them.
+
+    They are for other hardware, excluded by the project, or the same as one that it lists.
+    """
+    own = {distribution(line) for line in profile.requirements}
+    foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator) - own
+    same = (family - own for family in _SAME if family & own)
+    return frozenset().union(foreign, profile.resolution.exclude, *same)
 
 
 def require_offers(profile: Profile, offers: Iterable[Offer]) -> None:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from envbuilder.packages.python.uv import Offer
 
 PARALLEL = 8
+_DEEPEST = 40
+"""Releases of a package that are left out because they require too much."""
 _MOST = 2000
 """Steps after which the walk ends: requirements that always ask for another version have none."""
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
@@ -283,6 +285,7 @@ class Walk:
         self._overrides = {types.canonical(need.name): need.specifier for need in own}
         self._needs: dict[str, dict[str, Need]] = defaultdict(dict)
         self._limits: dict[str, list[SpecifierSet]] = {}
+        self._left: dict[str, set[Version]] = defaultdict(set)
         for need in map(Requirement, constraints):
             if applies(need.marker, self._platform, self._python):
                 self._limits.setdefault(types.canonical(need.name), []).append(need.specifier)
@@ -296,11 +299,14 @@ class Walk:
             if not todo:
                 return
             self._index.prefetch(todo.difference(self._named))
-            batch = [(name, *found) for name in sorted(todo) if (found := self._choose(name))]
+            chosen = {name: self._choose(name) for name in sorted(todo)}
+            batch = [
+                (name, *choice) for name, choice in chosen.items() if isinstance(choice, tuple)
+            ]
             with parallel.pool(PARALLEL) as pool:
                 stated = pool.map(lambda each: self._index.requires(each[1], each[2]), batch)
                 pairs = list(zip(batch, stated, strict=True))
-            todo = set()
+            todo = {choice for choice in chosen.values() if isinstance(choice, str)}
             for (name, release, _), lines in pairs:
                 todo |= self._required(name, release, lines)
 
@@ -326,9 +332,7 @@ class Walk:
         """Note a requirement; return the package if that asks for another choice, else nothing."""
         name = types.canonical(need.name)
         target = self._platform, self._python
-        if name in self._excluded or not any(
-            applies(need.marker, *target, e) for e in ("", *extras)
-        ):
+        if not any(applies(need.marker, *target, extra) for extra in ("", *extras)):
             return ""
         specifier = self._overrides.get(name, need.specifier)
         asked = frozenset(map(types.canonical, need.extras))
@@ -339,20 +343,63 @@ class Walk:
         chosen = self.chosen.get(name)
         known = frozenset().union(*(n.extras for b, n in self._needs[name].items() if b != by))
         settled = chosen and specifier.contains(chosen.version, True) and asked <= known
-        return "" if settled or name in self.blockers else name
+        left_out = name in self._excluded or name in self.blockers
+        return "" if settled or left_out else name
 
-    def _choose(self, name: str) -> tuple[Release, upstream.Listed] | None:
-        """Choose the newest release with a usable wheel; note a blocker if there is none."""
+    def needs(self, name: str) -> tuple[Need, ...]:
+        """Return what requires a package, whether or not it is left out."""
+        return tuple(self._needs[name].values()) if name in self._needs else ()
+
+    def admits(self, need: Requirement) -> bool:
+        """Return whether a package may be required in addition by what is left out itself."""
+        name = types.canonical(need.name)
+        others = [other.specifier for other in self.needs(name)]
+        if not others or not applies(need.marker, self._platform, self._python):
+            return True
+        releases = self._index.releases(name)
+        return any(True for _ in self._fitting(name, releases, [*others, need.specifier]))
+
+    def _choose(self, name: str) -> tuple[Release, upstream.Listed] | str | None:
+        """Choose the newest release with a usable wheel; note a blocker if there is none.
+
+        If a package that requires it asks too much, that one is returned: it is to be chosen again,
+        older.
+        """
         listed = {} if name in self._named else self._index.releases(name)
         releases = {**listed, **self._offered.get(name, {})}
         needs = [*self._needs[name].values()]
         fitting = [*self._fitting(name, releases, [need.specifier for need in needs])]
         for version in reversed(fitting):
-            if wheel := self._usable(releases[version]):
+            if wheel := self.usable(releases[version]):
                 self.chosen[name] = releases[version]
                 return releases[version], wheel
+        if other := "" if fitting else self._too_new(name, releases, needs):
+            return other
         self.blockers[name] = self._blocker(name, releases, fitting, needs)
         return None
+
+    def _too_new(
+        self, name: str, releases: Mapping[Version, Release], needs: Sequence[Need]
+    ) -> str:
+        """Leave out a release without whose requirement there is a choice; return its package."""
+        of_lines = [
+            need.specifier for need in needs if need.by.partition(" ")[0] not in self.chosen
+        ]
+        if not any(True for _ in self._fitting(name, releases, of_lines)):
+            return ""
+        for need in reversed(needs):
+            package, _, version = need.by.partition(" ")
+            release = self.chosen.get(package)
+            if release is None or release.version != version or len(self._left[package]) > _DEEPEST:
+                continue
+            if not any(True for _ in self._fitting(name, releases, [*of_lines, need.specifier])):
+                versions = self._index.releases(package)
+                self._left[package] |= {v for v, r in versions.items() if r is release}
+                del self.chosen[package]
+                for every in self._needs.values():
+                    every.pop(need.by, None)
+                return package
+        return ""
 
     def _fitting(
         self, name: str, releases: Mapping[Version, Release], specifiers: Iterable[SpecifierSet]
@@ -363,9 +410,10 @@ class Walk:
         combined = SpecifierSet()
         for specifier in (*specifiers, *self._limits.get(name, ())):
             combined &= specifier
-        yield from sorted(combined.filter(releases))
+        yield from sorted(v for v in combined.filter(releases) if v not in self._left[name])
 
-    def _usable(self, release: Release) -> upstream.Listed | None:
+    def usable(self, release: Release) -> upstream.Listed | None:
+        """Return the wheel of a release that the target gets; None if it has none for it."""
         wheel = release.usable(self._ranks)
         return wheel if wheel and self._admits(wheel) else None
 

@@ -65,7 +65,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("small", "tiny"):
         (tmp_path / "profiles" / f"{name}.yaml").write_text(f"name: {name}\n{PROFILE}")
     monkeypatch.setattr(resolve, "resolve", lambda profile, *_, **__: locked(profile))
-    monkeypatch.setattr(Diagnosis, "pythons", lambda *_: ())
+    monkeypatch.setattr(Diagnosis, "ways", lambda *_: ())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sysconfig
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.locks import conda, resolve, target_wheels
-from envbuilder.locks.blockers import Diagnosis
+from envbuilder.locks.blockers import Diagnosis, Way
 from envbuilder.locks.entries import Entry
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda.lock import Lock as CondaLock
@@ -228,13 +229,12 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
         empty = profile_lock.nothing(profile)
         return replace(empty, state=state, reason=reason, tools=tools(), targets=targets)
 
-    def required(profile: Profile, *_: Any) -> Line:
+    def ways(_: Diagnosis, profile: Profile, *__: Any) -> Iterator[Way]:
         asked.append(profile.name)
-        return Line("torch==2.4.1", "ext 1.0")
+        yield Way("3.11", (), Line("torch==2.4.1", "ext 1.0"))
 
     monkeypatch.setattr(resolve, "resolve", resolved)
-    monkeypatch.setattr(resolve, "required_release", required)
-    monkeypatch.setattr(Diagnosis, "pythons", lambda *_: ())
+    monkeypatch.setattr(Diagnosis, "ways", ways)
     listed = "" if command[0] == "add" else "requirements: [ext==1.0]\n"
     (tmp_path / "envbuilder.yaml").write_text(f"{listed}profiles: [mps, rocm, xpu]\n")
     assert run(*command) == 2  # xpu is listed, and has no 2.4.1
