@@ -345,6 +345,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...], Check], ...] = (
         started("type=volume,source=models,target=/m"),
     ),
     ("run", "--env", ("-e", "A=1", "true"), started("--env=A=1")),
+    ("run", "--locked", ("--locked", "true"), started()),
     ("run", "argv", ("python", "x.py"), started("python", "x.py")),
     ("render", "--profile", ("--profile", "cpu"), rendered("requirements.txt")),
     ("render", "--environment", ("--environment", "test"), rendered("requirements.txt", "test")),
