@@ -25,6 +25,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 # Threads of torch keep their cores busy while they wait for each other: where two tests train at
 # once, each would wait for what the other wastes. Containers get no such variable.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# So would those of numpy, with which a verification repeats steps.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Machines are shared: how long one example takes says nothing about the code.
 hypothesis.settings.register_profile(
     "shared",

@@ -181,7 +181,10 @@ def test_wrong_bytes_in_it_are_refused(filled: Machine) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", ["srv", "srv/store", "srv/store/sha256"])
+@pytest.mark.parametrize(
+    "closed",
+    ["srv", *(pytest.param(f, marks=pytest.mark.soak) for f in ("srv/store", "srv/store/sha256"))],
+)
 def test_one_that_is_closed_or_missing_is_named_and_not_needed(
     filled: Machine, closed: str
 ) -> None:
@@ -221,7 +224,7 @@ def test_the_cache_of_another_user_is_no_cache_of_ours(filled: Machine) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("umask", [0o002, 0o077])
+@pytest.mark.parametrize("umask", [pytest.param(0o002, marks=pytest.mark.soak), 0o077])
 def test_the_umask_of_the_administrator_does_not_matter(machine: Machine, umask: int) -> None:
     assert machine.admin(*BUILD, umask=umask).returncode == 0
     before = machine.user(USERS[0], *BUILD, ENVBUILDER_SHARED_STORE=str(machine.cache))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -145,17 +146,26 @@ def check(tmp_path: Path, state: str, fault: str, number: signal.Signals) -> Non
         assert (tmp_path / "alive").read_text() == before
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_every_state_ends_soon(state: str, tmp_path: Path) -> None:
-    numbers = list(SIGNALS)
-    check(tmp_path, state, STATES[state][0], numbers[list(STATES).index(state) % 3])
+PAIRS = [(state, fault) for state, faults in STATES.items() for fault in faults]
+FIRST = {(state, faults[0]) for state, faults in STATES.items()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize(
-    ("state", "fault"), [(s, f) for s, faults in STATES.items() for f in faults]
+    ("state", "fault", "number"),
+    [
+        pytest.param(*pair, number, marks=[] if pair in FIRST else pytest.mark.slow)
+        for pair, number in zip(PAIRS, itertools.cycle(SIGNALS), strict=False)
+    ],
 )
+def test_every_state_ends_soon(
+    state: str, fault: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    check(tmp_path, state, fault, number)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(("state", "fault"), PAIRS)
 def test_every_state_ends_soon_after_every_signal(
     state: str, fault: str, number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -130,6 +130,11 @@ class Runner:
             run.results[name] = "success" if good else "failure"
         return run
 
+    def keep_python(self, job: str, program: str) -> None:
+        """Give later jobs the Python that a job has left, as a runner of one's own does."""
+        shutil.rmtree(self.folder / program)
+        (self.folder / job / "python").rename(self.folder / program)
+
     def _github(self, event: str) -> dict[str, str]:
         pushed = event == PUSH
         return {
@@ -265,7 +270,7 @@ class _Job:
         if not made.is_dir():
             succeeded(self._execute(program, "-m", "venv", f"{HOME}/python"))
             (self.folder / "python").rename(made)
-        shutil.copytree(made, self.folder / "python", symlinks=True)
+        _link(made, self.folder / "python")  # pip, too, replaces files
         self.path = f"{HOME}/python/bin:{self.path}"
 
     def _script(self, script: str, variables: Mapping[str, str]) -> None:
@@ -287,7 +292,7 @@ class _Job:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Copy as hard links: jobs may replace files of a cache, not write into them."""
+    """Copy as hard links: jobs may replace files, not write into them."""
     shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, copy_function=os.link)
 
 

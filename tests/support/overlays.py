@@ -43,17 +43,17 @@ class Overlay:
 
     def at_start(self, fault: str) -> Overlay:
         """Import a module of `sabotage/` when the interpreter starts."""
-        return self._inject(fault, "sabotage_fault")
+        return self._inject("sabotage_fault", fault)
 
-    def after(self, framework: str, fault: str) -> Overlay:
-        """Import a module of `sabotage/` as soon as a framework has been imported."""
+    def after(self, framework: str, *faults: str) -> Overlay:
+        """Import modules of `sabotage/` as soon as a framework has been imported."""
         shutil.copy(STARTER, self.site / "sabotage_starter.py")
         (self.site / "sabotage.framework").write_text(framework)
-        return self._inject(fault, "sabotage_starter")
+        return self._inject("sabotage_starter", *faults)
 
-    def after_torch(self, fault: str) -> Overlay:
-        """Import a module of `sabotage/` as soon as torch has been imported."""
-        return self.after("torch", fault)
+    def after_torch(self, *faults: str) -> Overlay:
+        """Import modules of `sabotage/` as soon as torch has been imported."""
+        return self.after("torch", *faults)
 
     def with_node(self, fault: str) -> Overlay:
         """Import a module of `sabotage/` when the interpreter starts, before any other fault."""
@@ -69,8 +69,11 @@ class Overlay:
     def _module(self, fault: str) -> Path:
         return next(file for folder in self.modules if (file := folder / f"{fault}.py").exists())
 
-    def _inject(self, fault: str, first: str) -> Overlay:
-        shutil.copy(self._module(fault), self.site / "sabotage_fault.py")
+    def _inject(self, first: str, *faults: str) -> Overlay:
+        for fault in faults:
+            shutil.copy(self._module(fault), self.site / f"sabotage_{fault}.py")
+        imports = (f"import sabotage_{fault}\n" for fault in faults)
+        (self.site / "sabotage_fault.py").write_text("".join(imports))
         (self.site / "sabotage.pth").write_text(f"import {first}\n")
         return self
 

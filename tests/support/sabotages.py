@@ -93,7 +93,7 @@ LEARNING = (
     Sabotage("nothing_learned", "nothing learned", "learning", "did not change conv1.weight"),
     Sabotage("loss_that_is_nan", "nothing learned", "accuracy", "loss is not finite"),
     Sabotage("learning_made_up", "nothing learned", "run", "the blind test failed", True),
-    Sabotage("epoch_shorter_than_it_was", "clock", "run", "measured from outside it took", True),
+    Sabotage("epoch_shorter_than_it_was", "clock", "run", "measured from outside it took"),
 )
 """Faults that a whole verification sees."""
 

@@ -87,7 +87,9 @@ def click(browser: Browser, selector: str) -> None:
     browser.ask(f"document.querySelector('{selector}').click()")
 
 
-@pytest.mark.parametrize("width", [320, PHONE, 700, 900, DESKTOP])
+@pytest.mark.parametrize(
+    "width", [320, *(pytest.param(w, marks=pytest.mark.slow) for w in (PHONE, 700, 900, DESKTOP))]
+)
 def test_nothing_is_wider_than_the_window(browser: Browser, written: Path, width: int) -> None:
     browser.show(written, width)
     browser.ask("document.querySelectorAll('details').forEach(d => d.open = true)")

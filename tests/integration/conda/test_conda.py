@@ -26,7 +26,7 @@ from tests.support.conda_server import serve
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("over", ["http", "file"])
+@pytest.mark.parametrize("over", ["http", pytest.param("file", marks=pytest.mark.soak)])
 def test_from_nothing_to_a_command_and_again_the_same(
     project: Project, conda_channel: Path, over: str
 ) -> None:

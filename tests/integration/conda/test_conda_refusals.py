@@ -117,7 +117,7 @@ def test_a_channel_that_vanishes_is_told_and_the_next_build_works(
         assert project.built(served.url, **fresh)["status"] == "built"
 
 
-@pytest.mark.parametrize("secret", ["token", "password"])
+@pytest.mark.parametrize("secret", ["token", pytest.param("password", marks=pytest.mark.soak)])
 def test_what_opens_a_channel_is_nowhere_told(
     project: Project, conda_channel: Path, tmp_path: Path, secret: str
 ) -> None:
@@ -154,6 +154,7 @@ def test_an_edited_file_is_named_and_reaches_no_other_environment(
     assert "tiny_lib/__init__.py (changed)" in done.stderr + done.stdout
 
 
+@pytest.mark.slow
 def test_a_moved_environment_is_built_anew(project: Project, source: str) -> None:
     """Its files name their place."""
     project.built(source)

@@ -89,7 +89,7 @@ def alone(engine_of_podman: podman.PodmanEngine, tmp_path: Path) -> dict[str, st
     return {"PATH": str(folder), "DOCKER_HOST": "", "DOCKER_CONTEXT": ""}
 
 
-@pytest.fixture(params=["docker", "podman"])
+@pytest.fixture(params=["docker", pytest.param("podman", marks=pytest.mark.slow)])
 def each_engine(request: pytest.FixtureRequest) -> tuple[str, str, dict[str, str]]:
     """A client, the base image in its engine, and the variables with which that is used."""
     if request.param == "podman":

@@ -157,6 +157,7 @@ def test_a_gpu_that_nothing_serves_is_hidden_inside_too(project: Project, tmp_pa
     assert found == ON_RADEON | {"nodes": nodes, "variables": variables}
 
 
+@pytest.mark.slow
 def test_podman_gives_the_same(project: Project, alone: dict[str, str], tmp_path: Path) -> None:
     variables = {**alone, "ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
     try:

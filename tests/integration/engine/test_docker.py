@@ -315,7 +315,7 @@ def require_clean(client: Any, image: str, folder: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("builder", ["layers", "buildkit"])
+@pytest.mark.parametrize("builder", ["layers", pytest.param("buildkit", marks=pytest.mark.slow)])
 def test_no_credential_gets_into_an_image(
     machine: canaries.Machine, docker_client: Any, base_image: str, tmp_path: Path, builder: str
 ) -> None:

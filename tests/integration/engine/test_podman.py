@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.engine.conftest import PODMAN_BASE as BASE, run_podman as call
+from tests.support import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,28 +121,28 @@ def test_an_image_is_built_reused_run_and_removed(
 @pytest.mark.slow
 def test_buildah_builds_and_its_names_go_to_the_next_image(
     cli: Cli,
-    environment: dict[str, str],
+    alone: dict[str, str],
     engine_of_podman: PodmanEngine,
     tiny: Path,
     tag: str,
 ) -> None:
     asked = ("--builder", "buildkit", "--tag", tag)
-    first = built(cli, environment, BASE, *asked, "--rebuild")
+    first = built(cli, alone, BASE, *asked, "--rebuild")
     assert first["builder"] == "buildah"
     found = engine_of_podman._inspect(tag)
     assert found is not None
     assert first["artifact"]["digest"] == f"sha256:{found['Id']}"
-    again = built(cli, environment, BASE, *asked)
+    again = built(cli, alone, BASE, *asked)
     assert again["status"] == "reused"
     assert again["artifact"] == first["artifact"]
 
     # podman looks for a short name among its own before it looks among Docker Hub's.
-    second = built(cli, environment, BASE, "--tag", tag, "--rebuild")
+    second = built(cli, alone, BASE, "--tag", tag, "--rebuild")
     found = engine_of_podman._inspect(tag)
     assert found is not None
     assert second["artifact"]["digest"] == f"sha256:{found['Id']}"
     assert call("run", "--rm", tag, "id", "-u").stdout == "1000\n"
-    cli("clean", "--profile", "tiny", environment=environment)
+    cli("clean", "--profile", "tiny", environment=alone)
 
 
 @pytest.mark.slow
@@ -174,27 +175,28 @@ def test_it_is_the_same_image_in_podman_in_docker_and_in_an_archive(
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_cpu_trains_in_podman_and_is_the_image_that_docker_has(
-    cli: Cli, alone: dict[str, str], base_image: str, engine_of_podman: PodmanEngine
+def test_cpu_trains_in_podman(
+    cli: Cli, alone: dict[str, str], engine_of_podman: PodmanEngine, tmp_path: Path
 ) -> None:
-    asked = ("--profile", "cpu", "--backend", "docker", "--base-image")
-    quick = ("--quick", "--epochs", "1", "--json")
-    verified = cli("verify", *asked, BASE, *quick, environment=alone)
-    assert verified.returncode == 0, verified.stderr
-    made = built(cli, alone, BASE, profile="cpu")
-    assert made["status"] == "reused"
-    there = built(cli, None, base_image, "--builder", "layers", profile="cpu")
-    assert made["artifact"]["digest"] == there["artifact"]["digest"]
-    call("rmi", "--force", made["artifact"]["digest"].removeprefix("sha256:"))
+    examples.copy(examples.LOCKED, tmp_path)
+    asked = ("--profile", "cpu", "--backend", "docker", "--base-image", BASE)
+    command = (*examples.ONE_THREAD, *examples.COMMANDS[examples.LOCKED])
+    examples.require_learned(cli("run", *asked, "--", *command, environment=alone))
+    digest = built(cli, alone, BASE, profile="cpu")["artifact"]["digest"]
+    call("rmi", "--force", digest.removeprefix("sha256:"))
 
 
 @pytest.mark.soak
-def test_system_packages_that_buildah_installed_are_those_that_docker_installed(
-    cli: Cli, alone: dict[str, str], base_image: str, engine_of_podman: PodmanEngine
+@pytest.mark.parametrize("profile", ["cpu", "zendnn"])
+def test_large_images_are_verified_and_those_that_docker_has(
+    cli: Cli, alone: dict[str, str], base_image: str, engine_of_podman: PodmanEngine, profile: str
 ) -> None:
     """`zendnn` with its compiler: scripts run in the engine, at another time, on other mounts."""
-    made = built(cli, alone, BASE, "--rebuild", profile="zendnn")
-    there = built(cli, None, base_image, "--builder", "layers", "--rebuild", profile="zendnn")
+    made = built(cli, alone, BASE, "--rebuild", profile=profile)
+    quick = ("--quick", "--epochs", "1", "--base-image", BASE)
+    done = cli("verify", "--profile", profile, "--backend", "docker", *quick, environment=alone)
+    assert done.returncode == 0, done.stderr
+    there = built(cli, None, base_image, "--builder", "layers", "--rebuild", profile=profile)
     assert made["artifact"]["digest"] == there["artifact"]["digest"]
     call("rmi", "--force", made["artifact"]["digest"].removeprefix("sha256:"))
 
@@ -222,6 +224,7 @@ PRETENDED = (
 )
 
 
+@pytest.mark.slow
 def test_a_podman_that_does_not_do_its_work_is_told(
     cli: Cli, alone: dict[str, str], tiny: Path
 ) -> None:

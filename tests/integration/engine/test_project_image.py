@@ -71,7 +71,7 @@ def bench(base_image: str, session_environment: dict[str, str], tmp_path: Path) 
         subprocess.run(["docker", "rmi", image], capture_output=True, check=False)
 
 
-@pytest.mark.parametrize("builder", ["layers", "buildkit"])
+@pytest.mark.parametrize("builder", ["layers", pytest.param("buildkit", marks=pytest.mark.slow)])
 def test_an_image_with_the_projects_files_runs_alone(
     bench: Bench, builder: str, docker_client: Any
 ) -> None:
@@ -127,6 +127,7 @@ def test_run_uses_the_files_where_they_are(bench: Bench) -> None:
     assert "never copied" not in done.stderr
 
 
+@pytest.mark.slow
 def test_reproduce_makes_the_same_image_as_build(bench: Bench) -> None:
     built = bench.build("layers")
     base = ("--backend", "docker", "--base-image", bench.base, "--builder", "layers")

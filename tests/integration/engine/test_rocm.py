@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from envbuilder.core.settings import load as load_settings
-from envbuilder.core.types import BUILDERS
 from envbuilder.packages.store import Store
 from tests.conftest import missing
 from tests.integration.conftest import start
@@ -38,7 +37,7 @@ def environment(session_environment: dict[str, str], tmp_path: Path) -> dict[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("builder", BUILDERS)
+@pytest.mark.parametrize("builder", ["layers", pytest.param("buildkit", marks=pytest.mark.soak)])
 def test_the_image_is_the_same_twice_and_imports(
     builder: str,
     environment: dict[str, str],

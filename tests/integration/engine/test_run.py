@@ -87,7 +87,7 @@ class Bench:
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.fixture(params=["docker", "podman"])
+@pytest.fixture(params=["docker", pytest.param("podman", marks=pytest.mark.slow)])
 def bench(request: pytest.FixtureRequest) -> Bench:
     if request.param == "podman":
         found = request.getfixturevalue("engine_of_podman")
@@ -143,7 +143,10 @@ def test_out_of_memory_is_told(
         verify.follow(lambda on_line: done, verify.Events(Quiet()), Quiet(), tmp_path / "log", "")
 
 
-def test_time_runs_out_even_for_what_ignores_signals(bench: Bench) -> None:
+def test_time_runs_out_even_for_what_ignores_signals(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_PATIENCE", (0.2, 0.5))
     started = time.monotonic()
     done = bench.python(IGNORES, timeout=3)
     assert (done.stdout, done.timed_out) == ("up\n", True)

@@ -106,8 +106,10 @@ def workflow(commit: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def first(runner: Runner, workflow: dict[str, Any], commit: Path) -> Run:
-    """The first push to the main branch."""
-    return runner.run(workflow, commit, PUSH)
+    """The first push to the main branch. Later runs find its Python with all that it installed."""
+    run = runner.run(workflow, commit, PUSH)
+    runner.keep_python("1-locks-0", "python3.11")
+    return run
 
 
 def read(commit: Path) -> dict[str, Any]:

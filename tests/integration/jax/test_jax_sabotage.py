@@ -113,15 +113,15 @@ def test_a_setting_of_the_user_that_hides_the_device_is_named(
     found.require_failed("device", "JAX_PLATFORMS=tpu hides cpu")
 
 
-def test_without_a_fault_it_passes(bench: Bench) -> None:
-    data = ("--data", resources.mnist_subset_dir())
-    found = bench.payload(bench.overlay, "--framework", "jax", "--device", "cpu", *ONE_EPOCH, *data)
+def test_without_a_fault_it_passes(bench: Bench, few_digits: Words) -> None:
+    found = bench.payload(bench.overlay, "--framework", "jax", "--device", "cpu", *few_digits)
     assert (found.code, found.report["status"], found.report["reasons"]) == (0, "passed", [])
     assert found.report["framework"]["name"] == "jax"
     assert found.report["device"]["used"] == "cpu"
     assert any("convolution" in name for name in found.report["kernels"]["training"])
 
 
+@pytest.mark.soak
 def test_a_fault_of_the_compiled_step_alone(bench: Bench) -> None:
     overlay = bench.overlay.after("jax", "compiled_step_with_half_an_update")
     found = bench.verify(overlay, profile="jax-cpu")

@@ -166,6 +166,7 @@ def test_nothing_of_this_machine_is_in_it(base: Layout) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_it_runs_in_the_engine(
     base: Layout,
     target: Target,

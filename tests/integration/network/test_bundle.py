@@ -29,6 +29,7 @@ from envbuilder.containers.registry import transfer as registries
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
 from envbuilder.packages import fetch as origins
+from envbuilder.payload.training.dataset import MNIST_SHA256
 from tests.conftest import missing, succeeded
 from tests.integration.conftest import Cli, lay_tiny, start
 from tests.support import examples
@@ -130,7 +131,9 @@ def bundle(packed: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_bare_machine_installs_unbundles_builds_and_runs(bundle: Path, there: Machine) -> None:
+def test_a_bare_machine_installs_unbundles_builds_and_runs(
+    bundle: Path, there: Machine, session_environment: dict[str, str], tiny: Path, tmp_path: Path
+) -> None:
     """With what is in the file alone: envbuilder from its wheels, then the profile."""
     with tarfile.open(bundle) as archive:
         archive.extractall(
@@ -150,6 +153,15 @@ def test_a_bare_machine_installs_unbundles_builds_and_runs(bundle: Path, there: 
     assert there.run(own, *arguments) == "80.9.0\n"
     again = json.loads(there.run(own, "unbundle", bundle, "--json"))
     assert (again["new"], again["written"]) == (0, [])
+    # With an index it packs itself, from its own files: the wheel that it came from, put together.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | session_environment
+    command = [own, *BUNDLE, "-o", "again.tar"]
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True, capture_output=True)
+    with tarfile.open(tmp_path / "again.tar") as archive:
+        name = next(n for n in archive.getnames() if n.startswith("wheels/envbuilder_ml-"))
+        packed = archive.extractfile(name)
+        assert packed is not None
+        assert contents(packed) == contents(there.home / name)
 
 
 @pytest.mark.slow
@@ -186,39 +198,6 @@ def test_conda_packages_go_along_with_what_installs_them(
     assert there.run(own, "run", *chosen, "--", "tiny") == f"tiny-lib 1.0 of {prefix}\n"
 
 
-@pytest.mark.slow
-def test_an_installed_envbuilder_packs_itself(
-    bundle: Path, session_environment: dict[str, str], tiny: Path, tmp_path: Path
-) -> None:
-    """From its own files: the wheel that it came from, put together again."""
-    with tarfile.open(bundle) as archive:
-        wheels = [m for m in archive if m.name.startswith("wheels/")]
-        archive.extractall(tmp_path, wheels, filter="data")
-    python = Machine(tmp_path / "home")
-    python.run(sys.executable, "-m", "venv", "env")
-    programs = python.home / "env" / "bin"
-    folder = tmp_path / "wheels"
-    python.run(
-        programs / "pip", "install", "-q", "--no-index", "--find-links", folder, "envbuilder-ml"
-    )
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    succeeded(
-        subprocess.run(
-            [programs / "envbuilder", *BUNDLE, "-o", "again.tar"],
-            env={**environment, **session_environment},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    )
-    with tarfile.open(tmp_path / "again.tar") as archive:
-        name = next(n for n in archive.getnames() if n.startswith("wheels/envbuilder_ml-"))
-        again = archive.extractfile(name)
-        assert again is not None
-        assert contents(again) == contents(tmp_path / name)
-
-
 def contents(wheel: Any) -> dict[str, bytes]:
     """What is in a wheel, but for the list of it."""
     with zipfile.ZipFile(wheel) as archive:
@@ -250,10 +229,11 @@ def test_killed_at_any_point_and_run_again(bundle: Path, there: Machine) -> None
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_project_is_verified_in_its_clone_without_network(
-    cli: Cli, torch_prefix: Path, mnist_dir: Path, tmp_path: Path, there: Machine
+@pytest.mark.parametrize("verified", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_a_project_finds_its_own_in_its_clone_without_network(
+    verified: bool, cli: Cli, torch_prefix: Path, mnist_dir: Path, tmp_path: Path, there: Machine
 ) -> None:
-    """As docs/guides/offline.md has it."""
+    """As docs/guides/offline.md has it, whose test builds and trains."""
     examples.copy("script", tmp_path)
     told = json.loads(
         succeeded(cli(*("bundle", "--profile", "cpu", *BUNDLE[3:]), "-o", "script.tar")).stdout
@@ -266,8 +246,11 @@ def test_a_project_is_verified_in_its_clone_without_network(
     assert told["next"] == [
         "envbuilder verify --profile cpu", "envbuilder run --profile cpu -- COMMAND",
     ]  # fmt: skip
-    arguments = ("verify", "--profile", "cpu", "--quick", "--epochs", "1", "--json")
-    assert json.loads(there.envbuilder(*arguments))["status"] == "passed"
+    mnist = there.home / ".cache" / "envbuilder" / "datasets" / "mnist"
+    assert {path.name for path in mnist.glob("*-ubyte")} == MNIST_SHA256.keys()
+    if verified:
+        arguments = ("verify", "--profile", "cpu", "--quick", "--epochs", "1", "--json")
+        assert json.loads(there.envbuilder(*arguments))["status"] == "passed"
     # A lock that is not the bundle's is named, and left; the bundle's can be had.
     lock = there.cwd / "envbuilder.lock" / "default.cpu.json"
     locked = lock.read_bytes()

@@ -131,8 +131,8 @@ def test_uv_needs_every_index_or_none(walled: Path, fresh: Callable[..., Path]) 
     assert done.returncode != 0
     assert CLOSED in done.stderr
     offline = ("--no-index", "--find-links", "wheels", "--python", python)
-    done = succeeded(uv(*words, *offline, cwd=walled.parent))
-    assert torch_of(python) == "2.13.0+cpu"
+    done = succeeded(uv(*words, *offline, "--dry-run", cwd=walled.parent))
+    assert "+ torch==2.13.0+cpu" in done.stderr
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_a_new_pip_takes_pylock(pylock: Path, fresh: Callable[..., Path]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("damaged", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_pip_takes_what_conda_hands_it(
     damaged: bool, cli: Cli, tiny: Path, fresh: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -124,7 +124,7 @@ def require_equal(cli: Cli, client: Any, profile: str, base: str, *but: str) -> 
     assert not [n for n in names if n.startswith("envbuilder/ahead:")], "left of loading it"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.engine
 def test_every_file_is_the_dockerfiles(
     cli: Cli, base_image: str, docker_client: Any, tiny: Path
@@ -318,7 +318,7 @@ def test_an_image_for_another_architecture_needs_no_emulation(
 @pytest.mark.parametrize(
     ("profile", "kills"),
     [
-        ("tiny", 10),
+        ("tiny", 4),
         pytest.param("tiny", 50, marks=pytest.mark.soak),
         pytest.param("cpu", 5, marks=pytest.mark.soak),
     ],

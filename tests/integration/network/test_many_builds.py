@@ -33,9 +33,10 @@ def project(
     return tmp_path
 
 
+@pytest.mark.soak  # with the other tests, images are built so
 @pytest.mark.parametrize(
     "copies",
-    [pytest.param(2, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.soak)],
+    [2, 20],
     ids=lambda copies: f"{copies * small_profiles.COUNT} builds",
 )
 def test_many_builds_at_once_share_one_store(

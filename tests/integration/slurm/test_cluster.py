@@ -123,7 +123,7 @@ def test_a_cancelled_job_is_being_ended_for_a_while(cluster: SlurmCluster) -> No
     await_state(cluster, job, "CANCELLED")
 
 
-@pytest.mark.parametrize("noticed", ["declared", "by Slurm"])
+@pytest.mark.parametrize("noticed", ["declared", pytest.param("by Slurm", marks=pytest.mark.soak)])
 def test_a_node_that_dies_takes_its_jobs_with_it(cluster: SlurmCluster, noticed: str) -> None:
     lost = submit(cluster, "n-xpu", STRAYING, "--no-requeue")
     other = submit(cluster, "n-cuda", LONG)
@@ -157,6 +157,7 @@ def test_a_job_whose_time_is_over_is_ended(cluster: SlurmCluster) -> None:
     assert output.split()[-2:] == ["TERM", "after"]
 
 
+@pytest.mark.soak
 def test_ended_jobs_are_forgotten(slurm_works: None) -> None:
     """Without accounting nothing is left of them."""
     with SlurmCluster([Node("n")], Limits(min_job_age=2)) as brief:

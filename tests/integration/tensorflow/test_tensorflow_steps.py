@@ -9,6 +9,6 @@ import pytest
 from tests.support.exact_steps import require_exact
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # with the other tests, its verification repeats what it trained
 def test_three_steps_are_those_of_numpy_in_float64(tensorflow_prefix: Path) -> None:
     require_exact("tensorflow", tensorflow_prefix)

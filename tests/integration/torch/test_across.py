@@ -254,7 +254,7 @@ def network(nodes: Nodes) -> Iterator[Nodes]:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ranks_use_the_interface_on_the_way_to_node_0(network: Nodes) -> None:
     network.start()
     content = network.report(0)

@@ -342,6 +342,7 @@ def test_the_bytecode_would_have_been_used(outside: Outside, torch_prefix: Path)
 # Conda, images, and what `run` leaves alone.
 
 
+@pytest.mark.slow
 def test_the_shell_that_activates_is_nobody_elses(
     project: Project, source: str, outside: Outside
 ) -> None:

@@ -57,14 +57,16 @@ def plain(ask: tune.Ask) -> tune_settings.Trial:
 
 
 @pytest.mark.slow
-def test_variables_take_effect_in_the_same_environment(
+def test_settings_take_effect_in_the_same_environment(
     ask: tune.Ask, plain: tune_settings.Trial, torch_prefix: Path
 ) -> None:
     preloaded = str((torch_prefix / "lib/envbuilder/libtcmalloc_minimal.so.4").resolve())
-    set_here = ("--set", "OMP_NUM_THREADS=2", "--set", f"LD_PRELOAD={preloaded}")
+    set_here = ("--bfloat16", "--set", "OMP_NUM_THREADS=2", "--set", f"LD_PRELOAD={preloaded}")
     other = timed(ask, *set_here)
     assert (plain.settings["threads"], plain.settings["allocator"]) == (1, "libc")
     assert (other.settings["threads"], other.settings["allocator"]) == (2, preloaded)
+    assert other.settings["dtypes"] == ["bfloat16", "float32"]
+    assert plain.settings["dtypes"] == ["float32"]
     assert other.accuracy == pytest.approx(plain.accuracy, abs=0.05)
 
 
@@ -79,13 +81,6 @@ def test_workers_start_from_the_packed_payload(
     assert trial.settings["start_method"] == method
     # The same images in the same order as from the device, so the same learning.
     assert trial.loss == pytest.approx(plain.loss, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_bfloat16_takes_part(ask: tune.Ask, plain: tune_settings.Trial) -> None:
-    trial = timed(ask, "--bfloat16")
-    assert trial.settings["dtypes"] == ["bfloat16", "float32"]
-    assert plain.settings["dtypes"] == ["float32"]
 
 
 @pytest.mark.slow

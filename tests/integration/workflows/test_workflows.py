@@ -44,7 +44,10 @@ OPTIONS = (
 )
 
 
-@pytest.fixture(params=OPTIONS, ids=" ".join)
+@pytest.fixture(
+    params=[OPTIONS[0], *(pytest.param(o, marks=pytest.mark.slow) for o in OPTIONS[1:])],
+    ids=" ".join,
+)
 def options(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, ...]:
