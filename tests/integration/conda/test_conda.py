@@ -93,6 +93,7 @@ def test_the_records_are_what_conda_reads(prefix: Path) -> None:
     assert modes == {0o644}
 
 
+@pytest.mark.slow
 def test_a_blank_in_its_path(project: Project, source: str) -> None:
     """As in the folder that macOS has for programs' data."""
     project.environment["ENVBUILDER_DATA_DIR"] = str(project.folder / "with blank")
@@ -112,6 +113,7 @@ def test_a_path_longer_than_packages_take_is_told(
     assert "ENVBUILDER_DATA_DIR" in done.stderr
 
 
+@pytest.mark.slow
 def test_elsewhere_it_has_the_same_digest(project: Project, source: str) -> None:
     done = succeeded(
         project.run(source, "reproduce", "--profile", "little", "--backend", "conda", "--json")
@@ -167,7 +169,9 @@ def within(shell: str, script: str, *arguments: str) -> list[str]:
 _STATE = 'state() { command -v python || true; env -0 | sort -z | tr "\\0" "|"; echo; }\n'
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    "shell", [s if s == "bash" else pytest.param(s, marks=pytest.mark.slow) for s in SHELLS]
+)
 def test_activation_and_back(prefix: Path, shell: str) -> None:
     script = str(prefix / "lib/envbuilder/activate.sh")
     steps = 'state; . "$1"; state; . "$1"; state; deactivate; state; command -v deactivate || :'
@@ -227,6 +231,7 @@ def test_activation_by_conda(prefix: Path) -> None:
 # --- hosts
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_can_be_built_and_not_run(project: Project, conda_channel: Path) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA GPU")

@@ -113,6 +113,7 @@ print(os.environ["HF_HOME"], os.stat("/tmp/.cache").st_uid == os.getuid())
 """
 
 
+@pytest.mark.slow
 def test_what_is_downloaded_is_there_the_next_time(bench: Bench) -> None:
     code = KEEP % f"test-{secrets.token_hex(6)}"
     for present in ("False", "True"):

@@ -273,6 +273,7 @@ def test_names_in_an_engine(
         assert {i.labels[f"{LABEL}fingerprint"] for i in images} == {expected["fingerprint"]}
 
 
+@pytest.mark.slow
 def test_names_on_disk_and_in_a_registry(
     build: Build, base_image: str, registry: Registry, tmp_path: Path, name: str
 ) -> None:
@@ -315,7 +316,8 @@ def require_clean(client: Any, image: str, folder: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("builder", ["layers", pytest.param("buildkit", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("builder", ["layers", "buildkit"])
 def test_no_credential_gets_into_an_image(
     machine: canaries.Machine, docker_client: Any, base_image: str, tmp_path: Path, builder: str
 ) -> None:

@@ -26,6 +26,7 @@ def content(result: dict[str, Any]) -> dict[str, bytes]:
     return {name: Path(path).read_bytes() for name, path in result["documents"].items()}
 
 
+@pytest.mark.slow
 def test_a_venvs_documents_lie_beside_it_and_survive_its_verification(cli: Cli, tiny: Path) -> None:
     result = built(cli, "--backend", "venv")
     prefix = Path(result["artifact"]["ref"])

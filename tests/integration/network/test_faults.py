@@ -144,9 +144,8 @@ def slow_index(cli: Cli, tiny: Path, tmp_path: Path) -> Iterator[tuple[str, dict
         yield file["sha256"], {**folders, **clean}
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_download(
     number: signal.Signals,
     slow_index: tuple[str, dict[str, str]],

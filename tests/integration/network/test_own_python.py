@@ -41,6 +41,7 @@ def lock(tmp_path: Path, session_environment: dict[str, str]) -> Path:
     return tmp_path / LOCKS / "default.tiny.json"
 
 
+@pytest.mark.slow
 def test_a_machine_without_that_python_gets_the_locks(
     cli: Cli, archive: Archive, lock: Path, tmp_path: Path
 ) -> None:
