@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,13 @@ from tests.unit.build.backends.test_backends import OTHER, built_image
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from tests.support.engines import FakeEngine
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """On the disk: in a container, a project below /dev would be elsewhere."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder).resolve()
 
 
 @pytest.fixture
