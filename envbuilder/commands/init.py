@@ -1,27 +1,49 @@
-"""`envbuilder init`: write a first envbuilder.yaml."""
+"""`envbuilder init`: write a first envbuilder.yaml for a repository, and say what became of it."""
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import date, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
+import msgspec
 from msgspec import Struct
 
 from envbuilder.commands.options import json_option, load_settings
-from envbuilder.core import console, process, settings
+from envbuilder.core import console, process, settings, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.files import save
-from envbuilder.core.project_file import DEFAULT, Definition
-from envbuilder.profiles import profile as profile_files
-from envbuilder.project import environments, first_file
-from envbuilder.project.catalog import ProjectProfiles
+from envbuilder.core.files import read_text, save
+from envbuilder.core.project_file import DEFAULT
+from envbuilder.core.text import counted, escaped, first, wrapped
+from envbuilder.profiles import frameworks, profile as profile_files, releases
+from envbuilder.project import code, conda, environments, first_file, lines, package, repository
+from envbuilder.project.catalog import Choosing, ProjectProfiles
 
-_NOTHING = (
-    "No file that is read lists what the project requires, so the environment holds the framework"
-    " alone. Add packages (envbuilder add NAME), or list a file under requirements_from"
-)
+if TYPE_CHECKING:
+    from envbuilder.packages.availability import Index
+    from envbuilder.project.release import Decision, Offered
+
+_OLD = timedelta(days=548)
+"""Age of a last commit from which releases of then are taken."""
+_TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"})
+_MOST_SUGGESTED = 40
+_MOST_ASKED = 300
+"""Packages that the index is asked for."""
+_MOST_RELEASES = 8
+_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
+_SHOWN = 3
+"""Items of each part that a terminal gets; --json has all."""
+_WIDTH = 80
+_LONGEST = 150
+_DROPPED = re.compile(r"\bleft out\b|\bnot read\b|lists no requirements")
+_NEEDS = re.compile(r"--backend conda\.?\Z|\bWrite\b|, so what")
 
 
 class Impossible(Struct, frozen=True):
@@ -32,30 +54,55 @@ class Impossible(Struct, frozen=True):
     hint: str
 
 
-class Written(Struct, frozen=True, kw_only=True):
-    """What was written, and what could not be told."""
+class Taken(Struct, frozen=True, kw_only=True):
+    """A file whose requirements are taken."""
 
-    schema: int = 1
     file: str
+    why: str
+    requirements: tuple[str, ...]
+
+
+class Suggested(Struct, frozen=True, kw_only=True):
+    """A package that is named by no list, only by a text or by code."""
+
+    requirement: str
+    source: str
+    """What names it."""
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What was written, and what became of each line of the repository's files."""
+
+    schema: int = 2
+    file: str
+    written: bool
+    """False if the file exists already: it stays as it is."""
     text: str
-    unread: tuple[str, ...]
-    """Files whose requirements could not be read, each with the reason."""
-    notes: tuple[str, ...]
-    """What of the listed file is left out, or that there is none."""
+    """The text that `init` writes."""
+    taken: tuple[Taken, ...]
+    changed: tuple[str, ...]
+    dropped: tuple[str, ...]
+    needs_you: tuple[str, ...]
+    suggested: tuple[Suggested, ...]
+    others: tuple[str, ...]
+    """Files that list requirements, too, and are not used."""
     impossible: tuple[Impossible, ...]
     next: tuple[str, ...]
     """Commands to go on with."""
 
 
-@click.command("init", short_help="Write an envbuilder.yaml for the project in this folder.")
+@click.command("init", short_help="Write an envbuilder.yaml for the repository in this folder.")
+@click.option("--offline", is_flag=True, help="Ask no package index.")
 @json_option
-def command(as_json: bool) -> None:
-    """Write an envbuilder.yaml for the project in this folder, from the files that it has.
+def command(offline: bool, as_json: bool) -> None:
+    """Write an envbuilder.yaml for the repository in this folder, from the files that it has.
 
-    Takes the first of uv.lock, pylock.toml, pyproject.toml, requirements.txt and environment.yml
-    whose requirements can be read, and mentions the others in comments. Prints what it wrote, what
-    it could not tell, for which profiles the project cannot be locked, and what to run next. A file
-    that exists is never overwritten.
+    Takes the requirements of the file that the README names, else of the best one: uv.lock,
+    pylock.toml, requirements.txt, pyproject.toml, environment.yml or another list of conda's,
+    setup.py, setup.cfg; in folders below if none is at the top. Says what of it is taken, changed,
+    dropped, and left to you; what README, Dockerfiles, scripts and imports name are suggestions in
+    comments. Nothing of the repository is run. The package index is asked which names and builds of
+    the framework it has. A file that exists is never changed: what would be written is printed.
 
     \b
     Examples:
@@ -64,98 +111,287 @@ def command(as_json: bool) -> None:
     """
     folder = Path.cwd()
     path = folder / settings.PROJECT_FILE
-    if os.path.lexists(path):
-        raise InvalidError(
-            f"{path}: exists already",
-            "Add packages to it: envbuilder add NAME. To start again, move it away first.",
-        )
-    written = _write(folder, path)
+    report = _report(folder, path, offline=offline)
+    if report.written:
+        save(path, report.text.encode(), InvalidError, "Check that the folder is yours.")
     if as_json:
-        console.data(written)
+        console.data(report)
     else:
-        _print(written)
+        _print(report, path)
+    if report.written and report.suggested and not report.taken:
+        names = process.quoted(each.requirement for each in report.suggested)
+        raise InvalidError(
+            "no file of the repository lists what it requires, so the environment would hold the"
+            " framework alone",
+            f"Uncomment what {settings.PROJECT_FILE} suggests, or run: envbuilder add {names}",
+        )
 
 
-def _write(folder: Path, path: Path) -> Written:
-    chosen, unread = _readable(folder, first_file.sources(folder))
-    text = first_file.first_text(chosen, others := first_file.others(folder, chosen))
-    definition = settings.decoded(text, path)[1]
-    assert definition is not None, "the text lists requirements"
-    notes, impossible = _tried(definition, folder)
-    if chosen is None:
-        unread = [*environments.unread(folder)]
-        notes = (*notes, ": ".join(filter(None, (_NOTHING, ", ".join(others[:5])))))
-    save(path, text.encode(), InvalidError, "Check that the folder is yours.")
-    script = process.quoted(first_file.program_arguments(folder)) or "…"
-    return Written(
+def _report(folder: Path, path: Path, *, offline: bool) -> Report:
+    files = tuple(repository.files(folder))
+    shown = repository.shown(folder, files)
+    choice = first_file.choose(folder, files, shown)
+    if choice.errors and not choice.sources:
+        hints = dict.fromkeys(error.hint for error in choice.errors if error.hint)
+        raise InvalidError("\n".join(e.message for e in choice.errors), "\n".join(hints))
+    imported = code.imports(folder, files)
+    suggested = tuple(_suggested(folder, shown, choice, imported))[:_MOST_SUGGESTED]
+    offered, absent = Choosing().offered, tuple[str, ...]()
+    if not offline:
+        from envbuilder.locks import target_wheels
+        from envbuilder.packages import availability
+        from envbuilder.packages.python import upstream
+
+        with availability.opened(load_settings()) as index:
+            absent = _absent(choice, index)
+        offered = target_wheels.Hashes(load_settings(), upstream.Pages().read)
+    facts = first_file.Facts(
+        is_package=_package_name(folder) is not None,
+        as_of=_day(folder, choice),
+        framework=_main_framework(choice, imported),
+        exclude=absent,
+        requirements=tuple((each.requirement, each.source) for each in suggested),
+        system=tuple(shown.system.items())[:_MOST_SUGGESTED],
+    )
+    facts, notes, _, impossible = _fitted(folder, path, choice, facts, offered)
+    others = [note for note in notes if not _NEEDS.search(note)]
+    program = code.program_arguments(folder, files, shown.programs)
+    return Report(
         file=str(path),
-        text=text,
-        unread=tuple(unread),
-        notes=notes,
+        written=not os.path.lexists(path),
+        text=first_file.first_text(choice, facts),
+        taken=tuple(
+            Taken(
+                file=source.main.file,
+                why=source.why,
+                requirements=tuple(
+                    line.text for line in (*source.listed.requirements, *source.listed.conda)
+                ),
+            )
+            for source in choice.sources
+        ),
+        changed=tuple(n for n in others if not _DROPPED.search(n)),
+        dropped=tuple(n for n in others if _DROPPED.search(n)),
+        needs_you=(
+            *(f"{error.message}. {error.hint}".rstrip() for error in choice.errors),
+            *(() if choice.sources else (*choice.notes, *environments.unread(folder))),
+            *(f"{name}: no index has it, so it is excluded. Correct its name." for name in absent),
+            *(note for note in notes if _NEEDS.search(note)),
+        ),
+        suggested=suggested,
+        others=choice.others,
         impossible=impossible,
-        next=("envbuilder lock", f"envbuilder run -- python {script}"),
+        next=("envbuilder lock", f"envbuilder run -- python {process.quoted(program) or '…'}"),
     )
 
 
-def _readable(
-    folder: Path, sources: Sequence[first_file.Source]
-) -> tuple[first_file.Source | None, list[str]]:
-    """Return the first file that can be read, and why others before it cannot.
+def _package_name(folder: Path) -> str | None:
+    """Return the name of the package that the repository is; None if it is none."""
+    try:
+        return package.read(folder).name
+    except InvalidError:
+        return None
 
-    Raises `InvalidError` if there are files, and none can be.
+
+def _suggested(
+    folder: Path,
+    shown: repository.Shown,
+    choice: first_file.Choice,
+    imported: Sequence[str],
+) -> Iterator[Suggested]:
+    """Yield what texts name, and if no file is read what the code imports."""
+    seen = {*_TOOLS, _package_name(folder), *(line.name for line in choice.lines)}
+    named = [*shown.requirements.items()]
+    if not choice.sources:
+        named += [(name, "imports") for name in imported]
+    for text, where in named:
+        with suppress(InvalidError):
+            line, _ = lines.wish(text, where)
+            distribution = conda.distribution_of(line.name)
+            if distribution and line.name not in seen and not frameworks.of_build(distribution):
+                seen |= {line.name, distribution}
+                spec = f"{distribution}{line.text.removeprefix(line.name)}"
+                yield Suggested(requirement=spec, source=where)
+
+
+# What makes it possible to lock
+
+
+class _Fit(NamedTuple):
+    """What `envbuilder.yaml` says in order to be locked, and what came of that."""
+
+    facts: first_file.Facts
+    notes: tuple[str, ...] = ()
+    possible: frozenset[str] = frozenset()
+    impossible: tuple[Impossible, ...] = ()
+
+
+def _fitted(
+    folder: Path, path: Path, choice: first_file.Choice, facts: first_file.Facts, offered: Offered
+) -> _Fit:
+    """Return facts with which the usual profiles can be locked, or as many of them as possible.
+
+    What files say of Python and of the framework stays if it is possible at all; else the nearest
+    is taken.
     """
-    errors: list[InvalidError] = []
-    for source in sources:
-        main = source.main
-        try:
-            environments.read(folder, main.file, main.extras, main.groups)
-        except InvalidError as error:
-            errors.append(error)
-        else:
-            return source, [error.message for error in errors]
-    if errors:
-        hints = dict.fromkeys(error.hint for error in errors if error.hint)
-        raise InvalidError("\n".join(error.message for error in errors), "\n".join(hints))
-    return None, []
+    framework = facts.framework or _framework(choice) or frameworks.DEFAULT
+    usual = frozenset(frameworks.first_profile(framework, kind) for kind in ("cpu", "cuda"))
+    best: _Fit | None = None
+    for change in ({}, *_changes(choice, framework)):
+        changed = msgspec.structs.replace(facts, **change)
+        fit = _tried(choice, changed, folder, path, offered, usual)
+        best = fit if best is None or len(fit.possible) > len(best.possible) else best
+        if fit.possible == usual:
+            break
+    return _tried(choice, best.facts if best else facts, folder, path, offered)
 
 
-def _tried(definition: Definition, folder: Path) -> tuple[tuple[str, ...], tuple[Impossible, ...]]:
-    """Return what of the project is left out, and which profiles it cannot be combined with."""
+def _framework(choice: first_file.Choice) -> types.Framework | None:
+    return next(filter(None, map(frameworks.of_user, (li.name for li in choice.lines))), None)
+
+
+def _main_framework(choice: first_file.Choice, imported: Sequence[str]) -> types.Framework | None:
+    """Return the one of several frameworks that a project is for; None if it has one at most.
+
+    The one that its code imports most often, else that most packages belong to. Beside another,
+    TensorFlow reads data.
+    """
+    required = {f for line in choice.lines if (f := frameworks.of_name(line.name))}
+    if len(required) < 2:
+        return None
+    required.discard("tensorflow")
+    belonging = Counter(map(frameworks.of_user, (line.name for line in choice.lines)))
+    by_import = [f for name in imported if (f := frameworks.of_name(name)) in required]
+    return next(iter(by_import), None) or max(required, key=lambda f: (belonging[f], f))
+
+
+def _day(folder: Path, choice: first_file.Choice) -> date | None:
+    """Return the day of an old last commit if most lines leave versions open."""
+    free = [line for line in choice.lines if not re.search(r"[=<>~]", line.text.partition(";")[0])]
+    day = repository.last_commit(folder) if 2 * len(free) >= len(choice.lines) else None
+    return day if day and date.today() - day > _OLD else None
+
+
+def _changes(choice: first_file.Choice, framework: types.Framework) -> Iterator[dict[str, str]]:
+    """Yield other Pythons and releases to try, those nearest to what files ask for first."""
+    pythons = " ".join(line.text for s in choice.sources for line in s.listed.pythons)
+    asked = re.search(r"3\.([0-9]+)", pythons)
+    wish = int(asked[1]) if asked else 11
+    nearest = sorted(_PYTHONS, key=lambda python: abs(int(python.partition(".")[2]) - wish))
+    yield from ({"python": python} for python in nearest if asked)
+    named = (line.text for line in choice.lines if frameworks.of_name(line.name) == framework)
+    release = re.search(r"([0-9]+)\.([0-9]+)", " ".join(named))
+    if release is None:
+        return
+    table = dict.fromkeys(r.rpartition(".")[0] for r in reversed(releases.table_of(framework)))
+    versions = [(*map(int, version.split(".")),) for version in table]
+    place = sum(version < (int(release[1]), int(release[2])) for version in versions)
+    for number in sorted(range(len(versions)), key=lambda n: abs(n - place))[:_MOST_RELEASES]:
+        version = ".".join(map(str, versions[number]))
+        yield {"framework_version": version}
+        yield from ({"framework_version": version, "python": p} for p in nearest[:3] if asked)
+
+
+def _tried(
+    choice: first_file.Choice,
+    facts: first_file.Facts,
+    folder: Path,
+    path: Path,
+    offered: Offered,
+    names: Collection[str] = (),
+) -> _Fit:
+    """Return which profiles (by default all) the project can be combined with."""
+    definition = settings.decoded(first_file.first_text(choice, facts), path)[1]
+    assert definition is not None, "the text lists requirements"
     folders = profile_files.search_path(folder, load_settings().config_dir)
-    variants = ProjectProfiles(definition, DEFAULT, folder, folders)
+    variants = ProjectProfiles(definition, DEFAULT, folder, folders, Choosing(offered))
     try:
         framework, _ = variants.framework
+        notes = variants.contents.notes
     except InvalidError as error:
-        return variants.contents.notes, (Impossible("any profile", error.message, error.hint),)
-    impossible = []
-    for name in profile_files.names(folders):
+        return _Fit(facts, impossible=(Impossible("any profile", error.message, error.hint),))
+    impossible, possible = [], []
+    for name in names or profile_files.names(folders):
         profile = profile_files.load(name, folders)
         if profile.opt_in or profile.framework != framework:
             continue
         try:
             variants.of(profile)
+            if not profile.builds or _can_be_had(variants.decision(profile), offered):
+                possible.append(name)
         except InvalidError as error:
             impossible.append(Impossible(name, error.message, error.hint))
-    return variants.contents.notes, tuple(impossible)
+    return _Fit(facts, notes, frozenset(possible), tuple(impossible))
 
 
-def _print(written: Written) -> None:
-    console.result(f"wrote {written.file}:")
-    for line in written.text.splitlines():
-        console.result(f"  {line}")
-    if written.unread:
-        console.result("Could not be read, and is left out:")
-    for message in written.unread:
-        console.result(f"  {message}")
-    for note in written.notes:
-        console.result(note)
-    reasons: dict[str, list[str]] = {}
-    for each in written.impossible:
-        reasons.setdefault(each.reason, []).append(each.profile)
-    for reason, names in reasons.items():
-        console.result(f"Not for {', '.join(names)}: {reason}")
-    for hint in dict.fromkeys(each.hint for each in written.impossible):
-        console.result(hint)
+def _can_be_had(decision: Decision, offered: Offered) -> bool:
+    """Return whether the hash of some build's wheel is known, or its index answers."""
+    return any(decision.python in offered(build) for build in decision.chosen.builds)
+
+
+def _absent(choice: first_file.Choice, index: Index) -> tuple[str, ...]:
+    """Return the packages that no index has; none if not even one is found."""
+    names = [line.name for line in choice.lines if not line.source][:_MOST_ASKED]
+    index.prefetch(names)
+    absent = tuple(name for name in dict.fromkeys(names) if not index.releases(name))
+    return absent if len(absent) < len({*names}) else ()
+
+
+# What is printed
+
+
+def _print(report: Report, path: Path) -> None:
+    if not report.written:
+        _print_difference(report.text, path)
+    else:
+        console.result(f"wrote {report.file}:")
+        for line in report.text.splitlines():
+            if not line.lstrip().startswith("#"):
+                console.result(f"  {line}")
+    for taken in report.taken:
+        why = f" ({taken.why})" if taken.why else ""
+        console.result(f"taken: {counted(len(taken.requirements), 'package')} of {taken.file}{why}")
+    if report.others:
+        console.result(f"not used: {first(report.others, 4)}")
+    _print_part("changed", report.changed)
+    _print_part("dropped", report.dropped)
+    _print_part("needs you", report.needs_you)
+    _print_part("not for all hardware", _impossible(report.impossible))
+    if report.suggested:
+        names = [each.requirement for each in report.suggested]
+        sources = ", ".join(dict.fromkeys(each.source for each in report.suggested))
+        _print_part("suggested, in comments", [f"{sources}: {first(names, 8)}"])
     console.result("Next:")
-    for line in written.next:
+    for line in report.next:
+        console.result(f"  {line}")
+
+
+def _impossible(every: Sequence[Impossible]) -> Iterator[str]:
+    """Yield why profiles are impossible, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for each in every:
+        reasons.setdefault(f"{each.reason}. {each.hint}", []).append(each.profile)
+    yield from (f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+
+
+def _print_part(title: str, items: Iterable[str]) -> None:
+    every = [*items]
+    if every:
+        console.result(f"{title}:")
+    for item in every[:_SHOWN]:
+        for line in wrapped(escaped(item, _LONGEST), _WIDTH, "  ", "    ").splitlines():
+            console.result(line)
+    if len(every) > _SHOWN:
+        console.result(f"  and {len(every) - _SHOWN} more: envbuilder init --json")
+
+
+def _print_difference(text: str, path: Path) -> None:
+    """Say that a file exists, and what `init` would write otherwise."""
+    before = read_text(path)
+    console.result(f"{path} exists already, and stays as it is")
+    lines = difflib.unified_diff(before.splitlines(), text.splitlines(), n=0, lineterm="")
+    changed = [line for line in list(lines)[2:] if not line.startswith("@@")]
+    if changed:
+        console.result("It would be written with these lines (+) instead of (-):")
+    for line in changed[:20]:
         console.result(f"  {line}")

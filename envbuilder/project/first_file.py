@@ -1,47 +1,81 @@
-"""Write a first `envbuilder.yaml` for a folder, from the files that it has."""
+"""Write a first `envbuilder.yaml` for a repository, from the files that it has."""
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import date
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, files
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.project_file import Extra, ProjectPath, RequirementFile
-from envbuilder.project.lines import read_text
-from envbuilder.project.tables import Pyproject, pyproject
+from envbuilder.core.project_file import Extra, RequirementFile
+from envbuilder.project import environments
+from envbuilder.project.lines import Line, Listed, read_text
+from envbuilder.project.tables import pyproject
+
+if TYPE_CHECKING:
+    from envbuilder.project.repository import Shown
 
 _MOST_MENTIONED = 5
 """Other files, and extras or groups, that the comments name."""
-_MOST_ENTRIES = 1000
-"""Entries of a folder that are looked at."""
-_PYPROJECT = "pyproject.toml"
-_LOCKS = ("uv.lock", "pylock.toml")
+_MOST_READ = 30
+"""Files that are read in order to choose one."""
+_LOCKS = re.compile(r"uv\.lock|pylock(\..+)?\.toml")
 """Files that keep versions, so that they come before what they were made from."""
-_LISTS = ("requirements.txt", "environment.yml", "environment.yaml")
-_MORE = ("requirements*.txt", "requirements/*.txt")
+_OWN = ("pyproject.toml", "setup.py", "setup.cfg")
+"""Files that state what the repository itself requires as a package."""
+_KINDS = tuple(
+    map(
+        re.compile,
+        (
+            r"uv\.lock",
+            r"pylock(\..+)?\.toml",
+            r"requirements\.txt",
+            r"pyproject\.toml",
+            r"environment\.ya?ml",
+            r"(conda[-_.]?)?env(ironment)?\.ya?ml|conda\.ya?ml",
+            r"Pipfile(\.lock)?",
+            r"pixi\.toml",
+            r"cog\.yaml",
+            r"setup\.(py|cfg)",
+            r"(?i).*(req|dependenc|environment).*\.(txt|in)|pip\.txt",
+        ),
+    )
+)
+"""The names of files that list requirements, the best ones first; others may be conda's."""
+_CONDA = re.compile(r"^dependencies:\s*(#.*)?$", re.MULTILINE)
+_LATE = re.compile(r"docker|binder|demos?|examples?|notebooks?|benchmarks?|eval(uation)?s?|tools")
+_NEVER = re.compile(r"docs?|tests?|ci|submodules|third_?party|vendor|external")
+"""Folders whose files come last, or only if a README names them."""
+_ASIDE = re.compile(
+    r"(?i)(.*[-_.])?(dev|develop|tests?|docs?|lint|style|build|ci|optional|extras?)([-_.].*)?"
+)
+"""Names of lists of something else than what a project needs in order to run."""
+_HARDWARE = re.compile(
+    r"(?i)(.*[-_.])?(cpu|gpu|cuda|cu[0-9]+|rocm|[tnx]pu|mps|mac|osx|arm64|win|windows)([-_.].*)?"
+)
 
 _HEAD = """\
 # What this project needs on any hardware. The framework comes from the profile of each machine.
 # To add packages: envbuilder add NAME. After other changes: envbuilder lock
 """
-_LIST = """\
-requirements_from:
-"""
-_NO_LIST = """\
-requirements: []  # such as [einops, "rich>=13"]
-"""
-_TAIL = """\
-# framework: jax  # or tensorflow; by default what the packages require, else torch
-# profiles: [cpu, cuda]  # the hardware to support; without it, all
-# python: "3.12"
-"""
+_NO_LIST = 'requirements: []  # such as [einops, "rich>=13"]\n'
+_INSTEAD = "the nearest to what files say that there is"
+_TAIL = {
+    "framework": "# framework: jax  # or tensorflow; by default what the packages require, else"
+    " torch\n",
+    "profiles": "# profiles: [cpu, cuda]  # the hardware to support; without it, all\n",
+    "python": '# python: "3.12"\n',
+}
+"""Keys that are often added, as comments."""
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -49,69 +83,242 @@ class Source(Struct, frozen=True, kw_only=True):
 
     main: RequirementFile
     """The file as it is written down, without what is optional."""
+    listed: Listed = Listed()
     optional: RequirementFile | None = None
     """The same with all its extras and groups; None if it has none."""
+    why: str = ""
+    """Why it is taken, if there are others."""
 
 
-def sources(folder: Path) -> tuple[Source, ...]:
-    """Return the files to take requirements from, the best one first; one is enough.
+class Choice(Struct, frozen=True, kw_only=True):
+    """The files to take requirements from, and those that are left."""
 
-    A file that cannot be read is among them: reading its requirements says why.
+    sources: tuple[Source, ...] = ()
+    others: tuple[str, ...] = ()
+    """More files that could be listed."""
+    errors: tuple[InvalidError, ...] = ()
+    """Why files that would have come first cannot be read."""
+    notes: tuple[str, ...] = ()
+    """What is said of files at the top that list nothing."""
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The requirements in all of them."""
+        return tuple(line for source in self.sources for line in source.listed.requirements)
+
+
+def choose(folder: Path, files: Sequence[str], shown: Shown) -> Choice:
+    """Return what to take requirements from; `files` and `shown` are of `repository`.
+
+    Of several files, the one that the README names, else the best kind nearest to the top. If the
+    README installs the repository itself, what that requires is taken, too.
     """
-    names = [name for name in (*_LOCKS, _PYPROJECT, *_LISTS) if (folder / name).is_file()]
-    try:
-        tables = pyproject(read_text(folder, _PYPROJECT), _PYPROJECT)
-    except InvalidError:
-        tables = None
-    return tuple(
-        _source(name, tables if name in {"uv.lock", _PYPROJECT} else None)
-        for name in names
-        if name != _PYPROJECT or tables is None or _lists_something(tables)
+    ordered, usable = _candidates(folder, files, shown)
+    sources, errors, notes = list[Source](), list[InvalidError](), list[str]()
+    todo = deque(usable[:_MOST_READ])
+    while todo:
+        file = todo.popleft()
+        try:
+            source = _read(folder, file)
+        except InvalidError as error:
+            errors.append(error)
+            continue
+        if _is_stub(source):
+            todo.extendleft(own for own in reversed(_OWN) if own in ordered)
+        elif _lists_something(source.listed):
+            sources = [msgspec.structs.replace(source, why=_reason(file, ordered, shown))]
+            break
+        notes += source.listed.notes if "/" not in file else ()
+    if sources and shown.itself and not _is_complete(sources[0]):
+        why = f"{shown.itself} installs the project itself"
+        for file in (file for file in _OWN if file in ordered):
+            with suppress(InvalidError):
+                source = _read(folder, file)
+                if _lists_something(source.listed):
+                    sources.append(msgspec.structs.replace(source, why=why))
+                    break
+    chosen = [source.main.file for source in sources]
+    made_from = (
+        {"pyproject.toml"} if any(_LOCKS.fullmatch(_name(file)) for file in chosen) else set()
+    )
+    return Choice(
+        sources=tuple(sources),
+        others=tuple(file for file in ordered if file not in {*chosen, *made_from}),
+        errors=tuple(errors),
+        notes=() if sources else tuple(notes),
     )
 
 
-def _lists_something(tables: Pyproject) -> bool:
-    project = tables.project
-    of_project = project and (project.dependencies is not None or project.optional_dependencies)
-    return bool(of_project or tables.dependency_groups or "dependencies" in tables.tool.poetry)
+def _lists_something(listed: Listed) -> bool:
+    return bool(listed.requirements or listed.constraints or listed.conda)
 
 
-def _source(name: str, tables: Pyproject | None) -> Source:
-    main = RequirementFile(file=name)
-    if tables is None:
-        return Source(main=main)
+def _is_stub(source: Source) -> bool:
+    """Return whether a file lists nothing but the project itself, as `-e .` does."""
+    own = (line.where.startswith(f"{source.main.file}:") for line in source.listed.requirements)
+    return source.listed.itself is not None and not any(own)
+
+
+def _is_complete(source: Source) -> bool:
+    """Return whether a file has what the project itself requires."""
+    name = source.main.file
+    return name in _OWN or bool(_LOCKS.fullmatch(name)) or source.listed.itself is not None
+
+
+def _reason(file: str, ordered: Sequence[str], shown: Shown) -> str:
+    if where := shown.files.get(file):
+        return f"{where} names it"
+    if shown.itself and file in _OWN:
+        return f"{shown.itself} installs the project itself"
+    return "the first of its kind" if len(ordered) > 1 else ""
+
+
+# Which files, and in which order
+
+
+def _candidates(folder: Path, files: Iterable[str], shown: Shown) -> tuple[list[str], list[str]]:
+    """Return the files that may list requirements, the best one first, and which of them count."""
+    order = {file: number for number, file in enumerate(shown.files)}
+    packages = [text.partition("[")[0].lower() for text in shown.requirements]
+    ranked = []
+    for file in files:
+        path = PurePosixPath(file)
+        if not environments.is_supported(path.name) or not _may_list(folder, file, shown):
+            continue
+        above, stem = path.parts[:-1], path.name.partition(".")[0]
+        named = 0 if file in order else 1 if shown.itself and _is_of_itself(file) else 2
+        # Of several packages in one repository, the one that is installed first.
+        place = next((n for n, p in enumerate(packages) if above and p.endswith(above[-1])), 999)
+        is_aside = bool(_ASIDE.fullmatch(stem)) or any(map(_NEVER.fullmatch, above))
+        rank = (
+            *(is_aside, any(map(_LATE.fullmatch, above)), bool(_HARDWARE.fullmatch(stem)), named),
+            *(len(above), _kind(path.name), order.get(file, place), file),
+        )
+        ranked.append((rank, file))
+    ordered = sorted(ranked)
+    return [f for _, f in ordered], [f for (aside, *_), f in ordered if not aside or f in order]
+
+
+def _is_of_itself(file: str) -> bool:
+    """Return whether a file is installed with the project: its list is what most packages read."""
+    return file in {*_OWN, "requirements.txt", "uv.lock"}
+
+
+def _kind(name: str) -> int:
+    return next((n for n, kind in enumerate(_KINDS) if kind.fullmatch(name)), len(_KINDS))
+
+
+def _may_list(folder: Path, file: str, shown: Shown) -> bool:
+    """Return whether a file of a supported kind is one that lists requirements, by its name.
+
+    Any YAML may be conda's, which its content shows.
+    """
+    name = _name(file)
+    if file in shown.files or _kind(name) < len(_KINDS):
+        return True
+    if not name.endswith((".yml", ".yaml")):
+        return PurePosixPath(file).parent.name == "requirements"
+    try:
+        return file.count("/") < 3 and bool(_CONDA.search(read_text(folder, file, 1 << 16)))
+    except InvalidError:
+        return False
+
+
+def _name(file: str) -> str:
+    return PurePosixPath(file).name
+
+
+def _read(folder: Path, file: str) -> Source:
+    """Return a file with what it lists. Raises `InvalidError`."""
+    main, optional = _entries(folder, file)
+    listed = environments.read(folder, file, main.extras, main.groups)
+    return Source(main=main, optional=optional, listed=listed)
+
+
+def _entries(folder: Path, file: str) -> tuple[RequirementFile, RequirementFile | None]:
+    """Return a file as it is listed, without and with its extras and groups, if it has any."""
+    main, path = RequirementFile(file=file), PurePosixPath(file)
+    if path.name not in {"pyproject.toml", "uv.lock"}:
+        return main, None
+    stated = (path.parent / "pyproject.toml").as_posix()
+    try:
+        tables = pyproject(read_text(folder, stated), stated)
+    except InvalidError:
+        return main, None
     extras = _names(tables.project.optional_dependencies if tables.project else ())
     groups = _names(tables.dependency_groups)
-    optional = RequirementFile(file=name, extras=extras, groups=groups)
-    if name == _PYPROJECT and groups and not tables.project:
-        # Without a table [project] there is nothing but groups.
-        return Source(main=optional)
-    return Source(main=main, optional=optional if extras or groups else None)
+    optional = RequirementFile(file=file, extras=extras, groups=groups)
+    if path.name == "pyproject.toml" and groups and not tables.project and not tables.tool.poetry:
+        return optional, None  # nothing but groups
+    return main, optional if extras or groups else None
 
 
-def others(folder: Path, chosen: Source | None) -> tuple[str, ...]:
-    """Return more files that could be listed, for comments."""
-    is_lock = chosen is not None and chosen.main.file in _LOCKS
-    listed = [source.main.file for source in sources(folder)]
-    listed = [name for name in listed if not (is_lock and name == _PYPROJECT)]
-    for pattern in _MORE:
-        paths = sorted(islice(folder.glob(pattern), _MOST_ENTRIES))
-        listed += [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
-    unused = dict.fromkeys(n for n in listed if chosen is None or n != chosen.main.file)
-    return tuple(_valid(unused, ProjectPath))
+# Its text
 
 
-def first_text(chosen: Source | None, others: Sequence[str]) -> str:
-    """Return the text of an `envbuilder.yaml` that lists a file, with the others in comments."""
-    more = others[:_MOST_MENTIONED]
-    if chosen is None:
-        files = f"# requirements_from: [{', '.join(more or ['requirements.txt'])}]\n"
-        return _HEAD + _NO_LIST + files + _TAIL
-    lines = [f"  - {_entry(chosen.main)}"]
-    if chosen.optional:
-        lines.append(f"  # - {_entry(chosen.optional)}")
-    lines += [f"  # - {name}" for name in more]
-    return _HEAD + _LIST + "\n".join(lines) + "\n" + _TAIL
+class Facts(Struct, frozen=True, kw_only=True):
+    """What the text says in addition to the files that are listed."""
+
+    is_package: bool = False
+    as_of: date | None = None
+    framework: types.Framework | None = None
+    """Which of several frameworks the profiles bring."""
+    framework_version: str = ""
+    """The release, instead of the one that files ask for; `python` likewise."""
+    python: str = ""
+    exclude: tuple[str, ...] = ()
+    """Packages that no index has."""
+    requirements: tuple[tuple[str, str], ...] = ()
+    """Packages to suggest, each with what names it."""
+    system: tuple[tuple[str, str], ...] = ()
+
+
+def first_text(choice: Choice, facts: Facts) -> str:
+    """Return the text of an `envbuilder.yaml` that lists files, with the rest in comments."""
+    parts = [_HEAD, *_requirements(choice)]
+    if facts.is_package:
+        parts.append("install_project: true  # importable from any folder, with its commands\n")
+    if built := dict.fromkeys(line.name for line in choice.lines if line.source):
+        names = ", ".join(_valid(built, types.Distribution))
+        parts.append(f"build_from_source: [{names}]  # their own code runs while they are built\n")
+    if facts.as_of:
+        parts.append(f"as_of: {facts.as_of}  # the last commit's day: no later release is taken\n")
+    if facts.framework:
+        parts.append(f"framework: {facts.framework}  # others are ordinary packages\n")
+    if facts.framework_version:
+        parts.append(
+            f'framework_version: "{facts.framework_version}"  # instead of what files say\n'
+        )
+    if facts.python:
+        parts.append(f'python: "{facts.python}"  # {_INSTEAD}\n')
+    if facts.exclude:
+        parts.append(f"exclude: [{', '.join(facts.exclude)}]  # no index has them\n")
+    if packages := dict.fromkeys(p for s in choice.sources for p in s.listed.system):
+        parts.append(f"system_packages: [{', '.join(packages)}]  # in images\n")
+    suggested = [f"#   - {text}  # {where}\n" for text, where in facts.requirements]
+    if suggested:
+        parts.append("# Suggested; uncomment what is needed:\n# requirements:\n")
+    parts += suggested
+    if facts.system:
+        names = ", ".join(name for name, _ in facts.system)
+        parts.append(f"# system_packages: [{names}]  # {facts.system[0][1]}\n")
+    keys = {"framework": facts.framework, "python": facts.python}
+    return "".join((*parts, *(line for key, line in _TAIL.items() if not keys.get(key))))
+
+
+def _requirements(choice: Choice) -> Iterator[str]:
+    """Yield the lines that list files."""
+    more = choice.others[:_MOST_MENTIONED]
+    if not choice.sources:
+        yield _NO_LIST
+        yield f"# requirements_from: [{', '.join(more or ['requirements.txt'])}]\n"
+        return
+    yield "requirements_from:\n"
+    for source in choice.sources:
+        yield f"  - {_entry(source.main)}\n"
+        if source.optional:
+            yield f"  # - {_entry(source.optional)}\n"
+    yield from (f"  # - {name}\n" for name in more)
 
 
 def _entry(file: RequirementFile) -> str:
@@ -132,39 +339,3 @@ def _valid(values: Iterable[str], kind: Any) -> Iterator[str]:
             yield decoding.convert(value, kind)
         except msgspec.ValidationError:
             continue
-
-
-# The program of a folder
-
-_GUARD = re.compile(rb"^if __name__ == ['\"]__main__['\"]", re.MULTILINE)
-_NEVER = re.compile(r"(setup|conftest|noxfile|tasks|test_.*|.*_test)\.py")
-_MOST_SCRIPTS = 200
-_LARGEST_SCRIPT = 1 << 20
-
-
-def program_arguments(folder: Path) -> tuple[str, ...]:
-    """Return what follows `python` to run the one program in a folder; empty if it is unclear.
-
-    A script that is meant to be run says so; if none does, any script may be it.
-    """
-    entries = sorted(islice(folder.iterdir(), _MOST_SCRIPTS))
-    packages = [
-        ("-m", path.name)
-        for path in entries
-        if path.name.isidentifier() and (path / "__main__.py").is_file()
-    ]
-    scripts = [
-        path
-        for path in entries
-        if path.suffix == ".py" and not _NEVER.fullmatch(path.name) and path.is_file()
-    ]
-    meant = [path for path in scripts if _is_program(path)]
-    candidates = [*packages, *((path.name,) for path in meant or (() if packages else scripts))]
-    return candidates[0] if len(candidates) == 1 else ()
-
-
-def _is_program(path: Path) -> bool:
-    try:
-        return _GUARD.search(files.read(path, _LARGEST_SCRIPT)) is not None
-    except OSError:
-        return False

@@ -22,7 +22,7 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import entries
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
-from envbuilder.project import environments, first_file
+from envbuilder.project import environments, first_file, repository
 from envbuilder.project.catalog import adapt
 from envbuilder.project.environments import Contents
 
@@ -41,11 +41,12 @@ VARIABLES = ("sys_platform", "platform_system", "platform_machine")
 
 def definitions(folder: Path) -> Iterator[Definition]:
     """What `init` would write for a repository, then each of its files alone."""
-    for source in first_file.sources(folder):
-        text = first_file.first_text(source, first_file.others(folder, source))
-        definition = settings.decoded(text, folder / "envbuilder.yaml")[1]
-        assert definition is not None
-        yield definition
+    files = [*repository.files(folder)]
+    choice = first_file.choose(folder, files, repository.shown(folder, files))
+    text = first_file.first_text(choice, first_file.Facts())
+    definition = settings.decoded(text, folder / "envbuilder.yaml")[1]
+    assert definition is not None
+    yield definition
     for path in sorted(folder.rglob("*")):
         if path.is_file() and (
             environments.is_supported(path.name) or path.name.startswith("setup.")

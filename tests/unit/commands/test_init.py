@@ -1,15 +1,22 @@
-"""`init` writes one file, never over another, and says what it could not tell."""
+"""`init` writes one file, never over another, and says what became of each line."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envbuilder.commands import init
+from envbuilder.packages import availability
+from envbuilder.project import repository
 from tests.support.command_line import run
+from tests.support.repositories import lay
+
+README = "```\npip install einops tqdm torch\napt-get install ffmpeg\n```\n"
 
 
 @pytest.fixture(autouse=True)
@@ -18,102 +25,243 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def report(capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, Any]:
+    assert run("init", "--offline", "--json") == code
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def active(folder: Path) -> list[str]:
+    lines = (folder / "envbuilder.yaml").read_text().splitlines()
+    return [line for line in lines if not line.lstrip().startswith("#")]
+
+
 def test_it_prints_what_it_wrote_and_what_comes_next(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "requirements.txt").write_text("rich>=13\ntorch>=2\n")
-    (folder / "train.py").write_text("")
-    assert run("init") == 0
+    lay(folder, {"requirements.txt": "rich>=13\ntorch>=2\n", "train.py": ""})
+    assert run("init", "--offline") == 0
     assert {path.name for path in folder.iterdir()} == {
         *("envbuilder.yaml", "requirements.txt", "train.py")
     }
-    text = (folder / "envbuilder.yaml").read_text()
-    out = capsys.readouterr().out
-    assert all(f"  {line}\n" in out for line in text.splitlines())
-    assert out.endswith("Next:\n  envbuilder lock\n  envbuilder run -- python train.py\n")
-    assert "Not for" not in out
+    assert capsys.readouterr().out == (
+        f"wrote {folder / 'envbuilder.yaml'}:\n"
+        "  requirements_from:\n"
+        "    - requirements.txt\n"
+        "taken: 2 packages of requirements.txt\n"
+        "Next:\n"
+        "  envbuilder lock\n"
+        "  envbuilder run -- python train.py\n"
+    )
 
 
 def test_the_result_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("init", "--json") == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    result = report(capsys)
     assert result == {
-        "schema": 1,
+        "schema": 2,
         "file": str(folder / "envbuilder.yaml"),
+        "written": True,
         "text": (folder / "envbuilder.yaml").read_text(),
-        "unread": [],
-        "notes": [init._NOTHING],
-        "impossible": [],
+        **{key: [] for key in ("taken", "changed", "dropped", "needs_you", "suggested")},
+        **{key: [] for key in ("others", "impossible")},
         "next": ["envbuilder lock", "envbuilder run -- python …"],
     }
+
+
+def test_what_becomes_of_each_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (
+        "torch==2.4.1+cu124",
+        "sklearn",
+        "-i https://index.example/simple",
+        "x @ git+https://host.example/x",
+        "einops",
+    )
+    lay(folder, {"requirements.txt": "\n".join(lines), "README.md": README})
+    result = report(capsys)
+    assert result["taken"] == [
+        {
+            "file": "requirements.txt",
+            "why": "",
+            "requirements": ["torch==2.4.1", "scikit-learn", "x", "einops"],
+        }
+    ]
+    assert [text[:24] for text in result["changed"]] == [
+        *("requirements.txt:1: torc", "requirements.txt:2: skle")
+    ]
+    assert [text[:22] for text in result["dropped"]] == ["requirements.txt:3: -i"]
+    assert result["suggested"] == [{"requirement": "tqdm", "source": "README.md"}]
+    assert "build_from_source: [x]  # their own code runs while they are built" in active(folder)
+    text = (folder / "envbuilder.yaml").read_text()
+    assert "# requirements:\n#   - tqdm  # README.md\n" in text
+    assert "# system_packages: [ffmpeg]  # README.md\n" in text
+
+
+def test_a_long_list_takes_less_than_a_screen(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"package-{number}==1.0+cu118" for number in range(100)]
+    lay(folder, {"requirements.txt": "\n".join([*lines, *(f"-f {line}" for line in lines)])})
+    assert run("init", "--offline") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) <= 26
+    assert max(map(len, printed)) <= 80 or str(folder) in max(printed, key=len)
+    assert "  and 97 more: envbuilder init --json" in printed
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"README.md": README},
+        {"model.py": "import einops, tqdm, torch, os\n", "x/y.py": "import model, tqdm\n"},
+        {"README.md": README, "setup.sh": "pip install tqdm==4.66.1 && pip install einops"},
+    ],
+)
+def test_what_only_texts_and_code_name_is_suggested_and_nothing_is_silently_empty(
+    folder: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str]
+) -> None:
+    lay(folder, files)
+    assert run("init", "--offline") == 2
+    captured = capsys.readouterr()
+    assert "suggested, in comments" in captured.out
+    assert "envbuilder add " in captured.err
+    text = (folder / "envbuilder.yaml").read_text()
+    assert {"einops", "tqdm"} == {
+        line.split()[2] for line in text.splitlines() if line.startswith("#   - ")
+    }
+    assert active(folder) == ['requirements: []  # such as [einops, "rich>=13"]']
 
 
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
         ("poetry.lock", "", "poetry export"),
-        ("pyproject.toml", "[project]\ndynamic = ['dependencies']\n", "a build computes dependen"),
-        ("requirements-dev.txt", "rich\n", "under requirements_from: requirements-dev.txt"),
+        ("setup.py", "setup(install_requires=read('x'))", "setup.py"),
     ],
 )
 def test_what_it_does_not_read_is_said(
     folder: Path, capsys: pytest.CaptureFixture[str], file: str, text: str, words: str
 ) -> None:
-    (folder / file).write_text(text)
-    assert run("init") == 0
-    assert "requirements: []" in (folder / "envbuilder.yaml").read_text()
+    lay(folder, {file: text})
+    run("init", "--offline")
+    captured = capsys.readouterr()
+    assert words in captured.out + captured.err
+
+
+def test_again_it_changes_nothing_and_says_what_it_would_write(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lay(folder, {"requirements.txt": "rich\n"})
+    assert run("init", "--offline") == 0
+    text = (folder / "envbuilder.yaml").read_text()
+    capsys.readouterr()
+    assert run("init", "--offline") == 0
     out = capsys.readouterr().out
-    assert words in out
-    assert "envbuilder add NAME" in out
-
-
-def test_a_file_is_never_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "exists already, and stays as it is\ntaken: 1 package" in out
+    (folder / "envbuilder.yaml").write_text(text.replace("requirements.txt", "list.txt"))
+    assert run("init", "--offline") == 0
+    assert "  -  - list.txt\n  +  - requirements.txt\n" in capsys.readouterr().out
+    assert "list.txt" in (folder / "envbuilder.yaml").read_text()
     (folder / "envbuilder.yaml").write_text("not: [valid\n")
-    assert run("init") == 2
+    assert run("init", "--offline") == 2
     assert (folder / "envbuilder.yaml").read_text() == "not: [valid\n"
-    err = capsys.readouterr().err
-    assert f"{folder / 'envbuilder.yaml'}: exists already" in err.replace("\n", "")
-    assert "envbuilder add NAME" in err
 
 
-def test_nor_a_link_that_leads_nowhere(folder: Path) -> None:
+def test_a_link_that_leads_nowhere_is_never_followed(folder: Path) -> None:
     (folder / "envbuilder.yaml").symlink_to("elsewhere.yaml")
-    assert run("init") == 2
+    assert run("init", "--offline") == 2
     assert not (folder / "elsewhere.yaml").exists()
 
 
 def test_profiles_with_another_torch_are_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "requirements.txt").write_text("torch==1.13.1\n")
+    lay(folder, {"requirements.txt": "torch==1.13.1\n"})
+    names = {each["profile"] for each in report(capsys)["impossible"]}
+    assert names == {"zendnn", "xpu"}
+    assert active(folder) == ["requirements_from:", "  - requirements.txt"]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"requirements.txt": "torch==1.6.0\n"}, ['framework_version: "1.12"']),
+        ({"env.yml": "dependencies: [python=3.6, numpy]\n"}, ['python: "3.8"']),
+        ({"env.yml": "dependencies: [python=3.7, pytorch=1.4]\n"}, ["framework_version", "python"]),
+        ({"requirements.txt": "jax\nflax\ntensorflow\n"}, ["framework: jax"]),
+        (
+            {"requirements.txt": "jax\nflax\ntorch\n", "a.py": "import torch\n"},
+            ["framework: torch"],
+        ),
+    ],
+)
+def test_where_nothing_fits_the_nearest_is_taken_and_said(
+    folder: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], expected: list[str]
+) -> None:
+    lay(folder, files)
+    result = report(capsys)
+    written = active(folder)[2:]
+    assert len(written) == len(expected)
+    assert all(line.startswith(words) for line, words in zip(written, expected, strict=True))
+    possible = {"cpu", "cuda", "jax-cpu", "jax-cuda"}
+    assert not possible.intersection(each["profile"] for each in result["impossible"])
+
+
+def test_old_code_without_versions_gets_releases_of_its_day(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "last_commit", lambda _: date(2022, 11, 10))
+    lay(folder, {"requirements.txt": "numpy\ntqdm\nrich==13\n"})
+    report(capsys)
+    assert active(folder)[2].startswith("as_of: 2022-11-10  # the last commit's day")
+    lay(folder, {"requirements.txt": "numpy\ntqdm==4\nrich==13\n"})
+    assert "as_of" not in report(capsys)["text"], "most lines say what they need"
+
+
+def test_names_that_no_index_has_are_excluded_and_said(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Index:
+        known = frozenset({"rich"})
+
+        def prefetch(self, names: list[str]) -> None:
+            assert names == ["rich", "gone"]
+
+        def releases(self, name: str) -> dict[str, str]:
+            return {"1.0": name} if name in self.known else {}
+
+    @contextlib.contextmanager
+    def opened(_: object) -> Iterator[Index]:
+        yield Index()
+
+    monkeypatch.setattr(availability, "opened", opened)
+    lay(folder, {"requirements.txt": "rich\ngone>=2\nx @ git+https://host.example/x\n"})
     assert run("init") == 0
-    out = capsys.readouterr().out
-    assert (folder / "envbuilder.yaml").exists()
-    assert "Not for zendnn: requirements.txt:1: torch==1.13.1: profile 'zendnn' has torch" in out
-    assert "Not for xpu: requirements.txt:1: torch==1.13.1: profile 'xpu' has PyTorch" in out
-    assert "Not for cpu" not in out
-    assert "xpu-ipex" not in out, "it is opt-in"
-    assert out.count("Allow that version, or leave the line out") == 1
+    assert "exclude: [gone]  # no index has them" in active(folder)
+    assert "gone: no index has it, so it is excluded" in capsys.readouterr().out
+    (folder / "envbuilder.yaml").unlink()
+    monkeypatch.setattr(Index, "known", frozenset())
+    assert run("init") == 0
+    assert not any(line.startswith("exclude") for line in active(folder)), "none answered"
 
 
 def test_a_file_that_cannot_be_read_is_left_out(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "pyproject.toml").write_text("[project\n")
-    (folder / "requirements.txt").write_text("rich\n")
-    assert run("init") == 0
-    assert "  - requirements.txt\n" in (folder / "envbuilder.yaml").read_text()
-    out = capsys.readouterr().out
-    assert "Could not be read, and is left out:\n  pyproject.toml:1: not valid TOML" in out
+    lay(
+        folder,
+        {"pyproject.toml": "[project\n", "setup.cfg": "[options]\ninstall_requires = rich\n"},
+    )
+    result = report(capsys)
+    assert result["needs_you"][0].startswith("pyproject.toml:1: not valid TOML")
+    assert active(folder)[:2] == ["requirements_from:", "  - setup.cfg"]
 
 
 def test_if_no_file_can_be_read_nothing_is_written(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "pyproject.toml").write_text("[project\n")
-    (folder / "requirements.txt").write_text("hg+https://host/a#egg=a\n")
-    assert run("init") == 2
+    lay(folder, {"pyproject.toml": "[project\n", "requirements.txt": "a b c\n"})
+    assert run("init", "--offline") == 2
     assert not (folder / "envbuilder.yaml").exists()
     err = capsys.readouterr().err
     assert "pyproject.toml:1: not valid TOML" in err
-    assert "requirements.txt:1: hg+https://host/a#egg=a: only git repositories" in err
+    assert "requirements.txt:1: a b c" in err

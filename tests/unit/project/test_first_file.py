@@ -9,7 +9,10 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core import settings
 from envbuilder.core.project_file import Definition, RequirementFile
-from envbuilder.project import first_file
+from envbuilder.project import first_file, repository
+from envbuilder.project.first_file import Source
+from envbuilder.project.repository import Shown
+from tests.support.repositories import lay
 
 HEAD = """\
 # What this project needs on any hardware. The framework comes from the profile of each machine.
@@ -31,6 +34,20 @@ viz = ["matplotlib"]
 [dependency-groups]
 dev = ["pytest"]
 """
+UV_LOCK = """\
+version = 1
+requires-python = ">=3.10"
+[[package]]
+name = "thing"
+source = { editable = "." }
+dependencies = [{ name = "rich" }]
+[package.metadata]
+requires-dist = [{ name = "rich" }]
+[[package]]
+name = "rich"
+version = "13.0.0"
+source = { registry = "https://index.example/simple" }
+"""
 SHAPES = {
     "nothing": (
         {},
@@ -49,8 +66,8 @@ requirements: []  # such as [einops, "rich>=13"]
         """\
 requirements_from:
   - requirements.txt
-  # - requirements-dev.txt
   # - requirements/gpu.txt
+  # - requirements-dev.txt
 """,
     ),
     "a package with extras": (
@@ -63,44 +80,93 @@ requirements_from:
 """,
     ),
     "uv": (
-        {"pyproject.toml": PYPROJECT, "uv.lock": "version = 1\n"},
+        {"pyproject.toml": PYPROJECT, "uv.lock": UV_LOCK},
         """\
 requirements_from:
   - uv.lock
   # - {file: uv.lock, extras: [train, viz], groups: [dev]}
 """,
     ),
-    "a lock of pip": (
-        {"pyproject.toml": "[project]\ndependencies = []\n", "pylock.toml": ""},
-        "requirements_from:\n  - pylock.toml\n",
-    ),
     "conda": (
         {"environment.yml": "dependencies: [numpy]\n", "pyproject.toml": "[tool.ruff]\n"},
-        "requirements_from:\n  - environment.yml\n",
+        "requirements_from:\n  - environment.yml\n  # - pyproject.toml\n",
     ),
     "nothing but groups": (
         {"pyproject.toml": "[dependency-groups]\ntrain = ['rich']\n'a b' = []\n"},
         "requirements_from:\n  - {file: pyproject.toml, groups: [train]}\n",
     ),
-    "lists that are not the main one": (
-        {"requirements-dev.txt": "", "requirements/base.txt": ""},
+    "lists of something else": (
+        {"requirements-dev.txt": "a\n", "docs/requirements.txt": "b\n", "notes.txt": "c\n"},
         """\
 requirements: []  # such as [einops, "rich>=13"]
-# requirements_from: [requirements-dev.txt, requirements/base.txt]
+# requirements_from: [requirements-dev.txt, docs/requirements.txt]
+""",
+    ),
+    "a list below, under any name of conda's": (
+        {"env/SE3.yml": "dependencies:\n  - numpy\n", "conf/model.yml": "layers: 3\n"},
+        "requirements_from:\n  - env/SE3.yml\n",
+    ),
+    "lists for some hardware": (
+        {"requirements_cpu.txt": "a\n", "requirments.txt": "b\n", "README": "nothing"},
+        "requirements_from:\n  - requirments.txt\n  # - requirements_cpu.txt\n",
+    ),
+    "what the README names": (
+        {
+            "requirements.txt": "a\n",
+            "gpu/requirements.txt": "b\n",
+            "README.md": "```\n$ pip install -r gpu/requirements.txt\n```\n",
+        },
+        "requirements_from:\n  - gpu/requirements.txt\n  # - requirements.txt\n",
+    ),
+    "but rather what is at the top than what containers have": (
+        {
+            "requirements.txt": "a\n",
+            "docker/requirements.txt": "b\n",
+            "README.md": "Run `pip3 install -r docker/requirements.txt`.\n",
+        },
+        "requirements_from:\n  - requirements.txt\n  # - docker/requirements.txt\n",
+    ),
+    "a README that installs the package, too": (
+        {
+            "env.yml": "dependencies:\n- a\n",
+            "pyproject.toml": PYPROJECT,
+            "README.md": "    conda env create --file env.yml && pip install -e '.[viz]'\n",
+        },
+        """\
+requirements_from:
+  - env.yml
+  - pyproject.toml
+  # - {file: pyproject.toml, extras: [train, viz], groups: [dev]}
+""",
+    ),
+    "several packages in one repository": (
+        {
+            **dict.fromkeys(("graphs/pyproject.toml", "training/pyproject.toml"), PYPROJECT),
+            "README.md": "```\npip install some-training\npip install some-graphs\n```\n",
+        },
+        """\
+requirements_from:
+  - training/pyproject.toml
+  # - {file: training/pyproject.toml, extras: [train, viz], groups: [dev]}
+  # - graphs/pyproject.toml
+""",
+    ),
+    "sources": (
+        {"requirements.txt": "x @ git+https://host.example/a\n./lib\n", "lib/setup.py": ""},
+        """\
+requirements_from:
+  - requirements.txt
+  # - lib/setup.py
+build_from_source: [x, lib]  # their own code runs while they are built
 """,
     ),
 }
 
 
-def lay(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
 def started(folder: Path) -> str:
-    chosen = next(iter(first_file.sources(folder)), None)
-    return first_file.first_text(chosen, first_file.others(folder, chosen))
+    files = [*repository.files(folder)]
+    choice = first_file.choose(folder, files, repository.shown(folder, files))
+    return first_file.first_text(choice, first_file.Facts())
 
 
 def definition(text: str) -> Definition:
@@ -115,30 +181,23 @@ def test_the_text_for_a_shape_of_project(tmp_path: Path, shape: str) -> None:
     lay(tmp_path, files)
     text = started(tmp_path)
     assert text == HEAD + expected + TAIL
-    assert len(text.splitlines()) <= 15
     definition(text)
 
 
-def test_the_best_file_comes_first_and_the_others_follow(tmp_path: Path) -> None:
-    names = ["environment.yaml", "pylock.toml", "requirements.txt", "uv.lock"]
-    lay(tmp_path, {"pyproject.toml": PYPROJECT, **dict.fromkeys(names, "")})
-    files = [source.main.file for source in first_file.sources(tmp_path)]
-    assert files == [
-        *("uv.lock", "pylock.toml", "pyproject.toml", "requirements.txt", "environment.yaml")
-    ]
-
-
-def test_a_file_that_cannot_be_read_is_a_source(tmp_path: Path) -> None:
-    """Its reader says what is wrong with it."""
-    (tmp_path / "pyproject.toml").write_text("[project\n")
-    assert first_file.sources(tmp_path) == (
-        first_file.Source(main=RequirementFile(file="pyproject.toml")),
-    )
+def test_a_file_that_cannot_be_read_leaves_the_place_to_the_next_and_is_named(
+    tmp_path: Path,
+) -> None:
+    lay(tmp_path, {"requirements.txt": "a b c\n", "environment.yml": "dependencies: [numpy]\n"})
+    choice = first_file.choose(tmp_path, [*repository.files(tmp_path)], Shown())
+    assert [source.main.file for source in choice.sources] == ["environment.yml"]
+    assert "requirements.txt:1" in choice.errors[0].message
 
 
 def test_few_names_are_mentioned_and_none_can_add_a_line(tmp_path: Path) -> None:
     extras = "".join(f"x{number} = []\n" for number in range(20))
-    text = f"[project]\ndependencies = []\n[project.optional-dependencies]\n{extras}"
+    text = (
+        f"[project]\nname = 'x'\ndependencies = ['rich']\n[project.optional-dependencies]\n{extras}"
+    )
     lay(tmp_path, {"pyproject.toml": text + '"a\\nb: c" = []\n'})
     for number in range(20):
         (tmp_path / f"requirements-{number}\nrequirements: [evil].txt").write_text("")
@@ -156,41 +215,8 @@ def test_few_names_are_mentioned_and_none_can_add_a_line(tmp_path: Path) -> None
     st.lists(st.from_regex(r"\A[a-z0-9._ ,#{}\[\]&-]{1,20}\.txt\Z"), max_size=9),
 )
 def test_whatever_is_mentioned_changes_nothing(name: str | None, mentioned: list[str]) -> None:
-    chosen = first_file.Source(main=RequirementFile(file=name)) if name else None
-    text = first_file.first_text(chosen, mentioned)
+    sources = (Source(main=RequirementFile(file=name)),) if name else ()
+    choice = first_file.Choice(sources=sources, others=tuple(mentioned))
+    text = first_file.first_text(choice, first_file.Facts())
     assert definition(text).requirements_from == ((name,) if name else ())
     assert len(text.splitlines()) <= 15
-
-
-# The program of a folder
-
-GUARD = 'def main(): ...\n\nif __name__ == "__main__":\n    main()\n'
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, ()),
-        ({"train.py": ""}, ("train.py",)),
-        (
-            {"train.py": "", "test_train.py": GUARD, "setup.py": "", "conftest.py": ""},
-            ("train.py",),
-        ),
-        ({"train.py": GUARD, "model.py": "", "data.py": ""}, ("train.py",)),
-        ({"train.py": GUARD, "evaluate.py": GUARD}, ()),
-        ({"a.py": "", "b.py": ""}, ()),
-        ({"thing/__main__.py": "", "thing/model.py": ""}, ("-m", "thing")),
-        ({"thing/__main__.py": "", "helper.py": ""}, ("-m", "thing")),
-        ({"thing/__main__.py": "", "train.py": GUARD}, ()),
-        ({"one/__main__.py": "", "two/__main__.py": ""}, ()),
-        ({"not-a-name/__main__.py": ""}, ()),
-        ({"thing/train.py": GUARD}, ()),
-    ],
-)
-def test_the_only_candidate(
-    tmp_path: Path, files: dict[str, str], expected: tuple[str, ...]
-) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert first_file.program_arguments(tmp_path) == expected

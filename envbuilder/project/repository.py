@@ -1,0 +1,213 @@
+"""Look through a repository without running anything of it: its files, and what its README says.
+
+All of it is somebody else's: links are not followed out of it, and everything has a limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import date
+from pathlib import Path, PurePosixPath
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.core import decoding, process
+from envbuilder.core.errors import EnvbuilderError, InvalidError
+from envbuilder.core.project_file import ProjectPath
+from envbuilder.core.types import DebianPackage
+from envbuilder.project.lines import read_text
+
+_MOST_ENTRIES = 200_000
+_DEEPEST = 6
+_MOST_TEXTS = 8
+"""Texts of each kind that are read."""
+_MOST_COMMANDS = 2000
+_LONGEST_LINE = 4000
+_KEPT = re.compile(
+    r".+\.(py|txt|in|toml|ya?ml|lock|cfg|sh|md|rst)|(?i:readme.*|.*dockerfile.*)|Pipfile|setup\.cfg"
+)
+_SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "envbuilder.lock"})
+_README = re.compile(r"(?i)(readme(\.(md|rst|txt))?|install(ation)?\.(md|rst|txt))")
+_DOCKERFILE = re.compile(r"(?i)(.*\.)?dockerfile(\..*)?")
+_SCRIPT = re.compile(r"(?i)(install|setup)[\w-]*\.sh")
+
+
+def files(folder: Path) -> Iterator[str]:
+    """Yield the files of a repository that may say something, the upper ones first, by name.
+
+    Not those in hidden folders, environments and links to folders; none whose name a project's file
+    could not hold.
+    """
+    folders, seen = deque([("", 0)]), 0
+    while folders and seen < _MOST_ENTRIES:
+        above, depth = folders.popleft()
+        entries: list[os.DirEntry[str]] = []
+        with contextlib.suppress(OSError), os.scandir(folder / above) as found:
+            for entry in found:
+                seen += 1
+                if seen >= _MOST_ENTRIES:
+                    break
+                if not entry.name.startswith(".") and entry.name not in _SKIPPED:
+                    entries.append(entry)
+        if any(entry.name == "pyvenv.cfg" for entry in entries):
+            continue
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            path = f"{above}/{entry.name}" if above else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                folders += [(path, depth + 1)] if depth < _DEEPEST else []
+            elif _KEPT.fullmatch(entry.name) and _is_valid(path, ProjectPath) and _is_file(entry):
+                yield path
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
+def _is_valid(value: object, kind: object) -> bool:
+    try:
+        decoding.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def last_commit(folder: Path) -> date | None:
+    """Return the day of the last commit of a clone; None if there is none, or git cannot say.
+
+    `git cat-file` runs no hook, pager or program of a repository's own configuration.
+    """
+    if not (folder / ".git").exists():
+        return None
+    sealed = {
+        "PATH": os.environ.get("PATH", ""),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+    with contextlib.suppress(EnvbuilderError, ValueError, OverflowError, OSError):
+        command = ("git", "--no-replace-objects", "cat-file", "commit", "HEAD")
+        done = process.run(command, cwd=folder, base=sealed, timeout=10)
+        found = re.search(r"^committer .*> ([0-9]{1,12}) ", done.stdout, re.MULTILINE)
+        if done.returncode == 0 and found:
+            return date.fromtimestamp(int(found[1]))
+    return None
+
+
+# Commands that a README, a Dockerfile or a script shows
+
+
+class Shown(Struct, kw_only=True):
+    """What commands in texts install, in order. Suggestions: nobody may ever have run them."""
+
+    files: dict[str, str] = {}
+    """Files that they install from → the text that names them."""
+    itself: str = ""
+    """The text that installs the repository itself; empty if none does."""
+    requirements: dict[str, str] = {}
+    """Requirements → the text that names them."""
+    system: dict[str, str] = {}
+    """Debian packages → the text that names them."""
+    programs: list[tuple[str, ...]] = []
+    """What they start with Python."""
+
+
+_START = re.compile(
+    r"(?:^[\s$>#!%*+.)\-\d]*(?:RUN\s+)?|`+\s*|&&\s*|;\s*|\|\|\s*)(?:sudo\s+|-\S+\s+|[A-Z_]+=\S+\s+)*"
+)
+_PIP = re.compile(r"(?:(?:python[\d.]*|py)\s+-m\s+)?(?:uv\s+)?pip[\d.]*\s+install\s+")
+_KINDS = {
+    "pip": _PIP,
+    "env": re.compile(r"(?:conda|mamba|micromamba)\s+(?:env\s+)?(?:create|update)\s+"),
+    "conda": re.compile(r"(?:conda|mamba|micromamba)\s+install\s+"),
+    "own": re.compile(
+        r"(?:python[\d.]*\s+setup\.py\s+(?:install|develop)|(?:poetry|pdm)\s+install|uv\s+sync)\b"
+    ),
+    "apt": re.compile(r"apt(?:-get)?\s+(?:-\S+\s+)*install\s+"),
+    "python": re.compile(r"python[\d.]*\s+(?=-m\s+\w|[\w./-]+\.py\b)"),
+}
+_WITH_VALUE = re.compile(
+    r"-[ifcntp]|--(index|(extra-)?index-url|find-links|constraint|channel|name|target|prefix|root"
+    r"|python|trusted-host|torch-backend)"
+)
+_REQUIREMENT = re.compile(r"[A-Za-z][A-Za-z0-9._-]*(\[[\w, .-]*\])?([=<>!~]=?=?[\w.*+,<>=!~]+)?")
+_CONDA = re.compile(r"(?:[\w-]+::)?([A-Za-z][A-Za-z0-9._-]*)(?:=([0-9][\w.]*)(?:=.*)?)?")
+
+
+def shown(folder: Path, files: Iterable[str]) -> Shown:
+    """Return what the README, Dockerfiles and scripts of a repository install."""
+    result, kept = Shown(), list(files)
+    for kind in (_README, _DOCKERFILE, _SCRIPT):
+        upper = [f for f in kept if kind.fullmatch(PurePosixPath(f).name) and f.count("/") < 2]
+        for file in sorted(upper, key=lambda f: (f.count("/"), f))[:_MOST_TEXTS]:
+            with contextlib.suppress(InvalidError):
+                for command, words in _commands(read_text(folder, file)):
+                    _take(result, command, words, file)
+    return result
+
+
+def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the commands in a text that install or start something, each with its words."""
+    count = 0
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        for start in _START.finditer(line[:_LONGEST_LINE]):
+            for kind, pattern in _KINDS.items():
+                if command := pattern.match(line, start.end()):
+                    count += 1
+                    if count > _MOST_COMMANDS:
+                        return
+                    rest = re.split(r"`|&&|\|\||[;|]|\s#", line[command.end() : _LONGEST_LINE])[0]
+                    yield kind, _words(rest)
+                    break
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.replace('"', " ").replace("'", " ").split()
+
+
+def _take(shown: Shown, kind: str, words: list[str], where: str) -> None:
+    """Take what a command installs."""
+    if kind == "python":
+        program = ("-m", words[1]) if words[0] == "-m" else (words[0],)
+        shown.programs.append(program)
+        return
+    if kind == "own":
+        shown.itself = shown.itself or where
+        return
+    given = iter(words)
+    for word in given:
+        option, _, value = word.partition("=") if word.startswith("-") else (word, "", "")
+        if option in {"-r", "--requirement", "-f", "--file"} and (
+            option[1] != "f" or kind == "env"
+        ):
+            shown.files.setdefault(_path(value or next(given, "")), where)
+        elif re.match(r"-r.", word):
+            shown.files.setdefault(_path(word[2:]), where)
+        elif _WITH_VALUE.fullmatch(option):
+            value or next(given, None)
+        elif kind == "pip" and re.fullmatch(r"\.(/)?(\[.*\])?", word):
+            shown.itself = shown.itself or where
+        elif kind == "apt" and _is_valid(word, DebianPackage):
+            shown.system.setdefault(word, where)
+        elif kind == "pip" and _REQUIREMENT.fullmatch(word):
+            shown.requirements.setdefault(word, where)
+        elif kind == "conda" and (spec := _CONDA.fullmatch(word)):
+            shown.requirements.setdefault(spec[1] + (f"=={spec[2]}" if spec[2] else ""), where)
+        elif not word.startswith("-") and "/" not in word:
+            return  # prose
+
+
+def _path(text: str) -> str:
+    return str(PurePosixPath(text)) if text else ""

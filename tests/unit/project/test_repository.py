@@ -1,0 +1,97 @@
+"""What a repository has and what its texts show, however odd or large it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from envbuilder.project import repository
+from tests.support.repositories import lay
+
+
+def test_files_from_the_top_downwards_without_what_is_hidden_installed_or_elsewhere(
+    tmp_path: Path,
+) -> None:
+    project = tmp_path / "project"
+    kept = ["Dockerfile", "README", "requirements.txt", "env/gpu.yml", "a/b/c.py"]
+    others = [".git/config.toml", "venv/pyvenv.cfg", "venv/x.py", "node_modules/x.py", "data.bin"]
+    deep = "/".join("abcdefgh") + "/x.py"
+    lay(project, dict.fromkeys([*kept, *others, deep, "a\nb.py", "x\x1b[2J.txt", "$(id).sh"], ""))
+    lay(tmp_path, {"outside/x.py": ""})
+    (project / "link").symlink_to(tmp_path / "outside")
+    (project / "circle").symlink_to(project)
+    (project / "dangling.txt").symlink_to("nothing")
+    (project / "device.txt").symlink_to("/dev/zero")
+    os.mkfifo(project / "pipe.txt")
+    assert [*repository.files(project)] == kept
+
+
+def test_a_large_folder_is_looked_through_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "_MOST_ENTRIES", 300)
+    for number in range(500):
+        (tmp_path / f"{number}.py").touch()
+    assert len([*repository.files(tmp_path)]) < 300
+
+
+README = """\
+# Thing
+Install with `pip install thing-runtime`, or
+
+```bash
+$ conda env create -f env/gpu.yml
+conda install -c pytorch "pytorch=1.6.0" opencv
+sudo apt-get install -y libgl1 ffmpeg
+cd sub && python3 -m pip install -U \\
+    einops 'rich[jupyter]>=13' --extra-index-url https://host.example/simple
+uv pip install -r requirements/base.txt; pip install -e ".[dev]"
+python -m thing.train --lr 0.1
+CUDA_VISIBLE_DEVICES=0 python train.py
+```
+Then pip install whatever you like. You may pip install it twice.
+    pip install -rmore.txt git+https://host.example/x.git  # from source
+"""
+
+
+def test_commands_of_a_readme(tmp_path: Path) -> None:
+    lay(tmp_path, {"README.md": README, "Dockerfile": "RUN apt-get update && pip install nltk\n"})
+    shown = repository.shown(tmp_path, [*repository.files(tmp_path)])
+    assert shown.itself == "README.md"
+    assert [*shown.files] == ["env/gpu.yml", "requirements/base.txt", "more.txt"]
+    assert shown.requirements == {
+        **dict.fromkeys(["thing-runtime", "pytorch==1.6.0", "opencv", "einops"], "README.md"),
+        "rich[jupyter]>=13": "README.md",
+        "nltk": "Dockerfile",
+    }
+    assert [*shown.system] == ["libgl1", "ffmpeg"]
+    assert shown.programs == [("-m", "thing.train"), ("train.py",)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`" * 200_000,
+        "pip install " * 50_000,
+        "$ " * 100_000 + "pip install x",
+        "- " * 3000 + "\n" * 100_000,
+        "pip install 'x\x00\x1b[2J\n" * 1000,
+        "pip install -r " + "../" * 5000 + "etc/passwd",
+    ],
+)
+def test_hostile_texts_are_read_in_no_time(tmp_path: Path, text: str) -> None:
+    lay(tmp_path, {"README.md": text})
+    shown = repository.shown(tmp_path, ["README.md"])
+    assert len(shown.requirements) < 3
+
+
+def test_a_text_that_is_too_large_or_no_text_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_bytes(b"pip install x\n" + b"\0" * (2 << 20))
+    (tmp_path / "Dockerfile").write_bytes(b"RUN pip install y\xff\n")
+    assert repository.shown(tmp_path, ["README.md", "Dockerfile"]) == repository.Shown()
+
+
+def test_without_a_clone_there_is_no_last_commit(tmp_path: Path) -> None:
+    assert repository.last_commit(tmp_path) is None
