@@ -6,6 +6,7 @@ A container sees that folder where it sees the project; an image has it in the p
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING
 
 from envbuilder.build.inside import HOOK
@@ -32,7 +33,9 @@ def lay(project: Path, package: Package) -> None:
 
 
 def lay_hook(project: Path) -> Path | None:
-    """Return the folder of the hook for missing modules; None where it cannot be written."""
+    """Return the folder of the hook for missing modules; None where none can be on PYTHONPATH."""
+    if os.pathsep in str(project):
+        return None
     with contextlib.suppress(InvalidError):
         _lay(project, _HOOK, {f"{_HOOK}/{HOOK.name}": HOOK.read_text(encoding="utf-8")})
         return project / _HOOK

@@ -61,9 +61,10 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it is not at its own path; empty if it is."""
 
-    def inside(self, path: PurePath) -> PurePosixPath:
-        """Return the path in the container of a path below the folder."""
-        return self.target / path.relative_to(self.folder)
+    def inside(self, paths: Iterable[PurePath]) -> tuple[PurePosixPath, ...]:
+        """Return the paths in the container of those that are in the folder."""
+        seen = (path for path in paths if path.is_relative_to(self.folder))
+        return tuple(self.target / path.relative_to(self.folder) for path in seen)
 
 
 def project_folder(project: Path | None, cwd: Path) -> Path:
@@ -264,7 +265,7 @@ class DockerEnvironment:
     def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, str]:
         """Return the variables, each once: of two values a process may see either."""
         environment = self.profile.environment
-        folders = (project.inside(folder) for folder in access.python_path)
+        folders, programs = project.inside(access.python_path), project.inside(access.programs)
         variables = {
             "HOME": _SCRATCH,
             **{n: value for n, value in _CACHES.items() if n not in environment},
@@ -272,11 +273,12 @@ class DockerEnvironment:
             **imports_from(folders, environment.get("PYTHONPATH")),
             **access.variables,
         }
-        if access.programs:
+        if programs:
             inherited = dict(pair.split("=", 1) for pair in self._engine.variables(image))
-            programs = (str(project.inside(folder)) for folder in access.programs)
             rest = inherited.get("PATH", "").removeprefix(f"{conventions.PATH}:")
-            variables["PATH"] = ":".join(filter(None, (conventions.PATH, *programs, rest)))
+            variables["PATH"] = ":".join(
+                filter(None, (conventions.PATH, *map(str, programs), rest))
+            )
         return {name: value for name, value in variables.items() if name not in access.passed}
 
     def become(

@@ -47,6 +47,7 @@ def test_a_link_in_the_project_leads_nowhere(tmp_path: Path, link: str) -> None:
         installed.lay(project, ADDER)
     assert (installed.lay_hook(project) is None) == (link == ".envbuilder")
     assert not any(elsewhere.iterdir())
+    assert installed.lay_hook(tmp_path / "a:b") is None
 
 
 @pytest.mark.parametrize("wanted", [True, False])
