@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from envbuilder.build.inside import HOOK
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
+from envbuilder.project.lines import MEANT
 from envbuilder.project.package import FOLDER, Package
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def lay_hook(project: Path) -> Path | None:
     if os.pathsep in str(project):
         return None
     with contextlib.suppress(InvalidError):
-        _lay(project, _HOOK, {f"{_HOOK}/{HOOK.name}": HOOK.read_text(encoding="utf-8")})
+        text = HOOK.read_text(encoding="utf-8").replace("= {}", f"= {MEANT!r}", 1)
+        _lay(project, _HOOK, {f"{_HOOK}/{HOOK.name}": text})
         return project / _HOOK
     return None
 

@@ -227,7 +227,7 @@ def of_host(location: str) -> frameworks.Framework | None:
 
 # One requirement as it stands in a file
 
-_STUBS = {
+MEANT = {
     "sklearn": "scikit-learn",  # its own page on the index says so
     "pytorch": "torch",  # likewise
     "skimage": "scikit-image",  # import names, of which the index has nothing to install
@@ -251,7 +251,7 @@ def wish(text: str, where: str) -> tuple[Line, str]:
     shown = f"{where}: {escaped(text, SHOWN)}"
     if build := _BUILD.search(text):
         notes.append(f"{shown}: the version counts; the build {build[0][1:]} is the hardware's.")
-    if meant := _STUBS.get(types.canonical(parsed.name)):
+    if meant := MEANT.get(types.canonical(parsed.name)):
         if meant != "torch":
             parsed.specifier = type(parsed.specifier)()  # of the stub, not of what is meant
         parsed.name = meant

@@ -50,6 +50,17 @@ def test_a_link_in_the_project_leads_nowhere(tmp_path: Path, link: str) -> None:
     assert installed.lay_hook(tmp_path / "a:b") is None
 
 
+def test_the_hook_knows_packages_of_other_names(tmp_path: Path) -> None:
+    folder = installed.lay_hook(tmp_path)
+    assert folder
+    names: dict[str, object] = {"__name__": "hook"}
+    exec(compile((folder / "sitecustomize.py").read_text(), "hook", "exec"), names)
+    advice = names["advice"]
+    assert callable(advice)
+    assert advice("PIL.Image", "/nowhere").endswith("envbuilder add pillow")
+    assert advice("cv2", "/nowhere") == "cv2 is in no requirement: envbuilder add opencv-python"
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_commands_of_a_project_find_it_from_any_folder(tmp_path: Path, wanted: bool) -> None:
     (tmp_path / "lib" / "adder").mkdir(parents=True)
