@@ -66,8 +66,8 @@ def own_layers(layout: Layout, below: int) -> list[dict[str, tarfile.TarInfo]]:
     return [layer for layer in layers if layer]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("builder", ["layers", pytest.param("buildkit", marks=pytest.mark.soak)])
+@pytest.mark.soak  # with the other tests, projects are built twice
+@pytest.mark.parametrize("builder", BUILDERS)
 def test_two_builds_are_equal_and_nothing_of_them_stays(
     builder: str, cli: Cli, base_image: str, docker_client: Any, tiny: Path, test_cache: Path
 ) -> None:

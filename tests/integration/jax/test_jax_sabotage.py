@@ -137,7 +137,10 @@ def test_convolutions_that_do_not_learn_are_below_the_gate(bench: Bench) -> None
     found.require_failed("learning", "did not change conv1.weight")
 
 
-@pytest.mark.parametrize(("variable", "count"), [("PJRT_NPROC", 3), ("OMP_NUM_THREADS", 1)])
+@pytest.mark.parametrize(
+    ("variable", "count"),
+    [("PJRT_NPROC", 3), pytest.param("OMP_NUM_THREADS", 1, marks=pytest.mark.soak)],
+)
 def test_the_threads_are_those_that_the_report_states(
     bench: Bench, variable: str, count: int
 ) -> None:

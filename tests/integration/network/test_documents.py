@@ -58,7 +58,7 @@ def test_a_venvs_documents_lie_beside_it_and_survive_its_verification(cli: Cli, 
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("builder", [pytest.param("buildkit", marks=pytest.mark.slow), "layers"])
+@pytest.mark.parametrize("builder", [pytest.param("buildkit", marks=pytest.mark.soak), "layers"])
 def test_an_images_documents_name_what_its_base_holds(
     cli: Cli, tiny: Path, base_image: str, docker_client: Any, builder: str
 ) -> None:

@@ -113,6 +113,7 @@ def test_what_is_listed_of_jobs_that_ended(cluster: SlurmCluster) -> None:
     )
 
 
+@pytest.mark.soak
 def test_a_cancelled_job_is_being_ended_for_a_while(cluster: SlurmCluster) -> None:
     """KillWait: from SIGTERM, which it ignores, to SIGKILL."""
     job = submit(cluster, "n-plain", f"trap '' TERM; {LONG}")

@@ -126,7 +126,8 @@ def test_a_module_from_outside_is_not_looked_for(bench: Bench, few_digits: Words
     assert "another" not in found.stderr
 
 
-@pytest.mark.parametrize("name", ["keras", pytest.param("ml_dtypes", marks=pytest.mark.soak)])
+@pytest.mark.soak  # with the other tests, packages of torch's environment are
+@pytest.mark.parametrize("name", ["keras", "ml_dtypes"])
 def test_a_package_of_another_environment_is_foreign(
     bench: Bench, few_digits: Words, name: str
 ) -> None:
