@@ -15,6 +15,7 @@ from envbuilder.core import text
 from envbuilder.locks.target_wheels import left_out
 from envbuilder.packages import availability
 from envbuilder.packages.availability import Blocker, Walk
+from envbuilder.packages.sources import foundry, source
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import distribution
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from envbuilder.packages.python.uv import Offer
     from envbuilder.profiles.profile import Profile
 
+_LARGEST_SOURCE = 32 << 20
+"""Bytes of a source that is read for what it requires."""
 _MOST_NEEDS = 3
 _MOST_SHOWN = 6
 _OF_PYTHON = frozenset({"source", "wheel", "release"})
@@ -43,6 +46,7 @@ class Diagnosis:
         self._settings, self._stack = settings, ExitStack()
         self._lock = threading.Lock()
         self._indexes: dict[str, availability.Index] = {}
+        self._stated: dict[str, tuple[str, ...]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +94,7 @@ class Diagnosis:
                 left_out(profile) | excluded,
                 resolution.overrides,
                 (c for c in (*profile.constraints, *companions) if distribution(c) not in excluded),
+                self._unbuilt,
             )
             walk.follow(
                 (Requirement(line), places.get(line, f"profile {profile.name}"))
@@ -97,6 +102,18 @@ class Diagnosis:
                 if distribution(line) not in excluded
             )
         return walk
+
+    def _unbuilt(self, name: str, release: availability.Release) -> tuple[str, ...]:
+        """Return what a release requires of which there is only the source, if it says so."""
+        sdist = release.sdist
+        if sdist is None or (sdist.size or 0) > _LARGEST_SOURCE:
+            return ()
+        if sdist.file not in self._stated:
+            named = source.Release(
+                release.version, sdist.file, sdist.location, sdist.sha256, sdist.requires_python
+            )
+            self._stated[sdist.file] = foundry.requirements(named, self._settings)
+        return self._stated[sdist.file]
 
     def _index(self, as_of: str | None) -> availability.Index:
         if (key := as_of or "") not in self._indexes:

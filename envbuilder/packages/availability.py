@@ -262,7 +262,8 @@ class Blocker(Struct, frozen=True, kw_only=True):
 class Walk:
     """Follows the requirements of a target to the newest releases that fit.
 
-    `offered`: more releases; of packages that are `named`, the only ones.
+    `offered`: more releases; of packages that are `named`, the only ones. `unbuilt` returns what a
+    release requires of which there is only the source.
     """
 
     def __init__(
@@ -274,11 +275,12 @@ class Walk:
         excluded: Iterable[str] = (),
         overrides: Iterable[str] = (),
         constraints: Iterable[str] = (),
+        unbuilt: Callable[[str, Release], Sequence[str]] = lambda *_: (),
     ) -> None:
         from packaging.requirements import Requirement
 
         self._index, (self._platform, self._python) = index, target
-        self._offered, self._named = offered, named
+        self._offered, self._named, self._unbuilt = offered, named, unbuilt
         self._ranks = {tag: rank for rank, tag in enumerate(target_tags(*target))}
         self._excluded = frozenset(excluded)
         own = map(Requirement, overrides)
@@ -307,6 +309,9 @@ class Walk:
                 stated = pool.map(lambda each: self._index.requires(each[1], each[2]), batch)
                 pairs = list(zip(batch, stated, strict=True))
             todo = {choice for choice in chosen.values() if isinstance(choice, str)}
+            for name, choice in chosen.items():
+                if choice is None and (release := self._of_source(name)):
+                    todo |= self._required(name, release, self._unbuilt(name, release))
             for (name, release, _), lines in pairs:
                 todo |= self._required(name, release, lines)
 
@@ -377,6 +382,13 @@ class Walk:
             return other
         self.blockers[name] = self._blocker(name, releases, fitting, needs)
         return None
+
+    def _of_source(self, name: str) -> Release | None:
+        """Return the release of a package of which there is only the source."""
+        blocker, releases = self.blockers[name], self._index.releases(name).values()
+        if blocker.kind != "source":
+            return None
+        return next((r for r in releases if r.version == blocker.version), None)
 
     def _too_new(
         self, name: str, releases: Mapping[Version, Release], needs: Sequence[Need]

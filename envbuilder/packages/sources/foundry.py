@@ -275,6 +275,21 @@ def _named(location: source.Location, settings: Settings) -> tuple[Recipe, str]:
     return recipe, ""
 
 
+def requirements(release: source.Release, settings: Settings) -> tuple[str, ...]:
+    """Return what the source of a release says that it requires; nothing of it is run.
+
+    Nothing if it does not say that, or cannot be had.
+    """
+    try:
+        recipe = source.of_release(release, settings)
+        with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
+            built = source.unpack(recipe, settings, Path(folder, "source"))
+            metadata = stated.certain(built) or stated.recorded(built)
+    except BuildError:
+        return ()
+    return metadata.requires_dist if metadata else ()
+
+
 def of_framework(target: Target) -> tuple[File, ...]:
     """Return a target's wheels of the framework, and what they require; none without one.
 
