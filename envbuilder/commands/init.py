@@ -154,6 +154,8 @@ def _report(folder: Path, path: Path, *, offline: bool) -> Report:
         system=tuple(shown.system.items())[:_MOST_SUGGESTED],
     )
     facts, notes, _, impossible = _fitted(folder, path, choice, facts, offered)
+    if choice.sources and not offline:
+        facts = _with_wheels(choice, facts, folder, path, offered)
     others = [note for note in notes if not _NEEDS.search(note)]
     program = code.program_arguments(folder, files, shown.programs)
     return Report(
@@ -246,6 +248,41 @@ def _fitted(
     return _tried(choice, best.facts if best else facts, folder, path, offered)
 
 
+def _with_wheels(
+    choice: first_file.Choice,
+    facts: first_file.Facts,
+    folder: Path,
+    path: Path,
+    offered: Offered,
+) -> first_file.Facts:
+    """Return facts with the Python that most packages have wheels for, and what has to be built.
+
+    Of each kind of machine one profile counts; what only another platform lacks is left out there.
+    """
+    from envbuilder.locks.blockers import Diagnosis
+
+    variants = _variants(choice, facts, folder, path, offered)
+    framework, places = variants.framework[0], variants.contents.places
+    build: set[str] = set()
+    python = facts.python
+    progress = console.progress()
+    with progress.task("look for wheels"), Diagnosis(load_settings()) as diagnosis:
+        for kind in ("cuda", "cpu", "mps"):
+            with suppress(InvalidError):
+                profile = variants.unadapted(frameworks.first_profile(framework, kind))
+                adapted, usual = variants.of(profile), profile.python.default
+                if profile.builds:
+                    usual = variants.decision(profile).python
+                if not python:
+                    way = next(diagnosis.ways(adapted, usual, places, ()), None)
+                    python = way.python if way and way.wheels else usual
+                    if python != usual:
+                        why = f"for which {first(way.wheels, 3) if way else ''} have wheels"
+                        facts = msgspec.structs.replace(facts, python=python, python_why=why)
+                build.update(diagnosis.unbuilt(adapted, python, places))
+    return msgspec.structs.replace(facts, build=tuple(sorted(build)))
+
+
 def _framework(choice: first_file.Choice) -> types.Framework | None:
     return next(filter(None, map(frameworks.of_user, (li.name for li in choice.lines))), None)
 
@@ -301,10 +338,8 @@ def _tried(
     names: Collection[str] = (),
 ) -> _Fit:
     """Return which profiles (by default all) the project can be combined with."""
-    definition = settings.decoded(first_file.first_text(choice, facts), path)[1]
-    assert definition is not None, "the text lists requirements"
     folders = profile_files.search_path(folder, load_settings().config_dir)
-    variants = ProjectProfiles(definition, DEFAULT, folder, folders, Choosing(offered))
+    variants = _variants(choice, facts, folder, path, offered)
     try:
         framework, _ = variants.framework
         notes = variants.contents.notes
@@ -322,6 +357,20 @@ def _tried(
         except InvalidError as error:
             impossible.append(Impossible(name, error.message, error.hint))
     return _Fit(facts, notes, frozenset(possible), tuple(impossible))
+
+
+def _variants(
+    choice: first_file.Choice,
+    facts: first_file.Facts,
+    folder: Path,
+    path: Path,
+    offered: Offered,
+) -> ProjectProfiles:
+    """Return what the project makes of profiles, by the text as it would be written."""
+    definition = settings.decoded(first_file.first_text(choice, facts), path)[1]
+    assert definition is not None, "the text lists requirements"
+    folders = profile_files.search_path(folder, load_settings().config_dir)
+    return ProjectProfiles(definition, DEFAULT, folder, folders, Choosing(offered))
 
 
 def _can_be_had(decision: Decision, offered: Offered) -> bool:

@@ -121,6 +121,14 @@ class Diagnosis:
             self._indexes[key] = self._stack.enter_context(opened)
         return self._indexes[key]
 
+    def unbuilt(self, profile: Profile, python: str, places: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the packages of which a profile gets the source only, with one Python."""
+        framework = FRAMEWORKS[profile.framework]
+        brought = framework.names | framework.parts | framework.companions
+        walk = self._walk(profile, (profile.platforms[0], python), places, {}, brought)
+        every = walk.blockers.values()
+        return tuple(sorted(blocker.name for blocker in every if blocker.kind == "source"))
+
     def ways(
         self, profile: Profile, python: str, places: Mapping[str, str], limits: Iterable[str]
     ) -> Iterator[Way]:

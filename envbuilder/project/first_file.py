@@ -266,6 +266,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     framework_version: str = ""
     """The release, instead of the one that files ask for; `python` likewise."""
     python: str = ""
+    python_why: str = _INSTEAD
+    build: tuple[str, ...] = ()
+    """Packages of which the index has the source only."""
     exclude: tuple[str, ...] = ()
     """Packages that no index has."""
     requirements: tuple[tuple[str, str], ...] = ()
@@ -278,7 +281,8 @@ def first_text(choice: Choice, facts: Facts) -> str:
     parts = [_HEAD, *_requirements(choice)]
     if facts.is_package:
         parts.append("install_project: true  # importable from any folder, with its commands\n")
-    if built := dict.fromkeys(line.name for line in choice.lines if line.source):
+    named = (line.name for line in choice.lines if line.source)
+    if built := dict.fromkeys((*named, *facts.build)):
         names = ", ".join(_valid(built, types.Distribution))
         parts.append(f"build_from_source: [{names}]  # their own code runs while they are built\n")
     if facts.as_of:
@@ -290,7 +294,7 @@ def first_text(choice: Choice, facts: Facts) -> str:
             f'framework_version: "{facts.framework_version}"  # instead of what files say\n'
         )
     if facts.python:
-        parts.append(f'python: "{facts.python}"  # {_INSTEAD}\n')
+        parts.append(f'python: "{facts.python}"  # {facts.python_why}\n')
     if facts.exclude:
         parts.append(f"exclude: [{', '.join(facts.exclude)}]  # no index has them\n")
     if packages := dict.fromkeys(p for s in choice.sources for p in s.listed.system):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from envbuilder.locks.blockers import Diagnosis, Way
 from envbuilder.packages import availability
 from envbuilder.project import repository
 from tests.support.command_line import run
@@ -234,9 +235,13 @@ def test_names_that_no_index_has_are_excluded_and_said(
         yield Index()
 
     monkeypatch.setattr(availability, "opened", opened)
+    monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter([Way("3.10", ("rich",), None)]))
+    monkeypatch.setattr(Diagnosis, "unbuilt", lambda _, profile, python, places: (f"of{python}",))
     lay(folder, {"requirements.txt": "rich\ngone>=2\nx @ git+https://host.example/x\n"})
     assert run("init") == 0
     assert "exclude: [gone]  # no index has them" in active(folder)
+    built = "build_from_source: [x, of3.10]  # their own code runs while they are built"
+    assert {built, 'python: "3.10"  # for which rich have wheels'} <= {*active(folder)}
     assert "gone: no index has it, so it is excluded" in capsys.readouterr().out
     (folder / "envbuilder.yaml").unlink()
     monkeypatch.setattr(Index, "known", frozenset())
