@@ -40,6 +40,7 @@ from envbuilder.core import files, process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import first as first_of
+from envbuilder.packages.sources.foundry import carried, fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles.backends import makes_image
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from envbuilder.build.request import Build, Request
+    from envbuilder.build.request import Build, Product, Request
     from envbuilder.containers.engine.interface import Engine
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.archives import Tar
@@ -142,7 +143,7 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
             data_dir=second_folder / "data",
             shared_store=None,
         )
-        _copy(first.product.plan, settings, elsewhere, progress)
+        _copy(first.product, settings, elsewhere, progress)
         progress.note("second build, in another folder and from copies")
         with _surroundings(second_folder):
             second = _build(request, elsewhere, progress, stack, first.product.plan)
@@ -186,11 +187,16 @@ def _forget(name: str, progress: Progress) -> None:
         progress.note(f"note: an image of these builds remains: {error.message}")
 
 
-def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
-    """Copy the store's files to another store; link existing base images."""
-    source, target = Store.of(settings), Store.of(elsewhere)
-    with progress.task("copy the files to another folder", len(plan.files)) as task:
-        for file in plan.files:
+def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
+    """Copy the store's files to another store; link existing base images.
+
+    Wheels that were built from their sources are not copied, but built again.
+    """
+    plan, source, target = product.plan, Store.of(settings), Store.of(elsewhere)
+    copied = (*(f for f in plan.files if not f.recipe), *carried(product.target))
+    fetch(copied, product.target, settings, progress)
+    with progress.task("copy the files to another folder", len(copied)) as task:
+        for file in copied:
             path = target.path(file.sha256)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
