@@ -22,7 +22,14 @@ from envbuilder.core.text import escaped
 from envbuilder.packages import fetch as downloads
 from envbuilder.packages.python.uv import Offer, UnresolvableError
 from envbuilder.packages.sources import source, stated
-from envbuilder.packages.sources.workshop import FrameworkError, Plan, Wheel, Workshop, other
+from envbuilder.packages.sources.workshop import (
+    FrameworkError,
+    Plan,
+    Wheel,
+    Workshop,
+    other,
+    together,
+)
 from envbuilder.packages.store import Store
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.lock import BUILT, File, Recipe, Target
@@ -384,4 +391,4 @@ def _built(file: File, target: Target, workshop: Workshop) -> Wheel:
             f"Install one: python -m uv python install {target.python}",
         )
     framework = of_framework(target) if recipe.with_framework else ()
-    return workshop.built(file.name, recipe, file.version, target, (*needs, *framework))
+    return workshop.built(file.name, recipe, file.version, target, together(needs, framework))

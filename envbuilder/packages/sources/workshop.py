@@ -252,7 +252,7 @@ class Workshop:
         target = Target(platform=self.platform, python=python, base=None, files=())
         return self.built(
             *(name, recipe, version, target),
-            (*needs, *(framework if plan.with_framework else ())),
+            together(needs, framework if plan.with_framework else ()),
             asks=set(plan.requires),
         )
 
@@ -376,6 +376,12 @@ def _another(plan: Plan, log: str) -> Plan | None:
         return None
     tried = _OLDER.index(plan.constraints) + 1 if plan.constraints else 0
     return replace(plan, constraints=_OLDER[tried]) if tried < len(_OLDER) else None
+
+
+def together(needs: Iterable[File], framework: Iterable[File]) -> tuple[File, ...]:
+    """Return what is installed to build: what is asked for, and the framework beside it."""
+    named = {file.name: file for file in framework} | {file.name: file for file in needs}
+    return tuple(named[name] for name in sorted(named))
 
 
 def other(name: str, expected: str, actual: str) -> BuildError:
