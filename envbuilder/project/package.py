@@ -32,7 +32,8 @@ _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _COMMAND = re.compile(r"[A-Za-z0-9_][\w.-]{0,98}")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.!+-]{0,60}")
-_UNKNOWN = "0+unknown"
+UNKNOWN = "0+unknown"
+"""The version of a package whose files do not show it."""
 _MOST = 1000
 _FILES = ("pyproject.toml", "setup.cfg", "setup.py")
 
@@ -41,7 +42,7 @@ class Package(Struct, frozen=True, kw_only=True):
     """What is known of a project as a package."""
 
     name: str
-    version: str = _UNKNOWN
+    version: str = UNKNOWN
     folders: tuple[str, ...] = (".",)
     """Folders of the project that its modules are imported from."""
     commands: Mapping[str, str] = {}
@@ -109,7 +110,7 @@ def read(project: Path) -> Package:
         notes.append("extensions of the project are not built")
     return Package(
         name=name or types.canonical(re.sub(r"[^A-Za-z0-9]+", "-", project.name).strip("-") or "x"),
-        version=next(filter(None, versions), _UNKNOWN),
+        version=next(filter(None, versions), UNKNOWN),
         folders=folders,
         commands=commands,
         notes=tuple(notes),

@@ -182,24 +182,23 @@ class Foundry:
             try:
                 built = source.unpack(recipe, self._settings, Path(folder, "source"))
                 requires = stated.backend(built).requires
-                metadata, recorded = stated.certain(built), stated.recorded(built)
+                metadata = stated.certain(built)
+                likely = stated.recorded(built) or stated.shown(built, version)
             except BuildError as error:
                 error.message = f"{name}: {error.message}"
                 raise
-        plan = Plan(
-            requires=(),
-            as_of=self._resolution.as_of or "",
-            with_framework=name in WITH_FRAMEWORK,
-        ).with_more(requires)
+        plan = Plan(requires=(), as_of=self._resolution.as_of or "").with_more(requires)
+        if name in WITH_FRAMEWORK:
+            plan = plan.beside_framework()
         if metadata is None and not plan.with_framework:
             python = self._workshop.first(pythons)
             try:
                 forged = self._workshop.make(name, recipe, version, plan, python)
             except FrameworkError:
-                plan = replace(plan, with_framework=True)
+                plan = plan.beside_framework()
             else:
                 return forged.wheel.metadata, forged.plan, forged.wheel, python
-        metadata = metadata or recorded
+        metadata = metadata or likely
         if metadata is None:
             raise BuildError(
                 f"{name}: its build needs the framework, and its source does not state what it"
@@ -231,15 +230,20 @@ class Foundry:
         sha256, workshop = candidate.recipe.sha256, self._workshop
         wheels = self._wheels
         wheel = next((w for k, w in wheels.items() if k[0] == sha256 and w.is_pure), None)
-        if wheel is None and workshop.platform == target.platform and workshop.has(target.python):
+        builds_here = workshop.platform == target.platform and workshop.has(target.python)
+        # A build beside the framework takes long, and gigabytes: it waits until it is needed.
+        if wheel is None and builds_here and not self._plans[sha256].with_framework:
             key = (sha256, target.platform, target.python)
-            if key not in wheels:
-                forged = workshop.make(
-                    *(candidate.name, candidate.recipe, candidate.version),
-                    *(self._plans[sha256], target.python, of_framework(target)),
-                )
-                wheels[key], self._plans[sha256] = forged.wheel, forged.plan
-            wheel = wheels[key]
+            try:
+                if key not in wheels:
+                    forged = workshop.make(
+                        *(candidate.name, candidate.recipe, candidate.version),
+                        *(self._plans[sha256], target.python),
+                    )
+                    wheels[key], self._plans[sha256] = forged.wheel, forged.plan
+                wheel = wheels[key]
+            except FrameworkError:
+                self._plans[sha256] = self._plans[sha256].beside_framework()
         plan = self._plans[sha256]
         try:
             needs = workshop.resolved(plan, target.platform, target.python)
@@ -264,7 +268,13 @@ class Foundry:
 
 def _wheel_file(file: File, wheel: Wheel, recipe: Recipe) -> File:
     return replace(
-        file, kind="wheel", file=wheel.file, sha256=wheel.sha256, size=wheel.size, recipe=recipe
+        file,
+        kind="wheel",
+        version=wheel.metadata.version,
+        file=wheel.file,
+        sha256=wheel.sha256,
+        size=wheel.size,
+        recipe=recipe,
     )
 
 

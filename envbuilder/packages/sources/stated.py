@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, files
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, InvalidError
 
 _TEXT = 4 << 20
 _SECTIONS = re.compile(r"\[([A-Za-z0-9._-]*)(?::(.*))?\]\Z")
@@ -146,3 +146,30 @@ def recorded(folder: Path) -> Metadata | None:
         elif line.strip():
             lines.append(_conditional(line, section, condition))
     return replace(info[0], requires_dist=info[0].requires_dist or tuple(lines))
+
+
+def shown(folder: Path, tag: str) -> Metadata | None:
+    """Return what setup.py or others show in their text, for a source that cannot be built here.
+
+    A version that only their code knows is that of a tag, else setuptools' own for none.
+    """
+    from envbuilder.project import package, setup_files
+
+    readers = {
+        "pyproject.toml": setup_files.read_project,
+        "setup.py": setup_files.read_setup,
+        "setup.cfg": setup_files.read_setup,
+    }
+    try:
+        itself = package.read(folder)
+        for file in ("setup.py", "setup.cfg", "pyproject.toml"):
+            if (folder / file).is_file():
+                lines = readers[file](folder, file, (), ()).requirements
+                break
+    except InvalidError:
+        return None
+    return Metadata(
+        name=itself.name,
+        version=itself.version if itself.version != package.UNKNOWN else tag or "0.0.0",
+        requires_dist=tuple(line.text for line in lines),
+    )

@@ -67,6 +67,9 @@ _OLDER = (
     ("setuptools<58", "wheel<0.40", "cython<3"),
 )
 """Constraints with which older sources still build, tried in this order."""
+_BESIDE = ("ninja", "packaging", "psutil")
+_BESIDE_OLD = ("setuptools<70",)
+"""What PyTorch's builder of extensions imports up to 2.1: pkg_resources with packaging in it."""
 _MISSING = re.compile(r"No module named '?([A-Za-z0-9_]+)")
 _COMPILING = re.compile(r"command '[^']*' failed|ninja: build stopped|CMake Error")
 _ATTEMPTS = 12
@@ -89,10 +92,21 @@ class Plan(Struct, frozen=True, kw_only=True):
         more = [*requirements]
         ours = [r for r in more if frameworks.of_build(distribution(r))]
         added = [r for r in more if r not in (*ours, *self.requires)]
+        plan = replace(self, requires=(*self.requires, *added))
+        return plan.beside_framework() if ours else plan
+
+    def beside_framework(self) -> Plan:
+        """Return the plan for a build that imports the framework, with what such builds need.
+
+        It is not tried while locking, and they rarely say so themselves.
+        """
+        named = {distribution(r) for r in self.requires}
+        more = tuple(r for r in _BESIDE if r not in named)
         return replace(
             self,
-            requires=(*self.requires, *added),
-            with_framework=self.with_framework or bool(ours),
+            requires=(*self.requires, *more),
+            constraints=self.constraints or _BESIDE_OLD,
+            with_framework=True,
         )
 
 
@@ -336,8 +350,15 @@ class Workshop:
             same = (files for (of, _, _), files in self._resolved.items() if of == plan)
             earlier = {f.name: f.version for each in same for f in each}
             with _uv(plan, self._settings) as uv:
-                found = uv.compile(plan.requires, platform, python, earlier, plan.constraints)
-            self._resolved[key] = tuple(each.file for each in found)
+                try:
+                    resolved = uv.compile(
+                        plan.requires, platform, python, earlier, plan.constraints
+                    )
+                except UnresolvableError:
+                    if plan.constraints != _BESIDE_OLD:
+                        raise
+                    resolved = uv.compile(plan.requires, platform, python, earlier, ())
+            self._resolved[key] = tuple(each.file for each in resolved)
         return self._resolved.get(key, ())
 
 
@@ -364,7 +385,7 @@ def _another(plan: Plan, log: str) -> Plan | None:
     missing = _MISSING.findall(log)
     module = missing[-1] if missing else ""
     if frameworks.of_name(types.canonical(module)) and not plan.with_framework:
-        return replace(plan, with_framework=True)
+        return plan.beside_framework()
     need = _UNDECLARED.get(module, "")
     if need and need not in (*plan.requires, *plan.constraints):
         return replace(plan, requires=(*plan.requires, need))
@@ -374,7 +395,7 @@ def _another(plan: Plan, log: str) -> Plan | None:
         return replace(plan, as_of="")
     if not any(distribution(r) == "setuptools" for r in plan.requires):
         return None
-    tried = _OLDER.index(plan.constraints) + 1 if plan.constraints else 0
+    tried = _OLDER.index(plan.constraints) + 1 if plan.constraints in _OLDER else 0
     return replace(plan, constraints=_OLDER[tried]) if tried < len(_OLDER) else None
 
 
