@@ -65,9 +65,10 @@ class Spec(Struct, frozen=True):
         either = [_CLAUSE.match(clause.removeprefix("=")) for clause in self.versions.split("|")]
         if len(either) > 1:
             ends = [match[2] for match in either if match and not match[1]]
-            whole = len(ends) == len(either) and all(re.match(r"[0-9.]+\Z", e) for e in ends)
+            if len(ends) < len(either) or not all(re.match(r"[0-9.]{1,99}\Z", e) for e in ends):
+                return None
             ends.sort(key=lambda version: [int(part or 0) for part in version.split(".")])
-            return f">={ends[0]},<={ends[-1]}.99999" if whole else None
+            return f">={ends[0]},<={ends[-1]}.99999"
         clauses = [_CLAUSE.match(clause) for clause in self.versions.split(",")]
         python = [_python_clause(*match.groups()) for match in clauses if match]
         return ",".join(python) if all(clauses) else None

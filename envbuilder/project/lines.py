@@ -124,6 +124,14 @@ def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
     return content
 
 
+def exists(project: Path, path: str) -> bool:
+    """Return whether a project has a file or folder, whatever the path is."""
+    try:
+        return (project / path).exists()
+    except (OSError, ValueError):  # a name that is too long, or has a NUL
+        return False
+
+
 # One requirement (PEP 508)
 
 # All that names, versions and markers need. A line reaches files that other programs read.

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
+from envbuilder.project.lines import exists
 
 _STEPS = 20_000
 """Maximum number of expressions and statements that are evaluated."""
@@ -322,7 +323,7 @@ class Values:
     def _path(self, name: str, parts: list[str], node: ast.AST) -> Any:
         if name in {"exists", "isfile", "is_file"} and parts:
             path = posixpath.normpath(posixpath.join(self._folder, parts[0]))
-            return not path.startswith(("/", "..")) and (self._project / path).is_file()
+            return not path.startswith(("/", "..")) and exists(self._project, path)
         if name == "dirname" and parts:
             return posixpath.dirname(parts[0])
         if name == "getcwd":

@@ -21,6 +21,7 @@ from envbuilder.project.lines import (
     SHOWN,
     Line,
     Listed,
+    exists,
     is_location,
     line,
     of_file,
@@ -234,7 +235,7 @@ class _Reader:
         beside = posixpath.normpath(posixpath.join(posixpath.dirname(file), path))
         for candidate in (posixpath.normpath(path), beside):
             is_inside = candidate != ".." and not candidate.startswith("../")
-            if is_inside and (self._project / candidate).exists():
+            if is_inside and exists(self._project, candidate):
                 return candidate
         return posixpath.normpath(path)
 

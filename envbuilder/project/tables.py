@@ -304,7 +304,7 @@ def _from_source(
 def _member(project: Path, folder: str, members: Sequence[str], name: str) -> str:
     """Return the folder of the member of a workspace that is a package; empty if there is none."""
     for pattern in members[:_MOST_MEMBERS]:
-        if pattern.startswith("/") or ".." in pattern or "**" in pattern:
+        if not re.match(r"(?!.*(\.\.|\*\*))[A-Za-z0-9_][^\x00]{0,200}\Z", pattern):
             continue
         for path in islice((project / folder).glob(pattern), _MOST_MEMBERS):
             file = f"{path.relative_to(project).as_posix()}/pyproject.toml"

@@ -278,6 +278,7 @@ def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
         ("numpy 1.26.4 py312_0", "numpy ==1.26.4", "==1.26.4"),
         ("numpy=1.26|1.27", "numpy =1.26|1.27", ">=1.26,<=1.27.99999"),
         ("numpy=1.26|>1.27", "numpy =1.26|>1.27", None),
+        ("numpy=1.26|1e9", "numpy =1.26|1e9", None),
         ("black=19.10b0", "black 19.10b0.*", "==19.10b0"),
         ("pytorch=*=*cuda*", "pytorch", ""),
         ("NumPy", "numpy", ""),

@@ -150,6 +150,7 @@ def test_an_option_is_left_out_and_said(tmp_path: Path, line: str, why: str) -> 
         ("sub/stated[a]", "own-name[a]", "./sub/stated", ""),
         ("-e sub/old", "older", "./sub/old", ""),
         ("-e sub/ini", "in-ini", "./sub/ini", ""),
+        (f"-e sub/{'a' * 300}", "a" * 300, f"./sub/{'a' * 300}", ""),
     ],
 )  # fmt: skip
 def test_a_line_of_another_form(

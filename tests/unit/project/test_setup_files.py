@@ -114,6 +114,7 @@ def test_other_forms(tmp_path: Path, text: str) -> None:
     [
         ("r = get()\n\nsetup(install_requires=r)", "setup.py:1: install_requires is computed"),
         ("setup(install_requires=[\n  'a'] * 9)", "setup.py:1: install_requires is computed"),
+        ("if os.path.exists('\\0'):\n  r = 1\nsetup(install_requires=r)", "setup.py:3"),
         ("print('no')", "setup.py:1: no call of setup() is found"),
         ("setup(\n", "setup.py:1: not valid Python 3"),
         ("print 'old'", "setup.py:1: not valid Python 3"),

@@ -193,7 +193,7 @@ def test_refusals(
 )  # fmt: skip
 def test_sources_of_uv(tmp_path: Path, source: str, location: str, note: str) -> None:
     text = f'{PROJECT}dependencies = ["TRL[x]>=1"]\n[tool.uv.sources]\ntrl = {source}\n'
-    text += '[tool.uv.workspace]\nmembers = ["packages/*", "../*", "/*", "**"]\n'
+    text += '[tool.uv.workspace]\nmembers = ["", "packages/*", "../*", "/*", "**"]\n'
     for name, member in (("one", '[project]\nname = "Trl"\n'), ("two", "[project")):
         write(tmp_path, {f"sub/packages/{name}/pyproject.toml": member})
     write(tmp_path, {"sub/pyproject.toml": text})
