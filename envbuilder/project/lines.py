@@ -235,6 +235,10 @@ def of_host(location: str) -> frameworks.Framework | None:
 
 # One requirement as it stands in a file
 
+_QUOTED = re.compile(r"\A([\"'])(.*)\1\Z")
+_OF_CONDA = re.compile(r"([A-Za-z0-9._-]+) *= *([0-9][0-9.]*)(=[A-Za-z0-9_.]+)?\Z")
+_ANY_PATCH = re.compile(r"([<>]=? *[0-9][0-9.]*)\.\*")
+"""A version that setuptools took for a bound until 2022."""
 MEANT = {
     "sklearn": "scikit-learn",  # its own page on the index says so
     "pytorch": "torch",  # likewise
@@ -255,8 +259,15 @@ def wish(text: str, where: str) -> tuple[Line, str]:
     if direct := _DIRECT.match(text):
         location, marker = split_marker(direct[3])
         return sourced(f"{direct[1]}{direct[2] or ''}{marker}", location, text, where)
-    parsed, notes = parse(_BUILD.sub("", text), where), []
-    shown = f"{where}: {escaped(text, SHOWN)}"
+    shown, notes = f"{where}: {escaped(text, SHOWN)}", []
+    plain = _BUILD.sub("", _QUOTED.sub(r"\2", text.strip().rstrip(",")))
+    if of_conda := _OF_CONDA.match(plain):
+        plain = f"{of_conda[1]}=={of_conda[2]}{'' if of_conda[3] else '.*'}"
+        notes.append(f"{shown}: conda's spelling: taken as {plain}.")
+    elif (bounded := _ANY_PATCH.sub(r"\1", plain)) != plain:
+        notes.append(f"{shown}: taken as {bounded}, since only == and != have a star.")
+        plain = bounded
+    parsed = parse(plain, where)
     if build := _BUILD.search(text):
         notes.append(f"{shown}: the version counts; the build {build[0][1:]} is the hardware's.")
     if meant := MEANT.get(types.canonical(parsed.name)):
