@@ -153,7 +153,8 @@ def _report(folder: Path, path: Path, *, offline: bool) -> Report:
         requirements=tuple((each.requirement, each.source) for each in suggested),
         system=tuple(shown.system.items())[:_MOST_SUGGESTED],
     )
-    facts, notes, _, impossible = _fitted(folder, path, choice, facts, offered)
+    fit = _fitted(folder, path, choice, facts, offered)
+    facts, notes, impossible = fit.facts, fit.notes, fit.impossible
     if choice.sources and not offline:
         facts = _with_wheels(choice, facts, folder, path, offered)
     others = [note for note in notes if not _NEEDS.search(note)]
@@ -225,7 +226,14 @@ class _Fit(NamedTuple):
     facts: first_file.Facts
     notes: tuple[str, ...] = ()
     possible: frozenset[str] = frozenset()
+    can_be_had: bool = False
+    """Whether the framework's wheel for some profile is at hand: its index answers, say."""
     impossible: tuple[Impossible, ...] = ()
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """How good it is: something can be locked here, and how much anywhere."""
+        return self.can_be_had, len(self.possible)
 
 
 def _fitted(
@@ -233,8 +241,8 @@ def _fitted(
 ) -> _Fit:
     """Return facts with which the usual profiles can be locked, or as many of them as possible.
 
-    What files say of Python and of the framework stays if it is possible at all; else the nearest
-    is taken.
+    What files say of Python and of the framework stays if it is possible; else the nearest is
+    taken.
     """
     framework = facts.framework or _framework(choice) or frameworks.DEFAULT
     usual = frozenset(frameworks.first_profile(framework, kind) for kind in ("cpu", "cuda"))
@@ -242,8 +250,8 @@ def _fitted(
     for change in ({}, *_changes(choice, framework)):
         changed = msgspec.structs.replace(facts, **change)
         fit = _tried(choice, changed, folder, path, offered, usual)
-        best = fit if best is None or len(fit.possible) > len(best.possible) else best
-        if fit.possible == usual:
+        best = fit if best is None or fit.rank > best.rank else best
+        if fit.rank == (True, len(usual)):
             break
     return _tried(choice, best.facts if best else facts, folder, path, offered)
 
@@ -345,18 +353,19 @@ def _tried(
         notes = variants.contents.notes
     except InvalidError as error:
         return _Fit(facts, impossible=(Impossible("any profile", error.message, error.hint),))
-    impossible, possible = [], []
+    impossible, possible, can_be_had = [], [], False
     for name in names or profile_files.names(folders):
         profile = profile_files.load(name, folders)
         if profile.opt_in or profile.framework != framework:
             continue
         try:
             variants.of(profile)
-            if not profile.builds or _can_be_had(variants.decision(profile), offered):
-                possible.append(name)
+            possible.append(name)
+            had = not profile.builds or _can_be_had(variants.decision(profile), offered)
+            can_be_had = can_be_had or had
         except InvalidError as error:
             impossible.append(Impossible(name, error.message, error.hint))
-    return _Fit(facts, notes, frozenset(possible), tuple(impossible))
+    return _Fit(facts, notes, frozenset(possible), can_be_had, tuple(impossible))
 
 
 def _variants(
@@ -374,8 +383,8 @@ def _variants(
 
 
 def _can_be_had(decision: Decision, offered: Offered) -> bool:
-    """Return whether the hash of some build's wheel is known, or its index answers."""
-    return any(decision.python in offered(build) for build in decision.chosen.builds)
+    """Return whether the hash of a wheel is known, or its index answers, on the first platform."""
+    return decision.python in offered(decision.chosen.builds[0])
 
 
 def _absent(choice: first_file.Choice, index: Index) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -99,7 +99,7 @@ def last_commit(folder: Path) -> date | None:
         done = process.run(command, cwd=folder, base=sealed, timeout=10)
         found = re.search(r"^committer .*> ([0-9]{1,12}) ", done.stdout, re.MULTILINE)
         if done.returncode == 0 and found:
-            return date.fromtimestamp(int(found[1]))
+            return datetime.fromtimestamp(int(found[1]), UTC).date()
     return None
 
 
