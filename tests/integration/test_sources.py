@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
+from envbuilder.packages.sources import foundry
 from envbuilder.packages.sources.foundry import Foundry
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
+from envbuilder.profiles.profile import Resolution
 from tests.support import sources
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -163,7 +168,51 @@ def test_a_result_that_leads_elsewhere_is_refused(tmp_path: Path, end: str) -> N
 
 
 def test_without_consent_nothing_runs(tmp_path: Path) -> None:
-    foundry = Foundry(sources.resolution("./tiny").__class__(), settings(tmp_path))
+    foundry = Foundry(Resolution(), settings(tmp_path))
     with pytest.raises(InvalidError, match="not allowed") as caught:
         foundry.prepare("tiny", pythons=[PYTHON])
     assert "build_from_source: [tiny]" in caught.value.hint
+
+
+SETUP = (
+    "from setuptools import Extension, setup\n"
+    "setup(name='tiny', version='1.0', ext_modules=[Extension('tiny', ['tiny.cpp'])])\n"
+)
+MODULE = """
+#include <Python.h>
+#include <cassert>
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "tiny", __FILE__, -1, NULL};
+PyMODINIT_FUNC PyInit_tiny(void) { assert(true); return PyModule_Create(&module); }
+"""
+
+
+@pytest.mark.network
+@pytest.mark.skipif(not shutil.which("c++"), reason="no compiler")
+def test_an_extension_in_cpp_has_the_same_bytes_in_two_folders(tmp_path: Path) -> None:
+    files = {"tiny/setup.py": SETUP, "tiny/tiny.cpp": MODULE}
+    first, found = build(sources.lay(tmp_path / "a", files))
+    second, _ = build(sources.lay(tmp_path / "another", files))
+    assert first == second
+    assert first.file.startswith("tiny-1.0-cp")
+    with zipfile.ZipFile(Store.of(found).path(first.sha256)) as wheel:
+        content = b"".join(wheel.read(n) for n in wheel.namelist() if n.endswith(".so"))
+    assert content
+    assert str(tmp_path).encode() not in content
+
+
+@pytest.mark.network
+def test_another_machine_builds_the_same_and_says_if_it_does_not(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    resolution = Resolution(build=("antlr4-python3-runtime",))
+    target = sources.locked(
+        Foundry(resolution, found), PYTHON, name="antlr4-python3-runtime", specifier="==4.9.3"
+    )
+    elsewhere = settings(tmp_path / "elsewhere")
+    silent = PlainProgress(lambda _: None)
+    assert foundry.fetch(target.files, target, elsewhere, silent) == 1
+    assert foundry.fetch(target.files, target, elsewhere, silent) == 0
+    wrong = tuple(replace(file, sha256="0" * 64) for file in target.files)
+    with pytest.raises(BuildError, match="another result on this machine") as caught:
+        foundry.fetch(wrong, replace(target, files=wrong), elsewhere, silent)
+    assert "0" * 64 in caught.value.message
+    assert target.files[0].sha256 in caught.value.message

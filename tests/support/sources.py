@@ -59,9 +59,15 @@ def resolution(source: str, **more: object) -> Resolution:
     return Resolution(build=True, sources={"tiny": source}, **more)  # type: ignore[arg-type]
 
 
-def locked(foundry: Foundry, python: str, platform: str = "linux/amd64") -> Target:
-    """A target of `tiny` alone, as `lock` gets it."""
-    offer = foundry.prepare("tiny", pythons=[python]).offer
+def locked(
+    foundry: Foundry,
+    python: str,
+    platform: str = "linux/amd64",
+    name: str = "tiny",
+    specifier: str = "",
+) -> Target:
+    """A target of one package alone, as `lock` gets it."""
+    offer = foundry.prepare(name, specifier, pythons=[python]).offer
     file = File(
         kind="wheel",
         name=offer.distribution,

@@ -122,7 +122,7 @@ def metadata(text: str) -> tuple[Metadata, bool] | None:
         name=message.get("Name", ""),
         version=version,
         requires_dist=tuple(
-            " ".join(line.split()) for line in message.get_all("Requires-Dist", [])
+            _conditional(" ".join(line.split())) for line in message.get_all("Requires-Dist", [])
         ),
         requires_python=message.get("Requires-Python", ""),
     )

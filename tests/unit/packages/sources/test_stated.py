@@ -21,7 +21,7 @@ dependencies = ["six>=1 ; python_version < '3.12' or os_name == 'nt'", "numpy"]
 all = ["rich"]
 """
 RICH = 'rich; extra == "all"'
-INFO = "Metadata-Version: {}\nName: tiny\nVersion: 1.0\nRequires-Dist: six\n"
+INFO = "Metadata-Version: {}\nName: tiny\nVersion: 1.0\nRequires-Dist: six (>=1)\n"
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_a_damaged_pyproject_is_an_error(tmp_path: Path) -> None:
             None,
         ),
         ({"PKG-INFO": INFO.format("2.1")}, None),
-        ({"PKG-INFO": INFO.format("2.2")}, ("six",)),
+        ({"PKG-INFO": INFO.format("2.2")}, ("six>=1",)),
         ({"PKG-INFO": f"{INFO.format('2.4')}Dynamic: requires-dist\n"}, None),
-        ({"PKG-INFO": f"{INFO.format('2.4')}Dynamic: license\n"}, ("six",)),
+        ({"PKG-INFO": f"{INFO.format('2.4')}Dynamic: license\n"}, ("six>=1",)),
         ({"PKG-INFO": "nonsense"}, None),
     ],
 )

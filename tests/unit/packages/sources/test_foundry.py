@@ -1,0 +1,126 @@
+"""What a lock gets for a package that is built: a wheel, or its source; what builds it, by hash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.core.errors import BuildError
+from envbuilder.core.settings import Settings
+from envbuilder.packages.sources import foundry, workshop
+from envbuilder.packages.sources.foundry import Foundry
+from envbuilder.packages.sources.stated import Metadata
+from envbuilder.packages.sources.workshop import Made, Plan, Wheel, Workshop
+from envbuilder.profiles.lock import File, Target, problem
+from tests.support import sources
+
+PURE, COMPILED = "tiny-1.0-py3-none-any.whl", "tiny-1.0-cp311-cp311-linux_x86_64.whl"
+NEED = File(
+    kind="wheel",
+    name="setuptools",
+    version="80.0",
+    file="setuptools-80.0-py3-none-any.whl",
+    sha256="5" * 64,
+    size=1,
+    source="default",
+    provenance="read",
+    by="x",
+)
+
+
+@pytest.fixture
+def project(found: Settings, tmp_path: Path) -> Settings:
+    sources.lay(tmp_path / "tiny", sources.files())
+    return replace(found, project=tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A machine that builds for linux/amd64 and Python 3.11: which wheel, and how often it did."""
+    state: dict[str, Any] = {"file": PURE, "builds": 0}
+
+    def make(*arguments: Any) -> Made:
+        state["builds"] += 1
+        if isinstance(state["file"], Exception):
+            raise state["file"]
+        metadata = Metadata(name="tiny", version="1.0", requires_dist=("six",))
+        wheel = Wheel(file=state["file"], sha256="a" * 64, size=9, metadata=metadata)
+        return Made(plan=arguments[3], wheel=wheel)
+
+    monkeypatch.setattr(foundry, "_REMEMBERED", {})
+    monkeypatch.setattr(Workshop, "platform", "linux/amd64")
+    monkeypatch.setattr(Workshop, "has", lambda self, python: python == "3.11")
+    monkeypatch.setattr(Workshop, "make", lambda self, *arguments: make(*arguments))
+    monkeypatch.setattr(Workshop, "resolved", lambda self, *arguments: (NEED,))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("file", "platform", "python", "kind"),
+    [
+        (PURE, "linux/amd64", "3.11", "wheel"),
+        (PURE, "macos/arm64", "3.12", "wheel"),
+        (COMPILED, "linux/amd64", "3.11", "wheel"),
+        (COMPILED, "linux/amd64", "3.12", "source"),
+        (COMPILED, "linux/arm64", "3.11", "source"),
+    ],
+)
+def test_a_wheel_where_it_fits_else_the_source(
+    project: Settings, machine: dict[str, Any], file: str, platform: str, python: str, kind: str
+) -> None:
+    machine["file"] = file
+    asked = Foundry(sources.resolution("./tiny"), project)
+    asked.prepare("tiny", pythons=["3.11"])
+    target = sources.locked(asked, python, platform) if python == "3.11" else None
+    target = target or asked.finish(_target(asked, platform, python))
+    (locked,) = target.files
+    assert (locked.kind, locked.source, problem(target.files)) == (kind, "built", "")
+    assert locked.file == (file if kind == "wheel" else "tiny.tar")
+    assert locked.recipe
+    assert locked.recipe.requires == (NEED.sha256,)
+    assert target.build_files == (NEED,)
+    assert [f.kind for f in foundry.carried(target)] == ["wheel", "source"]
+    assert machine["builds"] == 1
+
+
+def _target(asked: Foundry, platform: str, python: str) -> Target:
+    offer = asked.prepare("tiny", pythons=["3.11"]).offer
+    file = replace(NEED, name="tiny", version="1.0", file=offer.file, sha256=offer.sha256)
+    file = replace(file, source=offer.source, by=offer.by)
+    return Target(platform=platform, python=python, base=None, files=(file,))  # type: ignore[arg-type]
+
+
+def test_profiles_ask_once_and_share_the_failure(
+    project: Settings, machine: dict[str, Any]
+) -> None:
+    machine["file"] = BuildError("tiny: its build failed")
+    for _ in range(3):
+        with pytest.raises(BuildError, match="its build failed"):
+            Foundry(sources.resolution("./tiny"), project).prepare("tiny", pythons=["3.11"])
+    assert machine["builds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("log", "changes"),
+    [
+        ("ModuleNotFoundError: No module named 'numpy'", {"requires": ("setuptools", "numpy")}),
+        ("No module named 'pkg_resources'", {"requires": ("setuptools", "setuptools<81")}),
+        ("error: command 'c++' failed", None),
+        ("use_2to3 is invalid", {"constraints": ("setuptools<81",)}),
+    ],
+)
+def test_what_is_tried_after_a_failure(log: str, changes: dict[str, Any] | None) -> None:
+    plan = Plan(requires=("setuptools",))
+    assert workshop._another(plan, log) == (None if changes is None else replace(plan, **changes))
+
+
+def test_a_build_that_imports_the_framework_gets_the_targets_own() -> None:
+    plan = workshop._another(Plan(requires=("setuptools",)), "No module named 'torch'")
+    assert plan
+    assert (plan.with_framework, "ninja" in plan.requires) == (True, True)
+    assert Plan(requires=()).with_more(["torch>=1.7", "cython"]).requires[0] == "cython"
+    other = replace(NEED, version="70.0", sha256="7" * 64)
+    assert workshop.together([NEED], [other]) == (NEED,)
