@@ -134,7 +134,7 @@ def _indexes(
     profile: Profile | None, files: Sequence[File], settings: Settings, listed: Sequence[Place]
 ) -> Iterator[Source]:
     """Yield the user's own indexes, those that the lock's files come from, and configured ones."""
-    page = {file.source: types.canonical(file.name) for file in reversed(files)}
+    page = {f.source: types.canonical(f.name) for f in reversed(files) if not f.recipe}
     usual = page.pop(indexes.DEFAULT, _USUAL_PROJECT)
     for place in listed:
         if place.url.startswith(("http://", "https://")):

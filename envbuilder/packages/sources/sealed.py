@@ -38,6 +38,7 @@ SECONDS = 7200.0
 EPOCH = "315532800"
 """1980, the earliest time that ZIP archives can hold."""
 _SCRIPT = "inside.py"
+_OF_PYTHON = ("bin", "include", "lib", "lib64", "share")
 _FOLDERS = ("root", "tmp", "home", "out")
 _LARGEST = 8 << 30
 """Maximum bytes of a wheel's files."""
@@ -138,7 +139,9 @@ class Scratch:
         python = f"{where}/venv/bin/python"
         argv = [python, "-s", f"{where}/{_SCRIPT}", "hook", json.dumps(specification)]
         if sealed:
-            visible = [str(Path(os.path.realpath(self._interpreter)).parent.parent)]
+            # Not the prefix as a whole: it may be a home folder.
+            prefix = Path(os.path.realpath(self._interpreter)).parent.parent
+            visible = [str(prefix / name) for name in _OF_PYTHON]
             seal = {"scratch": str(self.folder), "visible": visible, "argv": argv}
             # Our own copy: the package's code may have written to the one in the scratch folder.
             argv = [sys.executable, "-I", inside.__file__, "seal", json.dumps(seal)]

@@ -22,6 +22,7 @@ from envbuilder.host.model import Containers
 from envbuilder.packages import fetch
 from envbuilder.packages.fetch import Place
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.lock import BUILT, Lock, Recipe, Target
 from tests.support.broken_hosts import BY_NAME, LINUX
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.doctor.problem import Problem
-    from envbuilder.profiles.lock import Lock
 
 HOST = replace(LINUX, containers=Containers())
 REAL_ASK = surroundings.ask
@@ -98,6 +98,18 @@ def test_what_is_configured_is_asked(found: Settings, lock: Lock) -> None:
 def test_without_a_profile_the_indexes_are_asked(found: Settings) -> None:
     look(found, None)
     assert set(ASKED) == {"default"}
+
+
+def test_what_is_built_from_its_source_has_no_index(found: Settings, lock: Lock) -> None:
+    recipe = Recipe(kind="git", location="https://host.example/x", sha256="0" * 64)
+
+    def with_source(target: Target) -> Target:
+        first, *others = target.files
+        return replace(target, files=(replace(first, source=BUILT, recipe=recipe), *others))
+
+    lock = replace(lock, targets=tuple(map(with_source, lock.targets)))
+    assert look(found, lock) == []
+    assert BUILT not in {*ASKED, *fetch.rendered_urls(lock, found)}
 
 
 def test_an_image_on_disk_needs_no_registry(
