@@ -271,6 +271,7 @@ def _with_wheels(
 
     variants = _variants(choice, facts, folder, path, offered)
     framework, places = variants.framework[0], variants.contents.places
+    pythons = variants.limits.pythons
     build: set[str] = set()
     python = facts.python
     progress = console.progress()
@@ -282,7 +283,7 @@ def _with_wheels(
                 if profile.builds:
                     usual = variants.decision(profile).python
                 if not python:
-                    way = next(diagnosis.ways(adapted, usual, places, ()), None)
+                    way = next(diagnosis.ways(adapted, usual, places, (), pythons), None)
                     python = way.python if way and way.wheels else usual
                     if python != usual:
                         why = f"for which {first(way.wheels, 3) if way else ''} have wheels"

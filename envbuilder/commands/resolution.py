@@ -105,7 +105,8 @@ def _ways(outcomes: Sequence[Outcome], diagnosis: Diagnosis) -> Iterator[tuple[s
             continue
         if entry.decision.why:
             continue  # an exception already is no reason to move all others
-        ways = diagnosis.ways(profile, entry.decision.python, entry.places, entry.limits)
+        python, places = entry.decision.python, entry.places
+        ways = diagnosis.ways(profile, python, places, entry.limits, entry.pythons)
         yield from ((entry.environment, way) for way in itertools.islice(ways, _MOST_WAYS))
         return
 

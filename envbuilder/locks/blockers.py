@@ -19,6 +19,7 @@ from envbuilder.packages.sources import foundry, source
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import distribution
+from envbuilder.project import release
 from envbuilder.project.lines import Line
 
 if TYPE_CHECKING:
@@ -130,39 +131,48 @@ class Diagnosis:
         return tuple(sorted(blocker.name for blocker in every if blocker.kind == "source"))
 
     def ways(
-        self, profile: Profile, python: str, places: Mapping[str, str], limits: Iterable[str]
+        self,
+        profile: Profile,
+        python: str,
+        places: Mapping[str, str],
+        limits: Iterable[str] = (),
+        pythons: Sequence[Line] = (),
     ) -> Iterator[Way]:
         """Yield other choices for which less stands in the way of a profile, the best one first.
 
-        `limits` are the project's on the framework. Packages that may be built do not count.
+        `limits` are the project's on the framework, `pythons` on Python. Packages that may be built
+        do not count.
         """
         framework = FRAMEWORKS[profile.framework]
         brought = framework.names | framework.parts | framework.companions
         build = profile.resolution.build
         allowed = () if isinstance(build, bool) else build
-        walks = {
-            version: self._walk(profile, (profile.platforms[0], version), places, {}, brought)
-            for version in _PYTHONS
+        distance = {
+            v: abs(int(v[2:]) - int(python[2:])) for v in release.allowed(_PYTHONS, pythons)
         }
-        lacking = {
-            version: {
+        walks: dict[str, Walk] = {}
+        lacking: dict[str, set[str]] = {}
+        for version in sorted({*distance, python}, key=lambda v: distance.get(v, 0)):
+            walk = self._walk(profile, (profile.platforms[0], version), places, {}, brought)
+            walks[version], every = walk, walk.blockers.values()
+            lacking[version] = {
                 blocker.name
-                for blocker in walk.blockers.values()
+                for blocker in every
                 if blocker.kind in _OF_PYTHON and blocker.name not in allowed
             }
-            for version, walk in walks.items()
-        }
+            if not lacking[version]:
+                break
 
         def rank(version: str) -> tuple[int, int]:
-            return len(lacking[version]), abs(int(version[2:]) - int(python[2:]))
+            return len(lacking[version]), distance.get(version, 0)
 
-        for version in sorted(_PYTHONS, key=rank):
+        for version in sorted(walks, key=rank):
             if rank(version) > rank(python):
                 return
-            release = self._release(profile, version, walks[version], limits)
-            if version != python or release:
+            needed = self._release(profile, version, walks[version], limits)
+            if version != python or needed:
                 names = sorted(lacking[python] - lacking[version])
-                yield Way(version, tuple(names), release)
+                yield Way(version, tuple(names), needed)
 
     def _release(
         self, profile: Profile, python: str, walk: Walk, limits: Iterable[str]
@@ -176,15 +186,15 @@ class Diagnosis:
         own = [n.specifier for n in map(Requirement, limits) if distribution(n.name) in names]
         admitted = [*own, *(need.specifier for need in needs)]
         index, every = self._index(profile.resolution.as_of), profile.choices()
-        for release in (profile.release or "", *every):
-            if release not in every or python not in every[release].pythons:
+        for version in (profile.release or "", *every):
+            if version not in every or python not in every[version].pythons:
                 continue
-            page = index.releases(name).get(Version(release))
+            page = index.releases(name).get(Version(version))
             wheel = walk.usable(page) if page else None
             requires = index.requires(page, wheel) if page and wheel else ()
             against = [n for n in map(Requirement, requires) if not walk.admits(n)]
-            if not against and all(each.contains(release, True) for each in admitted):
-                if release == profile.release:
+            if not against and all(each.contains(version, True) for each in admitted):
+                if version == profile.release:
                     return None
                 blamed = dict.fromkeys(need.by for need in needs if need.specifier)
                 return Line(

@@ -17,6 +17,7 @@ from envbuilder.profiles import library, lock as profile_lock, profile as profil
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import catalog, environments
+from envbuilder.project.lines import Line
 from envbuilder.project.release import Decision
 
 
@@ -45,6 +46,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     """The release and the Python that the project gets, if the profile has several."""
     limits: tuple[str, ...] = ()
     """What the project says of the framework and its companions, as constraints on any build."""
+    pythons: tuple[Line, ...] = ()
+    """What it says of Python."""
 
     @property
     def label(self) -> str:
@@ -141,6 +144,7 @@ def _entry(
         path=path,
         required=required,
         limits=variants.limits.constraints,
+        pythons=variants.limits.pythons,
         decision=variants.decision(origin)
         if origin.builds and not isinstance(variant, InvalidError)
         else None,

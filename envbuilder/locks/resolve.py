@@ -23,6 +23,7 @@ from envbuilder.core.settings import Settings, require_writable
 from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.blockers import explained
 from envbuilder.locks.system_packages import Debs, is_current
+from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import (
@@ -101,17 +102,22 @@ def resolve(
     partly = origin is not None
     try:
         target_wheels.require_offers(profile, offers)
-        built = _named_sources(profile, foundry)
+        asked, built = profile, _named_sources(profile, foundry)
         for left in reversed(range(_MOST_ROUNDS)):
-            with _uv(profile, settings, (*offers, *built), run, environ) as uv:
+            with _uv(asked, settings, (*offers, *built), run, environ) as uv:
                 read_contents = contents or partial(
                     wheel_conflicts.remote_contents, settings=settings, variables=uv.environment
                 )
                 solution = _targets(
-                    *(profile, debs, before, uv, read_contents, on_progress), partly=partly
+                    *(asked, debs, before, uv, read_contents, on_progress), partly=partly
                 )
+                clashes = [e for e in solution.failures.values() if isinstance(e, ClashError)]
+                instead = {clash.instead for clash in clashes} - {"", *asked.requirements}
+                if instead and left:
+                    asked = replace(asked, requirements=(*asked.requirements, *sorted(instead)))
+                    continue
                 obstacles = {
-                    target: explain(profile, target, (*offers, *built))
+                    target: explain(asked, target, (*offers, *built))
                     for target in solution.failures
                     if explain
                 }

@@ -50,6 +50,18 @@ _SAME = (
 )
 """Packages that bring the same modules, one of which takes the place of the others, as their makers
 say (README of opencv-python: "select only one"), but whose names other packages require."""
+_USUAL = frozenset({"opencv-python-headless"})
+"""Those that are taken if a project lists none of them: what works without a display."""
+
+
+class ClashError(UnresolvableError):
+    """Two wheels install different bytes at one path."""
+
+    def __init__(self, reason: str, names: frozenset[str]) -> None:
+        super().__init__(reason)
+        family = next((family for family in _SAME if names <= family), frozenset())
+        self.instead = next(iter(family & _USUAL), "")
+        """The package that takes the place of both; empty if there is none."""
 
 
 def left_out(profile: Profile) -> frozenset[str]:
@@ -160,9 +172,11 @@ def compared(
     )
     if conflict:
         why = escaped(wheel_conflicts.explained(*conflict))
-        raise UnresolvableError(
-            f"{platform} with Python {python}: {why}. Leave {conflict[1].name} or"
-            f" {conflict[2].name} out of the requirements, or pin another version of one of them"
+        first, second = conflict[1].name, conflict[2].name
+        raise ClashError(
+            f"{platform} with Python {python}: {why}. Leave one out: exclude: [{first}] or"
+            f" [{second}]; or pin another version of one of them",
+            frozenset({first, second}),
         )
     return tuple(
         w

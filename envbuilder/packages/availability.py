@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 PARALLEL = 8
 _DEEPEST = 40
 """Releases of a package that are left out because they require too much."""
-_MOST = 2000
+_MOST = 150
 """Steps after which the walk ends: requirements that always ask for another version have none."""
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _LARGEST_METADATA = 4 << 20
@@ -393,25 +393,42 @@ class Walk:
     def _too_new(
         self, name: str, releases: Mapping[Version, Release], needs: Sequence[Need]
     ) -> str:
-        """Leave out a release without whose requirement there is a choice; return its package."""
-        of_lines = [
-            need.specifier for need in needs if need.by.partition(" ")[0] not in self.chosen
-        ]
-        if not any(True for _ in self._fitting(name, releases, of_lines)):
+        """Leave out a release that asks too much, if there is one; return its package.
+
+        That is one that the project's lines rule out, else one without which there is a choice.
+        """
+
+        def fits(specifiers: Iterable[SpecifierSet]) -> bool:
+            return any(True for _ in self._fitting(name, releases, specifiers))
+
+        def is_ruled_out(need: Need) -> bool:
+            return not fits([*of_lines, need.specifier])
+
+        def is_alone(need: Need) -> bool:
+            return fits([other.specifier for other in needs if other is not need])
+
+        packages = {need: need.by.partition(" ")[0] for need in needs}
+        of_lines = [need.specifier for need in needs if packages[need] not in self.chosen]
+        if not fits(of_lines):
             return ""
-        for need in reversed(needs):
-            package, _, version = need.by.partition(" ")
-            release = self.chosen.get(package)
-            if release is None or release.version != version or len(self._left[package]) > _DEEPEST:
-                continue
-            if not any(True for _ in self._fitting(name, releases, [*of_lines, need.specifier])):
-                versions = self._index.releases(package)
-                self._left[package] |= {v for v, r in versions.items() if r is release}
-                del self.chosen[package]
-                for every in self._needs.values():
-                    every.pop(need.by, None)
-                return package
+        for asks_too_much in (is_ruled_out, is_alone):
+            for need in reversed(needs):
+                package = packages[need]
+                release = self.chosen.get(package)
+                if release is None or need.by != f"{package} {release.version}":
+                    continue
+                if len(self._left[package]) <= _DEEPEST and asks_too_much(need):
+                    self._leave(package, release)
+                    return package
         return ""
+
+    def _leave(self, package: str, release: Release) -> None:
+        """Leave a chosen release out, with what it requires."""
+        versions = self._index.releases(package)
+        self._left[package] |= {v for v, each in versions.items() if each is release}
+        del self.chosen[package]
+        for needs in self._needs.values():
+            needs.pop(f"{package} {release.version}", None)
 
     def _fitting(
         self, name: str, releases: Mapping[Version, Release], specifiers: Iterable[SpecifierSet]

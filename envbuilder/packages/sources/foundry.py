@@ -103,6 +103,7 @@ class Foundry:
         self._resolution, self._settings, self._report = resolution, settings, on_progress
         self._by_source: dict[str, Candidate] = {}
         self._plans: dict[str, Plan] = {}
+        self._failures: set[str] = set()
         self._wheels: dict[tuple[str, types.Platform | None, str], Wheel] = {}
         self._workshop = Workshop(settings, on_progress)
 
@@ -196,6 +197,10 @@ class Foundry:
                 forged = self._workshop.make(name, recipe, version, plan, python)
             except FrameworkError:
                 plan = plan.beside_framework()
+            except BuildError as error:
+                if likely is None:
+                    raise
+                self._failed(name, error)
             else:
                 return forged.wheel.metadata, forged.plan, forged.wheel, python
         metadata = metadata or likely
@@ -206,6 +211,13 @@ class Foundry:
                 "Take a release from the package index, whose source states that.",
             )
         return metadata, plan, None, ""
+
+    def _failed(self, name: str, error: BuildError) -> None:
+        """Say that a build failed, once: the source alone is enough to lock."""
+        if name not in self._failures:
+            self._failures.add(name)
+            self._report(f"note: {name} is locked by its source, which cannot be built here now")
+            self._report(error.message)
 
     def finish(self, target: Target) -> Target:
         """Return a resolved target with wheels in place of what is offered to be built.
@@ -244,6 +256,8 @@ class Foundry:
                 wheel = wheels[key]
             except FrameworkError:
                 self._plans[sha256] = self._plans[sha256].beside_framework()
+            except BuildError as error:
+                self._failed(file.name, error)
         plan = self._plans[sha256]
         try:
             needs = workshop.resolved(plan, target.platform, target.python)

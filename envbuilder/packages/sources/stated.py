@@ -105,10 +105,11 @@ def _conditional(line: str, extra: str = "", condition: str = "") -> str:
     parts = [part.strip() for part in (marker, condition) if part.strip()]
     every = [f"({part})" for part in parts] + ([f'extra == "{extra}"'] if extra else [])
     line = f"{text.strip()} ; {' and '.join(every)}" if every else text.strip()
-    try:
-        return str(Requirement(line))
-    except InvalidRequirement:
-        return line
+    # Old releases have `numpy (>=1.)`.
+    for text in (line, re.sub(r"(?<=[0-9])\.(?=[,)\s;]|\Z)", "", line)):
+        with suppress(InvalidRequirement):
+            return str(Requirement(text))
+    return line
 
 
 def metadata(text: str) -> tuple[Metadata, bool] | None:

@@ -425,12 +425,36 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
     assert lock.reason == (
         "linux/amd64 with Python 3.12: left-1.0-py3-none-any.whl and right-1.0-py3-none-any.whl"
         " both install bin/tool, and nothing says that its content is the same: which one an"
-        " environment gets would be chance. Leave left or right out of the requirements, or pin"
-        " another version of one of them"
+        " environment gets would be chance. Leave one out: exclude: [left] or [right];"
+        " or pin another version of one of them"
     )
     partly = made(own, FakeUv(two), twice, contents=clash, origin=(twice, lock))
     assert [t.python for t in partly.targets] == ["3.11"]
     assert "both install bin/tool" in partly.missing["linux/amd64 3.12"]
+
+
+def test_one_opencv_takes_the_place_of_another_that_a_package_requires_as_well(
+    own: Settings, offered: list[Offer]
+) -> None:
+    def opencv(requirements: str, url: str) -> str:
+        names = ["opencv-python-headless"]
+        names += [] if names[0] in requirements else ["opencv-python"]
+        wheels = (
+            package(
+                n, "4.0", f"https://h/{n.replace('-', '_')}-4.0-py3-none-any.whl", sha256=c * 64
+            )
+            for n, c in zip(names, "de", strict=False)
+        )
+        return FakeUv.usual(requirements, url) + "".join(wheels)
+
+    def same(wheels: Sequence[Found], _: str) -> dict[str, dict[str, str]]:
+        return {
+            w.file.sha256: {"cv2/x": w.file.name} if "cv" in w.file.name else {} for w in wheels
+        }
+
+    lock = made(own, FakeUv(opencv), contents=same)
+    assert [f.name for f in lock.targets[0].files][1:2] == ["opencv-python-headless"]
+    assert lock.inputs == profile_lock.inputs_digest(profile()), "the profile's own requirements"
 
 
 def test_a_wheel_that_no_server_lets_us_read_says_so(own: Settings, offered: list[Offer]) -> None:
