@@ -9,15 +9,18 @@ import socket
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.process import Completed
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.packages.sources import foundry
+from envbuilder.packages.sources import foundry, inside
 from envbuilder.packages.sources.foundry import Foundry
+from envbuilder.packages.sources.sealed import Scratch
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import Resolution
@@ -172,6 +175,24 @@ def test_without_consent_nothing_runs(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="not allowed") as caught:
         foundry.prepare("tiny", pythons=[PYTHON])
     assert "build_from_source: [tiny]" in caught.value.hint
+
+
+def test_where_the_kernel_seals_nothing_a_note_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {f"tiny/{n}": t for n, t in sources.files().items()}
+    sealed_off, _ = build(sources.lay(tmp_path / "a", files))
+    run = Scratch._run
+
+    def refuse(self: Scratch, *arguments: Any, sealed: bool) -> Completed:
+        if sealed:
+            return Completed((), inside.UNSEALED, "", "no namespaces: x", 0.1)
+        return run(self, *arguments, sealed=False)
+
+    monkeypatch.setattr(Scratch, "_run", refuse)
+    other, _ = build(sources.lay(tmp_path / "b", files))
+    assert other == sealed_off
+    assert "note: tiny: this system gives builds no namespaces" in capsys.readouterr().out
 
 
 SETUP = (
