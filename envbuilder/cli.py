@@ -30,7 +30,7 @@ COMMANDS = {
     "detect": "Show this machine and the profile that fits it.",
     "doctor": "Report problems of this machine, each with its fix.",
     "profiles": "List profiles, or show one.",
-    "init": "Write an envbuilder.yaml for the project in this folder.",
+    "init": "Write an envbuilder.yaml for the repository in this folder.",
     "add": "Add packages to the project, and lock it.",
     "remove": "Remove packages from the project, and lock it.",
     "lock": "Resolve a profile to exact files with hashes.",

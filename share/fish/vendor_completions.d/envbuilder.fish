@@ -8,7 +8,7 @@ complete -c envbuilder -f
 complete -c envbuilder -n __fish_use_subcommand -a detect -d 'Show this machine and the profile that fits it.'
 complete -c envbuilder -n __fish_use_subcommand -a doctor -d 'Report problems of this machine, each with its fix.'
 complete -c envbuilder -n __fish_use_subcommand -a profiles -d 'List profiles, or show one.'
-complete -c envbuilder -n __fish_use_subcommand -a init -d 'Write an envbuilder.yaml for the project in this folder.'
+complete -c envbuilder -n __fish_use_subcommand -a init -d 'Write an envbuilder.yaml for the repository in this folder.'
 complete -c envbuilder -n __fish_use_subcommand -a add -d 'Add packages to the project, and lock it.'
 complete -c envbuilder -n __fish_use_subcommand -a remove -d 'Remove packages from the project, and lock it.'
 complete -c envbuilder -n __fish_use_subcommand -a lock -d 'Resolve a profile to exact files with hashes.'

@@ -33,7 +33,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.packages.store import Store
-from envbuilder.profiles.lock import File
+from envbuilder.profiles.lock import File, Target
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import a_build
 
@@ -50,11 +50,12 @@ WHEEL = File(
     by="test",
 )
 Write = Callable[[Path, int], object]
+EMPTY = Target(platform="linux/amd64", python="3.11", base=None, files=())
 
 
 def product(plan: Any) -> Any:
     """A product with a plan, of which nothing exists."""
-    return SimpleNamespace(plan=plan, target=None)
+    return SimpleNamespace(plan=plan, target=EMPTY)
 
 
 class Seen:
@@ -473,7 +474,7 @@ class Bench:
             files=(),
             steps=steps,
         )
-        product: Any = SimpleNamespace(plan=plan, target=None)
+        product: Any = SimpleNamespace(plan=plan, target=EMPTY)
         return replace(a_build(settings, request=request), plan=plan, product=product)
 
     def finish(self, build: Build) -> Build:
