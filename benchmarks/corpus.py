@@ -52,6 +52,7 @@ HARDWARE = re.compile(
     r"giflib|lerc|qt.*|dbus|fontconfig|gstreamer.*|ninja-base|setuptools|wheel)\Z"
 )
 CONDA_NAMES = {"opencv": "opencv-python", "pytorch-lightning": "pytorch-lightning", "pyqt": "pyqt5"}
+OPENCV = {"opencv-python", "opencv-python-headless", "opencv-contrib-python"}
 STUBS = {"sklearn": "scikit-learn", "skimage": "scikit-image"}
 TARGETS = {
     "cuda": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
@@ -180,6 +181,8 @@ def lacking(folder: Path, primary: str, profile: str) -> str:
         return f"unlocked: {lock['reason'][:200]}"
     for target in lock["targets"]:
         have = {file["name"] for file in target["files"]}
+        # One OpenCV takes the place of the others.
+        have |= OPENCV if have & OPENCV else set()
         try:
             missing = sorted(required(folder / primary, profile, target["python"]) - have)
         except (OSError, ValueError, yaml.YAMLError) as error:

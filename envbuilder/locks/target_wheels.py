@@ -22,7 +22,7 @@ from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import BUILT
 from envbuilder.profiles.profile import is_on_pypi
-from envbuilder.profiles.requirements import applies, distribution
+from envbuilder.profiles.requirements import SAME, applies, distribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,16 +40,6 @@ _MOST_EXCLUDED = 20
 """Versions on other indexes that are excluded before a target counts as unresolvable."""
 
 
-_SAME = (
-    frozenset(
-        {
-            *("opencv-python", "opencv-python-headless"),
-            *("opencv-contrib-python", "opencv-contrib-python-headless"),
-        }
-    ),
-)
-"""Packages that bring the same modules, one of which takes the place of the others, as their makers
-say (README of opencv-python: "select only one"), but whose names other packages require."""
 _USUAL = frozenset({"opencv-python-headless"})
 """Those that are taken if a project lists none of them: what works without a display."""
 
@@ -59,7 +49,7 @@ class ClashError(UnresolvableError):
 
     def __init__(self, reason: str, names: frozenset[str]) -> None:
         super().__init__(reason)
-        family = next((family for family in _SAME if names <= family), frozenset())
+        family = next((f for f in map(frozenset, SAME) if names <= f), frozenset())
         self.instead = next(iter(family & _USUAL), "")
         """The package that takes the place of both; empty if there is none."""
 
@@ -71,7 +61,7 @@ def left_out(profile: Profile) -> frozenset[str]:
     """
     own = {distribution(line) for line in profile.requirements}
     foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator) - own
-    same = (family - own for family in _SAME if family & own)
+    same = (family - own for family in map(frozenset, SAME) if family & own)
     return frozenset().union(foreign, profile.resolution.exclude, *same)
 
 

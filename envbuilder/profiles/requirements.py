@@ -50,6 +50,16 @@ _SYSTEMS: dict[types.Platform, tuple[str, str]] = {
 }
 
 
+SAME = (
+    (
+        *("opencv-contrib-python", "opencv-python"),
+        *("opencv-contrib-python-headless", "opencv-python-headless"),
+    ),
+)
+"""Packages that bring the same modules, the most complete one first, which takes the place of the
+others, as their makers say (README of opencv-python: "select only one")."""
+
+
 class _Lists(Struct, frozen=True, kw_only=True):
     requirements: tuple[types.Requirement, ...] = ()
     add_requirements: tuple[types.Requirement, ...] = ()

@@ -21,7 +21,7 @@ from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import escaped, shown
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
-from envbuilder.profiles.requirements import distribution
+from envbuilder.profiles.requirements import SAME, distribution
 from envbuilder.project import package, release
 from envbuilder.project.conda import read_conda_list, read_environment_yml, read_pixi
 from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
@@ -113,19 +113,34 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
         *chain.from_iterable(each.requirements for each in every),
     )
     resolution = _resolution(definition, lines)
+    left = tuple(_replaced(lines, resolution, definition, project))
+    same = _doubled(left)
     return Contents(
         environment=merged(definition, name),
         resolution=resolution,
-        requirements=(*_replaced(lines, resolution, definition, project),),
+        requirements=tuple(line for line in left if line.name not in same),
         constraints=tuple(chain.from_iterable(each.constraints for each in every)),
         pythons=pythons,
         conda=tuple(chain.from_iterable(each.conda for each in every)),
         channels=tuple(dict.fromkeys(chain.from_iterable(each.channels for each in every))),
         notes=tuple(
-            dict.fromkeys((*disagreeing, *chain.from_iterable(each.notes for each in every)))
+            dict.fromkeys(
+                (
+                    *disagreeing,
+                    *(f"{name} is left out: {other} has all of it" for name, other in same.items()),
+                    *chain.from_iterable(each.notes for each in every),
+                )
+            )
         ),
         read_from=tuple(sorted({posixpath.normpath(file) for file in read_from})),
     )
+
+
+def _doubled(lines: Iterable[Line]) -> dict[str, str]:
+    """Return the packages that another one among the lines takes the place of, and which."""
+    listed = {line.name for line in lines}
+    every = ([name for name in family if name in listed] for family in SAME)
+    return {name: names[0] for names in every for name in names[1:]}
 
 
 def _pythons(

@@ -72,7 +72,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
             source=BUILT,
             provenance="read",
             by=f"built from {self.recipe.location}",
-            requires_dist=self.requires_dist,
+            requires_dist=tuple(map(stated.requirement, self.requires_dist)),
             requires_python=self.requires_python,
         )
 

@@ -87,14 +87,14 @@ def certain(folder: Path) -> Metadata | None:
         name=project.name,
         version=project.version,
         requires_dist=(
-            *(_conditional(line) for line in project.dependencies),
-            *(_conditional(line, extra) for extra, lines in extras for line in lines),
+            *(requirement(line) for line in project.dependencies),
+            *(requirement(line, extra) for extra, lines in extras for line in lines),
         ),
         requires_python=project.requires_python,
     )
 
 
-def _conditional(line: str, extra: str = "", condition: str = "") -> str:
+def requirement(line: str, extra: str = "", condition: str = "") -> str:
     """Return a requirement, normalised, that holds for an extra, and where a condition does.
 
     What is no requirement, as in old releases, stays as it is: uv judges it.
@@ -123,7 +123,7 @@ def metadata(text: str) -> tuple[Metadata, bool] | None:
         name=message.get("Name", ""),
         version=version,
         requires_dist=tuple(
-            _conditional(" ".join(line.split())) for line in message.get_all("Requires-Dist", [])
+            requirement(" ".join(line.split())) for line in message.get_all("Requires-Dist", [])
         ),
         requires_python=message.get("Requires-Python", ""),
     )
@@ -145,7 +145,7 @@ def recorded(folder: Path) -> Metadata | None:
         if heading := _SECTIONS.match(line.strip()):
             section, condition = heading[1], heading[2] or ""
         elif line.strip():
-            lines.append(_conditional(line, section, condition))
+            lines.append(requirement(line, section, condition))
     return replace(info[0], requires_dist=info[0].requires_dist or tuple(lines))
 
 

@@ -172,6 +172,17 @@ def test_what_replaces_or_leaves_out_packages_holds_for_every_file(tmp_path: Pat
     )
 
 
+def test_of_packages_that_are_the_same_the_most_complete_is_taken(tmp_path: Path) -> None:
+    listed = "opencv-python-headless==4.12\nrich\nopencv-python==4.12\n"
+    text = "requirements_from: [requirements.txt]\n"
+    write(tmp_path, {"envbuilder.yaml": text, "requirements.txt": listed})
+    definition = load_settings({}, tmp_path).definition
+    assert definition
+    found = environments.contents(definition, "default", tmp_path)
+    assert [line.text for line in found.requirements] == ["rich", "opencv-python==4.12"]
+    assert found.notes == ("opencv-python-headless is left out: opencv-python has all of it",)
+
+
 # The files that requirements are read from, by their names
 
 PYLOCK = 'lock-version = "1.0"\ncreated-by = "x"\npackages = []\n'
