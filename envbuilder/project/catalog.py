@@ -353,12 +353,17 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
 
 
 def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the profile's requirements, then what the lines add to them, each once."""
+    """Yield the profile's requirements, then what the lines add to them, each once.
+
+    NVIDIA's libraries that builds of the framework require are theirs: `pip freeze` lists them.
+    """
     framework = FRAMEWORKS[profile.framework]
     brought = framework.parts | framework.foreign(profile.accelerator)
     yield from profile.requirements
     seen = set(profile.requirements)
     for line in lines:
+        if line.name.startswith("nvidia-") and framework.libraries.fullmatch(line.name):
+            continue
         for requirement in _added(profile, pythons, line):
             if line.name not in brought and str(requirement) not in seen:
                 seen.add(str(requirement))

@@ -130,6 +130,13 @@ def test_hardware_alone_names_the_profile_of_the_projects_framework(
     assert library(tmp_path, text).named(named).name == meant
 
 
+@pytest.mark.parametrize("name", ["cuda", "mps"])
+def test_libraries_of_a_build_are_the_builds_own(tmp_path: Path, name: str) -> None:
+    text = "requirements: [nvidia-cudnn-cu12==9.1.0.70, nvidia-ml-py==12.1, rich]\n"
+    added = library(tmp_path, text).profile(name).requirements[-2:]
+    assert added == ("nvidia-ml-py==12.1", "rich")
+
+
 def test_what_is_wrong_with_every_profile_is_said_of_the_projects_framework(tmp_path: Path) -> None:
     project = library(tmp_path, "requirements: ['jax==0.1']\n")
     with pytest.raises(InvalidError, match=r"profile 'jax-cpu' has JAX 0\.4\.30 and later"):
