@@ -198,7 +198,7 @@ class Diagnosis:
                     return None
                 blamed = dict.fromkeys(need.by for need in needs if need.specifier)
                 return Line(
-                    f"{name}=={release}", ", ".join([*blamed][:_MOST_NEEDS]) or "the project"
+                    f"{name}=={version}", ", ".join([*blamed][:_MOST_NEEDS]) or "the project"
                 )
         return None
 

@@ -271,11 +271,13 @@ LISTS = {
     "requirements.txt": (
         *("-e .", "--index-url {theirs}", "--extra-index-url {theirs}", "--find-links {theirs}"),
         *("--no-binary top", "--only-binary=:none:", "--pre", "--trusted-host 127.0.0.1"),
-        *("top @ file://{project}", "top @ {theirs}/top-2.0-py3-none-any.whl", "-r ../../secret"),
+        "-r ../../secret",
     ),
     "pyproject.toml": (f"[project]\nname='x'\nversion='1'\ndynamic=['dependencies']\n{BACKEND}",),
 }
 """Lines that would make an installer run code, or ask another index."""
+LOCATIONS = ("top @ file://{project}", "top @ {theirs}/top-2.0-py3-none-any.whl")
+"""Requirements with a place of their own: read, and nothing is asked there without consent."""
 
 
 @pytest.mark.parametrize(("file", "text"), [(f, t) for f, ts in LISTS.items() for t in ts])
@@ -285,5 +287,16 @@ def test_a_list_of_requirements_runs_nothing_and_names_no_index(
     around.lay(Row({f"project/{file}": f"{text}\n", "project/setup.py": PYTHON_CANARY}))
     with contextlib.suppress(InvalidError):
         assert not read(around.project, file).requirements
+    around.require_untouched()
+    assert not asked
+
+
+@pytest.mark.parametrize("text", LOCATIONS)
+def test_a_location_is_read_and_not_asked(
+    text: str, around: Surroundings, asked: list[str]
+) -> None:
+    around.lay(Row({"project/requirements.txt": f"{text}\n", "project/setup.py": PYTHON_CANARY}))
+    (line,) = read(around.project, "requirements.txt").requirements
+    assert line.text == "top"
     around.require_untouched()
     assert not asked
