@@ -85,7 +85,7 @@ NUMBERS = (
     Sabotage("images_altered_in_memory", "other data", "data copied", "training images"),
     Sabotage("half_of_the_images_twice", "other data", "run", "each of the 320 images once", True),
     Sabotage("tested_on_training_data", "labels leak", "data copied", "test images", True),
-    Sabotage("clock_that_stops", "clock", "clock", "and the kernel", True),
+    Sabotage("clock_that_stops", "clock", "run", "the clock that times the work moved by -", True),
 )
 """Faults of torch that a payload sees on a few images, without a word from outside."""
 
