@@ -237,7 +237,6 @@ def tried(
     program = str(Path(sys.executable).with_name("envbuilder"))
     environment = {
         **os.environ,
-        "ENVBUILDER_NO_UPDATE_CHECK": "1",
         "NO_COLOR": "1",
         "COLUMNS": "200",
     }

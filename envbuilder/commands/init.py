@@ -27,6 +27,7 @@ from envbuilder.project import code, conda, environments, first_file, lines, pac
 from envbuilder.project.catalog import Choosing, ProjectProfiles
 
 if TYPE_CHECKING:
+    from envbuilder.locks.blockers import Diagnosis
     from envbuilder.packages.availability import Index
     from envbuilder.project.release import Decision, Offered
 
@@ -111,7 +112,13 @@ def command(offline: bool, as_json: bool) -> None:
     """
     folder = Path.cwd()
     path = folder / settings.PROJECT_FILE
-    report = _report(folder, path, offline=offline)
+    if offline:
+        report = _report(folder, path, None)
+    else:
+        from envbuilder.locks.blockers import Diagnosis
+
+        with Diagnosis(load_settings()) as diagnosis:
+            report = _report(folder, path, diagnosis)
     if report.written:
         save(path, report.text.encode(), InvalidError, "Check that the folder is yours.")
     if as_json:
@@ -127,7 +134,8 @@ def command(offline: bool, as_json: bool) -> None:
         )
 
 
-def _report(folder: Path, path: Path, *, offline: bool) -> Report:
+def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
+    """Read the repository; without a `diagnosis`, no index is asked."""
     files = tuple(repository.files(folder))
     shown = repository.shown(folder, files)
     choice = first_file.choose(folder, files, shown)
@@ -137,13 +145,11 @@ def _report(folder: Path, path: Path, *, offline: bool) -> Report:
     imported = code.imports(folder, files)
     suggested = tuple(_suggested(folder, shown, choice, imported))[:_MOST_SUGGESTED]
     offered, absent = Choosing().offered, tuple[str, ...]()
-    if not offline:
+    if diagnosis:
         from envbuilder.locks import target_wheels
-        from envbuilder.packages import availability
         from envbuilder.packages.python import upstream
 
-        with availability.opened(load_settings()) as index:
-            absent = _absent(choice, index)
+        absent = _absent(choice, diagnosis.index())
         offered = target_wheels.Hashes(load_settings(), upstream.Pages().read)
     facts = first_file.Facts(
         is_package=_package_name(folder) is not None,
@@ -155,8 +161,8 @@ def _report(folder: Path, path: Path, *, offline: bool) -> Report:
     )
     fit = _fitted(folder, path, choice, facts, offered)
     facts, notes, impossible = fit.facts, fit.notes, fit.impossible
-    if choice.sources and not offline:
-        facts = _with_wheels(choice, facts, folder, path, offered)
+    if choice.sources and diagnosis:
+        facts = _with_wheels(choice, facts, folder, path, offered, diagnosis)
     others = [note for note in notes if not _NEEDS.search(note)]
     program = code.program_arguments(folder, files, shown.programs)
     return Report(
@@ -262,20 +268,18 @@ def _with_wheels(
     folder: Path,
     path: Path,
     offered: Offered,
+    diagnosis: Diagnosis,
 ) -> first_file.Facts:
     """Return facts with the Python that most packages have wheels for, and what has to be built.
 
     Of each kind of machine one profile counts; what only another platform lacks is left out there.
     """
-    from envbuilder.locks.blockers import Diagnosis
-
     variants = _variants(choice, facts, folder, path, offered)
     framework, places = variants.framework[0], variants.contents.places
     pythons = variants.limits.pythons
     build: set[str] = set()
     python = facts.python
-    progress = console.progress()
-    with progress.task("look for wheels"), Diagnosis(load_settings()) as diagnosis:
+    with console.progress().task("look for wheels"):
         for kind in ("cuda", "cpu", "mps"):
             with suppress(InvalidError):
                 profile = variants.unadapted(frameworks.first_profile(framework, kind))

@@ -37,7 +37,6 @@ _MOST_NEEDS = 3
 _MOST_SHOWN = 6
 _OF_PYTHON = frozenset({"source", "wheel", "release"})
 """Kinds of blockers that another Python may not have."""
-_PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 
 
 class Diagnosis:
@@ -88,7 +87,7 @@ class Diagnosis:
         )
         with self._lock:
             walk = Walk(
-                self._index(resolution.as_of),
+                self.index(resolution.as_of),
                 target,
                 offered,
                 {distribution(name) for name in profile.indexes},
@@ -104,6 +103,12 @@ class Diagnosis:
             )
         return walk
 
+    def _without_framework(self, profile: Profile, python: str, places: Mapping[str, str]) -> Walk:
+        """Follow what a profile requires beside its framework, which follows the Python itself."""
+        framework = FRAMEWORKS[profile.framework]
+        brought = framework.names | framework.parts | framework.companions
+        return self._walk(profile, (profile.platforms[0], python), places, {}, brought)
+
     def _unbuilt(self, name: str, release: availability.Release) -> tuple[str, ...]:
         """Return what a release requires of which there is only the source, if it says so."""
         sdist = release.sdist
@@ -116,7 +121,8 @@ class Diagnosis:
             self._stated[sdist.file] = foundry.requirements(named, self._settings)
         return self._stated[sdist.file]
 
-    def _index(self, as_of: str | None) -> availability.Index:
+    def index(self, as_of: str | None = None) -> availability.Index:
+        """Return the indexes as they were on a day, opened when first needed."""
         if (key := as_of or "") not in self._indexes:
             opened = availability.opened(self._settings, as_of)
             self._indexes[key] = self._stack.enter_context(opened)
@@ -124,10 +130,7 @@ class Diagnosis:
 
     def unbuilt(self, profile: Profile, python: str, places: Mapping[str, str]) -> tuple[str, ...]:
         """Return the packages of which a profile gets the source only, with one Python."""
-        framework = FRAMEWORKS[profile.framework]
-        brought = framework.names | framework.parts | framework.companions
-        walk = self._walk(profile, (profile.platforms[0], python), places, {}, brought)
-        every = walk.blockers.values()
+        every = self._without_framework(profile, python, places).blockers.values()
         return tuple(sorted(blocker.name for blocker in every if blocker.kind == "source"))
 
     def ways(
@@ -143,21 +146,19 @@ class Diagnosis:
         `limits` are the project's on the framework, `pythons` on Python. Packages that may be built
         do not count.
         """
-        framework = FRAMEWORKS[profile.framework]
-        brought = framework.names | framework.parts | framework.companions
         build = profile.resolution.build
         allowed = () if isinstance(build, bool) else build
         distance = {
-            v: abs(int(v[2:]) - int(python[2:])) for v in release.allowed(_PYTHONS, pythons)
+            v: abs(int(v[2:]) - int(python[2:]))
+            for v in release.allowed(availability.PYTHONS, pythons)
         }
         walks: dict[str, Walk] = {}
         lacking: dict[str, set[str]] = {}
         for version in sorted({*distance, python}, key=lambda v: distance.get(v, 0)):
-            walk = self._walk(profile, (profile.platforms[0], version), places, {}, brought)
-            walks[version], every = walk, walk.blockers.values()
+            walks[version] = self._without_framework(profile, version, places)
             lacking[version] = {
                 blocker.name
-                for blocker in every
+                for blocker in walks[version].blockers.values()
                 if blocker.kind in _OF_PYTHON and blocker.name not in allowed
             }
             if not lacking[version]:
@@ -185,7 +186,7 @@ class Diagnosis:
         needs = [need for each in sorted(names) for need in walk.needs(each)]
         own = [n.specifier for n in map(Requirement, limits) if distribution(n.name) in names]
         admitted = [*own, *(need.specifier for need in needs)]
-        index, every = self._index(profile.resolution.as_of), profile.choices()
+        index, every = self.index(profile.resolution.as_of), profile.choices()
         for version in (profile.release or "", *every):
             if version not in every or python not in every[version].pythons:
                 continue

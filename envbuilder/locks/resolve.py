@@ -10,30 +10,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import tempfile
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from envbuilder.core import parallel, pip, process, types
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.settings import Settings, require_writable
 from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.blockers import explained
 from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters
-from envbuilder.packages.python import indexes, upstream, wheel_conflicts
+from envbuilder.packages.python import upstream, wheel_conflicts
 from envbuilder.packages.python.uv import (
     Found,
     Runner,
     UnresolvableError,
     Uv,
-    index_variables,
-    links,
-    write_index,
+    started,
 )
 from envbuilder.packages.sources.foundry import Foundry
 from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing
@@ -42,6 +37,7 @@ from envbuilder.profiles.requirements import applies
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from envbuilder.core.settings import Settings
     from envbuilder.packages.availability import Blocker
     from envbuilder.packages.python.uv import Offer
     from envbuilder.profiles.profile import Profile
@@ -155,35 +151,22 @@ def _uv(
     environ: Mapping[str, str],
 ) -> Iterator[Uv]:
     """Yield uv for a profile's resolutions, with an index of what is offered."""
-    sources = pip.sources(environ)
-    with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
-        work = Path(name)
-        index = write_index(offers, work)
-        left_out = work / "excludes.txt"
+    with started(settings, run, environ, offers, profile.indexes) as uv:
+        excludes, overrides = uv.folder / "excludes.txt", uv.folder / "overrides.txt"
         resolution = profile.resolution
         names = sorted(target_wheels.left_out(profile))
-        left_out.write_text("\n".join(names), encoding="utf-8")
-        options = ["--excludes", str(left_out)]
+        excludes.write_text("\n".join(names), encoding="utf-8")
+        options = ["--excludes", str(excludes)]
         if resolution.overrides:
-            overrides = work / "overrides.txt"
             overrides.write_text("\n".join(resolution.overrides), encoding="utf-8")
             options += ["--overrides", str(overrides)]
         if resolution.as_of:
             options += ["--exclude-newer", f"{resolution.as_of}T23:59:59Z"]
             # No index states when these were uploaded; their release is chosen by its own day.
-            offered = {types.canonical(offer.distribution) for offer in index.offers.values()}
+            offered = {types.canonical(offer.distribution) for offer in uv.index.offers.values()}
             for each in sorted({*offered, *map(types.canonical, profile.indexes)}):
                 options += ["--exclude-newer-package", f"{each}=false"]
-        variables = indexes.uv_environment(sources, environ, (index.url,))
-        yield Uv(
-            run=run,
-            folder=work,
-            cache=require_writable(settings.uv_dir),
-            environment=variables | index_variables(work, environ),
-            find_links=links(pip.links(sources, environ), profile.indexes, work),
-            index=index,
-            options=tuple(options),
-        )
+        yield replace(uv, options=tuple(options))
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:

@@ -1,19 +1,18 @@
 """Find out from index pages why a target cannot be resolved: all packages that are to blame.
 
 uv says in prose which of its choices failed, and stops at the first. Here, every requirement is
-followed to the newest release that fits, without going back to an older one: what has no wheel, no
-release or no page at all is known after that, and who requires it.
+followed to the newest release that fits, and to an older one only if that asks too much of another
+package: what has no wheel, no release or no page is known after that, and who requires it.
 """
 
 from __future__ import annotations
 
-import email.parser
 import hashlib
 import os
 import re
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from functools import cached_property, lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
@@ -22,6 +21,7 @@ from envbuilder.core import archives, http, parallel, pip, types
 from envbuilder.packages import fetch
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import target_tags
+from envbuilder.packages.sources import stated
 from envbuilder.packages.store import Store
 from envbuilder.profiles.requirements import applies
 
@@ -44,6 +44,8 @@ _MOST = 150
 """Steps after which the walk ends: requirements that always ask for another version have none."""
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _LARGEST_METADATA = 4 << 20
+PYTHONS: tuple[types.PythonVersion, ...] = tuple(f"3.{minor}" for minor in range(8, 15))
+"""The Pythons that packages are looked for."""
 Target = tuple[types.Platform, types.PythonVersion]
 
 
@@ -64,6 +66,12 @@ class Release(Struct, frozen=True, kw_only=True):
             if rank is not None and (best is None or rank < best[0]):
                 best = rank, wheel
         return best[1] if best else None
+
+
+@lru_cache(maxsize=32)
+def _ranks(target: Target) -> Mapping[Tag, int]:
+    """Return the wheel tags that a target accepts, each with its rank; 0 is the best."""
+    return {tag: rank for rank, tag in enumerate(target_tags(*target))}
 
 
 @lru_cache(maxsize=50_000)
@@ -105,27 +113,12 @@ class Index:
 
     def _listed(self, name: str) -> Iterator[upstream.Listed]:
         for place in self._places:
-            folder = pip.local_folder(place.url)
-            if folder is not None and place.flat:
-                yield from (link for link in self._flat if _is_of(link.file, name))
-                continue
-            url = place.url if place.flat else f"{place.url.rstrip('/')}/{name}/"
+            url = place.page(name)
             try:
                 text = self._read(url).decode("utf-8", "replace")
             except (OSError, http.UnavailableError):
                 continue
             yield from upstream.listed(text, url)
-
-    @cached_property
-    def _flat(self) -> list[upstream.Listed]:
-        """The files in folders of this machine."""
-        folders = (pip.local_folder(place.url) for place in self._places if place.flat)
-        return [
-            upstream.Listed(file=name, location=(folder / name).absolute().as_uri(), sha256="")
-            for folder in folders
-            if folder is not None and folder.is_dir()
-            for name in sorted(os.listdir(folder))  # noqa: PTH208 (names alone)
-        ]
 
     def _grouped(self, name: str, listed: Iterable[upstream.Listed]) -> dict[Version, Release]:
         wheels: dict[Version, list[upstream.Listed]] = defaultdict(list)
@@ -162,7 +155,7 @@ def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
 
     with http.open_session() as session:
 
-        def read(url: str) -> bytes:
+        def downloaded(url: str) -> bytes:
             headers = {"Accept": upstream.ACCEPT}
             with http.request(session, "GET", url, headers, upstream.TIMEOUT) as answer:
                 answer.raise_for_status()
@@ -176,10 +169,10 @@ def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
             with archives.open_zip(source) as archive:
                 name = next(n for n in archive.namelist() if _METADATA.fullmatch(n))
                 text = wheel_conflicts.text(archive, name, _LARGEST_METADATA)
-            fields = email.parser.HeaderParser().parsestr(text)
-            return [" ".join(line.split()) for line in fields.get_all("Requires-Dist", [])]
+            found = stated.metadata(text)
+            return [*found[0].requires_dist] if found else []
 
-        def stated(wheel: upstream.Listed) -> list[str]:
+        def remembered(wheel: upstream.Listed) -> list[str]:
             key = hashlib.sha256(f"{wheel.file} {wheel.sha256} requires-1".encode()).hexdigest()
             with suppress(*wheel_conflicts.UNREADABLE, OSError, StopIteration):
                 if wheel.sha256:
@@ -187,11 +180,8 @@ def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
                 return metadata(wheel)
             return []
 
-        yield Index(fetch.places(), read, stated, as_of)
-
-
-def _is_of(file: str, name: str) -> bool:
-    return types.canonical(file.partition("-")[0]) == name
+        read = partial(upstream.page, read=downloaded)
+        yield Index(fetch.places(), read, remembered, as_of)
 
 
 def _version(file: str, name: str) -> Version | None:
@@ -256,7 +246,7 @@ class Blocker(Struct, frozen=True, kw_only=True):
     needs: tuple[tuple[str, str], ...]
     """Who requires it, and which versions: ("wandb 0.15.3", ">=1")."""
     pythons: tuple[str, ...] = ()
-    """For `wheel`: the Pythons that it has wheels for on the target's platform."""
+    """For `source` and `wheel`: the Pythons that it has wheels for on the target's platform."""
 
 
 class Walk:
@@ -281,7 +271,7 @@ class Walk:
 
         self._index, (self._platform, self._python) = index, target
         self._offered, self._named, self._unbuilt = offered, named, unbuilt
-        self._ranks = {tag: rank for rank, tag in enumerate(target_tags(*target))}
+        self._ranks = _ranks(target)
         self._excluded = frozenset(excluded)
         own = map(Requirement, overrides)
         self._overrides = {types.canonical(need.name): need.specifier for need in own}
@@ -470,20 +460,15 @@ class Walk:
             kind: Literal["release", "conflict"] = "conflict" if all(alone) else "release"
             return Blocker(name=name, kind=kind, version=str(max(releases)), needs=by)
         built = [v for v in fitting if (s := releases[v].sdist) and self._admits(s)]
-        if built:
-            return Blocker(name=name, kind="source", version=str(built[-1]), needs=by,
-                           pythons=self._pythons(releases[v] for v in fitting))  # fmt: skip
-        return Blocker(name=name, kind="wheel", version=str(fitting[-1]), needs=by,
-                       pythons=self._pythons(releases[v] for v in fitting))  # fmt: skip
-
-    def _pythons(self, releases: Iterable[Release]) -> tuple[str, ...]:
-        every = [*releases]
-        other = (f"3.{minor}" for minor in range(8, 15))
-        return tuple(
-            python
-            for python in other
-            if any(
-                release.usable({t: n for n, t in enumerate(target_tags(self._platform, python))})
-                for release in every
-            )
+        return Blocker(
+            name=name,
+            kind="source" if built else "wheel",
+            version=str((built or fitting)[-1]),
+            needs=by,
+            pythons=self._pythons([releases[v] for v in fitting]),
         )
+
+    def _pythons(self, releases: Sequence[Release]) -> tuple[str, ...]:
+        """Return the Pythons for which a release has a wheel on the target's platform."""
+        every = ((python, _ranks((self._platform, python))) for python in PYTHONS)
+        return tuple(python for python, ranks in every if any(r.usable(ranks) for r in releases))

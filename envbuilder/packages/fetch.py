@@ -51,6 +51,10 @@ class Place(Struct, frozen=True, kw_only=True):
     """May hold credentials. The path of the folder if it is on this machine."""
     flat: bool = False
 
+    def page(self, name: str) -> str:
+        """Return the address of the page that lists a package."""
+        return self.url if self.flat else f"{self.url.rstrip('/')}/{name}/"
+
 
 def places() -> tuple[Place, ...]:
     """Return every location that uv searches for packages from the user's own index.

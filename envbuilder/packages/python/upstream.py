@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import os
 import threading
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,7 +21,7 @@ import msgspec
 import requests
 from msgspec import Meta, Struct
 
-from envbuilder.core import archives, decoding, http, pip, resources, types
+from envbuilder.core import archives, decoding, files, http, pip, resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import file_sha256, read_text
 from envbuilder.packages.python import indexes
@@ -87,6 +88,7 @@ def load_claims(folder: Path | None = None) -> tuple[Claim, ...]:
 
 
 TIMEOUT = (4.0, 15.0)
+_LARGEST_LOCAL_PAGE = 4 << 20
 _METADATA = ".dist-info/METADATA"
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
@@ -229,6 +231,18 @@ def read_url(url: str) -> bytes:
     ):
         answer.raise_for_status()
         return http.read(answer)
+
+
+def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
+    """Return an index page, perhaps a folder of this machine; raise `OSError` as `read_url`."""
+    folder = pip.local_folder(address)
+    if folder is None:
+        return (read or read_url)(address)
+    if (folder / "index.html").is_file():
+        return files.read(folder / "index.html", _LARGEST_LOCAL_PAGE)
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208 (names alone)
+    links = (f'<a href="{(folder / n).absolute().as_uri()}">{n}</a>\n' for n in names)
+    return "".join(links).encode()
 
 
 class Pages:

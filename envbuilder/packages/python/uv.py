@@ -12,9 +12,10 @@ import html
 import json
 import re
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -25,6 +26,7 @@ from msgspec import Struct
 from envbuilder.core import decoding, pip, process, text, types, uv_program
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
+from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import File
 
@@ -416,6 +418,35 @@ def _checked(**fields: object) -> File:
         raise BuildError(
             f"the index lists an invalid file: {fields.get('file')!r}: {error}"
         ) from error
+
+
+@contextmanager
+def started(
+    settings: Settings,
+    run: Runner,
+    environ: Mapping[str, str],
+    offers: Iterable[Offer] | None = None,
+    named: Iterable[str] = (),
+) -> Iterator[Uv]:
+    """Yield uv in a scratch folder, with the user's own index and what is offered.
+
+    Without `offers` no other index is searched. `named`: distributions that come from one of these
+    alone.
+    """
+    sources = pip.sources(environ)
+    with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
+        work = Path(name)
+        index = write_index(offers or (), work)
+        urls = () if offers is None else (index.url,)
+        yield Uv(
+            run=run,
+            folder=work,
+            cache=require_writable(settings.uv_dir),
+            environment=indexes.uv_environment(sources, environ, urls)
+            | index_variables(work, environ),
+            find_links=links(pip.links(sources, environ), named, work),
+            index=index,
+        )
 
 
 def links(locations: Sequence[str], offered: Iterable[str], work: Path) -> tuple[str, ...]:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _LARGEST = 2 << 30
 """Maximum bytes of a source, packed or not."""
 _GIT_SECONDS = 900.0
-_TEXT = 4 << 20
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".envbuilder", ".venv", "venv"})
 """Folders that are no part of a source."""
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -92,13 +91,13 @@ def releases(name: str) -> Iterator[tuple[Release, str, bool]]:
     seen = set[str]()
     problems = []
     for place in fetch.places():
-        address = place.url if place.flat else f"{place.url.rstrip('/')}/{name}/"
+        address = place.page(name)
         try:
-            listed = upstream.listed(_page(address), address)
+            text = upstream.page(address).decode("utf-8", "replace")
         except OSError as error:
             problems.append(f"{http.host_of(address)}: {http.reason(error)}")
             continue
-        for link in listed:
+        for link in upstream.listed(text, address):
             try:
                 named, version = parse_sdist_filename(link.file)
             except (InvalidSdistFilename, InvalidVersion):
@@ -114,17 +113,6 @@ def releases(name: str) -> Iterator[tuple[Release, str, bool]]:
             f"{name}: no index lists its sources: {'; '.join(problems)}",
             "Check the network and the index settings.",
         )
-
-
-def _page(address: str) -> str:
-    """Return the text of an index page, on a server or in a folder."""
-    folder = pip.local_folder(address)
-    if folder is None:
-        return upstream.read_url(address).decode("utf-8", "replace")
-    if (folder / "index.html").is_file():
-        return files.read(folder / "index.html", _TEXT).decode("utf-8", "replace")
-    names = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208 (names alone)
-    return "".join(f'<a href="{(folder / n).absolute().as_uri()}">{n}</a>\n' for n in names)
 
 
 def newest(name: str, specifier: SpecifierSet, pythons: Sequence[str], as_of: str) -> Release:

@@ -11,29 +11,20 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core import archives, console, files, pip, process, types
+from envbuilder.core import archives, console, files, process, types
 from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.core.settings import require_writable
 from envbuilder.host import interpreters as installed, probe
 from envbuilder.packages import fetch as downloads, interpreters
-from envbuilder.packages.python import indexes
-from envbuilder.packages.python.uv import (
-    UnresolvableError,
-    Uv,
-    index_variables,
-    links,
-    write_index,
-)
+from envbuilder.packages.python.uv import UnresolvableError, started
 from envbuilder.packages.sources import sealed, source, stated
 from envbuilder.packages.sources.stated import Metadata
 from envbuilder.packages.store import Store
@@ -131,6 +122,16 @@ class Made(Struct, frozen=True, kw_only=True):
     wheel: Wheel
 
 
+class _Work(NamedTuple):
+    """What is built: a source, by which Python, and beside which wheels of a framework."""
+
+    name: str
+    recipe: Recipe
+    version: str
+    python: str
+    framework: Sequence[File]
+
+
 class _MoreError(Exception):
     """A backend asks for more requirements, which are the argument."""
 
@@ -203,34 +204,23 @@ class Workshop:
 
         Old sources need older tools, and some do not say what they need: that is tried.
         """
-        key = (
-            self._settings.cache_dir,
-            recipe.sha256,
-            plan,
-            python,
-            *(f.sha256 for f in framework),
-        )
+        work = _Work(name, recipe, version, python, framework)
+        wheels = tuple(file.sha256 for file in framework)
+        key = (self._settings.cache_dir, recipe.sha256, plan, python, *wheels)
         if key in _FAILED:
             raise _FAILED[key]
         try:
-            return self._attempts(name, recipe, version, plan, python, framework)
+            return self._attempts(work, plan)
         except BuildError as error:
             _FAILED[key] = error
             raise
 
-    def _attempts(
-        self,
-        name: str,
-        recipe: Recipe,
-        version: str,
-        plan: Plan,
-        python: str,
-        framework: Sequence[File],
-    ) -> Made:
+    def _attempts(self, work: _Work, plan: Plan) -> Made:
+        name, framework = work.name, work.framework
         first: BuildError | None = None
         for _ in range(_ATTEMPTS):
             try:
-                wheel = self._wheel(name, recipe, version, plan, python, framework)
+                wheel = self._wheel(work, plan)
             except _MoreError as more:
                 plan = plan.with_more(more.args)
                 if plan.with_framework and not framework:
@@ -252,21 +242,13 @@ class Workshop:
                 return Made(plan=plan, wheel=wheel)
         raise first or BuildError(f"{name}: its build asks for ever more requirements")
 
-    def _wheel(
-        self,
-        name: str,
-        recipe: Recipe,
-        version: str,
-        plan: Plan,
-        python: str,
-        framework: Sequence[File],
-    ) -> Wheel:
+    def _wheel(self, work: _Work, plan: Plan) -> Wheel:
         assert self.platform is not None, "an interpreter was found"
-        needs = self.resolved(plan, self.platform, python)
-        target = Target(platform=self.platform, python=python, base=None, files=())
+        needs = self.resolved(plan, self.platform, work.python)
+        target = Target(platform=self.platform, python=work.python, base=None, files=())
         return self.built(
-            *(name, recipe, version, target),
-            together(needs, framework if plan.with_framework else ()),
+            *(work.name, work.recipe, work.version, target),
+            together(needs, work.framework if plan.with_framework else ()),
             asks=set(plan.requires),
         )
 
@@ -349,7 +331,9 @@ class Workshop:
         if key not in self._resolved and plan.requires:
             same = (files for (of, _, _), files in self._resolved.items() if of == plan)
             earlier = {f.name: f.version for each in same for f in each}
-            with _uv(plan, self._settings) as uv:
+            newest = ("--exclude-newer", f"{plan.as_of}T23:59:59Z") if plan.as_of else ()
+            with started(self._settings, process.run, os.environ) as plain:
+                uv = replace(plain, options=newest)
                 try:
                     resolved = uv.compile(
                         plan.requires, platform, python, earlier, plan.constraints
@@ -360,24 +344,6 @@ class Workshop:
                     resolved = uv.compile(plan.requires, platform, python, earlier, ())
             self._resolved[key] = tuple(each.file for each in resolved)
         return self._resolved.get(key, ())
-
-
-@contextmanager
-def _uv(plan: Plan, settings: Settings) -> Iterator[Uv]:
-    """Yield uv for build requirements, which come from the user's own index."""
-    sources, environ = pip.sources(), os.environ
-    with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
-        work = Path(name)
-        index = write_index((), work)
-        yield Uv(
-            run=process.run,
-            folder=work,
-            cache=require_writable(settings.uv_dir),
-            environment=indexes.uv_environment(sources, environ) | index_variables(work, environ),
-            find_links=links(pip.links(sources, environ), (), work),
-            index=index,
-            options=("--exclude-newer", f"{plan.as_of}T23:59:59Z") if plan.as_of else (),
-        )
 
 
 def _another(plan: Plan, log: str) -> Plan | None:

@@ -231,7 +231,7 @@ def test_names_that_no_index_has_are_excluded_and_said(
             return {"1.0": name} if name in self.known else {}
 
     @contextlib.contextmanager
-    def opened(_: object) -> Iterator[Index]:
+    def opened(*_: object) -> Iterator[Index]:
         yield Index()
 
     monkeypatch.setattr(availability, "opened", opened)

@@ -12,9 +12,12 @@ from envbuilder.locks.blockers import explained
 from envbuilder.packages import availability
 from envbuilder.packages.availability import Index, Walk
 from envbuilder.packages.fetch import Place
+from envbuilder.packages.python import upstream
 from envbuilder.packages.python.uv import Offer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from envbuilder.packages.python.upstream import Listed
 
 LINUX = ("linux/amd64", "3.11")
@@ -129,3 +132,16 @@ def test_requirements_that_always_ask_for_another_version_end(
     monkeypatch.setitem(REQUIRES, "low-2.0", ["app<2"])
     monkeypatch.setitem(REQUIRES, "low-1.0", ["app>=2"])
     assert walk("app", "low", excluded=["old"]).chosen
+
+
+def test_pages_of_this_machine_are_folders(tmp_path: Path) -> None:
+    """A folder for each package, with its page; or all files in one, as find-links has it."""
+    name = f"low-1.0-{ANY}.whl"
+    (tmp_path / "low").mkdir()
+    (tmp_path / "low" / "index.html").write_text(f'<a href="{name}">{name}</a>')
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / f"app-3.0-{ANY}.whl").touch()
+    places = [Place(url=tmp_path.as_uri()), Place(url=str(tmp_path / "flat"), flat=True)]
+    index = Index(places, upstream.page, stated)
+    versions = {of: [*map(str, index.releases(of))] for of in ("low", "app", "gone")}
+    assert versions == {"low": ["1.0"], "app": ["3.0"], "gone": []}
