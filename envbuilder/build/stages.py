@@ -216,12 +216,12 @@ def fetch(build: Build, sharing: Sharing) -> Build:
         progress.note(f"note: {changed}; it is built again")
     if settings.shared_store and (why := objection(settings.shared_store)):
         progress.note(f"warning: {why}; what it lacks is downloaded")
-    require_space(plan.files, plan.room, settings)
     try:
         base.require_python(plan, settings, progress)
     except BuildError as error:
         suggest_packages(error, build, plan.python)
         raise
+    require_space(plan.files, plan.room, settings)
     with sharing.downloads:
         fetch_files(plan.files, build.product.target, settings, progress)
     store = Store.of(settings)

@@ -66,7 +66,7 @@ class Framework(Struct, frozen=True, kw_only=True):
         return name in self.conda or name in self.conda_cores
 
 
-_CUDA = r"nvidia-(cu[a-z]+|cuda-.+|cusparselt|nccl|nv[a-z]+)(-cu1[0-9])?"
+_CUDA = r"nvidia-(cu[a-z]+|cuda-.+|cusparselt|nccl|nv(jitlink|shmem|tx|vm))(-cu1[0-9])?"
 _ONEAPI = (
     r"|intel-(cmplr|opencl|openmp|pti|sycl).*|dpcpp-.+|onemkl-.+|oneccl.*"
     r"|mkl|tbb|tcmlib|umf|impi-rt"

@@ -72,6 +72,8 @@ def meant(contents: Contents, profile: profiles.Profile, platform: str, python: 
         name = canonicalize_name(wish.name)
         if name in left or not holds(wish, platform, python):
             continue
+        if name.startswith("nvidia-") and framework.libraries.fullmatch(name):
+            continue  # of a frozen list: its builds require them in other versions
         if name in framework.names:
             wish.extras = {
                 e for e in wish.extras if not BUILD_EXTRA.fullmatch(canonicalize_name(e))

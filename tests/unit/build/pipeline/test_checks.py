@@ -289,3 +289,18 @@ def test_a_full_disk_stops_a_build_before_the_fetch(
     told = fails(found, BuildError, profile="cpu", backend="venv")
     assert "not enough space" in told
     assert doings == []
+
+
+def test_a_base_of_another_python_counts_before_a_full_disk(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from envbuilder.build.image import base
+    from envbuilder.packages import store
+
+    def refuse(*_: object) -> None:
+        raise BuildError("Python 3.12 is needed; the base image has 3.11")
+
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 5))
+    monkeypatch.setattr(base, "require_python", refuse)
+    assert "the base image has 3.11" in fails(found, BuildError, profile="cpu", backend="venv")
+    assert doings == []
