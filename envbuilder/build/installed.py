@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from envbuilder.build.inside import HOOK
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
-from envbuilder.project.lines import MEANT
+from envbuilder.project import names
 from envbuilder.project.package import FOLDER, Package
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def lay_hook(project: Path) -> Path | None:
     if os.pathsep in str(project):
         return None
     with contextlib.suppress(InvalidError):
-        text = HOOK.read_text(encoding="utf-8").replace("= {}", f"= {MEANT!r}", 1)
+        text = HOOK.read_text(encoding="utf-8").replace("= {}", f"= {names.of_modules()!r}", 1)
         _lay(project, _HOOK, {f"{_HOOK}/{HOOK.name}": text})
         return project / _HOOK
     return None

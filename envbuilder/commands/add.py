@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 @click.command("add", short_help="Add packages to the project, and lock it.")
 @click.argument("requirements", nargs=-1, required=True, metavar="REQUIREMENT…")
 @environment_option
+@click.option("--exact", is_flag=True, help="Take each name as it is, however unlikely.")
 @click.option("--no-lock", is_flag=True, help="Only edit envbuilder.yaml.")
-def command(requirements: tuple[str, ...], no_lock: bool) -> int:
+def command(requirements: tuple[str, ...], exact: bool, no_lock: bool) -> int:
     """Add packages to `requirements:` of envbuilder.yaml, and lock the project.
 
     A requirement is a package and perhaps versions, extras and a marker (PEP 508); for a package
@@ -38,12 +39,13 @@ def command(requirements: tuple[str, ...], no_lock: bool) -> int:
     \b
     Examples:
       envbuilder add einops "rich>=13"
+      envbuilder add cv2 numpy=1.26
       envbuilder add --environment notebooks jupyterlab
       envbuilder add --no-lock torchvision
     """
     settings = load_settings()
     text, path = read_project(settings)
-    change = edit.added(text, path, settings.environment, requirements)
+    change = edit.added(text, path, settings.environment, requirements, exact=exact)
     return apply_change(change, path, settings, lock=not no_lock)
 
 
@@ -87,6 +89,8 @@ def apply_change(change: edit.Change, path: Path, settings: Settings, *, lock: b
     Nothing is written if no lock follows at all, or if the file was changed meanwhile: resolving
     may take minutes. Raises `InvalidError` for both.
     """
+    for note in change.notes:
+        console.result(f"note: {note}")
     if not change.lines:
         console.result(f"{PROJECT_FILE}: nothing to change")
         return 0

@@ -23,8 +23,9 @@ from envbuilder.core.files import read_text, save
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.text import counted, escaped, first, wrapped
 from envbuilder.profiles import frameworks, profile as profile_files, releases
-from envbuilder.project import code, conda, environments, first_file, lines, package, repository
+from envbuilder.project import code, environments, first_file, lines, package, repository
 from envbuilder.project.catalog import Choosing, ProjectProfiles
+from envbuilder.project.names import distribution_of, of_modules
 
 if TYPE_CHECKING:
     from envbuilder.locks.blockers import Diagnosis
@@ -212,11 +213,12 @@ def _suggested(
     seen = {*_TOOLS, _package_name(folder), *(line.name for line in choice.lines)}
     named = [*shown.requirements.items()]
     if not choice.sources:
-        named += [(name, "imports") for name in imported]
+        packages = of_modules()
+        named += [(packages.get(types.canonical(m), m), "imports") for m in imported]
     for text, where in named:
         with suppress(InvalidError):
             line, _ = lines.wish(text, where)
-            distribution = conda.distribution_of(line.name)
+            distribution = distribution_of(line.name)
             if distribution and line.name not in seen and not frameworks.of_build(distribution):
                 seen |= {line.name, distribution}
                 spec = f"{distribution}{line.text.removeprefix(line.name)}"

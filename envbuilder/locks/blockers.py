@@ -21,6 +21,7 @@ from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import release
 from envbuilder.project.lines import Line
+from envbuilder.project.names import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -237,7 +238,8 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     by = "; ".join(who for who, _ in blocker.needs[:_MOST_NEEDS])
     elsewhere = f"; it has one for Python {', '.join(blocker.pythons)}" if blocker.pythons else ""
     if blocker.kind == "absent":
-        return f"{name} ({by}): no index has it. Correct the name, or exclude: [{name}]"
+        perhaps = f"; perhaps {near} is meant" if (near := nearest(name)) else ""
+        return f"{name} ({by}): no index has it{perhaps}. Correct the name, or exclude: [{name}]"
     if blocker.kind == "source":
         return f"{release} ({by}): has no wheel for Python {python}, only its source{elsewhere}"
     if blocker.kind == "wheel":

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core import decoding, files, resources, types
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import lines
+from envbuilder.project.names import debian_package, distribution_of, is_conda_library
 from envbuilder.project.requirements_txt import read_lines
 from envbuilder.project.tables import Translated, chosen_names, lines_of_keys, mapping, parse_toml
 
@@ -118,38 +117,6 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
     return versions, build
 
 
-class _Names(Struct, frozen=True):
-    """What conda packages are elsewhere: `profiles/names/conda.yaml`."""
-
-    python: dict[str, types.Distribution]
-    debian: dict[str, types.DebianPackage]
-    libraries: tuple[str, ...]
-    other: tuple[str, ...]
-
-
-@cache
-def _names() -> _Names:
-    path = resources.profiles_dir() / "names" / "conda.yaml"
-    return decoding.decode(decoding.parse_yaml(files.read_text(path), path.name), _Names, path.name)
-
-
-def distribution_of(name: str) -> str:
-    """Return the name on the package index of a conda package; empty if it is no Python package."""
-    names = _names()
-    if frameworks.is_conda_runtime(name):
-        return ""
-    if known := frameworks.of_conda(name) or names.python.get(name):
-        return known
-    patterns = (*names.libraries, *names.other)
-    is_other = name in names.debian or any(fnmatchcase(name, pattern) for pattern in patterns)
-    return "" if is_other else types.canonical(name)
-
-
-def debian_package(name: str) -> str:
-    """Return the Debian package that is a conda package; empty if none is known."""
-    return _names().debian.get(name, "")
-
-
 def distributions(packages: Iterable[lines.Line]) -> frozenset[str]:
     """Return the names on the package index of conda packages."""
     return frozenset(distribution_of(parse(p.text, p.where).name) for p in packages)
@@ -162,15 +129,6 @@ def first_missing(packages: Iterable[lines.Line], have: Collection[str]) -> line
         if not {distribution_of(name), debian_package(name)}.intersection(have):
             return package
     return None
-
-
-def _is_library(name: str) -> bool:
-    """Return whether a conda package is listed only since another one needs it."""
-    return (
-        name not in _names().python
-        and name not in _names().debian
-        and any(fnmatchcase(name, pattern) for pattern in _names().libraries)
-    )
 
 
 _IGNORED = frozenset({"name", "prefix"})
@@ -212,7 +170,7 @@ class Packages:
         name = match["name"].lower() if match else ""
         if frameworks.is_conda_runtime(name):
             self._cuda.append(name)
-        elif name and _is_library(name):
+        elif name and is_conda_library(name):
             self._libraries.append(name)
         elif match and _ODD.match(match["rest"]):
             self._any_version.append(text.strip())

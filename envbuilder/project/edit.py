@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.core import settings, types, yaml_files
 from envbuilder.core.errors import InvalidError
@@ -17,8 +19,10 @@ from envbuilder.core.text import shown
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import environments
-from envbuilder.project.lines import parse
+from envbuilder.project.lines import parse, wish
+from envbuilder.project.names import mistaken
 
+_ADD = "envbuilder add"
 _BY_HAND = "Edit the file by hand, then: envbuilder lock"
 
 
@@ -31,6 +35,8 @@ class Change(Struct, frozen=True, kw_only=True):
     definition: Definition
     lines: tuple[str, ...]
     """What changed, for users; empty if nothing did."""
+    notes: tuple[str, ...] = ()
+    """What was taken otherwise than it was written, or not at all."""
 
 
 class _File:
@@ -76,23 +82,79 @@ class _File:
         return Change(before=self._before, text=self._text, definition=definition, lines=changes)
 
 
-def added(text: str, path: Path, environment: str, lines: Iterable[str]) -> Change:
+def added(
+    text: str, path: Path, environment: str, lines: Iterable[str], *, exact: bool = False
+) -> Change:
     """Return a project's file with more requirements; one for a listed package replaces its line.
 
-    Raise `InvalidError` for what a lock cannot hold, and for a framework; its companions can be
-    listed, since not every project needs them.
+    The framework is in every environment, and skipped. Its companions can be listed, since not
+    every project needs them. Unless `exact`, raise `InvalidError` for a name that is likely
+    mistaken; always for what a lock cannot hold.
     """
-    file = _File(text, path, environment)
-    for line in lines:
-        name = _checked(line, file.definition)
+    file, notes = _File(text, path, environment), []
+    for each in lines:
+        line, note = _wish(each, exact=exact)
+        name = distribution(line)
+        notes += [*filter(None, [note, _of_profile(name, line, file.definition)])]
+        if frameworks.of_name(name):
+            continue
         places = file.places(name)
         if len(places) > 1:
             raise InvalidError(f"{file.where}: {name} is listed {len(places)} times", _BY_HAND)
         if not places:
+            _require_likely(name, exact=exact)
             file.change(f"added {line}", line)
         elif (before := file.listed[places[0]]) != line:
             file.change(f"{before} → {line}", line, places[0])
-    return file.done()
+    return replace(file.done(), notes=(*notes,))
+
+
+def _wish(text: str, *, exact: bool) -> tuple[str, str]:
+    """Return a requirement as the file has it, and a note if it was written otherwise.
+
+    Raise `InvalidError` as a lock of it would.
+    """
+    if exact or "@" in text:  # locations are refused
+        parse(text, _ADD)
+        return text, ""
+    line, note = wish(text, _ADD)
+    return (line.text, note.removeprefix(f"{_ADD}: ")) if note else (text.strip("\"', "), "")
+
+
+def _of_profile(name: str, line: str, definition: Definition) -> str:
+    """Return what the profile decides about a package of a framework; empty for any other one.
+
+    Raise `InvalidError` for a framework that the project is not for, or with a version.
+    """
+    key = frameworks.of_user(name) if (row := frameworks.of_build(name)) else None
+    if row is None or key is None:
+        return ""
+    if name not in row.names:
+        return f"{name}: each hardware has its own build, and its release follows {row.title}'s"
+    if key != (definition.framework or frameworks.DEFAULT):
+        raise InvalidError(
+            f"{_ADD}: {shown(line)}: {_from_profile(name)}",
+            f"Write framework: {key} into {PROJECT_FILE}: then it is in every environment.",
+        )
+    choose = f"To choose its release: framework_version: in {PROJECT_FILE}"
+    if line == name:
+        return f"{_from_profile(name)}, and every environment has it. {choose}"
+    version = re.search(r"[0-9]+\.[0-9]+(\.[0-9]+)?", line)
+    raise InvalidError(
+        f"{_ADD}: {shown(line)}: {_from_profile(name)}",
+        f'Write framework_version: "{version[0]}" into {PROJECT_FILE}, and leave it out here.'
+        if version
+        else f"Leave it out: it is in every environment. {choose}",
+    )
+
+
+def _require_likely(name: str, *, exact: bool) -> None:
+    """Raise `InvalidError` for the name of a package that is likely not meant."""
+    if not exact and (other := mistaken(name)):
+        raise InvalidError(
+            f"{_ADD}: {name}: more likely {other} is meant, which many use",
+            f"Run: envbuilder add {other}, or if you mean {name}: envbuilder add --exact {name}",
+        )
 
 
 def removed(
@@ -110,17 +172,6 @@ def removed(
         for place in reversed(places):
             file.change(f"removed {file.listed[place]}", None, place)
     return file.done()
-
-
-def _checked(text: str, definition: Definition) -> str:
-    """Return the package that a requirement names. Raises `InvalidError` as a lock of it would."""
-    name = types.canonical(parse(text, "envbuilder add").name)
-    if framework := frameworks.of_name(name):
-        hint = f"Write framework: {framework} into {PROJECT_FILE}: then it is in every environment."
-        if framework == (definition.framework or frameworks.DEFAULT):
-            hint = "Leave it out: it is in every environment. See: envbuilder profiles"
-        raise InvalidError(f"envbuilder add: {shown(text)}: {_from_profile(name)}", hint)
-    return name
 
 
 def _from_profile(name: str) -> str:

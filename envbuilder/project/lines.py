@@ -20,6 +20,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import distribution
+from envbuilder.project.names import meant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -239,16 +240,6 @@ _QUOTED = re.compile(r"\A([\"'])(.*)\1\Z")
 _OF_CONDA = re.compile(r"([A-Za-z0-9._-]+) *= *([0-9][0-9.]*)(=[A-Za-z0-9_.]+)?\Z")
 _ANY_PATCH = re.compile(r"([<>]=? *[0-9][0-9.]*)\.\*")
 """A version that setuptools took for a bound until 2022."""
-MEANT = {
-    "sklearn": "scikit-learn",  # its own page on the index says so
-    "pytorch": "torch",  # likewise
-    "skimage": "scikit-image",  # import names, of which the index has nothing to install
-    "cv2": "opencv-python",
-    "opencv": "opencv-python",
-    "pil": "pillow",
-    "yaml": "pyyaml",
-}
-"""Names that people write → the distribution that is meant."""
 
 
 def wish(text: str, where: str) -> tuple[Line, str]:
@@ -270,11 +261,13 @@ def wish(text: str, where: str) -> tuple[Line, str]:
     parsed = parse(plain, where)
     if build := _BUILD.search(text):
         notes.append(f"{shown}: the version counts; the build {build[0][1:]} is the hardware's.")
-    if meant := MEANT.get(types.canonical(parsed.name)):
-        if meant != "torch":
-            parsed.specifier = type(parsed.specifier)()  # of the stub, not of what is meant
-        parsed.name = meant
-        notes.append(f"{shown}: taken as {meant}.")
+    if (other := meant(name := types.canonical(parsed.name))) != name:
+        any_version = ""
+        if other != "torch" and parsed.specifier:
+            # That of a stub, not of what is meant.
+            parsed.specifier, any_version = type(parsed.specifier)(), " in any version"
+        parsed.name = other
+        notes.append(f"{shown}: taken as {other}{any_version}.")
     return line(parsed, where), " ".join(notes)
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 
 PACKAGES: dict[str, str] = {}
-"""Module, in lower case → the package that brings it, if their names differ."""
+"""Module, as packages are named → the one that brings it, if that has another name."""
 _GONE = {"asynchat", "asyncore", "cgi", "distutils", "imp", "lib2to3", "pipes", "smtpd"}
 """Modules that Python no longer has, which no package of that name brings."""
 _before = sys.excepthook
@@ -30,8 +30,8 @@ def advice(name: str | None, project: str) -> str:
         if os.path.isfile(f"{place}.py") or os.path.isdir(place):
             keys = f"python_path: [{folder}] or install_project: true"
             return f"{top} is in the project: write {keys} into envbuilder.yaml"
-    package = PACKAGES.get(top.lower(), top.replace("_", "-"))
-    return f"{top} is in no requirement: envbuilder add {package}"
+    package = top.replace("_", "-")
+    return f"{top} is in no requirement: envbuilder add {PACKAGES.get(package.lower(), package)}"
 
 
 def _hook(kind, error, trace):  # type: ignore[no-untyped-def]  # as Python calls it

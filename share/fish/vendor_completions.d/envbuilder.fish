@@ -70,6 +70,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from init' -s v -l verbose -d 
 complete -c envbuilder -n '__fish_seen_subcommand_from init' -l debug -d 'Show tracebacks.'
 complete -c envbuilder -n '__fish_seen_subcommand_from init' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from add' -l environment -x -d 'Environment of the project, as envbuilder.yaml names it. Without it: default.'
+complete -c envbuilder -n '__fish_seen_subcommand_from add' -l exact -d 'Take each name as it is, however unlikely.'
 complete -c envbuilder -n '__fish_seen_subcommand_from add' -l no-lock -d 'Only edit envbuilder.yaml.'
 complete -c envbuilder -n '__fish_seen_subcommand_from add' -s q -l quiet -d 'Only print results and errors.'
 complete -c envbuilder -n '__fish_seen_subcommand_from add' -s v -l verbose -d 'Also print the programs that are run, and requests.'

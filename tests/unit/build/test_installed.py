@@ -58,7 +58,8 @@ def test_the_hook_knows_packages_of_other_names(tmp_path: Path) -> None:
     advice = names["advice"]
     assert callable(advice)
     assert advice("PIL.Image", "/nowhere").endswith("envbuilder add pillow")
-    assert advice("cv2", "/nowhere") == "cv2 is in no requirement: envbuilder add opencv-python"
+    assert advice("pytorch_grad_cam", "/nowhere").endswith("envbuilder add grad-cam")
+    assert advice("docx", "/nowhere") == "docx is in no requirement: envbuilder add python-docx"
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -223,15 +223,18 @@ def test_without_locking_only_the_file_changes(
 def test_what_is_there_already_is_no_change(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("add", "leaf") == 0
-    assert "nothing to change" in capsys.readouterr().out
+    assert run("add", "leaf", "torch") == 0
+    out = capsys.readouterr().out
+    assert "note: torch comes from the profile of the hardware" in out
+    assert "nothing to change" in out
     assert locks(project) == set()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("add", "torch"), "torch comes from the profile"),
+        (("add", "torch==2.6"), 'framework_version: "2.6"'),
+        (("add", "einop"), "envbuilder add --exact einop"),
         (("add", "-e", "."), "No such option"),
         (("add", "a @ file:///a"), "a local path; here, only packages of an index"),
         (("add", "--environment", "gpu", "a"), "has no environment 'gpu'"),

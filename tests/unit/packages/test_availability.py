@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from envbuilder.locks.blockers import explained
 from envbuilder.packages import availability
-from envbuilder.packages.availability import Index, Walk
+from envbuilder.packages.availability import Blocker, Index, Walk
 from envbuilder.packages.fetch import Place
 from envbuilder.packages.python import upstream
 from envbuilder.packages.python.uv import Offer
@@ -96,6 +96,9 @@ def test_everything_that_is_in_the_way_is_found_at_once() -> None:
     assert text.startswith("linux/amd64 with Python 3.11: 6 packages stand in the way: • ")
     assert text.endswith("build_from_source: [compiled, old]")
     assert "low: no release is what all require: requirements.txt:4 needs >=2" in text
+    assert "nowhere (requirements.txt:3): no index has it. Correct" in text
+    blocker = Blocker(name="nunpy", kind="absent", version="", needs=())
+    assert "no index has it; perhaps numpy is meant." in explained([blocker], LINUX)
 
 
 def test_the_newest_release_is_taken_that_everything_admits() -> None:

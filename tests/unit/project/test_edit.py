@@ -36,6 +36,7 @@ def removed(
 
 
 FLOW = TEXT.replace("[jupyterlab]", "[jupyterlab, ipykernel]")
+FROM_PROFILE = "comes from the profile of the hardware"
 TWICE = "requirements: [\"a<2; python_version < '3.12'\", a>=2]\n"
 
 
@@ -77,6 +78,37 @@ def test_added_packages(
     assert {*more} <= {*listed}
 
 
+def test_other_spellings_are_understood_and_said() -> None:
+    change = added("", "cv2", "PIL>=9", "tqdm=4.66", "torch", "'pandas<3',", "torchvision")
+    understood = ("opencv-python-headless", "pillow", "tqdm==4.66.*", "pandas<3", "torchvision")
+    assert change.definition.requirements == understood
+    assert [note.partition(":")[0] for note in change.notes[:3]] == ["cv2", "PIL>=9", "tqdm=4.66"]
+    assert change.notes[1] == "PIL>=9: taken as pillow in any version."
+    assert change.notes[3].startswith(f"torch {FROM_PROFILE}")
+    assert "framework_version" in change.notes[3]
+    assert change.notes[4].endswith("its release follows PyTorch's")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("einop", "einops"),
+        ("torchh", "torch"),
+        ("nunpy", "numpy"),
+        ("padnas", "pandas"),
+        ("docx", "python-docx"),
+        ("Py-YAML", "pyyaml"),
+    ],
+)
+def test_a_name_that_is_nearly_another_is_asked_about(name: str, meant: str) -> None:
+    with pytest.raises(InvalidError, match=f"more likely {meant} is meant") as caught:
+        added(TEXT, name)
+    assert f"envbuilder add {meant}, or " in caught.value.hint
+    assert edit.added(TEXT, FILE, "default", [name], exact=True).lines == (f"added {name}",)
+    listed = f"requirements: [{name}]\n"
+    assert added(listed, f"{name}>=1").lines, "it is listed already"
+
+
 @pytest.mark.parametrize(
     ("before", "environment", "names", "changes", "part"),
     [
@@ -105,16 +137,12 @@ def test_packages_are_removed_by_any_spelling_of_their_names(
     assert part in change.text
 
 
-FROM_PROFILE = "comes from the profile of the hardware"
-IN_EVERY = "Leave it out: it is in every environment. See: envbuilder profiles"
-
-
 @pytest.mark.parametrize(
     ("before", "requirement", "message", "hint"),
     [
-        (TEXT, "torch", f"torch {FROM_PROFILE}", IN_EVERY),
-        (TEXT, "Torch==2.0", f"torch {FROM_PROFILE}", IN_EVERY),
-        ("framework: jax\n", "jax>=0.4", f"jax {FROM_PROFILE}", IN_EVERY),
+        (TEXT, "Torch==2.0", f"torch {FROM_PROFILE}", 'Write framework_version: "2.0" into'),
+        (TEXT, "pytorch=1.6", f"torch {FROM_PROFILE}", 'Write framework_version: "1.6" into'),
+        ("framework: jax\n", "jax>=0", f"jax {FROM_PROFILE}", "Leave it out: it is in every env"),
         (
             *(TEXT, "jax[cuda12]", f"jax {FROM_PROFILE}"),
             "Write framework: jax into envbuilder.yaml: then it is in every environment.",
@@ -187,6 +215,6 @@ def test_adding_and_removing_gives_the_same_text(requirement: str) -> None:
     if name in {"numpy", "rich", "jupyterlab", "torch"}:
         return
     for environment in ("default", "notebooks"):
-        text = added(TEXT, requirement, environment=environment).text
+        text = edit.added(TEXT, FILE, environment, [requirement], exact=True).text
         assert text != TEXT
         assert removed(text, name, environment=environment).text == TEXT

@@ -1,0 +1,133 @@
+"""Know packages by other names: those of conda and of modules, and nearly right ones.
+
+The tables, with their sources, are in `profiles/names/`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cache
+
+from msgspec import Struct
+
+from envbuilder.core import decoding, files, resources, types
+from envbuilder.profiles import frameworks
+
+_FOLDER = "names"
+_SHORTEST = 4
+"""Letters of names that are compared: shorter ones are all nearly the same."""
+
+
+class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
+    """What conda packages are elsewhere."""
+
+    python: dict[str, types.Distribution]
+    debian: dict[str, types.DebianPackage]
+    libraries: tuple[str, ...]
+    other: tuple[str, ...]
+
+
+class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
+    """What modules, and other names that people write, are on the package index."""
+
+    meant: dict[str, types.Distribution]
+    modules: dict[str, types.Distribution]
+
+
+@cache
+def _conda() -> _Conda:
+    path = resources.profiles_dir() / _FOLDER / "conda.yaml"
+    return decoding.decode(decoding.parse_yaml(files.read_text(path), path.name), _Conda, path.name)
+
+
+@cache
+def _imports() -> _Imports:
+    path = resources.profiles_dir() / _FOLDER / "imports.yaml"
+    data = decoding.parse_yaml(files.read_text(path), path.name)
+    read = decoding.decode(data, _Imports, path.name)
+    tables = ({types.canonical(k): v for k, v in t.items()} for t in (read.meant, read.modules))
+    return _Imports(*tables)
+
+
+@cache
+def _known() -> frozenset[str]:
+    """Return names of packages that many use."""
+    text = files.read_text(resources.profiles_dir() / _FOLDER / "known.txt")
+    listed = (line for line in text.splitlines() if not line.startswith("#"))
+    tables = _conda().python, _imports().meant, _imports().modules
+    others = (types.canonical(name) for table in tables for name in table.values())
+    builds = (name for row in frameworks.FRAMEWORKS.values() for name in row.builds)
+    return frozenset((*" ".join(listed).split(), *others, *builds))
+
+
+# Conda's names
+
+
+def distribution_of(name: str) -> str:
+    """Return the name on the package index of a conda package; empty if it is no Python package."""
+    names = _conda()
+    if frameworks.is_conda_runtime(name):
+        return ""
+    if known := frameworks.of_conda(name) or names.python.get(name):
+        return known
+    is_other = name in names.debian or _matches(name, (*names.libraries, *names.other))
+    return "" if is_other else types.canonical(name)
+
+
+def debian_package(name: str) -> str:
+    """Return the Debian package that is a conda package; empty if none is known."""
+    return _conda().debian.get(name, "")
+
+
+def is_conda_library(name: str) -> bool:
+    """Return whether a conda package is listed only since another one needs it."""
+    names = _conda()
+    is_known = name in names.python or name in names.debian
+    return not is_known and _matches(name, names.libraries)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# Names on the package index (normalised)
+
+
+def meant(name: str) -> str:
+    """Return the package that is meant wherever a name stands; the name if it is one itself."""
+    return _imports().meant.get(name, name)
+
+
+def of_modules() -> Mapping[str, str]:
+    """Return the modules (their names normalised) that packages of another name bring."""
+    return {**_imports().modules, **_imports().meant}
+
+
+def mistaken(name: str) -> str:
+    """Return a package that is more likely meant than the one of a name; empty if none is."""
+    if name in _known():
+        return ""
+    similar = (known for known in _known() if _nearly(name, known))
+    return _imports().modules.get(name) or min(similar, default="")
+
+
+def _nearly(name: str, other: str) -> bool:
+    """Return whether two names differ by one letter, by two that are swapped, or by dashes."""
+    shorter, longer = sorted((name, other), key=len)
+    if len(longer) - len(shorter) > 1 or len(shorter) < _SHORTEST or len(longer) == _SHORTEST:
+        return name.replace("-", "") == other.replace("-", "")
+    at = len(posixpath.commonprefix([name, other]))
+    rest, more = shorter[at:], longer[at:]
+    if len(rest) < len(more):
+        return rest == more[1:]
+    return rest[1:] == more[1:] or (rest[:2] == more[:2][::-1] and rest[2:] == more[2:])
+
+
+def nearest(name: str) -> str:
+    """Return the package that a name which no index has may mean; empty if none is near."""
+    if (known := of_modules().get(name) or _conda().python.get(name)) and known != name:
+        return known
+    return next(iter(get_close_matches(name, _known(), n=1, cutoff=0.8)), "")
