@@ -53,7 +53,7 @@ def _imports() -> _Imports:
 
 
 @cache
-def _known() -> frozenset[str]:
+def _popular_names() -> frozenset[str]:
     """Return names of packages that many use."""
     text = files.read_text(resources.profiles_dir() / _FOLDER / "known.txt")
     listed = (line for line in text.splitlines() if not line.startswith("#"))
@@ -108,9 +108,9 @@ def of_modules() -> Mapping[str, str]:
 
 def mistaken(name: str) -> str:
     """Return a package that is more likely meant than the one of a name; empty if none is."""
-    if name in _known():
+    if name in _popular_names():
         return ""
-    similar = (known for known in _known() if _nearly(name, known))
+    similar = (known for known in _popular_names() if _nearly(name, known))
     return _imports().modules.get(name) or min(similar, default="")
 
 
@@ -130,4 +130,4 @@ def nearest(name: str) -> str:
     """Return the package that a name which no index has may mean; empty if none is near."""
     if (known := of_modules().get(name) or _conda().python.get(name)) and known != name:
         return known
-    return next(iter(get_close_matches(name, _known(), n=1, cutoff=0.8)), "")
+    return next(iter(get_close_matches(name, _popular_names(), n=1, cutoff=0.8)), "")

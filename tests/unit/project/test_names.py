@@ -9,7 +9,7 @@ from envbuilder.project import names
 
 
 def test_the_tables_contradict_neither_themselves_nor_each_other() -> None:
-    known = names._known()
+    known = names._popular_names()
     for module, package in names.of_modules().items():
         assert module != types.canonical(package)
         assert names.meant(package) == package
