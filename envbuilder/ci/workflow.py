@@ -61,7 +61,7 @@ _NOT_IN_EVERY_RUNNER = ("avx512", "amx")
 
 
 _OLDEST_PYTHON = (3, 11)
-"""What envbuilder runs with."""
+"""What envbuilder itself runs with. Jobs for older ones build them from the lock's interpreter."""
 
 
 class Workflow(Struct, frozen=True, kw_only=True):
@@ -115,9 +115,6 @@ def fitting(workflow: Workflow) -> Workflow:
 
 def _why_not(row: Row, service: Service) -> str:
     """Return why a job cannot be done, on a hosted runner if it is for one; empty if it can."""
-    if tuple(map(int, row.python.split("."))) < _OLDEST_PYTHON:
-        oldest = ".".join(map(str, _OLDEST_PYTHON))
-        return f"envbuilder itself needs Python {oldest} or newer, and a job has one Python"
     if row.runner not in service.runners.values():
         return ""
     if makes_image(row.backend) and not service.has_engine:
@@ -150,6 +147,11 @@ def text(workflow: Workflow) -> str:
             "package_with_conda": _package(workflow, "[conda]"),
             "hosted": service.runners["linux/amd64"],
             "verified": [row.id for row in workflow.rows if row.what == "verify"],
+            "older_pythons": [
+                row.id
+                for row in workflow.rows
+                if tuple(map(int, row.python.split("."))) < _OLDEST_PYTHON
+            ],
             "has_conda": any(row.backend == "conda" for row in workflow.rows),
             # A hosted runner may lack what these profiles need.
             "demanding": [

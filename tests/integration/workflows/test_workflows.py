@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
+from envbuilder.ci import workflow
 from envbuilder.core import resources
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.conda import lock as conda_locks
@@ -54,6 +55,9 @@ def options(
     """Options for this repository, or for a project with conda packages."""
     chosen: tuple[str, ...] = request.param
     monkeypatch.chdir(resources.profiles_dir().parent)
+    if "cuda,mps" in chosen:
+        # As if envbuilder could not run with their Pythons.
+        monkeypatch.setattr(workflow, "_OLDEST_PYTHON", (3, 14))
     if "conda" in chosen:
         lay_locked(tmp_path, monkeypatch)
         variants = catalog.variants(load_settings())

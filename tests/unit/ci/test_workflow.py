@@ -13,6 +13,7 @@ from envbuilder import __version__
 from envbuilder.ci import workflow
 from envbuilder.ci.matrix import Omission, Row
 from envbuilder.core.errors import InvalidError
+from tests.support import github_runner
 
 CPU = Row(
     id="default.cpu-linux-amd64-py3.11-venv",
@@ -153,10 +154,18 @@ def test_what_does_not_fit_a_hosted_runner_is_left_out() -> None:
 
 
 def test_jobs_have_a_python_that_envbuilder_runs_with() -> None:
-    plan = workflow.fitting(replace(PLAN, rows=(CPU, replace(CUDA, python="3.10", runner="box"))))
-    assert plan.rows == (CPU,)
-    (omission,) = plan.omissions
-    assert "Python 3.11" in omission.why
+    """An older one comes from the lock."""
+    older = replace(CUDA, python="3.8")
+    plan = workflow.fitting(replace(PLAN, rows=(CPU, older)))
+    assert plan.omissions == ()
+    job = rendered(plan)["jobs"]["environment"]
+    (python,) = [s["with"]["python-version"] for s in job["steps"] if "python" in s.get("uses", "")]
+    rows = job["strategy"]["matrix"]["include"]
+    assert [row["python"] for row in rows] == ["3.11", "3.8"]
+    assert [github_runner.filled(python, {"matrix": row}) for row in rows] == ["3.11", "3.12"]
+    cuda = rendered(replace(GITLAB, rows=(older,)))["cuda"]
+    assert cuda["image"] == "python:3.12"
+    assert cuda["script"][0].endswith("--python-version 3.8")
 
 
 def test_a_workflow_needs_jobs_and_locks_of_the_repository() -> None:
