@@ -325,21 +325,26 @@ def _day(folder: Path, choice: first_file.Choice) -> date | None:
 
 
 def _changes(choice: first_file.Choice, framework: types.Framework) -> Iterator[dict[str, str]]:
-    """Yield other Pythons and releases to try, those nearest to what files ask for first."""
+    """Yield other Pythons and releases to try, those nearest to what files ask for first.
+
+    Of a line of releases the newest, and the oldest release of all.
+    """
+    from packaging.version import Version
+
     pythons = " ".join(line.text for s in choice.sources for line in s.listed.pythons)
     asked = re.search(r"3\.([0-9]+)", pythons)
     wish = int(asked[1]) if asked else 11
     nearest = sorted(_PYTHONS, key=lambda python: abs(int(python.partition(".")[2]) - wish))
     yield from ({"python": python} for python in nearest if asked)
     named = (line.text for line in choice.lines if frameworks.of_name(line.name) == framework)
-    release = re.search(r"([0-9]+)\.([0-9]+)", " ".join(named))
+    release = re.search(r"[0-9]+\.[0-9]+", " ".join(named))
     if release is None:
         return
-    table = dict.fromkeys(r.rpartition(".")[0] for r in reversed(releases.table_of(framework)))
-    versions = [(*map(int, version.split(".")),) for version in table]
-    place = sum(version < (int(release[1]), int(release[2])) for version in versions)
+    every = sorted(map(Version, releases.table_of(framework)))
+    versions = [str(every[0]), *dict.fromkeys(f"{v.major}.{v.minor}" for v in every)]
+    place = sum(Version(version) < Version(release[0]) for version in versions)
     for number in sorted(range(len(versions)), key=lambda n: abs(n - place))[:_MOST_RELEASES]:
-        version = ".".join(map(str, versions[number]))
+        version = versions[number]
         yield {"framework_version": version}
         yield from ({"framework_version": version, "python": p} for p in nearest[:3] if asked)
 

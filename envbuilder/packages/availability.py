@@ -249,6 +249,14 @@ class Blocker(Struct, frozen=True, kw_only=True):
     """For `source` and `wheel`: the Pythons that it has wheels for on the target's platform."""
 
 
+def _who(needs: Iterable[Need]) -> tuple[tuple[str, str], ...]:
+    return tuple((need.by, str(need.specifier)) for need in needs)
+
+
+def _conflict(name: str, releases: Iterable[Version], needs: Iterable[Need]) -> Blocker:
+    return Blocker(name=name, kind="conflict", version=str(max(releases)), needs=_who(needs))
+
+
 class Walk:
     """Follows the requirements of a target to the newest releases that fit.
 
@@ -277,7 +285,8 @@ class Walk:
         self._overrides = {types.canonical(need.name): need.specifier for need in own}
         self._needs: dict[str, dict[str, Need]] = defaultdict(dict)
         self._limits: dict[str, list[SpecifierSet]] = {}
-        self._left: dict[str, set[Version]] = defaultdict(set)
+        self._left: dict[str, dict[Version, Blocker]] = defaultdict(dict)
+        """Releases that ask too much, each with what it disagrees about with the others."""
         for need in map(Requirement, constraints):
             if applies(need.marker, self._platform, self._python):
                 self._limits.setdefault(types.canonical(need.name), []).append(need.specifier)
@@ -408,20 +417,20 @@ class Walk:
                 if release is None or need.by != f"{package} {release.version}":
                     continue
                 if len(self._left[package]) <= _DEEPEST and asks_too_much(need):
-                    self._leave(package, release)
+                    self._leave(package, release, _conflict(name, releases, needs))
                     return package
         return ""
 
-    def _leave(self, package: str, release: Release) -> None:
+    def _leave(self, package: str, release: Release, conflict: Blocker) -> None:
         """Leave a chosen release out, with what it requires."""
         versions = self._index.releases(package)
-        self._left[package] |= {v for v, each in versions.items() if each is release}
+        self._left[package] |= {v: conflict for v, each in versions.items() if each is release}
         del self.chosen[package]
         for needs in self._needs.values():
             needs.pop(f"{package} {release.version}", None)
 
     def _fitting(
-        self, name: str, releases: Mapping[Version, Release], specifiers: Iterable[SpecifierSet]
+        self, name: str, releases: Iterable[Version], specifiers: Iterable[SpecifierSet]
     ) -> Iterator[Version]:
         """Yield the versions that specifiers and constraints admit, the oldest first."""
         from packaging.specifiers import SpecifierSet
@@ -452,13 +461,17 @@ class Walk:
         fitting: Sequence[Version],
         needs: Sequence[Need],
     ) -> Blocker:
-        by = tuple((need.by, str(need.specifier)) for need in needs)
+        by = _who(needs)
         if not releases:
             return Blocker(name=name, kind="absent", version="", needs=by)
         if not fitting:
+            left = self._left.pop(name, {})
+            if tried := [*self._fitting(name, left, [need.specifier for need in needs])]:
+                return left[tried[-1]]
             alone = (any(True for _ in self._fitting(name, releases, [n.specifier])) for n in needs)
-            kind: Literal["release", "conflict"] = "conflict" if all(alone) else "release"
-            return Blocker(name=name, kind=kind, version=str(max(releases)), needs=by)
+            if all(alone):
+                return _conflict(name, releases, needs)
+            return Blocker(name=name, kind="release", version=str(max(releases)), needs=by)
         built = [v for v in fitting if (s := releases[v].sdist) and self._admits(s)]
         return Blocker(
             name=name,

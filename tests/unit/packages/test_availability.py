@@ -110,6 +110,20 @@ def test_the_newest_release_is_taken_that_everything_admits() -> None:
     assert blocked(walk("binary", target=("linux/amd64", "3.10"))) == {}
 
 
+def test_what_a_release_disagrees_about_is_named_and_not_the_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No other release of `app` is left to be chosen, and the one that there is exists."""
+    found = walk("app==1.0", "tool")
+    assert blocked(found) == {"tool": ("absent", "")}
+    monkeypatch.setitem(PAGES, "tool", {f"tool-1.0-{ANY}.whl": "2020-01-01"})
+    monkeypatch.setitem(REQUIRES, "tool-1.0", ["low>=2"])
+    found = walk("app==1.0", "tool")
+    assert blocked(found) == {"low": ("conflict", "3.0rc1")}
+    text = explained([*found.blockers.values()], LINUX)
+    assert "app 1.0 needs <2, tool 1.0 needs >=2" in text
+
+
 def test_a_day_overrides_exclusions_and_constraints_are_those_of_the_project() -> None:
     assert chosen(walk("app", as_of="2022-01-01")) == {"app": "1.0", "low": "1.0"}
     assert blocked(walk("app", excluded=["old"])) == {}
