@@ -114,8 +114,8 @@ def resolve(
                     continue
                 obstacles = {
                     target: explain(asked, target, (*offers, *built))
-                    for target in solution.failures
-                    if explain
+                    for target, failure in solution.failures.items()
+                    if explain and not isinstance(failure, ClashError)
                 }
                 more = [o for o in _offers(obstacles, foundry, solution) if o not in built]
                 if more and left:

@@ -428,7 +428,12 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
         " environment gets would be chance. Leave one out: exclude: [left] or [right];"
         " or pin another version of one of them"
     )
-    partly = made(own, FakeUv(two), twice, contents=clash, origin=(twice, lock))
+    partly = made(
+        *(own, FakeUv(two), twice),
+        contents=clash,
+        origin=(twice, lock),
+        explain=lambda *_: pytest.fail("no index page is to blame"),
+    )
     assert [t.python for t in partly.targets] == ["3.11"]
     assert "both install bin/tool" in partly.missing["linux/amd64 3.12"]
 
