@@ -7,13 +7,16 @@ drop what the profile still expects: the framework, and the extension that verif
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core import types
-from envbuilder.core.decoding import decode, place
+from envbuilder.core import resources, types
+from envbuilder.core.decoding import decode, parse_yaml, place
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.files import read_text
 from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS
 
 if TYPE_CHECKING:
@@ -58,6 +61,30 @@ SAME = (
 )
 """Packages that bring the same modules, the most complete one first, which takes the place of the
 others, as their makers say (README of opencv-python: "select only one")."""
+
+
+class _Nvidia(Struct, frozen=True):
+    """Packages for NVIDIA GPUs: `profiles/names/nvidia.yaml`."""
+
+    packages: tuple[str, ...]
+    elsewhere: dict[str, types.Distribution]
+
+
+@cache
+def _nvidia() -> _Nvidia:
+    path = resources.profiles_dir() / "names" / "nvidia.yaml"
+    return decode(parse_yaml(read_text(path), path.name), _Nvidia, path.name)
+
+
+def on_hardware(name: str, accelerator: types.Accelerator) -> str:
+    """Return the package that takes the place of another on some hardware; empty if none does.
+
+    That is the package itself, unless it needs other hardware.
+    """
+    table = _nvidia()
+    if accelerator == "cuda" or not any(fnmatchcase(name, p) for p in table.packages):
+        return name
+    return next((to for each, to in table.elsewhere.items() if fnmatchcase(name, each)), "")
 
 
 class _Lists(Struct, frozen=True, kw_only=True):

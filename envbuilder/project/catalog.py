@@ -29,7 +29,7 @@ from envbuilder.profiles.names import suggestion
 from envbuilder.profiles.profile import Profile, Python
 from envbuilder.profiles.requirements import applies, distribution, pin
 from envbuilder.project import conda, environments, release
-from envbuilder.project.lines import Line, parse
+from envbuilder.project.lines import Line, on_hardware, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -304,6 +304,8 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
     `InvalidError` if a line cannot be combined with the profile.
     """
     environment = contents.environment
+    lines, notes = on_hardware(contents.requirements, profile)
+    contents = replace(contents, requirements=lines)
     if decision:
         python = Python(default=decision.python, supported=(decision.python,))
         if not release.bases(profile, python.supported, managed=False):
@@ -347,7 +349,7 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
         unpack_packages=profile.unpack_packages and not packages,
         environment={**profile.environment, **environment.environment},
         conda=from_conda if contents.conda else profile.conda,
-        warnings=(*profile.warnings, *(note.removesuffix(".") for note in contents.notes)),
+        warnings=(*profile.warnings, *(n.removesuffix(".") for n in contents.notes), *notes),
     )
     return replace(result, backends=_backends(result, contents))
 

@@ -18,15 +18,17 @@ from msgspec.structs import replace
 from envbuilder.core import decoding, files, ownership, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
-from envbuilder.profiles import frameworks
+from envbuilder.profiles import frameworks, requirements
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project.names import meant
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from packaging.requirements import Requirement
+
+    from envbuilder.profiles.profile import Profile
 
 
 LARGEST = 1 << 20
@@ -383,3 +385,18 @@ def _source(location: str, shown: str, folder: str) -> str:
         raise InvalidError(
             f"{shown}: not a location that can be locked", "Write it as git+https://HOST/PATH@REF."
         ) from error
+
+
+def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ...], list[str]]:
+    """Return what stands for lines on a profile's hardware, and a note on each that is another."""
+    result, notes = [], []
+    libraries = frameworks.FRAMEWORKS[profile.framework].libraries
+    for line in lines:
+        name = requirements.on_hardware(line.name, profile.accelerator)
+        if name == line.name or libraries.fullmatch(line.name):
+            result.append(line)
+            continue
+        notes.append(f"{line.where}: {line.name} is for NVIDIA GPUs: {name or 'left out'} here")
+        if name:
+            result.append(replace(line, text=name + line.text[len(line.name) :]))
+    return tuple(result), notes
