@@ -54,9 +54,10 @@ HARDWARE = re.compile(
 CONDA_NAMES = {"opencv": "opencv-python", "pytorch-lightning": "pytorch-lightning", "pyqt": "pyqt5"}
 OPENCV = {"opencv-python", "opencv-python-headless", "opencv-contrib-python"}
 STUBS = {"sklearn": "scikit-learn", "skimage": "scikit-image"}
-TARGETS = {
-    "cuda": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
-    "mps": {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"},
+PLATFORMS = {
+    "linux/amd64": ("linux", "Linux", "x86_64"),
+    "linux/arm64": ("linux", "Linux", "aarch64"),
+    "macos/arm64": ("darwin", "Darwin", "arm64"),
 }
 
 
@@ -124,6 +125,7 @@ def conda_lines(path: Path) -> list[str]:
         elif name := re.match(r"[A-Za-z0-9._-]+", str(item).rpartition("::")[2]):
             plain = name[0].lower()
             if plain[0] != "_" and not HARDWARE.match(plain):
+                plain = re.sub(r"^dgl-cuda[0-9.]+\Z", "dgl", plain)
                 lines.append(CONDA_NAMES.get(plain, plain))
     return lines
 
@@ -154,9 +156,11 @@ def stated(path: Path) -> list[str]:
     return text_lines(path, set())
 
 
-def required(path: Path, profile: str, python: str) -> set[str]:
-    """Return the packages that a lock for a profile must hold."""
-    there = TARGETS[profile] | {"python_version": python, "python_full_version": f"{python}.0"}
+def required(path: Path, platform: str, python: str) -> set[str]:
+    """Return the packages that a lock must hold for a platform and a Python."""
+    names = ("sys_platform", "platform_system", "platform_machine")
+    there = dict(zip(names, PLATFORMS[platform], strict=True))
+    there |= {"python_version": python, "python_full_version": f"{python}.0"}
     pairs = filter(None, map(named, stated(path)))
     return {
         STUBS.get(name, name)
@@ -184,7 +188,9 @@ def lacking(folder: Path, primary: str, profile: str) -> str:
         # One OpenCV takes the place of the others.
         have |= OPENCV if have & OPENCV else set()
         try:
-            missing = sorted(required(folder / primary, profile, target["python"]) - have)
+            missing = sorted(
+                required(folder / primary, target["platform"], target["python"]) - have
+            )
         except (OSError, ValueError, yaml.YAMLError) as error:
             return f"the benchmark cannot read {primary}: {error}"
         if missing:
