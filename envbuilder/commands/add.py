@@ -46,7 +46,7 @@ def command(requirements: tuple[str, ...], exact: bool, no_lock: bool) -> int:
     settings = load_settings()
     text, path = read_project(settings)
     change = edit.added(text, path, settings.environment, requirements, exact=exact)
-    return apply_change(change, path, settings, lock=not no_lock)
+    return apply_change(change, settings, lock=not no_lock)
 
 
 @click.command("remove", short_help="Remove packages from the project, and lock it.")
@@ -67,7 +67,7 @@ def remove(names: tuple[str, ...], no_lock: bool) -> int:
     settings = load_settings()
     text, path = read_project(settings)
     change = edit.removed(text, path, settings.environment, names, project=path.parent)
-    return apply_change(change, path, settings, lock=not no_lock)
+    return apply_change(change, settings, lock=not no_lock)
 
 
 _LEFT = f"{PROJECT_FILE} is left as it was."
@@ -83,7 +83,7 @@ def read_project(settings: Settings) -> tuple[str, Path]:
     return files.read_text(path), path
 
 
-def apply_change(change: edit.Change, path: Path, settings: Settings, *, lock: bool) -> int:
+def apply_change(change: edit.Change, settings: Settings, *, lock: bool) -> int:
     """Write a change together with the locks that follow from it; return the exit code.
 
     Nothing is written if no lock follows at all, or if the file was changed meanwhile: resolving
@@ -95,17 +95,7 @@ def apply_change(change: edit.Change, path: Path, settings: Settings, *, lock: b
         console.result(f"{PROJECT_FILE}: nothing to change")
         return 0
     outcomes = _locked(change, settings) if lock else ()
-    if files.read_text(path) != change.before:
-        raise InvalidError(
-            f"{path}: was changed by somebody else meanwhile, and is left like that",
-            "Run the command again.",
-        )
-    try:
-        files.rewrite(path, change.text.encode())
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be written: {error.strerror or error}") from error
-    for line in change.lines:
-        console.result(f"{PROJECT_FILE}: {line}")
+    edit.save(change)
     if not lock:
         console.result("Next: envbuilder lock")
     return locks.settle(outcomes)

@@ -6,22 +6,27 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from envbuilder.commands import resolution
 from envbuilder.commands.options import json_option, load_settings, profile_option
 from envbuilder.core import console, types
 from envbuilder.core.errors import INVALID, InvalidError
-from envbuilder.core.files import save
+from envbuilder.core.files import read_text, save
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import ITEM, indented_proof, shown
 from envbuilder.locks import compare, conda, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.library import Library
+from envbuilder.project import edit
 from envbuilder.project.catalog import ANY
+
+if TYPE_CHECKING:
+    from datetime import date, datetime
 
 _NAME = re.compile(r"[\w.-]+")
 _MOST_PLACES = 4
@@ -53,6 +58,13 @@ _INSTEAD = (
     help="Let each profile have its own release of the framework, instead of one for all.",
 )
 @click.option(
+    "--as-of",
+    "day",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="DATE",
+    help="Take no release from after this day; it becomes as_of: in envbuilder.yaml.",
+)
+@click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the lock. Without it: next to envbuilder.yaml, or your configuration folder.",
@@ -65,6 +77,7 @@ def command(
     upgrade: bool,
     packages: tuple[str, ...],
     no_align: bool,
+    day: datetime | None,
     output_dir: Path | None,
     as_json: bool,
 ) -> int:
@@ -84,15 +97,15 @@ def command(
       envbuilder lock --profile cpu
       envbuilder lock --profile cuda --upgrade
       envbuilder lock --upgrade-package rich
+      envbuilder lock --as-of 2023-03-01
       envbuilder lock --profile cuda --backend conda
     """
     settings = load_settings()
-    if packages and (check or backend or upgrade):
-        other = "--check" if check else "--backend" if backend else "--upgrade, which moves all"
-        raise click.UsageError(f"--upgrade-package cannot be combined with {other}")
+    _require_combinable(check=check, backend=backend, upgrade=upgrade, packages=packages, day=day)
+    change = _dated(settings, day.date()) if day else None
+    if change:
+        settings = replace(settings, definition=change.definition)
     if backend:
-        if check:
-            raise click.UsageError("--backend conda cannot be combined with --check")
         wanted = _conda_entries(profile, settings, output_dir, requested=True)
         return settle_conda(wanted, settings, upgrade=upgrade, again=True)
     if check:
@@ -106,12 +119,42 @@ def command(
     outcomes = resolution.solved(
         settings, listed, upgrade=upgrade, packages=packages, align=not no_align
     )
+    if change and output_dir is None and any(not outcome.obstacle for outcome in outcomes):
+        edit.save(change)
     code = settle(outcomes)
     _print_releases([outcome.entry for outcome in outcomes if not outcome.obstacle])
     if settings.definition is not None:
         code = max(code, settle_conda(of_conda, settings, upgrade=upgrade, packages=packages))
     if profile is None and output_dir is None:
         _remove_unused(settings)
+    _print_unread(settings, outcomes)
+    return code
+
+
+def _require_combinable(
+    *, check: bool, backend: str | None, upgrade: bool, packages: Sequence[str], day: object
+) -> None:
+    """Raise `UsageError` for options that exclude each other."""
+    other = "--check" if check else "--backend" if backend else ""
+    if packages and (other or upgrade):
+        other = other or "--upgrade, which moves all"
+        raise click.UsageError(f"--upgrade-package cannot be combined with {other}")
+    if day and other:
+        raise click.UsageError(f"--as-of cannot be combined with {other}")
+    if backend and check:
+        raise click.UsageError("--backend conda cannot be combined with --check")
+
+
+def _dated(settings: Settings, day: date) -> edit.Change:
+    """Return the project's file with another `as_of`."""
+    if settings.project is None or settings.definition is None:
+        raise InvalidError("--as-of: this is no project", "Write one: envbuilder init")
+    path = settings.project / PROJECT_FILE
+    return edit.dated(read_text(path), path, day)
+
+
+def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) -> None:
+    """Print which files list requirements, if the project states none."""
     definition = settings.definition
     requires = (
         not definition or definition.requirements_from or any(o.entry.places for o in outcomes)
@@ -121,7 +164,6 @@ def command(
 
         for line in environments.unread(settings.project):
             console.result(f"note: {PROJECT_FILE} requires nothing, and {line}")
-    return code
 
 
 def _check(name: str | None, settings: Settings, *, as_json: bool) -> int:

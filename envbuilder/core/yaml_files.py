@@ -220,6 +220,26 @@ def edit_list(text: str, path: Path, value: str | None, index: int | None = None
     raise EditError(f"the list at {'.'.join(path)} is written in an unusual way")
 
 
+def edit_value(text: str, key: str, value: str) -> str:
+    """Return the text with another value of a key at its top, a new one at its end.
+
+    Raise `EditError` unless the result, read again, differs in that alone.
+    """
+    data = {**(load(text) or {}), key: load(value)}
+    root: Any = yaml.compose(text, _PARSER)
+    node = next((node for name, node in getattr(root, "value", ()) if name.value == key), None)
+    if node:
+        result = text[: node.start_mark.index] + value + text[node.end_mark.index :]
+    else:
+        result = f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{key}: {value}\n"
+    try:
+        if load(result) == data:
+            return result
+    except StrictYamlError:
+        pass
+    raise EditError(f"{key} is written in an unusual way")
+
+
 class _List:
     """A list in a text that `load` accepts; so no node is nested too deeply."""
 

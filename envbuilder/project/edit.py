@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core import settings, types, yaml_files
+from envbuilder.core import console, files, settings, types, yaml_files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment
 from envbuilder.core.settings import PROJECT_FILE
@@ -22,6 +22,9 @@ from envbuilder.project import environments
 from envbuilder.project.lines import parse, wish
 from envbuilder.project.names import mistaken
 
+if TYPE_CHECKING:
+    from datetime import date
+
 _ADD = "envbuilder add"
 _BY_HAND = "Edit the file by hand, then: envbuilder lock"
 
@@ -29,6 +32,7 @@ _BY_HAND = "Edit the file by hand, then: envbuilder lock"
 class Change(Struct, frozen=True, kw_only=True):
     """A project's file with other requirements."""
 
+    path: Path
     before: str
     """The text that it was made from."""
     text: str
@@ -79,7 +83,13 @@ class _File:
 
     def done(self) -> Change:
         changes, definition = tuple(self._changes), self.definition
-        return Change(before=self._before, text=self._text, definition=definition, lines=changes)
+        return Change(
+            path=self._path,
+            before=self._before,
+            text=self._text,
+            definition=definition,
+            lines=changes,
+        )
 
 
 def added(
@@ -107,6 +117,34 @@ def added(
         elif (before := file.listed[places[0]]) != line:
             file.change(f"{before} → {line}", line, places[0])
     return replace(file.done(), notes=(*notes,))
+
+
+def dated(text: str, path: Path, day: date) -> Change:
+    """Return a project's file with another `as_of`."""
+    before = settings.decoded(text, path)[1] or Definition()
+    try:
+        after = yaml_files.edit_value(text, "as_of", day.isoformat())
+    except yaml_files.EditError as error:
+        raise InvalidError(f"{path}: {error}", _BY_HAND) from error
+    lines = () if before.as_of == day else (f"as_of: {day}",)
+    definition = replace(before, as_of=day)
+    return Change(path=path, before=text, text=after, definition=definition, lines=lines)
+
+
+def save(change: Change) -> None:
+    """Write a change, and print it; raise `InvalidError` if the file was changed meanwhile."""
+    path = change.path
+    if files.read_text(path) != change.before:
+        raise InvalidError(
+            f"{path}: was changed by somebody else meanwhile, and is left like that",
+            "Run the command again.",
+        )
+    try:
+        files.rewrite(path, change.text.encode())
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be written: {error.strerror or error}") from error
+    for line in change.lines:
+        console.result(f"{PROJECT_FILE}: {line}")
 
 
 def _wish(text: str, *, exact: bool) -> tuple[str, str]:

@@ -286,6 +286,31 @@ def test_only_the_named_package_is_upgraded(
     assert "Did you mean 'leaf'?" in capsys.readouterr().err
 
 
+def test_a_day_that_the_locks_are_made_as_of_is_the_file_s(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, days = project / "envbuilder.yaml", []
+
+    def resolved(profile: Any, *_: Any, **__: Any) -> profile_lock.Lock:
+        days.append(profile.resolution.as_of)
+        return locked(profile)
+
+    monkeypatch.setattr(resolve, "resolve", resolved)
+    assert run("lock", "--as-of", "2031-01-02") == 0
+    assert path.read_text() == f"{TEXT}as_of: 2031-01-02\n"
+    assert "envbuilder.yaml: as_of: 2031-01-02\n" in capsys.readouterr().out
+    assert run("lock", "--as-of", "2032-01-02", "--profile", "tiny") == 0
+    assert path.read_text() == f"{TEXT}as_of: 2032-01-02\n"
+    assert run("lock", "--as-of", "2033-01-02", "--output-dir", "elsewhere") == 0
+    assert path.read_text() == f"{TEXT}as_of: 2032-01-02\n", "those locks are not the project's"
+    assert days == ["2031-01-02"] * 4 + ["2032-01-02"] * 2 + ["2033-01-02"] * 4
+    path.write_text(before := "requirements: [never]\n")
+    assert run("lock", "--as-of", "2031-01-02") == 2
+    assert path.read_text() == before
+    for wrong in (("--as-of", "yesterday"), ("--as-of", "2031-01-02", "--check")):
+        assert run("lock", *wrong) == 2
+
+
 @pytest.mark.parametrize("other", [("--check",), ("--upgrade",), ("--backend", "conda")])
 def test_options_that_exclude_an_upgrade_of_one(
     project: Path, other: tuple[str, ...], capsys: pytest.CaptureFixture[str]

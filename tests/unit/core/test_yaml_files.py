@@ -384,3 +384,24 @@ def test_a_replacement_changes_one_item(text: str, index: int, name: str) -> Non
     replaced = yaml_files.edit_list(text, LIST, name, index)
     assert len(replaced.splitlines()) == len(text.splitlines())
     assert yaml_files.edit_list(replaced, LIST, items[index], index) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("", "day: 2031-01-02\n"),
+        ("# ours\na: [1]", "# ours\na: [1]\nday: 2031-01-02\n"),
+        ("day: '2022-01-01'  # why\na: 1\n", "day: 2031-01-02  # why\na: 1\n"),
+        ("a: {day: 1}\n", "a: {day: 1}\nday: 2031-01-02\n"),
+        ("{a: 1, day: 3}\n", "{a: 1, day: 2031-01-02}\n"),
+        ("{a: 1}\n", None),
+        ("a: |\n  text", None),
+        ("day:\n", None),
+    ],
+)
+def test_a_value_is_replaced_or_comes_last(text: str, result: str | None) -> None:
+    if result is None:
+        with pytest.raises(yaml_files.EditError):
+            yaml_files.edit_value(text, "day", "2031-01-02")
+    else:
+        assert yaml_files.edit_value(text, "day", "2031-01-02") == result
