@@ -283,7 +283,7 @@ def dependencies(plan: Plan) -> list[dict[str, Any]]:
         resources.append(_resource(base.name, base.purl, base.sha256))
     for file in plan.files:
         resources.append(_resource(file.basename, sbom.file_purl(file), file.sha256))
-        if recipe := file.recipe:
+        if (recipe := file.recipe) and file.is_built:
             resources.append(
                 _resource(f"source of {file.name}", f"{urn}:source:{file.name}", recipe.sha256)
             )

@@ -193,7 +193,7 @@ def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: P
     Wheels that were built from their sources are not copied, but built again.
     """
     plan, source, target = product.plan, Store.of(settings), Store.of(elsewhere)
-    copied = (*(f for f in plan.files if not f.recipe), *carried(product.target))
+    copied = (*(f for f in plan.files if not f.is_built), *carried(product.target))
     fetch(copied, product.target, settings, progress)
     with progress.task("copy the files to another folder", len(copied)) as task:
         for file in copied:

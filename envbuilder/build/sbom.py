@@ -60,8 +60,8 @@ class Component(Struct, frozen=True, kw_only=True):
     """False for a build-time tool."""
     facts: tuple[tuple[str, str], ...] = ()
     """Further properties: name and value."""
-    built_from: Recipe | None = None
-    """The source that it was built from here."""
+    recipe: Recipe | None = None
+    """Of what no index has: the source that it was built from here, or its URL."""
 
 
 def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) -> bytes:
@@ -107,6 +107,7 @@ def _component(part: Component) -> CycloneComponent:
     from packageurl import PackageURL
 
     factory, declared = LicenseFactory(), LicenseAcknowledgement.DECLARED
+    is_built = part.recipe is not None and part.recipe.kind != "wheel"
     if len(part.licences) == 1:
         licences = [factory.make_from_string(part.licences[0], license_acknowledgement=declared)]
     else:
@@ -122,13 +123,13 @@ def _component(part: Component) -> CycloneComponent:
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=part.sha256)] if part.sha256 else [],
         licenses=licences,
         properties=[Property(name=f"envbuilder:{k}", value=v) for k, v in part.facts],
-        external_references=[_source(part)] if part.built_from else [],
-        pedigree=Pedigree(notes="built from its source by envbuilder") if part.built_from else None,
+        external_references=[_source(part)] if part.recipe else [],
+        pedigree=Pedigree(notes="built from its source by envbuilder") if is_built else None,
     )
 
 
 def _source(part: Component) -> ExternalReference:
-    """Return what a component was built from; a repository by its commit."""
+    """Return where a component is from; a repository by its commit."""
     from cyclonedx.model import (
         ExternalReference,
         ExternalReferenceType,
@@ -137,11 +138,12 @@ def _source(part: Component) -> ExternalReference:
         XsUri,
     )
 
-    recipe = part.built_from
-    assert recipe is not None, "it was built"
+    recipe = part.recipe
+    assert recipe is not None, "no index has it"
     of_git = recipe.kind == "git"
+    kinds = {"git": ExternalReferenceType.VCS, "wheel": ExternalReferenceType.DISTRIBUTION}
     return ExternalReference(
-        type=ExternalReferenceType.VCS if of_git else ExternalReferenceType.SOURCE_DISTRIBUTION,
+        type=kinds.get(recipe.kind, ExternalReferenceType.SOURCE_DISTRIBUTION),
         url=XsUri(f"git+{recipe.location}@{recipe.commit}" if of_git else recipe.location),
         comment=f"its folder {recipe.subdirectory}" if recipe.subdirectory else None,
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=recipe.sha256)],
@@ -170,7 +172,7 @@ def locked_components(
                 ("hash", file.provenance),
                 ("hash-by", file.by),
             ),
-            built_from=file.recipe,
+            recipe=file.recipe,
         )
         for file in files
     )
@@ -255,6 +257,8 @@ def file_purl(file: File) -> str:
         kind = "pypi"
         if file.recipe and file.recipe.kind == "git":
             qualifiers = {"vcs_url": f"git+{file.recipe.location}@{file.recipe.commit}"}
+        elif file.recipe and file.recipe.kind == "wheel":
+            qualifiers = {"download_url": file.recipe.location}
     elif file.kind == "deb":
         kind, vendor = "deb", "debian" if file.source in {MAIN, SECURITY} else file.source
         architecture = file.basename.removesuffix(".deb").rpartition("_")[2]

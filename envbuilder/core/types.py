@@ -19,7 +19,7 @@ BuildName = Annotated[
 Backend = Literal["docker", "venv", "conda"]
 Platform = Literal["linux/amd64", "linux/arm64", "macos/arm64"]
 FileKind = Literal["wheel", "source", "deb", "conda", "tool", "oci", "python"]
-SourceKind = Literal["sdist", "git", "path"]
+SourceKind = Literal["sdist", "git", "path", "wheel"]
 Role = Literal["", "base"]
 Provenance = Literal["read", "claim", "assumed"]
 LockState = Literal["locked", "claimed", "unlocked"]
@@ -220,7 +220,7 @@ IMAGE_PYTHON = "/opt/python"
 SourceLocation = Annotated[
     str,
     Meta(
-        pattern=r"^(?!.*://[^/]*@)[^\x00-\x20\x7f\"'\\`$<>|]{1,500}\Z",
+        pattern=r"^(?!.*://(?!git@)[^/]*@)[^\x00-\x20\x7f\"'\\`$<>|]{1,500}\Z",
         description="a URL without credentials, or a path",
     ),
 ]

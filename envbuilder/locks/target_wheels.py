@@ -20,7 +20,7 @@ from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.lock import BUILT
+from envbuilder.profiles.lock import OF_NO_INDEX
 from envbuilder.profiles.profile import is_on_pypi
 from envbuilder.profiles.requirements import SAME, applies, distribution
 
@@ -170,7 +170,7 @@ def compared(
         )
     return tuple(
         w
-        if w.file.sha256 in contents or w.file.provenance != "read" or w.file.source == BUILT
+        if w.file.sha256 in contents or w.file.provenance != "read" or w.file.source in OF_NO_INDEX
         else msgspec.structs.replace(w, file=msgspec.structs.replace(w.file, unread=True))
         for w in wheels
     )

@@ -33,6 +33,9 @@ SECURITY = "debian-security"
 """Symbolic source: Debian's security archive."""
 BUILT = "built"
 """Symbolic source: what was built from its own source, by its recipe."""
+DIRECT = "url"
+"""Symbolic source: a wheel that the project names by its URL, which is in its recipe."""
+OF_NO_INDEX = frozenset({BUILT, DIRECT})
 _DEBIAN_SOURCES = frozenset({MAIN, SECURITY})
 _WHEEL_PARTS = (5, 6)
 
@@ -42,7 +45,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     kind: types.SourceKind
     location: types.SourceLocation
-    """The file name of an sdist on the index, a repository's URL, or a folder of the project."""
+    """The file name of an sdist on the index, the URL of a repository, an archive or a wheel, which
+    is not built, or a folder of the project."""
     sha256: types.Sha256
     """Of the sdist; of a repository or a folder: over its sorted files."""
     commit: types.Commit = ""
@@ -89,6 +93,11 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         return self.size or self.size_about or 0
 
     @property
+    def is_built(self) -> bool:
+        """Whether code of its own runs to make it, here or where it was locked."""
+        return self.recipe is not None and self.recipe.kind != "wheel"
+
+    @property
     def basename(self) -> str:
         """The file name without its folder."""
         return self.file.rpartition("/")[2]
@@ -107,9 +116,9 @@ def problem(files: Iterable[File]) -> str:
 
 
 def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best)
-    if (file.kind == "source" or file.source == BUILT) and file.recipe is None:
+    if (file.kind == "source" or file.source in OF_NO_INDEX) and file.recipe is None:
         return "recipe: missing, and no index has it as a wheel"
-    if file.recipe and file.source != BUILT:
+    if file.recipe and file.source not in OF_NO_INDEX:
         return f"source: {file.source}, but it has a recipe"
     if file.kind == "source":
         return "name: is not normalised" if file.name != types.canonical(file.name) else ""

@@ -18,7 +18,7 @@ from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Extra, RequirementFile
 from envbuilder.project import environments
-from envbuilder.project.lines import Line, Listed, read_text
+from envbuilder.project.lines import Line, Listed, read_text, url_path
 from envbuilder.project.tables import pyproject
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def first_text(choice: Choice, facts: Facts) -> str:
     parts = [_HEAD, *_requirements(choice)]
     if facts.is_package:
         parts.append("install_project: true  # importable from any folder, with its commands\n")
-    named = (line.name for line in choice.lines if line.source)
+    named = (e.name for e in choice.lines if e.source and not url_path(e.source).endswith(".whl"))
     if built := dict.fromkeys((*named, *facts.build)):
         names = ", ".join(_valid(built, types.Distribution))
         parts.append(f"build_from_source: [{names}]  # their own code runs while they are built\n")

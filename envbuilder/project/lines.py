@@ -284,13 +284,18 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
     """Return a package from a location, and a note if another source of it counts.
 
     `named`: its name, perhaps with extras and a marker; `folder`: what a path is relative to.
-    Raises `InvalidError` for what cannot be locked.
+    Raises `InvalidError` for what cannot be locked. A login of git is left out.
     """
     require_public(location, where)
     required = line(parse(named, where), where)
     framework = of_host(location) or frameworks.of_build(required.name)
+    bare, text = _LOGIN.sub(r"\1", location), _LOGIN.sub(r"\1", text)
     if not framework and not _ELSEWHERE.match(location):
-        return replace(required, source=_source(location, f"{where}: {_shown(text)}", folder)), ""
+        note = "its URL has a login, which is left out: git asks its credential helper for one."
+        source = _source(bare, f"{where}: {_shown(text)}", folder)
+        return replace(required, source=source), (
+            f"{where}: {required.name}: {note}" if bare != location else ""
+        )
     why = profile_decides(framework) if framework else "its location is of another machine"
     if version := of_file(location)[1]:
         name, _, marker = required.text.partition(";")
@@ -321,9 +326,12 @@ def _shown(text: str) -> str:
     return escaped(text, SHOWN)
 
 
+_LOGIN = re.compile(r"(git\+https?://)[^/]*@", re.IGNORECASE)
+
+
 def require_public(location: str, where: str) -> None:
-    """Raise `InvalidError` for a URL with credentials."""
-    if re.search(r"://(?!git@)[^/]*@", location):
+    """Raise `InvalidError` for a URL with credentials, but for git's, which are left out."""
+    if re.search(r"://(?!git@)[^/]*@", _LOGIN.sub(r"\1", location)):
         raise InvalidError(
             f"{where}: a URL with credentials, which a project's files must not have",
             "Write it without user and password, and set those up on each machine.",
@@ -359,17 +367,18 @@ def of_file(location: str) -> tuple[str, str]:
 def _source(location: str, shown: str, folder: str) -> str:
     """Return a location as in `Resolution.sources`; raise `InvalidError` if it can be none."""
     address, _, fragment = location.partition("#")
-    inside = re.search(r"(?:\A|&)(subdirectory=[^&]+)", fragment)
-    end = f"#{inside[1]}" if inside else ""
+    inside = re.findall(r"(?:\A|&)((?:subdirectory|sha256)=[^&]+)", fragment)
+    end = f"#{'&'.join(inside)}" if inside else ""
     if _VCS.match(address) and not address.lower().startswith("git+"):
         raise InvalidError(
             f"{shown}: only git repositories can be locked", "Name a released version instead."
         )
     if _VCS.match(address):
         if not re.match(r"git\+(https?|file):", address):
-            # The address that needs no login: of git@HOST:PATH, ssh://git@HOST/PATH, git://HOST.
-            address = re.sub(r"\Agit\+(ssh://|git://)?(git@)?", "git+https://", address)
-            address = re.sub(r"(\Agit\+https://[^/:@]+):(?![0-9]+/)", r"\1/", address)
+            # Of git@HOST:PATH and ssh://HOST/PATH; git://HOST/PATH is not encrypted.
+            address = re.sub(r"\Agit\+(ssh://)?(?=git@)", "git+ssh://", address)
+            address = re.sub(r"\Agit\+git://(git@)?", "git+https://", address)
+            address = re.sub(r"(\Agit\+ssh://[^/:]+):(?![0-9]+/)", r"\1/", address)
     elif not _URL.match(address):
         path = posixpath.normpath(posixpath.join(folder, address))
         if path == ".." or path.startswith(("../", "/")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from base64 import b64encode
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.core.decoding import convert
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Settings
+from envbuilder.core.types import SourceLocation
 from envbuilder.packages.sources import source
 from envbuilder.profiles.lock import Recipe
 from tests.integration.test_sources import build, settings
@@ -135,6 +138,67 @@ def test_a_server_over_http(repository: Repository, found: Settings, tmp_path: P
         assert read(f"git+{url}", found, tmp_path)[1] == {"a.py": "1"}
 
 
+SECRET = "a-secret-token"
+
+
+def test_a_login_is_that_of_the_users_credential_helper(
+    repository: Repository, found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked while fetching, and is in nothing that is kept."""
+    repository.commit(a="1")
+    repository.git("update-server-info")
+    login = "Basic " + b64encode(f"x:{SECRET}".encode()).decode()
+
+    class Private(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.headers.get("Authorization") == login:
+                return super().do_GET()
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="x"')
+            return self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = partial(Private, directory=str(repository.folder / ".git"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, serving(server):
+        text = f"git+http://127.0.0.1:{server.server_address[1]}/"
+        with pytest.raises(BuildError, match="git clone failed") as caught:
+            read(text, found, tmp_path)
+        assert "credential helper" in caught.value.hint
+        helper = f"!printf 'username=x\\npassword={SECRET}\\n' #"
+        sources.lay(tmp_path / "home", {".gitconfig": f'[credential]\nhelper = "{helper}"\n'})
+        recipe, files = read(text, found, tmp_path)
+    assert files == {"a.py": "1"}
+    assert SECRET not in str(recipe)
+    kept = b"".join(p.read_bytes() for p in found.cache_dir.rglob("*") if p.is_file())
+    assert SECRET.encode() not in kept
+
+
+def test_a_repository_over_ssh(
+    repository: Repository, found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's own ssh is run; the lock has its URL alone, without what it took to log in."""
+    commit = repository.commit(a="1")
+    ran = tmp_path / "ran"
+    program = sources.lay(
+        tmp_path, {"ssh": f'#!/bin/sh\nprintf "%s\\n" "$*" "$SSH_AUTH_SOCK" >> {ran}\n'
+                   'for last; do :; done\nexec sh -c "$last"\n'}
+    ) / "ssh"  # fmt: skip
+    program.chmod(0o755)
+    monkeypatch.setenv("GIT_SSH_COMMAND", f"{program} -i {SECRET}")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/the/agent")
+    url = f"ssh://git@host.example{repository.folder}"
+    recipe, files = read(f"git+{url}@main", found, tmp_path)
+    assert (recipe.location, recipe.commit, files) == (url, commit, {"a.py": "1"})
+    assert convert(recipe.location, SourceLocation) == url
+    assert SECRET not in str(recipe)
+    called = ran.read_text()
+    assert "git@host.example git-upload-pack" in called
+    assert "/the/agent" in called
+
+
 def test_nothing_of_the_user_or_the_repository_runs(
     repository: Repository, found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +225,7 @@ def test_nothing_of_the_user_or_the_repository_runs(
 @pytest.mark.parametrize(
     "location",
     [
-        "git+ssh://host.example/x",
+        "git+ssh://-oProxyCommand=x/y",
         "git+http://host.example/x",
         "git+ext::sh -c touch% x",
         "git+/a/path",

@@ -21,7 +21,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, To
 from envbuilder.core.text import escaped
 from envbuilder.packages import fetch as downloads
 from envbuilder.packages.python.uv import Offer, UnresolvableError
-from envbuilder.packages.sources import source, stated
+from envbuilder.packages.sources import sealed, source, stated
 from envbuilder.packages.sources.workshop import (
     FrameworkError,
     Plan,
@@ -32,7 +32,7 @@ from envbuilder.packages.sources.workshop import (
 )
 from envbuilder.packages.store import Store
 from envbuilder.profiles import frameworks
-from envbuilder.profiles.lock import BUILT, File, Recipe, Target
+from envbuilder.profiles.lock import BUILT, DIRECT, File, Recipe, Target
 
 if TYPE_CHECKING:
     from envbuilder.core.console import Progress
@@ -60,18 +60,23 @@ class Candidate(Struct, frozen=True, kw_only=True):
     requires_python: str
     recipe: Recipe
     """Without the wheels that it requires, which depend on the target."""
+    size: int | None = None
+    """Bytes of a wheel that is not built."""
 
     @property
     def offer(self) -> Offer:
         """A wheel that fits every target, in place of the one that is built for it."""
+        location, is_wheel = self.recipe.location, self.recipe.kind == "wheel"
+        stem = f"{self.name.replace('-', '_')}-{self.version}"
         return Offer(
             distribution=self.name,
             version=self.version,
-            file=f"{self.name.replace('-', '_')}-{self.version}-py3-none-any.whl",
+            file=source.located(location).file if is_wheel else f"{stem}-py3-none-any.whl",
             sha256=self.recipe.sha256,
-            source=BUILT,
+            size=self.size,
+            source=DIRECT if is_wheel else BUILT,
             provenance="read",
-            by=f"built from {self.recipe.location}",
+            by=f"{'the wheel of' if is_wheel else 'built from'} {location}",
             requires_dist=tuple(map(stated.requirement, self.requires_dist)),
             requires_python=self.requires_python,
         )
@@ -117,15 +122,16 @@ class Foundry:
 
         Its source is the one that the project names, else that of an index; it is fetched, and read
         for what it requires. Only if it does not state that, it is built. Raises `InvalidError`
-        without consent or such a release, `BuildError` if it cannot be fetched or built.
+        without consent or such a release, `BuildError` if it cannot be fetched or built. A wheel,
+        which the project names by its URL, needs no consent: nothing of it runs.
         """
         name = types.canonical(name)
-        if not self.allows(name):
+        location, as_of = self._resolution.sources.get(name, ""), self._resolution.as_of or ""
+        if not self.allows(name) and source.located(location).kind != "wheel":
             raise InvalidError(
                 f"{name}: has no wheel, and is not allowed to be built: its own code would run",
                 f"To allow it: build_from_source: [{name}] in envbuilder.yaml.",
             )
-        location, as_of = self._resolution.sources.get(name, ""), self._resolution.as_of or ""
         key = (self._settings.cache_dir, name, specifier, location, as_of, tuple(pythons))
         with _ASKING:
             if key not in _REMEMBERED:
@@ -157,7 +163,13 @@ class Foundry:
             as_of = self._resolution.as_of or ""
             release = source.newest(name, versions, pythons, as_of)
             recipe = source.of_release(release, settings)
-        metadata, plan, wheel, python = self._read(name, recipe, version, pythons)
+        if recipe.kind == "wheel":
+            path = Store.of(settings).path(recipe.sha256)
+            with sealed.opened(path, source.located(location).file, name) as (_, _, metadata):
+                plan, wheel, python, size = Plan(requires=()), None, "", path.stat().st_size
+        else:
+            metadata, plan, wheel, python = self._read(name, recipe, version, pythons)
+            size = None
         if metadata.name and types.canonical(metadata.name) != name:
             raise InvalidError(
                 f"{name}: its source is of {escaped(metadata.name)}", "Name it by that name."
@@ -172,6 +184,7 @@ class Foundry:
             requires_dist=metadata.requires_dist,
             requires_python=metadata.requires_python,
             recipe=replace(recipe, with_framework=plan.with_framework),
+            size=size,
         )
         return _Prepared(candidate=candidate, plan=plan, wheel=wheel, python=python)
 
@@ -228,7 +241,9 @@ class Foundry:
         build_files: dict[str, File] = {}
         finished = []
         for file in target.files:
-            if file.source == BUILT and file.recipe is None:
+            if file.source == DIRECT and file.recipe is None:
+                file = replace(file, recipe=self._by_source[file.sha256].recipe)  # noqa: PLW2901
+            elif file.source == BUILT and file.recipe is None:
                 candidate = self._by_source[file.sha256]
                 file, needs = self._finished(file, candidate, target)  # noqa: PLW2901
                 build_files |= {need.sha256: need for need in needs}
@@ -298,10 +313,12 @@ def _named(location: source.Location, settings: Settings) -> tuple[Recipe, str]:
         return source.of_git(location, settings)
     if location.kind == "path":
         return source.of_path(location, settings), ""
-    file = location.url.rpartition("/")[2]
-    sha256 = source.downloaded(location.url, "", file, settings)
+    sha256 = source.downloaded(location.url, location.sha256, location.file, settings)
     recipe = Recipe(
-        kind="sdist", location=location.url, sha256=sha256, subdirectory=location.subdirectory
+        kind=location.kind,
+        location=location.url,
+        sha256=sha256,
+        subdirectory=location.subdirectory,
     )
     return recipe, ""
 
@@ -359,7 +376,7 @@ def _archive(name: str, recipe: Recipe) -> str:
 
 def carried(target: Target) -> tuple[File, ...]:
     """Return what a machine without a network needs to build a target's packages again."""
-    return (*target.build_files, *(as_source(file) for file in target.files if file.recipe))
+    return (*target.build_files, *(as_source(file) for file in target.files if file.is_built))
 
 
 def fetch(files: Sequence[File], target: Target, settings: Settings, progress: Progress) -> int:
@@ -378,7 +395,7 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     for file in missing:
         assert file.recipe is not None, "those were chosen"
         source.obtain(file.name, file.recipe, settings)
-        if file.kind == "wheel":
+        if file.kind == "wheel" and file.is_built:
             wheel = _built(file, target, workshop)
             if wheel.sha256 != file.sha256:
                 raise other(file.name, file.sha256, wheel.sha256)

@@ -216,24 +216,40 @@ def normalise(built: Path, folder: Path, name: str, python: str) -> tuple[Path, 
     Entries are sorted and not compressed, since compressors differ; times, modes and RECORD are
     those of no machine. Raises `BuildError` if it is not a wheel of this package.
     """
+    target = folder / built.name
+    with opened(built, built.name, name) as (archive, info, metadata):
+        _rewrite(archive, f"{info}RECORD", target)
+        wheel_conflicts.opened(target, python)
+    return target, metadata
+
+
+@contextmanager
+def opened(wheel: Path, file: str, name: str) -> Iterator[tuple[zipfile.ZipFile, str, Metadata]]:
+    """Yield a wheel, the folder with its metadata, and what it states.
+
+    Raises `BuildError` if it is not one of this package.
+    """
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-    target = folder / built.name
     try:
-        with archives.open_zip(built) as archive:
-            named, version, _, _ = parse_wheel_filename(built.name)
-            members = {i.filename: i for i in archive.infolist() if not i.is_dir()}
+        with archives.open_zip(wheel) as archive:
+            named, version, _, _ = parse_wheel_filename(file)
+            members = _members(archive)
             if len(members) > _MOST_FILES or sum(i.file_size for i in members.values()) > _LARGEST:
                 raise ValueError("it has too many or too large files")
             info = _info(members, named, str(version))
             metadata = _metadata(archive, f"{info}METADATA")
             if types.canonical(metadata.name) != named or named != types.canonical(name):
                 raise ValueError(f"it is of {shown(metadata.name)}, not of {name}")
-            _rewrite(archive, members, f"{info}RECORD", target)
-        wheel_conflicts.opened(target, python)
+            yield archive, info, metadata
     except (*wheel_conflicts.UNREADABLE, InvalidWheelFilename, OSError) as error:
-        raise BuildError(f"{built.name}: built, but not a wheel to install: {error}") from error
-    return target, metadata
+        raise BuildError(
+            f"{file}: what was built or fetched is no wheel to install: {error}"
+        ) from error
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    return {i.filename: i for i in archive.infolist() if not i.is_dir()}
 
 
 def _info(members: dict[str, zipfile.ZipInfo], name: str, version: str) -> str:
@@ -256,10 +272,8 @@ def _metadata(archive: zipfile.ZipFile, name: str) -> Metadata:
     return read[0]
 
 
-def _rewrite(
-    archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], record: str, target: Path
-) -> None:
-    rows = io.StringIO()
+def _rewrite(archive: zipfile.ZipFile, record: str, target: Path) -> None:
+    members, rows = _members(archive), io.StringIO()
     table = csv.writer(rows, lineterminator="\n")
     signatures = (f"{record}.jws", f"{record}.p7s")
     with zipfile.ZipFile(target, "x", zipfile.ZIP_STORED) as out:

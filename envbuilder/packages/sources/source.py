@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from envbuilder.core import archives, files, http, ownership, pip, process, types
 from envbuilder.core.errors import BuildError, InvalidError
@@ -37,6 +37,7 @@ _GIT_SECONDS = 900.0
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".envbuilder", ".venv", "venv"})
 """Folders that are no part of a source."""
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_SSH = ("git_ssh", "git_ssh_command", "git_ssh_variant", "ssh_auth_sock")
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -47,12 +48,20 @@ class Location(NamedTuple):
     url: str
     reference: str
     subdirectory: str
+    sha256: str = ""
+    """Of the archive, if the requirement states it."""
+
+    @property
+    def file(self) -> str:
+        """The file name of an archive."""
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
 
 def located(text: str) -> Location:
     """Return the parts of `git+URL@REF#subdirectory=DIR`, a URL of an archive, or `./DIR`."""
     url, _, fragment = text.partition("#")
-    subdirectory = parse_qs(fragment).get("subdirectory", [""])[0].strip("/")
+    stated = parse_qs(fragment)
+    subdirectory = stated.get("subdirectory", [""])[0].strip("/")
     if subdirectory and (wrong := archives.path_objection(subdirectory)):
         raise InvalidError(f"{escaped(text)}: subdirectory: {wrong}")
     if url.startswith("git+"):
@@ -63,7 +72,8 @@ def located(text: str) -> Location:
             raise InvalidError(f"{escaped(text)}: {shown(reference)} is no branch, tag or commit")
         return Location("git", address, reference, subdirectory)
     if "://" in url:
-        return Location("sdist", url, "", subdirectory)
+        found = Location("sdist", url, "", subdirectory, stated.get("sha256", [""])[0].lower())
+        return found._replace(kind="wheel") if found.file.endswith(".whl") else found
     return Location("path", url, "", subdirectory)
 
 
@@ -318,7 +328,14 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
         home = Path(name)
         git = _Git(home, location.url)
         repository = home / "repository"
-        git("clone", "--quiet", "--no-checkout", "--no-hardlinks", "--", location.url, "repository")
+        clone = ["clone", "--quiet", "--no-checkout", "--no-hardlinks", "--template="]
+        clone += ("--origin", "origin", "--")
+        public = re.sub(r"\Assh://git@", "https://", location.url)  # many are read without a key
+        if public == location.url or (
+            git.fails(*clone, location.url, "repository")
+            and git.fails(*clone, public, "repository")
+        ):
+            git(*clone, location.url, "repository")
         git.folder = repository
         chosen = commit or _commit(git, location)
         gone = git.fails("cat-file", "-e", f"{chosen}^{{commit}}")
@@ -364,43 +381,51 @@ def _commit(git: _Git, location: Location) -> str:
 
 
 class _Git:
-    """git without any configuration, hooks, logins or questions, in a private folder."""
+    """git without any configuration, hooks or questions, in a private folder.
+
+    What only fetches has the user's configuration and ssh, for logins and proxies: it writes no
+    file of a repository. What it fetched is known by its commit.
+    """
 
     def __init__(self, home: Path, url: str) -> None:
         parts = urlsplit(url)
         local = parts.hostname in _LOCAL
-        allowed = ["https", *(["http", "git"] if local else [])]
+        allowed = ["https", "ssh", *(["http", "git"] if local else [])]
         if parts.scheme == "file":
             allowed.append("file")
         if parts.scheme not in allowed:
             raise InvalidError(
-                f"{url}: {parts.scheme or 'a path'}: only https:// is read",
+                f"{url}: {parts.scheme or 'a path'}: only https:// and ssh:// are read",
                 "Name the repository by its https:// URL.",
             )
         self.folder, self._url = home, url
-        passed = {n: v for n, v in os.environ.items() if n.lower() in _PROXIES}
+        passed = {n: v for n, v in os.environ.items() if n.lower() in {*_PROXIES, *_SSH}}
         if certificate := pip.sources().cert or os.environ.get("SSL_CERT_FILE", ""):
             passed["GIT_SSL_CAINFO"] = certificate
         self._base = {
             **passed,
             "PATH": os.environ.get("PATH", os.defpath),
-            "HOME": str(home),
             "LC_ALL": "C",
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ASKPASS": "",
             "GIT_ALLOW_PROTOCOL": ":".join(allowed),
             "GIT_LFS_SKIP_SMUDGE": "1",
         }
+        self._alone = {
+            "HOME": str(home),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+        }
 
     def _run(self, *arguments: str) -> process.Completed:
         options = ["core.hooksPath=/dev/null", "core.autocrlf=false", "core.symlinks=true"]
-        options += ("advice.detachedHead=false", "core.fsmonitor=false", "credential.helper=")
+        options += ("advice.detachedHead=false", "core.fsmonitor=false", "core.askPass=")
         settings = [text for option in options for text in ("-c", option)]
+        users = {n: v for n, v in os.environ.items() if not n.startswith("GIT_")}
+        more = users if arguments[0] in {"clone", "fetch"} else self._alone
         return process.run(
             ["git", *settings, *arguments],
-            base=self._base,
+            base=more | self._base,
             cwd=self.folder,
             timeout=_GIT_SECONDS,
         )
@@ -422,6 +447,7 @@ class _Git:
             )
             raise BuildError(
                 f"{self._url}: git {arguments[0]} {why}",
-                "Check that the repository can be read without a login.",
+                "Check that git can read it without asking: it needs no login, a credential helper"
+                " has it, or the ssh agent has the key.",
             )
         return done.stdout

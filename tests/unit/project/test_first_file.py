@@ -152,7 +152,11 @@ requirements_from:
 """,
     ),
     "sources": (
-        {"requirements.txt": "x @ git+https://host.example/a\n./lib\n", "lib/setup.py": ""},
+        {
+            "requirements.txt": "x @ git+https://host.example/a\n./lib\n"
+            "https://host.example/w-1.0-py3-none-any.whl\n",
+            "lib/setup.py": "",
+        },
         """\
 requirements_from:
   - requirements.txt

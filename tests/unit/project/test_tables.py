@@ -184,7 +184,7 @@ def test_refusals(
         ('{ git = "https://example.org/trl", tag = "v1", subdirectory = "a" }',
          "git+https://example.org/trl@v1#subdirectory=a", ""),
         ('[{ index = "x" }, { git = "ssh://git@example.org/trl", marker = "a" }]',
-         "git+https://example.org/trl", ""),
+         "git+ssh://git@example.org/trl", ""),
         ('{ url = "https://example.org/t-1.0.tar.gz" }', "https://example.org/t-1.0.tar.gz", ""),
         ('{ path = "libs/trl", editable = true }', "./sub/libs/trl", ""),
         ("{ workspace = true }", "./sub/packages/one", ""),

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.build import sbom
+from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
+from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
 from envbuilder.packages.sources import foundry, workshop
 from envbuilder.packages.sources.foundry import Foundry
 from envbuilder.packages.sources.stated import Metadata
 from envbuilder.packages.sources.workshop import Made, Plan, Wheel, Workshop
-from envbuilder.profiles.lock import File, Target, problem
-from tests.support import sources
+from envbuilder.packages.store import Store
+from envbuilder.profiles.lock import File, Recipe, Target, problem
+from tests.support import make_wheels, sources
 
 PURE, COMPILED = "tiny-1.0-py3-none-any.whl", "tiny-1.0-cp311-cp311-linux_x86_64.whl"
 NEED = File(
@@ -91,6 +96,39 @@ def _target(asked: Foundry, platform: str, python: str) -> Target:
     file = replace(NEED, name="tiny", version="1.0", file=offer.file, sha256=offer.sha256)
     file = replace(file, source=offer.source, by=offer.by)
     return Target(platform=platform, python=python, base=None, files=(file,))  # type: ignore[arg-type]
+
+
+def test_a_wheel_by_its_url_is_taken_by_its_hash_and_needs_no_consent(
+    found: Settings, machine: dict[str, Any], tmp_path: Path
+) -> None:
+    wheel = make_wheels.write(tmp_path, "tiny", {"tiny.py": b""}, needs=["six"])
+    sha256 = file_sha256(wheel)
+
+    def asked(end: str = "") -> Foundry:
+        return Foundry(replace(sources.resolution(f"{wheel.as_uri()}{end}"), build=()), found)
+
+    target = sources.locked(asked(f"#sha256={sha256.upper()}"), "3.11")
+    (locked,) = target.files
+    recipe = Recipe(kind="wheel", location=wheel.as_uri(), sha256=sha256)
+    assert (locked.kind, locked.source, locked.recipe) == ("wheel", "url", recipe)
+    assert (locked.file, locked.sha256) == (wheel.name, sha256)
+    assert problem(target.files) == ""
+    assert foundry.carried(target) == ()
+    assert asked().prepare("tiny", pythons=["3.11"]).requires_dist == ("six",)
+    Store.of(found).path(sha256).unlink()
+    assert foundry.fetch(target.files, target, found, PlainProgress(lambda _: None)) == 1
+    assert machine["builds"] == 0
+    (component,) = json.loads(sbom.document("x", sbom.locked_components(target.files), {}))[
+        "components"
+    ]
+    assert "download_url=file:" in component["purl"]
+    assert "pedigree" not in component
+
+    with pytest.raises(BuildError, match=f"expected sha256 {'0' * 64}"):
+        asked(f"#sha256={'0' * 64}").prepare("tiny", pythons=["3.11"])
+    other = wheel.rename(tmp_path / "other-1.0-py3-none-any.whl")
+    with pytest.raises(BuildError, match="other"):
+        Foundry(sources.resolution(other.as_uri()), found).prepare("tiny", pythons=["3.11"])
 
 
 def test_profiles_ask_once_and_share_the_failure(
