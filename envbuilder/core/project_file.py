@@ -141,6 +141,9 @@ class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=T
     build_from_source: bool | tuple[types.Distribution, ...] = False
     """Packages that may be built from their sources, or `true` for all that have no wheel. Their
     own code runs then, without network and away from your files."""
+    cuda_architectures: tuple[types.CudaArchitecture, ...] = ()
+    """The GPUs that code for CUDA is compiled for while building from source; by default those that
+    PyTorch is compiled for. Fewer take less time."""
     overrides: dict[types.Distribution, types.Requirement] = {}
     """Package → the requirement that replaces it, whoever requires it: other versions of the same
     package, or another package."""

@@ -224,6 +224,20 @@ SourceLocation = Annotated[
         description="a URL without credentials, or a path",
     ),
 ]
+CudaArchitecture = Annotated[
+    str,
+    Meta(
+        pattern=r"^[1-9][0-9]?\.[0-9][af]?(\+PTX)?\Z",
+        description='a compute capability such as "9.0" or "8.6+PTX"',
+    ),
+]
+CudaArchitectures = Annotated[
+    str,
+    Meta(
+        pattern=r"^([1-9][0-9]?\.[0-9][af]?(\+PTX)?;?){0,40}\Z",
+        description='compute capabilities such as "8.0;9.0+PTX"',
+    ),
+]
 Commit = Annotated[str, Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})?\Z", description="a commit")]
 Day = Annotated[datetime.date, Meta(description="a day such as 2022-03-01")]
 """A date in YAML, where it needs no quotes."""

@@ -56,6 +56,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """The wheels that are installed to build it, among the target's `build_files`."""
     with_framework: bool = False
     """Whether the target's own wheels are installed, too, since the build imports the framework."""
+    cuda_architectures: types.CudaArchitectures = ""
+    """The GPUs that its code for CUDA is compiled for, as in TORCH_CUDA_ARCH_LIST."""
 
 
 class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

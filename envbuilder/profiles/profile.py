@@ -149,6 +149,8 @@ class Resolution(_Strict, frozen=True, omit_defaults=True):
     """The last day whose releases count."""
     build: bool | tuple[types.Distribution, ...] = False
     """The packages that may be built from source, or whether all may."""
+    cuda_architectures: tuple[types.CudaArchitecture, ...] = ()
+    """The GPUs that their code for CUDA is compiled for, if not those of PyTorch."""
     sources: dict[types.Distribution, types.SourceLocation] = {}
     """Package → where its source is: `git+https://HOST/PATH@REF#subdirectory=DIR`, a URL of an
     archive, or a folder of the project as `./DIR`."""

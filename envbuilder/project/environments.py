@@ -181,6 +181,7 @@ def _resolution(definition: Definition, lines: Sequence[Line]) -> Resolution:
     return Resolution(
         as_of=definition.as_of.isoformat() if definition.as_of else None,
         build=build if isinstance(build, bool) else tuple(sorted(map(types.canonical, build))),
+        cuda_architectures=definition.cuda_architectures,
         sources={line.name: line.source for line in lines if line.source},
         overrides=tuple(text for name, text in overrides.items() if name not in others),
         exclude=tuple(sorted({*map(types.canonical, definition.exclude), *others})),

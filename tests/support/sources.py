@@ -30,6 +30,7 @@ def build_wheel(folder, settings=None, metadata=None):
 """
 CONTENT = "def content():\n    return 'x = 1'\n"
 PROJECT = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
+INFO = "Metadata-Version: 2.2\nName: tiny\nVersion: 1.0\n"
 
 
 def files(more: str = CONTENT, asks: str = "[]") -> dict[str, str]:

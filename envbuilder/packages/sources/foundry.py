@@ -21,7 +21,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, To
 from envbuilder.core.text import escaped
 from envbuilder.packages import fetch as downloads
 from envbuilder.packages.python.uv import Offer, UnresolvableError
-from envbuilder.packages.sources import sealed, source, stated
+from envbuilder.packages.sources import sealed, source, stated, toolkit
 from envbuilder.packages.sources.workshop import (
     FrameworkError,
     Plan,
@@ -109,7 +109,7 @@ class Foundry:
         self._by_source: dict[str, Candidate] = {}
         self._plans: dict[str, Plan] = {}
         self._failures: set[str] = set()
-        self._wheels: dict[tuple[str, types.Platform | None, str], Wheel] = {}
+        self._wheels: dict[tuple[str, types.Platform | None, str, str], Wheel] = {}
         self._workshop = Workshop(settings, on_progress)
 
     def allows(self, name: str) -> bool:
@@ -146,7 +146,7 @@ class Foundry:
         self._by_source[sha256] = answer.candidate
         self._plans.setdefault(sha256, answer.plan)
         if answer.wheel:
-            self._wheels[sha256, self._workshop.platform, answer.python] = answer.wheel
+            self._wheels[sha256, self._workshop.platform, answer.python, ""] = answer.wheel
         return answer.candidate
 
     def _prepare(
@@ -195,14 +195,16 @@ class Foundry:
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
             try:
                 built = source.unpack(recipe, self._settings, Path(folder, "source"))
-                requires = stated.backend(built).requires
+                requires, extends_cuda = stated.backend(built).requires, stated.extends_cuda(built)
+                cuda = extends_cuda or any(built.rglob("*.cu"))
                 metadata = stated.certain(built)
                 likely = stated.recorded(built) or stated.shown(built, version)
             except BuildError as error:
                 error.message = f"{name}: {error.message}"
                 raise
-        plan = Plan(requires=(), as_of=self._resolution.as_of or "").with_more(requires)
-        if name in WITH_FRAMEWORK:
+        plan = Plan(requires=(), as_of=self._resolution.as_of or "", cuda=cuda)
+        plan = plan.with_more(requires)
+        if extends_cuda or name in WITH_FRAMEWORK:
             plan = plan.beside_framework()
         if metadata is None and not plan.with_framework:
             python = self._workshop.first(pythons)
@@ -255,25 +257,30 @@ class Foundry:
         self, file: File, candidate: Candidate, target: Target
     ) -> tuple[File, tuple[File, ...]]:
         sha256, workshop = candidate.recipe.sha256, self._workshop
-        wheels = self._wheels
-        wheel = next((w for k, w in wheels.items() if k[0] == sha256 and w.is_pure), None)
+        wheels, plan, recipe = self._wheels, self._plans[sha256], candidate.recipe
+        pure = {k[-1]: w for k, w in wheels.items() if k[0] == sha256 and w.is_pure}
+        wheel = pure.get("")
+        if wheel is None and plan.cuda:
+            wished = self._resolution.cuda_architectures
+            if kit := toolkit.of_target(target, wished):
+                plan = replace(plan, toolkit=kit.requires)
+                recipe = replace(recipe, cuda_architectures=kit.architectures)
+                wheel = pure.get(kit.architectures)
         builds_here = workshop.platform == target.platform and workshop.has(target.python)
         # A build beside the framework takes long, and gigabytes: it waits until it is needed.
-        if wheel is None and builds_here and not self._plans[sha256].with_framework:
-            key = (sha256, target.platform, target.python)
+        if wheel is None and builds_here and not plan.with_framework:
+            key = (sha256, target.platform, target.python, recipe.cuda_architectures)
             try:
                 if key not in wheels:
-                    forged = workshop.make(
-                        *(candidate.name, candidate.recipe, candidate.version),
-                        *(self._plans[sha256], target.python),
-                    )
-                    wheels[key], self._plans[sha256] = forged.wheel, forged.plan
+                    name, version = candidate.name, candidate.version
+                    forged = workshop.make(name, recipe, version, plan, target.python)
+                    wheels[key], plan = forged.wheel, forged.plan
                 wheel = wheels[key]
             except FrameworkError:
-                self._plans[sha256] = self._plans[sha256].beside_framework()
+                plan = plan.beside_framework()
             except BuildError as error:
                 self._failed(file.name, error)
-        plan = self._plans[sha256]
+            self._plans[sha256] = replace(plan, toolkit=())
         try:
             needs = workshop.resolved(plan, target.platform, target.python)
         except UnresolvableError as error:
@@ -281,7 +288,7 @@ class Foundry:
                 f"{file.name}: what builds it cannot be installed there: {error}"
             ) from error
         recipe = replace(
-            candidate.recipe,
+            recipe,
             requires=tuple(sorted(need.sha256 for need in needs)),
             with_framework=plan.with_framework,
         )

@@ -28,7 +28,7 @@ from envbuilder.core import archives, decoding, files, process, types, uv_progra
 from envbuilder.core.errors import BuildError
 from envbuilder.core.text import escaped_lines, shown
 from envbuilder.packages.python import wheel_conflicts
-from envbuilder.packages.sources import inside
+from envbuilder.packages.sources import inside, toolkit
 
 if TYPE_CHECKING:
     from envbuilder.packages.sources.stated import Backend, Metadata
@@ -65,6 +65,7 @@ class Scratch:
     def __init__(self, folder: Path, interpreter: Path, note: list[str]) -> None:
         self.folder, self._interpreter, self._notes = folder, interpreter, note
         self._sealed = True
+        self._cuda: tuple[str, str] | None = None
         for name in _FOLDERS:
             (folder / name).mkdir()
         shutil.copyfile(inside.__file__, folder / _SCRIPT)
@@ -92,6 +93,10 @@ class Scratch:
         if done.returncode != 0:
             words = escaped_lines(done.last_words)
             raise BuildError(f"the build requirements cannot be installed:\n{words}")
+
+    def compile_cuda(self, architectures: str) -> None:
+        """Make the build compile for NVIDIA's GPUs, with the compiler in the venv if it has one."""
+        self._cuda = toolkit.lay(self.folder / "venv"), architectures
 
     def call(self, backend: Backend, source: Path, hook: str, version: str = "") -> Any:
         """Return what a hook of the backend returns; raise `FailedError` if it fails.
@@ -145,7 +150,12 @@ class Scratch:
             seal = {"scratch": str(self.folder), "visible": visible, "argv": argv}
             # Our own copy: the package's code may have written to the one in the scratch folder.
             argv = [sys.executable, "-I", inside.__file__, "seal", json.dumps(seal)]
-        return process.run(argv, base=_variables(where, version), cwd=self.folder, timeout=SECONDS)
+        variables = _variables(where, version)
+        if self._cuda:
+            home, architectures = self._cuda
+            variables |= toolkit.variables(where, home, architectures, int(variables["MAX_JOBS"]))
+            variables["PATH"] = f"{where}/venv/{home}/bin:{variables['PATH']}"
+        return process.run(argv, base=variables, cwd=self.folder, timeout=SECONDS)
 
     def wheel(self, name: Any) -> Path:
         """Return the wheel that a hook says it built."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import email.parser
 import re
 import tomllib
@@ -68,6 +69,16 @@ def _read(path: Path) -> str:
     with suppress(OSError):
         return files.read(path, _TEXT).decode("utf-8", "replace")
     return ""
+
+
+def extends_cuda(folder: Path) -> bool:
+    """Return whether a source's setup.py names PyTorch's builder of extensions for CUDA."""
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        for node in ast.walk(ast.parse(_read(folder / "setup.py"))):
+            names = (getattr(node, field, "") for field in ("id", "attr", "name"))
+            if "CUDAExtension" in names:
+                return True
+    return False
 
 
 def certain(folder: Path) -> Metadata | None:

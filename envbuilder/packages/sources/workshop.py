@@ -77,6 +77,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     constraints: tuple[str, ...] = ()
     as_of: str = ""
     with_framework: bool = False
+    cuda: bool = False
+    """Whether the source has code for CUDA."""
+    toolkit: tuple[str, ...] = ()
+    """Requirements in addition that compile it for a target."""
 
     def with_more(self, requirements: Iterable[str]) -> Plan:
         """Return the plan with more requirements; the framework is the target's own."""
@@ -272,6 +276,7 @@ class Workshop:
             "python": target.python,
             "platform": self.platform,
             "needs": sorted(need.sha256 for need in needs),
+            **({"cuda": recipe.cuda_architectures} if recipe.cuda_architectures else {}),
         }
         key = hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
         fresh: list[Wheel] = []
@@ -305,6 +310,8 @@ class Workshop:
         with sealed.scratch(interpreter, notes) as scratch, tempfile.TemporaryDirectory() as aside:
             folder = Path(aside)
             scratch.install([self._store.link(need, folder) for need in needs])
+            if recipe.cuda_architectures:
+                scratch.compile_cuda(recipe.cuda_architectures)
             built = source.unpack(recipe, self._settings, scratch.folder / "source")
             backend, tag = stated.backend(built), version if recipe.kind != "sdist" else ""
             more = scratch.call(backend, built, "get_requires_for_build_wheel", tag)
@@ -327,21 +334,19 @@ class Workshop:
 
         Versions are those of this machine's platform, as far as they fit.
         """
-        key = (plan, platform, python)
-        if key not in self._resolved and plan.requires:
+        key, asked = (plan, platform, python), (*plan.requires, *plan.toolkit)
+        if key not in self._resolved and asked:
             same = (files for (of, _, _), files in self._resolved.items() if of == plan)
             earlier = {f.name: f.version for each in same for f in each}
             newest = ("--exclude-newer", f"{plan.as_of}T23:59:59Z") if plan.as_of else ()
             with started(self._settings, process.run, os.environ) as plain:
                 uv = replace(plain, options=newest)
                 try:
-                    resolved = uv.compile(
-                        plan.requires, platform, python, earlier, plan.constraints
-                    )
+                    resolved = uv.compile(asked, platform, python, earlier, plan.constraints)
                 except UnresolvableError:
                     if plan.constraints != _BESIDE_OLD:
                         raise
-                    resolved = uv.compile(plan.requires, platform, python, earlier, ())
+                    resolved = uv.compile(asked, platform, python, earlier, ())
             self._resolved[key] = tuple(each.file for each in resolved)
         return self._resolved.get(key, ())
 

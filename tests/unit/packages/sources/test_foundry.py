@@ -42,6 +42,9 @@ def project(found: Settings, tmp_path: Path) -> Settings:
     return replace(found, project=tmp_path)
 
 
+CUDA_SETUP = "from torch.utils import cpp_extension as c\nx = [c.CUDAExtension('tiny', ['x.cu'])]\n"
+
+
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A machine that builds for linux/amd64 and Python 3.11: which wheel, and how often it did."""
@@ -59,7 +62,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(Workshop, "platform", "linux/amd64")
     monkeypatch.setattr(Workshop, "has", lambda self, python: python == "3.11")
     monkeypatch.setattr(Workshop, "make", lambda self, *arguments: make(*arguments))
-    monkeypatch.setattr(Workshop, "resolved", lambda self, *arguments: (NEED,))
+
+    def resolved(self: Workshop, plan: Plan, *_: Any) -> tuple[File, ...]:
+        state["toolkit"], state["beside"] = plan.toolkit, plan.with_framework
+        return (NEED,)
+
+    monkeypatch.setattr(Workshop, "resolved", resolved)
     return state
 
 
@@ -91,11 +99,12 @@ def test_a_wheel_where_it_fits_else_the_source(
     assert machine["builds"] == 1
 
 
-def _target(asked: Foundry, platform: str, python: str) -> Target:
+def _target(asked: Foundry, platform: str, python: str, *beside: File) -> Target:
     offer = asked.prepare("tiny", pythons=["3.11"]).offer
     file = replace(NEED, name="tiny", version="1.0", file=offer.file, sha256=offer.sha256)
     file = replace(file, source=offer.source, by=offer.by)
-    return Target(platform=platform, python=python, base=None, files=(file,))  # type: ignore[arg-type]
+    files = (*beside, file)
+    return Target(platform=platform, python=python, base=None, files=files)  # type: ignore[arg-type]
 
 
 def test_a_wheel_by_its_url_is_taken_by_its_hash_and_needs_no_consent(
@@ -162,3 +171,64 @@ def test_a_build_that_imports_the_framework_gets_the_targets_own() -> None:
     assert Plan(requires=()).with_more(["torch>=1.7", "cython"]).requires[0] == "cython"
     other = replace(NEED, version="70.0", sha256="7" * 64)
     assert workshop.together([NEED], [other]) == (NEED,)
+
+
+KERNELS = "7.5;8.0;8.6;9.0;10.0;12.0"
+TOOLKIT = (
+    *("nvidia-cuda-nvcc==13.0.*", "nvidia-cuda-crt==13.0.*", "nvidia-nvvm==13.0.*"),
+    *("nvidia-cuda-cccl==13.0.*", "nvidia-cuda-runtime==13.0.96"),
+)
+
+
+@pytest.mark.parametrize(
+    ("torch", "runtime", "wished", "architectures", "requires"),
+    [
+        ("2.13.0", "nvidia-cuda-runtime==13.0.96", (), KERNELS, TOOLKIT),
+        ("2.13.0", "nvidia-cuda-runtime==13.0.96", ("8.6+PTX",), "8.6+PTX", TOOLKIT),
+        ("9.9.9", "nvidia-cuda-runtime==13.0.96", ("9.0a", "12.0"), "9.0a;12.0", TOOLKIT),
+        ("2.10.0", "nvidia-cuda-runtime-cu12==12.8.90", ("7.0",), "7.0", ()),
+        ("2.13.0+cpu", "", (), "", ()),
+        ("", "nvidia-cuda-runtime==13.0.96", (), "", ()),
+    ],
+)
+@pytest.mark.parametrize("source", ["setup.py", "x.cu"])
+def test_what_compiles_cuda_for_a_target(
+    project: Settings,
+    machine: dict[str, Any],
+    source: str,
+    torch: str,
+    runtime: str,
+    wished: tuple[str, ...],
+    architectures: str,
+    requires: tuple[str, ...],
+) -> None:
+    """It is of the CUDA and for the GPUs of the target's PyTorch, and part of what is locked."""
+    assert project.project
+    sources.lay(project.project / "tiny", {source: CUDA_SETUP})
+    if source == "setup.py":
+        sources.lay(project.project / "tiny", {"PKG-INFO": sources.INFO})
+    machine["file"] = COMPILED
+    asked = Foundry(sources.resolution("./tiny", cuda_architectures=wished), project)
+    beside = [replace(NEED, name="torch", version=torch)] if torch else []
+    if runtime:
+        name, _, version = runtime.partition("==")
+        beside.append(replace(NEED, name=name, version=version))
+    target = asked.finish(_target(asked, "linux/amd64", "3.11", *beside))
+    recipe = target.files[-1].recipe
+    assert recipe
+    assert (recipe.cuda_architectures, machine["toolkit"]) == (architectures, requires)
+    by_torch = source == "setup.py"
+    assert (recipe.with_framework, machine["beside"]) == (by_torch, by_torch)
+    # Beside PyTorch it is built when it is needed; without a toolkit, once for both.
+    assert target.files[-1].kind == ("source" if by_torch else "wheel")
+    assert machine["builds"] == (0 if by_torch else 2 if architectures else 1)
+
+
+def test_gpus_that_no_table_has_must_be_named(project: Settings) -> None:
+    assert project.project
+    sources.lay(project.project / "tiny", {"setup.py": CUDA_SETUP, "PKG-INFO": sources.INFO})
+    asked = Foundry(sources.resolution("./tiny"), project)
+    beside = [replace(NEED, name=n, version="13.9.9") for n in ("torch", "nvidia-cuda-runtime")]
+    with pytest.raises(BuildError, match="no table") as caught:
+        asked.finish(_target(asked, "linux/amd64", "3.11", *beside))
+    assert "cuda_architectures" in caught.value.hint
