@@ -18,6 +18,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Configuration, Settings
+from envbuilder.packages.python import kernels
 from envbuilder.packages.sources import foundry, inside
 from envbuilder.packages.sources.foundry import Foundry
 from envbuilder.packages.sources.sealed import Scratch
@@ -219,6 +220,76 @@ def test_an_extension_in_cpp_has_the_same_bytes_in_two_folders(tmp_path: Path) -
         content = b"".join(wheel.read(n) for n in wheel.namelist() if n.endswith(".so"))
     assert content
     assert str(tmp_path).encode() not in content
+
+
+KERNELS = """
+#include <cassert>
+#include "twice.h"
+template <typename T> __global__ void kernel(T *x, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    assert(i >= 0);
+    if (i < n) x[i] = twice(x[i]);
+}
+int start(float *x, int n) { kernel<<<n / 256 + 1, 256>>>(x, n); return cudaGetLastError(); }
+"""
+CUDA_SETUP = """
+import os, subprocess
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+class Build(build_ext):
+    def build_extension(self, extension):
+        home, every = os.environ["CUDA_HOME"], os.environ["TORCH_CUDA_ARCH_LIST"].split(";")
+        each = [n.replace(".", "") for n in every]
+        targets = [f"-gencode=arch=compute_{n},code=sm_{n}" for n in each]
+        subprocess.run(["nvcc", "-c", "kernels.cu", "-o", "kernels.o", "-Xcompiler=-fPIC",
+            "--threads", os.environ["MAX_JOBS"], *targets], check=True)
+        extension.extra_objects, extension.libraries = ["kernels.o"], ["cudart"]
+        extension.library_dirs = [f"{home}/lib64"]
+        super().build_extension(extension)
+setup(name="tiny", version="1.0", cmdclass={"build_ext": Build},
+    ext_modules=[Extension("tiny", ["tiny.cpp"])])
+"""
+CUDA = {
+    "tiny/setup.py": CUDA_SETUP,
+    "tiny/tiny.cpp": MODULE,
+    "tiny/kernels.cu": KERNELS,
+    "tiny/twice.h": "template <typename T> __device__ T twice(T x) { return x + x; }\n",
+}
+
+
+def beside(name: str, version: str) -> File:
+    """A wheel of the target, which these builds do not install."""
+    return File(
+        kind="wheel",
+        name=name,
+        version=version,
+        file=f"{name.replace('-', '_')}-{version}-py3-none-any.whl",
+        sha256="7" * 64,
+        size=None,
+        source="default",
+        provenance="read",
+        by="x",
+    )
+
+
+@pytest.mark.network
+@pytest.mark.soak
+@pytest.mark.skipif(not shutil.which("c++"), reason="no compiler")
+def test_cuda_is_compiled_without_a_gpu_or_a_toolkit(tmp_path: Path, test_cache: Path) -> None:
+    """By nvcc from locked wheels, for what PyTorch is compiled for, to the same bytes twice."""
+    built = []
+    for name in ("a", "another"):
+        found = replace(settings(sources.lay(tmp_path / name, CUDA)), shared_store=test_cache)
+        asked = Foundry(sources.resolution("./tiny"), found, print)
+        asked.prepare("tiny", pythons=[PYTHON])
+        files = (beside("torch", "2.13.0"), beside("nvidia-cuda-runtime", "13.0.96"))
+        target = sources.locked(asked, PYTHON, beside=files)
+        built.append(target.files[-1])
+    assert built[0] == built[1]
+    assert built[0].kind == "wheel"
+    assert {f.name for f in target.build_files} >= {"nvidia-cuda-nvcc", "nvidia-nvvm"}
+    code = kernels.of_wheel(Store.of(found).path(built[0].sha256))
+    assert [*code] == ["sm_100 sm_120 sm_75 sm_80 sm_86 sm_90"]
 
 
 @pytest.mark.network

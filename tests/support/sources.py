@@ -66,6 +66,7 @@ def locked(
     platform: str = "linux/amd64",
     name: str = "tiny",
     specifier: str = "",
+    beside: tuple[File, ...] = (),
 ) -> Target:
     """A target of one package alone, as `lock` gets it."""
     offer = foundry.prepare(name, specifier, pythons=[python]).offer
@@ -80,5 +81,6 @@ def locked(
         provenance="read",
         by=offer.by,
     )
-    target = Target(platform=platform, python=python, base=None, files=(file,))  # type: ignore[arg-type]
+    files = (*beside, file)
+    target = Target(platform=platform, python=python, base=None, files=files)  # type: ignore[arg-type]
     return foundry.finish(target)

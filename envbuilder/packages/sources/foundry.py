@@ -206,7 +206,9 @@ class Foundry:
         plan = plan.with_more(requires)
         if extends_cuda or name in WITH_FRAMEWORK:
             plan = plan.beside_framework()
-        if metadata is None and not plan.with_framework:
+        # Its compiler depends on the target: what the text shows is enough until then.
+        later = plan.with_framework or (plan.cuda and likely)
+        if metadata is None and not later:
             python = self._workshop.first(pythons)
             try:
                 forged = self._workshop.make(name, recipe, version, plan, python)
