@@ -49,6 +49,7 @@ volumes:
   ./data: /data
 as_of: "2024-06-30"
 build_from_source: [antlr4-python3-runtime]
+cuda_architectures: ["8.6"]
 overrides:
   opencv-python: opencv-python-headless
 exclude: [triton]
