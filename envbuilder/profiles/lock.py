@@ -178,9 +178,8 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     unpacked: bool = False
     """Whether those packages are only unpacked, without running their scripts."""
     status: types.Sha256 | None = None
-    """Not used and no longer written; accepted because earlier locks may have it. They name here
-    the sha256 of the dpkg status of the one image that their .debs were chosen for. The next
-    `envbuilder lock` chooses them again, so that they fit any minimal system of the suite."""
+    """Not used and no longer written; accepted because earlier locks may have it: the sha256 of the
+    dpkg status of the one image that their .debs were chosen for."""
 
     @property
     def gets_python(self) -> bool:
@@ -206,8 +205,7 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     base: LockedBase | None
     files: tuple[File, ...]
     interpreter: File | None = None
-    """A build of Python that needs no installation, for machines without that Python, for base
-    images that have another one, and where the project says `managed`. Earlier locks have none."""
+    """A build of Python that needs no installation, for machines and bases without that Python."""
     build_files: tuple[File, ...] = ()
     """Wheels that are installed to build others from source, and nowhere else."""
 
