@@ -45,6 +45,7 @@ _SHOWN = 3
 _WIDTH = 80
 _LONGEST = 150
 _DROPPED = re.compile(r"\bleft out\b|\bnot read\b|lists no requirements")
+_UNSURE = "not known whether an index has it, since one fails"
 _NEEDS = re.compile(r"--backend conda\.?\Z|\bWrite\b|, so what")
 
 
@@ -145,12 +146,14 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         raise InvalidError("\n".join(e.message for e in choice.errors), "\n".join(hints))
     imported = code.imports(folder, files)
     suggested = tuple(_suggested(folder, shown, choice, imported))[:_MOST_SUGGESTED]
-    offered, absent = Choosing().offered, tuple[str, ...]()
+    offered, absent, unsure = Choosing().offered, tuple[str, ...](), dict[str, str]()
     if diagnosis:
         from envbuilder.locks import target_wheels
         from envbuilder.packages.python import upstream
 
-        absent = _absent(choice, diagnosis.index())
+        index = diagnosis.index()
+        absent = _absent(choice, index)
+        unsure = {n: why for n, why in index.problems.items() if not index.releases(n)}
         offered = target_wheels.Hashes(load_settings(), upstream.Pages().read)
     facts = first_file.Facts(
         is_package=_package_name(folder) is not None,
@@ -187,6 +190,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
             *(() if choice.sources else (*choice.notes, *environments.unread(folder))),
             *(f"{name}: no index has it, so it is excluded. Correct its name." for name in absent),
             *(note for note in notes if _NEEDS.search(note)),
+            *(f"{name}: {_UNSURE} ({problem})." for name, problem in unsure.items()),
         ),
         suggested=suggested,
         others=choice.others,
@@ -403,7 +407,11 @@ def _absent(choice: first_file.Choice, index: Index) -> tuple[str, ...]:
     """Return the packages that no index has; none if not even one is found."""
     names = [line.name for line in choice.lines if not line.source][:_MOST_ASKED]
     index.prefetch(names)
-    absent = tuple(name for name in dict.fromkeys(names) if not index.releases(name))
+    absent = tuple(
+        name
+        for name in dict.fromkeys(names)
+        if not index.releases(name) and name not in index.problems
+    )
     return absent if len(absent) < len({*names}) else ()
 
 

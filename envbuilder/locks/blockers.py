@@ -240,6 +240,8 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     if blocker.kind == "absent":
         perhaps = f"; perhaps {near} is meant" if (near := nearest(name)) else ""
         return f"{name} ({by}): no index has it{perhaps}. Correct the name, or exclude: [{name}]"
+    if blocker.kind == "unknown":
+        return f"{name} ({by}): not known, since an index fails ({blocker.problem}). Try again"
     if blocker.kind == "source":
         return f"{release} ({by}): has no wheel for Python {python}, only its source{elsewhere}"
     if blocker.kind == "wheel":

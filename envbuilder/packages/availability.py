@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 PARALLEL = 8
 _DEEPEST = 40
 """Releases of a package that are left out because they require too much."""
+_NOT_FOUND = 404
+"""The one status that says of a package that an index does not have it."""
 _MOST = 150
 """Steps after which the walk ends: requirements that always ask for another version have none."""
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
@@ -99,6 +101,8 @@ class Index:
         self._read, self._stated = upstream.Pages(read).read, stated
         self._releases: dict[str, dict[Version, Release]] = {}
         self._requires: dict[str, list[str]] = {}
+        self.problems: dict[str, str] = {}
+        """Package → why not all indexes say whether they have it."""
 
     def prefetch(self, names: Iterable[str]) -> None:
         """Read several pages side by side."""
@@ -106,7 +110,7 @@ class Index:
             list(pool.map(self.releases, dict.fromkeys(names)))
 
     def releases(self, name: str) -> dict[Version, Release]:
-        """Return the releases of a package; none if no index has it."""
+        """Return the releases of a package; none if no index has it, or `problems` has it."""
         if name not in self._releases:
             self._releases[name] = self._grouped(name, self._listed(name))
         return self._releases[name]
@@ -116,7 +120,9 @@ class Index:
             url = place.page(name)
             try:
                 text = self._read(url).decode("utf-8", "replace")
-            except (OSError, http.UnavailableError):
+            except OSError as error:
+                if getattr(getattr(error, "response", None), "status_code", 0) != _NOT_FOUND:
+                    self.problems[name] = f"{http.host_of(url)}: {http.reason(error)}"
                 continue
             yield from upstream.listed(text, url)
 
@@ -238,8 +244,8 @@ class Blocker(Struct, frozen=True, kw_only=True):
     """A package for which a target has no wheel."""
 
     name: str
-    kind: Literal["absent", "source", "wheel", "release", "conflict"]
-    """No index has it; a release that fits has a source only; or wheels for others only; no release
+    kind: Literal["absent", "unknown", "source", "wheel", "release", "conflict"]
+    """No index has it; some index does not say whether it has it; a release that fits has a source only; or wheels for others only; no release
     is what is required; or nothing can be what all require."""
     version: str
     """The newest release that would fit; for `release`: the newest one at all."""
@@ -247,6 +253,8 @@ class Blocker(Struct, frozen=True, kw_only=True):
     """Who requires it, and which versions: ("wandb 0.15.3", ">=1")."""
     pythons: tuple[str, ...] = ()
     """For `source` and `wheel`: the Pythons that it has wheels for on the target's platform."""
+    problem: str = ""
+    """For `unknown`: which index failed, and why."""
 
 
 def _who(needs: Iterable[Need]) -> tuple[tuple[str, str], ...]:
@@ -377,9 +385,10 @@ class Walk:
             if wheel := self.usable(releases[version]):
                 self.chosen[name] = releases[version]
                 return releases[version], wheel
-        if other := "" if fitting else self._too_new(name, releases, needs):
+        problem = "" if name in self._named else self._index.problems.get(name, "")
+        if other := "" if fitting or problem else self._too_new(name, releases, needs):
             return other
-        self.blockers[name] = self._blocker(name, releases, fitting, needs)
+        self.blockers[name] = self._blocker(name, releases, fitting, needs, problem)
         return None
 
     def _of_source(self, name: str) -> Release | None:
@@ -460,8 +469,11 @@ class Walk:
         releases: Mapping[Version, Release],
         fitting: Sequence[Version],
         needs: Sequence[Need],
+        problem: str,
     ) -> Blocker:
         by = _who(needs)
+        if problem:
+            return Blocker(name=name, kind="unknown", version="", needs=by, problem=problem)
         if not releases:
             return Blocker(name=name, kind="absent", version="", needs=by)
         if not fitting:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 
+import requests
+
 from envbuilder.core import uv_program
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import fetch as origins
 from envbuilder.packages.python import indexes
 from tests.conftest import succeeded
+
+
+def refused(status: int) -> requests.HTTPError:
+    """Return what the reading of a page raises if the index answers with a status."""
+    response = requests.Response()
+    response.status_code = status
+    return requests.HTTPError(response=response)
 
 
 def uv(*arguments: str, environment: dict[str, str]) -> None:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from envbuilder.locks.blockers import Diagnosis, Way
 from envbuilder.packages import availability
+from envbuilder.packages.fetch import Place
 from envbuilder.project import repository
 from tests.support.command_line import run
 from tests.support.repositories import lay
+from tests.support.user_index import refused
 
 README = "```\npip install einops tqdm torch\napt-get install ffmpeg\n```\n"
 
@@ -30,6 +33,24 @@ def report(capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, Any]:
     assert run("init", "--offline", "--json") == code
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     return result
+
+
+def an_index(monkeypatch: pytest.MonkeyPatch, **pages: bytes | Exception) -> dict[str, Any]:
+    """Let `init` ask an index that has some pages, and fails for others."""
+    answers: dict[str, Any] = {**pages}
+
+    def read(url: str) -> bytes:
+        answer = answers.get(url.split("/")[-2], refused(404))
+        if isinstance(answer, Exception):
+            raise answer
+        return bytes(answer)
+
+    @contextlib.contextmanager
+    def opened(*_: object) -> Iterator[availability.Index]:
+        yield availability.Index([Place(url="https://index.example/simple")], read, lambda _: [])
+
+    monkeypatch.setattr(availability, "opened", opened)
+    return answers
 
 
 def active(folder: Path) -> list[str]:
@@ -222,20 +243,7 @@ def test_old_code_without_versions_gets_releases_of_its_day(
 def test_names_that_no_index_has_are_excluded_and_said(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Index:
-        known = frozenset({"rich"})
-
-        def prefetch(self, names: list[str]) -> None:
-            assert names == ["rich", "gone"]
-
-        def releases(self, name: str) -> dict[str, str]:
-            return {"1.0": name} if name in self.known else {}
-
-    @contextlib.contextmanager
-    def opened(*_: object) -> Iterator[Index]:
-        yield Index()
-
-    monkeypatch.setattr(availability, "opened", opened)
+    answers = an_index(monkeypatch, rich=b"<a href=rich-1.tar.gz></a>")
     monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter([Way("3.10", ("rich",), None)]))
     monkeypatch.setattr(Diagnosis, "unbuilt", lambda _, profile, python, places: (f"of{python}",))
     lay(folder, {"requirements.txt": "rich\ngone>=2\nx @ git+https://host.example/x\n"})
@@ -245,9 +253,30 @@ def test_names_that_no_index_has_are_excluded_and_said(
     assert {built, 'python: "3.10"  # for which rich have wheels'} <= {*active(folder)}
     assert "gone: no index has it, so it is excluded" in capsys.readouterr().out
     (folder / "envbuilder.yaml").unlink()
-    monkeypatch.setattr(Index, "known", frozenset())
+    del answers["rich"]
     assert run("init") == 0
     assert not any(line.startswith("exclude") for line in active(folder)), "none answered"
+
+
+@pytest.mark.parametrize(
+    "failure", [refused(502), requests.ConnectionError("reset"), requests.Timeout("late")]
+)
+def test_an_index_that_fails_midway_excludes_no_package(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Exception,
+) -> None:
+    an_index(monkeypatch, rich=b"<a href=rich-1-py3-none-any.whl></a>", einops=failure)
+    # One after the other: a server that is not reached is asked no more.
+    monkeypatch.setattr(availability, "PARALLEL", 1)
+    lay(folder, {"requirements.txt": "rich\ngone\neinops\n"})
+    assert run("init", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    excluded = [line for line in active(folder) if line.startswith("exclude")]
+    assert excluded == ["exclude: [gone]  # no index has them"]
+    (unsure,) = (line for line in result["needs_you"] if line.startswith("einops: "))
+    assert "not known whether an index has it, since one fails (index.example: " in unsure
 
 
 def test_a_file_that_cannot_be_read_is_left_out(

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+import requests
 from packaging.requirements import Requirement
 
 from envbuilder.locks.blockers import explained
@@ -14,6 +15,7 @@ from envbuilder.packages.availability import Blocker, Index, Walk
 from envbuilder.packages.fetch import Place
 from envbuilder.packages.python import upstream
 from envbuilder.packages.python.uv import Offer
+from tests.support.user_index import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +46,7 @@ REQUIRES = {
 def page(url: str) -> bytes:
     name = url.rstrip("/").rpartition("/")[2]
     if name not in PAGES:
-        raise OSError("404")
+        raise refused(404)
     files = [
         {
             "filename": file,
@@ -99,6 +101,32 @@ def test_everything_that_is_in_the_way_is_found_at_once() -> None:
     assert "nowhere (requirements.txt:3): no index has it. Correct" in text
     blocker = Blocker(name="nunpy", kind="absent", version="", needs=())
     assert "no index has it; perhaps numpy is meant." in explained([blocker], LINUX)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [refused(503), refused(403), requests.ConnectionError("reset"), requests.Timeout("late")],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_an_index_that_fails_midway_makes_no_package_absent(failure: Exception) -> None:
+    """Neither one that others lack nor one of which another index has the source alone."""
+
+    def read(url: str) -> bytes:
+        if "second" in url and "low" not in url:
+            raise failure
+        return page(url)
+
+    places = [Place(url=f"https://{host}.example/simple") for host in ("first", "second")]
+    index = Index(places, read, stated)
+    assert index.releases("low")
+    found = Walk(index, LINUX, {})
+    found.follow((Requirement(name), "a.txt:1") for name in ("low", "nowhere", "old", "app<2"))
+    assert blocked(found) == {"nowhere": ("unknown", ""), "old": ("unknown", "")}
+    assert chosen(found) == {"low": "1.0", "app": "1.0"}
+    text = explained([*found.blockers.values()], LINUX)
+    assert "nowhere (a.txt:1): not known, since an index fails (second.example: " in text
+    assert "exclude" not in text
+    assert "build_from_source" not in text
 
 
 def test_the_newest_release_is_taken_that_everything_admits() -> None:
