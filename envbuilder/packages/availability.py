@@ -245,8 +245,9 @@ class Blocker(Struct, frozen=True, kw_only=True):
 
     name: str
     kind: Literal["absent", "unknown", "source", "wheel", "release", "conflict"]
-    """No index has it; some index does not say whether it has it; a release that fits has a source only; or wheels for others only; no release
-    is what is required; or nothing can be what all require."""
+    """No index has it; some index does not say whether it has it; a release that fits has a source
+    only; or wheels for others only; no release is what is required; or nothing can be what all
+    require."""
     version: str
     """The newest release that would fit; for `release`: the newest one at all."""
     needs: tuple[tuple[str, str], ...]

@@ -285,7 +285,7 @@ _INSTEAD = {
     "pdm.lock": "List pyproject.toml, or the result of: pdm export -o requirements.txt",
     "pixi.lock": "List pixi.toml.",
 }
-_OWN = ("pyproject.toml", "setup.py", "setup.cfg")
+OWN = ("pyproject.toml", "setup.py", "setup.cfg")
 """The files that state what the project itself requires, the first of which counts."""
 _MOST_ENTRIES = 1000
 """Maximum number of a folder's entries that are looked at for a suggestion."""
@@ -301,7 +301,7 @@ def read(
     what that requires is among it. Nothing outside the project is read. Raises `InvalidError`.
     """
     listed = _read(project, file, extras, groups)
-    if listed.itself is not None and PurePosixPath(file).name not in _OWN:
+    if listed.itself is not None and PurePosixPath(file).name not in OWN:
         listed = _with_own(project, listed)
     if not (listed.requirements or listed.constraints or listed.conda or listed.notes):
         note = f"{escaped(file)}: it lists no requirements."
@@ -311,7 +311,7 @@ def read(
 
 def _with_own(project: Path, listed: Listed) -> Listed:
     """Return what a file lists, with what the project itself requires."""
-    for name in _OWN:
+    for name in OWN:
         if (project / name).is_file():
             try:
                 more = _read(project, name, listed.itself or (), ())
@@ -353,7 +353,7 @@ def unread(project: Path) -> Iterator[str]:
 
     For a project that requires nothing: of one that lists a file, the others do not matter.
     """
-    for name in (*_OWN, *_INSTEAD):
+    for name in (*OWN, *_INSTEAD):
         if (project / name).is_file():
             try:
                 listed = read(project, name)

@@ -30,8 +30,6 @@ _MOST_READ = 30
 """Files that are read in order to choose one."""
 _LOCKS = re.compile(r"uv\.lock|pylock(\..+)?\.toml")
 """Files that keep versions, so that they come before what they were made from."""
-_OWN = ("pyproject.toml", "setup.py", "setup.cfg")
-"""Files that state what the repository itself requires as a package."""
 _KINDS = tuple(
     map(
         re.compile,
@@ -124,14 +122,14 @@ def choose(folder: Path, files: Sequence[str], shown: Shown) -> Choice:
             errors.append(error)
             continue
         if _is_stub(source):
-            todo.extendleft(own for own in reversed(_OWN) if own in ordered)
+            todo.extendleft(own for own in reversed(environments.OWN) if own in ordered)
         elif _lists_something(source.listed):
             sources = [msgspec.structs.replace(source, why=_reason(file, ordered, shown))]
             break
         notes += source.listed.notes if "/" not in file else ()
     if sources and shown.itself and not _is_complete(sources[0]):
         why = f"{shown.itself} installs the project itself"
-        for file in (file for file in _OWN if file in ordered):
+        for file in (file for file in environments.OWN if file in ordered):
             with suppress(InvalidError):
                 source = _read(folder, file)
                 if _lists_something(source.listed):
@@ -162,13 +160,15 @@ def _is_stub(source: Source) -> bool:
 def _is_complete(source: Source) -> bool:
     """Return whether a file has what the project itself requires."""
     name = source.main.file
-    return name in _OWN or bool(_LOCKS.fullmatch(name)) or source.listed.itself is not None
+    return (
+        name in environments.OWN or bool(_LOCKS.fullmatch(name)) or source.listed.itself is not None
+    )
 
 
 def _reason(file: str, ordered: Sequence[str], shown: Shown) -> str:
     if where := shown.files.get(file):
         return f"{where} names it"
-    if shown.itself and file in _OWN:
+    if shown.itself and file in environments.OWN:
         return f"{shown.itself} installs the project itself"
     return "the first of its kind" if len(ordered) > 1 else ""
 
@@ -201,7 +201,7 @@ def _candidates(folder: Path, files: Iterable[str], shown: Shown) -> tuple[list[
 
 def _is_of_itself(file: str) -> bool:
     """Return whether a file is installed with the project: its list is what most packages read."""
-    return file in {*_OWN, "requirements.txt", "uv.lock"}
+    return file in {*environments.OWN, "requirements.txt", "uv.lock"}
 
 
 def _kind(name: str) -> int:

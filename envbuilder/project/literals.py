@@ -51,7 +51,7 @@ class Text(Struct, frozen=True):
 
 
 class Lines(Struct, frozen=True):
-    """The lines of a file, and the line of the module that reads it."""
+    """The lines of a file, or the packages in a folder, and the module's line that reads it."""
 
     path: str
     line: int = 1
@@ -296,6 +296,10 @@ class Values:
         value = self.value(node.args[0], names)
         return value if isinstance(value, Lines) else Lines(_text(value, node), node.lineno)
 
+    def _packages(self, node: ast.Call, names: Names) -> Any:
+        wheres = [*node.args, *(k.value for k in node.keywords if k.arg == "where")]
+        return [Lines(_text(self.value(each, names), node), node.lineno) for each in wheres[:1]]
+
     def _last(self, node: ast.Call, names: Names) -> Any:
         return self.value(node.args[-1], names) if node.args else []
 
@@ -407,6 +411,8 @@ def plain(value: Any) -> Any:
     """Return a value without its lines."""
     if isinstance(value, Text):
         return value.text
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, list) else value
 
 
@@ -443,6 +449,7 @@ def _field(text: str, *values: str) -> Text:
 
 _FUNCTIONS: dict[str, Callable[[Values, ast.Call, Names], Any]] = {
     **dict.fromkeys(("open", "parse_requirements"), Values._opened),
+    **dict.fromkeys(("find_packages", "find_namespace_packages"), Values._packages),
     # The result holds what the last argument does.
     **dict.fromkeys(("list", "tuple", "set", "sorted", "str", "filter", "map"), Values._last),
     "chain": Values._chained,

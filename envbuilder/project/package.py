@@ -6,10 +6,10 @@ syntax tree shows as literals. Of two files that state the same, the first of th
 
 from __future__ import annotations
 
-import ast
-import configparser
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first
 from envbuilder.project.lines import read_text
+from envbuilder.project.literals import Lines, plain
+from envbuilder.project.setup_files import Module, cfg_sections, evaluated
 from envbuilder.project.tables import parse_toml
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ _VERSION = re.compile(r"[0-9][0-9A-Za-z.!+-]{0,60}")
 UNKNOWN = "0+unknown"
 """The version of a package whose files do not show it."""
 _MOST = 1000
-_FILES = ("pyproject.toml", "setup.cfg", "setup.py")
+FILES = ("pyproject.toml", "setup.cfg", "setup.py")
 
 
 class Package(Struct, frozen=True, kw_only=True):
@@ -73,7 +75,7 @@ class Package(Struct, frozen=True, kw_only=True):
         if "." not in self.folders:
             return below
         names = sorted(path.name for path in project.iterdir() if _is_module(path))
-        return (*(name for name in names if name not in _FILES), *below)
+        return (*(name for name in names if name not in FILES), *below)
 
 
 def of(settings: Settings) -> Package | None:
@@ -86,11 +88,11 @@ def of(settings: Settings) -> Package | None:
 
 def read(project: Path) -> Package:
     """Return what a project's files say of it. Raise `InvalidError` if none says anything."""
-    stated = [s for file in _FILES if (project / file).is_file() and (s := _READERS[file](project))]
+    stated = [s for file in FILES if (project / file).is_file() and (s := _READERS[file](project))]
     name = next((s["name"] for s in stated if _is_name(s.get("name"))), "")
     if not stated:
         raise InvalidError(
-            f"install_project: {' and '.join(_FILES)} say nothing of a package",
+            f"install_project: {' and '.join(FILES)} say nothing of a package",
             "To import from folders of the project, write python_path: [.]",
         )
     every = [each for s in stated for each in _strings(s.get("folders"))]
@@ -144,7 +146,7 @@ def _usual_folders(project: Path) -> tuple[str, ...]:
 
 def _strings(value: Any) -> Iterator[str]:
     """Yield the texts in a list, or a text alone."""
-    values = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    values = [value] if isinstance(value, str) else _list(value)
     yield from (str(PurePosixPath(v)) for v in values if isinstance(v, str) and v)
 
 
@@ -153,18 +155,22 @@ def _version(project: Path, folders: Iterable[str], value: Any) -> str:
     if isinstance(value, str):
         return value if _VERSION.fullmatch(value) else ""
     places = value if isinstance(value, dict) else {}
-    files = [*_strings(places.get("file"))]
     module, _, name = str(places.get("attr", "")).rpartition(".")
     below = module.replace(".", "/")
-    named = [f"{f}/{below}{end}" for f in folders for end in (".py", "/__init__.py") if module]
-    for file in (*named, *_strings(places.get("path"))):
+    modules = [f"{f}/{below}{end}" for f in folders for end in (".py", "/__init__.py") if module]
+    modules += _strings(places.get("path"))
+    for file in (*modules, *_strings(places.get("file"))):
         if _is_folder(project, str(PurePosixPath(file).parent)) and (project / file).is_file():
-            found = _assigned(_tree(project, file)).get(name or "__version__")
-            return _version(project, (), found) if isinstance(found, str) else ""
-    for file in files:
-        if _is_folder(project, str(PurePosixPath(file).parent)) and (project / file).is_file():
-            return _version(project, (), read_text(project, file).strip())
+            with suppress(InvalidError):
+                stated = read_text(project, file).strip()
+                if file in modules:
+                    stated = str(evaluated(project, file, partial(_named, name or "__version__")))
+                return _version(project, (), stated)
     return ""
+
+
+def _named(name: str, module: Module) -> Any:
+    return plain(module.names.get(name))
 
 
 # The files
@@ -187,14 +193,12 @@ def _pyproject(project: Path) -> dict[str, Any]:
     )
     if not isinstance(stated, dict) or not isinstance(poetry, dict) or not (stated or poetry):
         return {}
-    packages = poetry.get("packages")
-    packages = packages if isinstance(packages, list) else []
     wheel = _table(tool, "hatch", "build", "targets", "wheel", "packages")
     backend = str(_table(data, "build-system", "build-backend") or "")
     folders: list[Any] = [
         _table(tool, "setuptools", "package-dir", ""),
         *_strings(_table(tool, "setuptools", "packages", "find", "where")),
-        *(p.get("from", ".") for p in packages if isinstance(p, dict)),
+        *(p.get("from", ".") for p in _list(poetry.get("packages")) if isinstance(p, dict)),
         *(str(PurePosixPath(each).parent) for each in _strings(wheel)),
         _table(tool, "pdm", "build", "package-dir"),
         _table(tool, "maturin", "python-source"),
@@ -207,7 +211,7 @@ def _pyproject(project: Path) -> dict[str, Any]:
     return {
         "name": stated.get("name") or poetry.get("name"),
         "version": version or dynamic,
-        "folders": [f for f in folders if isinstance(f, str)],
+        "folders": folders,
         "commands": [f"{n} = {v}" for n, v in {**scripts, **_pairs(stated.get("scripts"))}.items()],
         "extensions": _table(tool, "setuptools", "ext-modules") or "maturin" in backend,
     }
@@ -224,100 +228,49 @@ def _pairs(table: Any) -> dict[str, str]:
 
 def _setup_cfg(project: Path) -> dict[str, Any]:
     """Return what setup.cfg says."""
-    parser = configparser.RawConfigParser()
-    try:
-        parser.read_string(read_text(project, "setup.cfg"))
-    except configparser.Error as error:
-        raise InvalidError(f"setup.cfg: {escaped(str(error), 200)}", "Correct it.") from error
-    if not parser.has_section("metadata") and not parser.has_section("options"):
+    sections = cfg_sections(project, "setup.cfg")
+    if not {"metadata", "options"} & {*sections}:
         return {}
-    version = parser.get("metadata", "version", fallback="")
-    kind, _, place = version.partition(":")
-    roots = [e[1] for e in _entries(parser.get("options", "package_dir", fallback="")) if not e[0]]
-    where = parser.get("options.packages.find", "where", fallback="")
+    metadata, options = sections.get("metadata", {}), sections.get("options", {})
+    kind, _, place = metadata.get("version", "").partition(":")
+    roots = re.findall(r"^\s*=([^\n,]*)", options.get("package_dir", ""), re.MULTILINE)
+    scripts = sections.get("options.entry_points", {}).get("console_scripts", "")
     return {
-        "name": parser.get("metadata", "name", fallback=None),
-        "version": {kind: place.strip()} if place else version,
-        "folders": [*roots, where],
-        "commands": parser.get("options.entry_points", "console_scripts", fallback="")
-        .strip()
-        .splitlines(),
+        "name": metadata.get("name"),
+        "version": {kind: place.strip()} if place else kind,
+        "folders": [*map(str.strip, roots), sections.get("options.packages.find", {}).get("where")],
+        "commands": scripts.strip().splitlines(),
     }
-
-
-def _entries(text: str) -> list[tuple[str, str]]:
-    """Return the `KEY = VALUE` of a list of such lines."""
-    pairs = (line.partition("=") for line in re.split(r"[\n,]", text) if "=" in line)
-    return [(key.strip(), value.strip()) for key, _, value in pairs]
-
-
-def _tree(project: Path, file: str) -> ast.Module:
-    """Return the syntax tree of a file, an empty one if it is no Python 3."""
-    try:
-        return ast.parse(read_text(project, file))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ast.Module(body=[], type_ignores=[])
 
 
 def _setup_py(project: Path) -> dict[str, Any]:
     """Return what the call of `setup` in setup.py shows."""
-    tree = _tree(project, "setup.py")
-    names = _assigned(tree)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    setup = next((call for call in calls if _called(call) == "setup"), None)
-    if setup is None:
+    try:
+        given = evaluated(project, "setup.py", lambda module: plain(module.setup))
+    except InvalidError:
         return {}
-    given = {k.arg: _literal(k.value, names) for k in setup.keywords if k.arg}
-    finders = [
-        call for call in calls if _called(call) in {"find_packages", "find_namespace_packages"}
-    ]
-    where = [_literal(a, names) for c in finders for a in c.args[:1]]
-    where += [_literal(k.value, names) for c in finders for k in c.keywords if k.arg == "where"]
-    roots, entries = given.get("package_dir"), given.get("entry_points")
-    root = roots.get("") if isinstance(roots, dict) else None
+    if given is None:
+        return {}
+    packages, version, entries = map(given.get, ("packages", "version", "entry_points"))
     commands = entries.get("console_scripts") if isinstance(entries, dict) else None
     if isinstance(entries, str):  # as in setup.cfg, but in the section of its name
         part = re.search(r"\[\s*console_scripts\s*\]([^\[]*)", entries)
         commands = part[1] if part else None
-    lines = commands.strip().splitlines() if isinstance(commands, str) else commands or []
+    lines = commands.splitlines() if isinstance(commands, str) else _list(commands)
     return {
         "name": given.get("name"),
-        "version": given.get("version"),
-        "folders": [f for f in (root, *where) if isinstance(f, str)],
+        "version": {"file": version.path} if isinstance(version, Lines) else version,
+        "folders": [
+            _table(given, "package_dir", ""),
+            *(each.path for each in _list(packages) if isinstance(each, Lines)),
+        ],
         "commands": [line for line in lines if isinstance(line, str) and line.strip()],
         "extensions": "ext_modules" in given,
     }
 
 
-def _called(call: ast.Call) -> str:
-    function = call.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-def _assigned(tree: ast.Module) -> dict[str, Any]:
-    """Return the names that a module's top level binds to literals."""
-    names: dict[str, Any] = {}
-    for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            value = _literal(node.value, names)
-            names |= {t.id: value for t in targets if isinstance(t, ast.Name)}
-    return names
-
-
-def _literal(node: ast.AST, names: Mapping[str, Any]) -> Any:
-    """Return the value of a literal, in which names of others may stand; None of anything else."""
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.Name(id=name):
-            return names.get(name)
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_literal(item, names) for item in items]
-        case ast.Dict(keys=keys, values=values):
-            pairs = zip(keys, values, strict=True)
-            return {k.value: _literal(v, names) for k, v in pairs if isinstance(k, ast.Constant)}
-    return None
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 _READERS = {"pyproject.toml": _pyproject, "setup.cfg": _setup_cfg, "setup.py": _setup_py}

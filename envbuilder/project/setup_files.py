@@ -12,10 +12,10 @@ import configparser
 import posixpath
 import shlex
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,6 +46,7 @@ from envbuilder.project.tables import (
     read_pyproject,
 )
 
+Taken = TypeVar("Taken")
 _LARGEST = 256 << 10
 """Maximum size in bytes of a setup.py; the parser takes a hundred times as much memory."""
 
@@ -66,7 +67,7 @@ def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence
     """
     chosen_names("group", groups, (), file)
     is_python = file.endswith(".py")
-    stated = _of_python(project, file) if is_python else _of_cfg(project, file)
+    stated = evaluated(project, file, Module.stated) if is_python else _of_cfg(project, file)
     beside = posixpath.join(posixpath.dirname(file), "setup.cfg")
     other = _Stated()
     if is_python and (project / beside).is_file():
@@ -155,28 +156,32 @@ def _setup_beside(project: Path, file: str) -> str:
 # setup.cfg
 
 
-def _of_cfg(project: Path, file: str) -> _Stated:
+def cfg_sections(project: Path, file: str) -> dict[str, dict[str, str]]:
+    """Return the sections of a setup.cfg, in whose keys an underscore stands for each hyphen."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(read_text(project, file), escaped(file))
     except configparser.Error as error:
         problem = escaped(str(error).partition("\n")[0], 200)
         raise InvalidError(f"{escaped(file)}: cannot be read: {problem}") from error
-    options = _section(parser, "options")
+    return {
+        name: {key.replace("-", "_"): value for key, value in section.items()}
+        for name, section in parser.items()
+    }
+
+
+def _of_cfg(project: Path, file: str) -> _Stated:
+    sections = cfg_sections(project, file)
+    options = sections.get("options", {})
     requires = options.get("install_requires")
     return _Stated(
         requires=None if requires is None else _cfg_lines(requires, file, "install_requires"),
         extras={
             name: _cfg_lines(value, file, f"extras_require {name}")
-            for name, value in _section(parser, "options.extras_require").items()
+            for name, value in sections.get("options.extras_require", {}).items()
         },
         python=options.get("python_requires", "").strip(),
     )
-
-
-def _section(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
-    section = parser[name] if parser.has_section(name) else {}
-    return {key.replace("-", "_"): value for key, value in section.items()}
 
 
 def _cfg_lines(value: str, file: str, key: str) -> list[tuple[str, str]]:
@@ -191,7 +196,11 @@ def _cfg_lines(value: str, file: str, key: str) -> list[tuple[str, str]]:
 # setup.py
 
 
-def _of_python(project: Path, file: str) -> _Stated:
+def evaluated(project: Path, file: str, take: Callable[[Module], Taken]) -> Taken:
+    """Return what `take` gets of a module of the project. Raise `InvalidError` if it is unreadable.
+
+    Nothing of it runs.
+    """
     text = read_text(project, file, _LARGEST)
     try:
         with warnings.catch_warnings():
@@ -202,29 +211,30 @@ def _of_python(project: Path, file: str) -> _Stated:
         raise InvalidError(f"{escaped(file)}{line}: not valid Python 3") from error
     except (ValueError, MemoryError, RecursionError) as error:
         raise InvalidError(f"{escaped(file)}: cannot be parsed") from error
-    reader = _Reader(project, file)
+    module = Module(project, file)
     try:
         with suppress(Returned):
-            reader.run(tree.body, reader.names)
-        return reader.stated()
+            module.run(tree.body, module.names)
+        return take(module)
     except RecursionError as error:
         raise InvalidError(f"{escaped(file)}: nested too deeply") from error
 
 
-class _Reader(Values):
+class Module(Values):
     """Evaluates the little of a module that needs no machine to run on."""
 
     def __init__(self, project: Path, file: str) -> None:
         super().__init__(project, file)
-        self._setup: Names | None = None
+        self.setup: Names | None = None
+        """What `setup` is called with, if it is."""
         self._notes: list[str] = []
         self.names: Names = {"__name__": "__main__", "__file__": posixpath.basename(file)}
 
     def stated(self) -> _Stated:
         """Return what the call of `setup` states; raise `InvalidError` if it is computed."""
-        if self._setup is None:
+        if self.setup is None:
             self.refuse(1, "no call of setup() is found")
-        keywords = self._setup
+        keywords = self.setup
         requires, extras = keywords.get("install_requires"), keywords.get("extras_require") or {}
         result = _Stated(notes=self._notes)
         if "install_requires" in keywords:
@@ -332,7 +342,7 @@ class _Reader(Values):
                 keywords.update(value if isinstance(value, dict) else {})
             else:
                 keywords[keyword.arg] = value
-        self._setup = {**(self._setup or {}), **keywords}
+        self.setup = {**(self.setup or {}), **keywords}
 
     def _run_if(self, statement: ast.If, names: Names) -> None:
         test = self.attempt(statement.test, names)

@@ -165,19 +165,12 @@ def shown(folder: Path, tag: str) -> Metadata | None:
 
     A version that only their code knows is that of a tag, else setuptools' own for none.
     """
-    from envbuilder.project import package, setup_files
+    from envbuilder.project import environments, package
 
-    readers = {
-        "pyproject.toml": setup_files.read_project,
-        "setup.py": setup_files.read_setup,
-        "setup.cfg": setup_files.read_setup,
-    }
     try:
         itself = package.read(folder)
-        for file in ("setup.py", "setup.cfg", "pyproject.toml"):
-            if (folder / file).is_file():
-                lines = readers[file](folder, file, (), ()).requirements
-                break
+        file = next(name for name in reversed(package.FILES) if (folder / name).is_file())
+        lines = environments.read(folder, file).requirements
     except InvalidError:
         return None
     return Metadata(

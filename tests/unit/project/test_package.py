@@ -72,8 +72,8 @@ MAIN = {"adder": "adder.cli:main"}
             ("adder", "1.2", ("lib",), {**MAIN, "adder-all": "adder.cli:all"}),
         ),
         (
-            {"setup.py": SETUP_PY, "lib/adder/__init__.py": ""},
-            ("adder", "0+unknown", ("lib",), MAIN),
+            {"setup.py": SETUP_PY, "lib/adder/__init__.py": "", "VERSION": "1.2\n"},
+            ("adder", "1.2", ("lib",), MAIN),
         ),
         (  # each says what another leaves out
             {
