@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, wraps
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -54,6 +54,11 @@ class Format(Struct, frozen=True):
     readers: tuple[Callable[[Path, Path], object], ...]
     expected: tuple[type[BaseException], ...] = ()
     """Exceptions that belong to a reader's interface, besides `EnvbuilderError`."""
+
+
+def alone(read: Callable[[Path], object]) -> Callable[[Path, Path], object]:
+    """What reads a path, and needs no folder to work in."""
+    return wraps(read)(lambda path, work: read(path))
 
 
 def _settings(work: Path) -> core_settings.Settings:
@@ -129,14 +134,6 @@ def read_licences(path: Path, work: Path) -> None:
     sbom.of_metadata(sbom.read_metadata(path))
 
 
-def read_offer(path: Path, work: Path) -> None:
-    upstream.read_wheel(path)
-
-
-def read_kernels(path: Path, work: Path) -> None:
-    kernels.of_wheel(path)
-
-
 def read_tool(path: Path, work: Path) -> None:
     file, store = _stored(path, work, "wheel")
     step = plan.UnpackTool(what="unpack", file=file, name="uv", path=str(work / "uv"))
@@ -176,10 +173,6 @@ def read_clean(path: Path, work: Path) -> None:
 
 def read_deb_files(path: Path, work: Path) -> None:
     system.unpacked_members([(_file(path, "deb"), path)], _base())
-
-
-def read_control(path: Path, work: Path) -> None:
-    debian_base._control(path)
 
 
 def read_libraries(path: Path, work: Path) -> None:
@@ -473,32 +466,24 @@ def make_idx(random: Random, work: Path) -> Path:
     return work / "d"
 
 
-def read_idx(path: Path, work: Path) -> None:
-    dataset.load(path)
-
-
-def read_mnist(path: Path, work: Path) -> None:
-    mnist.from_folder(path)
-
-
 # ---- text
 
 
-def _yaml_seeds() -> list[bytes]:
-    folders = (ROOT / "profiles", ROOT / "profiles/indexes", ROOT / "profiles/claims")
-    return [p.read_bytes() for f in folders for p in sorted(f.rglob("*.yaml"))]
+SEEDS: dict[str, Iterable[Path]] = {
+    "yaml": [
+        path
+        for folder in ("profiles", "profiles/indexes", "profiles/claims")
+        for path in sorted((ROOT / folder).rglob("*.yaml"))
+    ],
+    "lock": sorted((ROOT / "profiles/locks").glob("*.json")),
+    "host": sorted(host_trees.FOLDER.glob("*.json")),
+}
 
 
 @cache
 def _seeds(kind: str) -> list[bytes]:
-    match kind:
-        case "yaml":
-            return _yaml_seeds()
-        case "lock":
-            return [p.read_bytes() for p in sorted((ROOT / "profiles/locks").glob("*.json"))]
-        case "host":
-            return [p.read_bytes() for p in sorted(host_trees.FOLDER.glob("*.json"))]
-    return [json.dumps(reports.whole()).encode()]
+    of_files = [path.read_bytes() for path in SEEDS.get(kind, ())]
+    return of_files or [json.dumps(reports.whole()).encode()]
 
 
 def _grown(random: Random, data: bytes) -> bytes:
@@ -521,6 +506,10 @@ def _grown(random: Random, data: bytes) -> bytes:
     return mutated(random, data)
 
 
+def grown(kind: str, file: str) -> Callable[[Random, Path], Path]:
+    return lambda random, work: _written(work / file, _grown(random, random.choice(_seeds(kind))))
+
+
 def make_yaml(random: Random, work: Path) -> Path:
     data = _grown(random, random.choice(_seeds("yaml")))
     for path in ("config/config.yaml", "profiles/claims.yaml", "profiles/indexes.yaml"):
@@ -539,32 +528,8 @@ def read_settings(path: Path, work: Path) -> None:
     )
 
 
-def read_claims(path: Path, work: Path) -> None:
-    upstream.load_claim(path)
-
-
 def read_indexes(path: Path, work: Path) -> None:
     indexes.upstreams(path.parent)
-
-
-def make_lock(random: Random, work: Path) -> Path:
-    return _written(work / "locks/cpu.json", _grown(random, random.choice(_seeds("lock"))))
-
-
-def read_lock(path: Path, work: Path) -> None:
-    profile_lock.load(path)
-
-
-def read_previous(path: Path, work: Path) -> None:
-    profile_lock.previous(path)
-
-
-def read_conda_lock(path: Path, work: Path) -> None:
-    conda_lock.load(path)
-
-
-def make_report(random: Random, work: Path) -> Path:
-    return _written(work / "report.json", _grown(random, random.choice(_seeds("report"))))
 
 
 def read_report(path: Path, work: Path) -> None:
@@ -574,10 +539,6 @@ def read_report(path: Path, work: Path) -> None:
     comparison.markdown(rows)
     comparison.comma_separated(rows)
     comparison.as_json(rows)
-
-
-def make_host(random: Random, work: Path) -> Path:
-    return _written(work / "host.json", _grown(random, random.choice(_seeds("host"))))
 
 
 def read_host(path: Path, work: Path) -> None:
@@ -625,10 +586,6 @@ def _spoil(random: Random, place: Path) -> None:
             place.mkdir()
             for number in range(1500):
                 (place / f"{number}").touch()
-
-
-def read_tree(path: Path, work: Path) -> None:
-    probe.host(path)
 
 
 # ---- answers of indexes, and of uv
@@ -716,9 +673,18 @@ FORMATS = {
     "repository": Format(make_repository, (read_repository,)),
     "wheel": Format(
         make_wheel,
-        (read_conflicts, read_wheel_files, read_licences, read_offer, read_kernels, read_tool),
+        (
+            read_conflicts,
+            read_wheel_files,
+            read_licences,
+            alone(upstream.read_wheel),
+            alone(kernels.of_wheel),
+            read_tool,
+        ),
     ),
-    "deb": Format(make_deb, (read_clean, read_deb_files, read_control, read_libraries)),
+    "deb": Format(
+        make_deb, (read_clean, read_deb_files, alone(debian_base._control), read_libraries)
+    ),
     "package list": Format(make_lists, (read_suite,)),
     "conda package": Format(make_conda, (read_conda,)),
     "layer": Format(make_layer, (read_layer, read_differences)),
@@ -726,11 +692,16 @@ FORMATS = {
     "image archive": Format(make_archive, (read_layout, read_held)),
     "registry": Format(make_answers, (read_answers,)),
     "bundle": Format(make_bundle, (read_bundle,)),
-    "idx": Format(make_idx, (read_idx, read_mnist), (dataset.DataError,)),
-    "yaml": Format(make_yaml, (read_profile, read_settings, read_claims, read_indexes)),
-    "lock": Format(make_lock, (read_lock, read_previous, read_conda_lock)),
-    "report": Format(make_report, (read_report,)),
-    "recorded host": Format(make_host, (read_host,)),
-    "host tree": Format(make_tree, (read_tree,)),
+    "idx": Format(make_idx, (alone(dataset.load), alone(mnist.from_folder)), (dataset.DataError,)),
+    "yaml": Format(
+        make_yaml, (read_profile, read_settings, alone(upstream.load_claim), read_indexes)
+    ),
+    "lock": Format(
+        grown("lock", "locks/cpu.json"),
+        (alone(profile_lock.load), alone(profile_lock.previous), alone(conda_lock.load)),
+    ),
+    "report": Format(grown("report", "report.json"), (read_report,)),
+    "recorded host": Format(grown("host", "host.json"), (read_host,)),
+    "host tree": Format(make_tree, (alone(probe.host),)),
     "index page": Format(make_page, (read_page, read_pylock)),
 }
