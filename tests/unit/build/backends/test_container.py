@@ -41,8 +41,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 @pytest.fixture
-def image(found: Settings) -> tuple[container.DockerEnvironment, FakeEngine]:
+def image(
+    found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[container.DockerEnvironment, FakeEngine]:
     """The `cpu` image `trial:1`, which is as the last build recorded it, and its engine."""
+    monkeypatch.chdir(tmp_path)
     environment, engine = built_image(found, (OTHER,))
     engine.images["trial:1"] = Image(id=OTHER, tags=("trial:1",), labels={})
     return environment, engine
@@ -55,7 +58,6 @@ def test_a_command_gets_its_folder_and_says_what_it_is_left_with(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: 1234)
     monkeypatch.setattr(os, "getgid", lambda: 1235)
     image[0].become(["python", "x.py"], {})
@@ -84,7 +86,6 @@ def test_a_command_gets_what_the_user_states(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: 1234)
     monkeypatch.setattr(image[1], "variables", lambda _: ("PATH=/opt/env/bin:/usr/bin", "A=1"))
     given = Access(
@@ -131,7 +132,6 @@ def test_a_command_preloads_after_the_profile(
     value: str,
     expected: str,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LD_PRELOAD", value)
     for given in (Access(variables={"LD_PRELOAD": value}), Access(passed=("LD_PRELOAD",))):
         image[0].become(["python"], {}, given)
@@ -165,7 +165,6 @@ def test_no_other_image_is_started_under_the_name(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     environment, engine = image
     engine.add("trial:1")
     with pytest.raises(VerifyError, match="trial:1 was changed after the build"):
@@ -186,7 +185,6 @@ def test_a_run_looks_at_its_image_twice(
     environment, engine = image
     looked_at, look = list[str](), engine.image
     monkeypatch.setattr(engine, "image", lambda ref: looked_at.append(ref) or look(ref))
-    monkeypatch.chdir(tmp_path)
     assert environment.existing() is not None
     assert environment.made_by() == {"buildkit": "v0.13.2"}
     environment.become(["true"], {})
