@@ -1,24 +1,4 @@
-"""\
----
-cdiVersion: 0.5.0
-containerEdits:
-  hooks:
-  - args: [nvidia-cdi-hook, chmod]
-    hookName: createContainer
-    name: a hook
-devices:
-- containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia0
-      name: a node
-  name: "0"
-- containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia0
-  name: GPU-520e01f2-cf30-6396-abef-e8e9a5233b0e # the same
-- name: all
-kind: nvidia.com/gpu
-"""
+"""Container engines that a machine has, as their sockets, files and programs tell."""
 
 from __future__ import annotations
 

@@ -75,6 +75,8 @@ DEB = File(
 class FakeUv:
     """Answers `uv pip compile` from a function of its requirements; notes how it was called."""
 
+    FILES = ("--excludes", "--overrides")
+
     def __init__(self, answer: Callable[[str, str], str | Completed] | None = None) -> None:
         self.answer = answer or (self.usual)
         self.calls: list[dict[str, Any]] = []
@@ -94,9 +96,11 @@ class FakeUv:
         output = Path(argv[argv.index("--output-file") + 1])
         constraints = Path(argv[argv.index("--constraints") + 1]).read_text()
         before = output.read_text() if output.exists() else ""
+        pairs = dict(itertools.pairwise(argv))
+        named = {key: Path(pairs[key]).read_text() for key in self.FILES if key in pairs}
         self.calls.append(
             {"argv": argv, "env": options["env"], "before": before, "constraints": constraints,
-             "requirements": requirements}
+             "requirements": requirements, **named}
         )  # fmt: skip
         result = self.answer(requirements, options["env"]["UV_INDEX"].split()[0])
         if isinstance(result, Completed):
@@ -115,11 +119,6 @@ def done(code: int, stderr: str = "") -> Completed:
 
 
 @pytest.fixture
-def own(found: Settings) -> Settings:
-    return found
-
-
-@pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
     found = [offer()]
     monkeypatch.setattr(upstream, "offers", lambda *_: tuple(found))
@@ -129,10 +128,10 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
 ENVIRON = {"PIP_CONFIG_FILE": "/dev/null"}
 
 
-def made(own: Settings, uv: FakeUv, asked: Profile | None = None, **options: Any) -> Lock:
+def made(found: Settings, uv: FakeUv, asked: Profile | None = None, **options: Any) -> Lock:
     options.setdefault("measure", lambda _: {})
     options.setdefault("contents", lambda wheels, _: {w.file.sha256: {} for w in wheels})
-    return resolve.resolve(asked or profile(), own, run=uv, environ=ENVIRON, **options)
+    return resolve.resolve(asked or profile(), found, run=uv, environ=ENVIRON, **options)
 
 
 @pytest.mark.parametrize(
@@ -140,38 +139,25 @@ def made(own: Settings, uv: FakeUv, asked: Profile | None = None, **options: Any
     [("cpu", "triton"), ("rocm", "triton"), ("xpu", "triton"), ("cuda", "triton-rocm")],
 )
 def test_what_requires_the_triton_of_other_hardware_does_not_bring_it(
-    own: Settings, offered: list[Offer], accelerator: str, left_out: str
+    found: Settings, offered: list[Offer], accelerator: str, left_out: str
 ) -> None:
-    excluded: list[str] = []
-
-    class Excluding(FakeUv):
-        def __call__(self, argv: Sequence[str], **options: Any) -> Completed:
-            names = Path([*argv][[*argv].index("--excludes") + 1]).read_text()
-            excluded[:] = names.split()
-            return super().__call__(argv, **options)
-
-    made(own, Excluding(), profile(accelerator=accelerator))
+    uv = FakeUv()
+    made(found, uv, profile(accelerator=accelerator))
+    excluded = uv.calls[0]["--excludes"].split()
     assert left_out in excluded
     assert f"triton-{accelerator}" not in excluded
 
 
 def test_what_a_project_says_of_all_packages_reaches_uv(
-    own: Settings, offered: list[Offer]
+    found: Settings, offered: list[Offer]
 ) -> None:
-    seen: dict[str, str] = {}
-
-    class Reading(FakeUv):
-        def __call__(self, argv: Sequence[str], **options: Any) -> Completed:
-            pairs = dict(itertools.pairwise(argv))
-            seen["excludes"] = Path(pairs["--excludes"]).read_text()
-            seen["overrides"] = Path(pairs["--overrides"]).read_text()
-            seen["newest"] = pairs["--exclude-newer"]
-            return super().__call__(argv, **options)
-
+    uv = FakeUv()
     said = Resolution(as_of="2022-03-01", overrides=("numpy<2", "six==1"), exclude=("einops",))
-    made(own, Reading(), msgspec.structs.replace(profile(), resolution=said))
-    assert "einops" in seen.pop("excludes").split()
-    assert seen == {"overrides": "numpy<2\nsix==1", "newest": "2022-03-01T23:59:59Z"}
+    made(found, uv, msgspec.structs.replace(profile(), resolution=said))
+    first = uv.calls[0]
+    assert "einops" in first["--excludes"].split()
+    assert first["--overrides"] == "numpy<2\nsix==1"
+    assert ("--exclude-newer", "2022-03-01T23:59:59Z") in itertools.pairwise(first["argv"])
 
 
 class Measure:
@@ -190,8 +176,10 @@ def sizes_of(lock: Lock) -> dict[str, int | None]:
     return {f.name: f.size for f in lock.files}
 
 
-def test_a_lock_says_what_was_seen_and_what_is_claimed(own: Settings, offered: list[Offer]) -> None:
-    lock = made(own, FakeUv())
+def test_a_lock_says_what_was_seen_and_what_is_claimed(
+    found: Settings, offered: list[Offer]
+) -> None:
+    lock = made(found, FakeUv())
     (target,) = lock.targets
     assert [(f.kind, f.name) for f in target.files] == [
         ("wheel", "jinja2"), ("wheel", "torch"),
@@ -208,10 +196,10 @@ def test_a_lock_says_what_was_seen_and_what_is_claimed(own: Settings, offered: l
 
 
 def test_uv_is_locked_for_every_platform_that_envbuilder_runs_on(
-    own: Settings, offered: list[Offer]
+    found: Settings, offered: list[Offer]
 ) -> None:
     """Whichever platforms the profile is for, and whichever uv resolves."""
-    lock = made(own, FakeUv())
+    lock = made(found, FakeUv())
     assert [t.platform for t in lock.targets] == ["linux/amd64"]
     assert {p: f.file for p, f in lock.tools.items()} == {p: f.file for p, f in tools().items()}
     assert {(f.kind, f.version, f.source) for f in lock.tools.values()} == {
@@ -220,7 +208,7 @@ def test_uv_is_locked_for_every_platform_that_envbuilder_runs_on(
 
 
 def test_an_index_without_a_uv_for_some_platform_cannot_lock(
-    own: Settings, offered: list[Offer]
+    found: Settings, offered: list[Offer]
 ) -> None:
     def only_linux(requirements: str, url: str) -> str | Completed:
         if requirements.startswith("uv==") and len(uv.calls) == 4:
@@ -228,12 +216,12 @@ def test_an_index_without_a_uv_for_some_platform_cannot_lock(
         return FakeUv.usual(requirements, url)
 
     uv = FakeUv(only_linux)
-    lock = made(own, uv)
+    lock = made(found, uv)
     assert (lock.state, lock.tools) == ("unlocked", {})
     assert lock.reason.startswith("macos/arm64 with Python 3.11: ")
 
 
-def test_a_uv_that_is_only_claimed_is_named(own: Settings, offered: list[Offer]) -> None:
+def test_a_uv_that_is_only_claimed_is_named(found: Settings, offered: list[Offer]) -> None:
     offered[0] = offer(provenance="read")
     offered.append(offer(distribution="uv", version="0.13.8", file="uv-0.13.8-py3-none-any.whl"))
 
@@ -242,49 +230,49 @@ def test_a_uv_that_is_only_claimed_is_named(own: Settings, offered: list[Offer])
             return package("uv", "0.13.8", f"{url.removesuffix('simple')}files/{offered[1].file}")
         return FakeUv.usual(requirements, url)
 
-    lock = made(own, FakeUv(from_index))
+    lock = made(found, FakeUv(from_index))
     assert lock.state == "claimed"
     assert lock.reason.endswith(
         "uv 0.13.8 (linux/amd64); uv 0.13.8 (linux/arm64); uv 0.13.8 (macos/arm64)"
     )
 
 
-def test_all_seen_is_locked(own: Settings, offered: list[Offer]) -> None:
+def test_all_seen_is_locked(found: Settings, offered: list[Offer]) -> None:
     offered[0] = offer(provenance="read")
-    lock = made(own, FakeUv())
+    lock = made(found, FakeUv())
     assert (lock.state, lock.reason) == ("locked", "")
 
 
-def test_how_uv_is_called(own: Settings, offered: list[Offer]) -> None:
+def test_how_uv_is_called(found: Settings, offered: list[Offer]) -> None:
     uv = FakeUv()
     mac = profile(platforms=("macos/arm64",), indexes={}, requirements=("jinja2",))
     uv.answer = lambda *_: package("jinja2", "3.1", "https://i/jinja2-3.1-py3-none-any.whl")
-    lock = made(own, uv, mac)
+    lock = made(found, uv, mac)
     assert lock.targets[0].base is None
     first = uv.calls[0]
     assert "aarch64-apple-darwin" in first["argv"]
     assert first["env"]["MACOSX_DEPLOYMENT_TARGET"] == "14.0"
-    assert first["argv"][first["argv"].index("--cache-dir") + 1].startswith(str(own.cache_dir))
+    assert first["argv"][first["argv"].index("--cache-dir") + 1].startswith(str(found.cache_dir))
     assert not any("://" in a for a in first["argv"])
 
 
-def test_what_nobody_states_makes_it_unlocked(own: Settings, offered: list[Offer]) -> None:
+def test_what_nobody_states_makes_it_unlocked(found: Settings, offered: list[Offer]) -> None:
     offered.clear()
     uv = FakeUv()
-    lock = made(own, uv)
+    lock = made(found, uv)
     assert (lock.state, lock.targets) == ("unlocked", ())
     assert lock.reason.startswith("torch==2.13.0+cpu: the index pytorch-cpu did not answer")
     assert uv.calls == []
 
 
 def test_no_solution_makes_it_unlocked_and_names_no_place(
-    own: Settings, offered: list[Offer]
+    found: Settings, offered: list[Offer]
 ) -> None:
     text = (
         "error: No solution found when resolving dependencies\n  cause: Because only a<1 is at\n"
         "  https://user:secret@index.invalid/simple and you require a>1\n  hint: try harder\n"
     )
-    lock = made(own, FakeUv(lambda *_: done(1, text)))
+    lock = made(found, FakeUv(lambda *_: done(1, text)))
     assert lock.state == "unlocked"
     assert lock.reason == (
         "linux/amd64 with Python 3.11: no wheels satisfy all requirements (nothing is built from"
@@ -293,19 +281,12 @@ def test_no_solution_makes_it_unlocked_and_names_no_place(
     )
 
 
-def test_a_failing_index_is_an_error_without_places(own: Settings, offered: list[Offer]) -> None:
-    uv = FakeUv(lambda *_: done(2, "error: Failed to fetch https://user:secret@index.invalid/x"))
-    with pytest.raises(BuildError, match="could not resolve") as caught:
-        made(own, uv)
-    assert "secret" not in caught.value.message
-
-
 def test_earlier_versions_are_fixed_then_preferred_then_let_go(
-    own: Settings, offered: list[Offer]
+    found: Settings, offered: list[Offer]
 ) -> None:
-    before = made(own, FakeUv())
+    before = made(found, FakeUv())
     uv = FakeUv(lambda *_: done(1, "No solution found when resolving dependencies: x"))
-    assert made(own, uv, previous=before).state == "unlocked"
+    assert made(found, uv, previous=before).state == "unlocked"
     fix, prefer, free = uv.calls
     assert '{name = "jinja2", version = "3.1"}' in prefer["before"]
     assert (prefer["constraints"], fix["before"], free["before"]) == ("", "", "")
@@ -313,29 +294,30 @@ def test_earlier_versions_are_fixed_then_preferred_then_let_go(
     assert free["constraints"] == ""
 
 
-def test_a_package_to_upgrade_is_free_and_the_others_are_fixed(
-    own: Settings, offered: list[Offer]
+@pytest.mark.parametrize(
+    ("basis", "moving", "fixed"),
+    [
+        (lambda lock: {"previous": lock}, {"upgrade_packages": ["Jinja2"]}, "torch==2.13.0+cpu\n"),
+        (
+            lambda lock: {"origin": (profile(), lock)},
+            {"upgrade_packages": ["torch"]},
+            "jinja2==3.1\n",
+        ),
+        (lambda lock: {"previous": lock}, {"upgrade": True}, ""),
+    ],
+    ids=["a package", "a package of a variant's first lock", "all"],
+)
+def test_what_is_to_be_upgraded_is_free_and_the_rest_is_fixed(
+    found: Settings, offered: list[Offer], basis: Any, moving: dict[str, Any], fixed: str
 ) -> None:
-    before, uv = made(own, FakeUv()), FakeUv()
-    made(own, uv, previous=before, upgrade_packages=["Jinja2"])
-    assert uv.calls[0]["constraints"] == "torch==2.13.0+cpu\n"
-
-
-def test_so_it_is_in_the_first_lock_of_a_variant(own: Settings, offered: list[Offer]) -> None:
-    before, uv = made(own, FakeUv()), FakeUv()
-    made(own, uv, origin=(profile(), before), upgrade_packages=["torch"])
-    assert uv.calls[0]["constraints"] == "jinja2==3.1\n"
-
-
-def test_upgrade_prefers_nothing(own: Settings, offered: list[Offer]) -> None:
-    before = made(own, FakeUv())
-    uv = FakeUv()
-    made(own, uv, previous=before, upgrade=True)
-    assert all(c["before"] == c["constraints"] == "" for c in uv.calls)
+    before, uv = made(found, FakeUv()), FakeUv()
+    made(found, uv, **basis(before), **moving)
+    assert uv.calls[0]["constraints"] == fixed
+    assert all(call["before"] == "" for call in uv.calls)
 
 
 def test_debs_are_kept_while_the_profile_stands(
-    own: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
+    found: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = profile(system_packages=("tool",))
     calls: list[object] = []
@@ -346,36 +328,44 @@ def test_debs_are_kept_while_the_profile_stands(
 
     monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
     monkeypatch.setattr(debian, "lock", lock)
-    before = made(own, FakeUv(), asked)
+    before = made(found, FakeUv(), asked)
     assert before.targets[0].of_kind("deb") == (DEB,)
-    made(own, FakeUv(), asked, previous=before)
+    made(found, FakeUv(), asked, previous=before)
     assert len(calls) == 1
-    made(own, FakeUv(), asked, previous=before, upgrade=True)
+    made(found, FakeUv(), asked, previous=before, upgrade=True)
     assert len(calls) == 2
 
 
 def test_without_an_image_or_preload_there_are_no_debs(
-    own: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
+    found: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
     monkeypatch.setattr(debian, "lock", lambda *_, **__: (DEB,))
     bare = profile(base={}, backends=("venv",), system_packages=("tool",))
-    (target,) = made(own, FakeUv(), bare).targets
+    (target,) = made(found, FakeUv(), bare).targets
     assert (target.base, target.of_kind("deb")) == (None, ())
     preloaded = msgspec.structs.replace(bare, preload=("libtool.so.1",))
-    assert made(own, FakeUv(), preloaded).targets[0].of_kind("deb") == (DEB,)
+    assert made(found, FakeUv(), preloaded).targets[0].of_kind("deb") == (DEB,)
 
 
-def test_an_index_without_hashes_is_refused(own: Settings, offered: list[Offer]) -> None:
-    uv = FakeUv(lambda *_: package("a", "1", "https://i/a-1-py3-none-any.whl", sha256=None))
-    with pytest.raises(BuildError, match="states no sha256"):
-        made(own, uv)
+WHEEL = "https://i/a-1-py3-none-any.whl"
 
 
-def test_odd_names_do_not_enter_a_lock(own: Settings, offered: list[Offer]) -> None:
-    uv = FakeUv(lambda *_: package("a", "1; rm", "https://i/a-1-py3-none-any.whl"))
-    with pytest.raises(BuildError, match="an invalid file"):
-        made(own, uv)
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (package("a", "1", WHEEL, sha256=None), "states no sha256"),
+        (package("a", "1; rm", WHEEL), "an invalid file"),
+        (done(2, "error: Failed to fetch https://user:secret@index.invalid/x"), "could not resol"),
+    ],
+    ids=["no hash", "an odd name", "a failing index"],
+)
+def test_answers_that_no_lock_can_be_made_of(
+    found: Settings, offered: list[Offer], said: str | Completed, problem: str
+) -> None:
+    with pytest.raises(BuildError, match=problem) as caught:
+        made(found, FakeUv(lambda *_: said))
+    assert "secret" not in caught.value.message
 
 
 def test_find_links_without_what_the_index_offers(tmp_path: Path) -> None:
@@ -417,10 +407,10 @@ def clash(wheels: Sequence[Found], python: str) -> dict[str, dict[str, str]]:
 
 
 def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
-    own: Settings, offered: list[Offer]
+    found: Settings, offered: list[Offer]
 ) -> None:
     twice = profile(python=Python(default="3.11", supported=("3.11", "3.12")))
-    lock = made(own, FakeUv(two), twice, contents=clash)
+    lock = made(found, FakeUv(two), twice, contents=clash)
     assert (lock.state, lock.targets) == ("unlocked", ())
     assert lock.reason == (
         "linux/amd64 with Python 3.12: left-1.0-py3-none-any.whl and right-1.0-py3-none-any.whl"
@@ -429,7 +419,7 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
         " or pin another version of one of them"
     )
     partly = made(
-        *(own, FakeUv(two), twice),
+        *(found, FakeUv(two), twice),
         contents=clash,
         origin=(twice, lock),
         explain=lambda *_: pytest.fail("no index page is to blame"),
@@ -439,7 +429,7 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
 
 
 def test_one_opencv_takes_the_place_of_another_that_a_package_requires_as_well(
-    own: Settings, offered: list[Offer]
+    found: Settings, offered: list[Offer]
 ) -> None:
     def opencv(requirements: str, url: str) -> str:
         names = ["opencv-python-headless"]
@@ -457,77 +447,79 @@ def test_one_opencv_takes_the_place_of_another_that_a_package_requires_as_well(
             w.file.sha256: {"cv2/x": w.file.name} if "cv" in w.file.name else {} for w in wheels
         }
 
-    lock = made(own, FakeUv(opencv), contents=same)
+    lock = made(found, FakeUv(opencv), contents=same)
     assert [f.name for f in lock.targets[0].files][1:2] == ["opencv-python-headless"]
     assert lock.inputs == profile_lock.inputs_digest(profile()), "the profile's own requirements"
 
 
-def test_a_wheel_that_no_server_lets_us_read_says_so(own: Settings, offered: list[Offer]) -> None:
-    lock = made(own, FakeUv(answer), contents=lambda *_: {})
+def test_a_wheel_that_no_server_lets_us_read_says_so(found: Settings, offered: list[Offer]) -> None:
+    lock = made(found, FakeUv(answer), contents=lambda *_: {})
     assert {f.name: f.unread for f in lock.targets[0].of_kind("wheel")} == {
         "jinja2": True, "torch": False,  # a claim says so itself
     }  # fmt: skip
     text = profile_lock.dump(lock)
     assert text.count('"unread": true') == 1
-    assert profile_lock.dump(made(own, FakeUv(answer))) == text.replace(', "unread": true', "")
+    assert profile_lock.dump(made(found, FakeUv(answer))) == text.replace(', "unread": true', "")
 
 
-def test_sizes_that_no_index_states_are_asked_for(own: Settings, offered: list[Offer]) -> None:
+def test_sizes_that_no_index_states_are_asked_for(found: Settings, offered: list[Offer]) -> None:
     measure = Measure({JINJA: 134899, UV: 17389450})
     lines: list[str] = []
-    lock = made(own, FakeUv(answer), measure=measure, on_progress=lines.append)
+    lock = made(found, FakeUv(answer), measure=measure, on_progress=lines.append)
     assert sizes_of(lock) == {"jinja2": 134899, "torch": None, "uv": 17389450}
     # torch is only claimed: there is no place to ask, least of all the index of this very run.
     assert measure.asked == [JINJA, UV]
     assert "requesting the sizes of 2 files" in lines
-    without = profile_lock.dump(made(own, FakeUv(answer)))
+    without = profile_lock.dump(made(found, FakeUv(answer)))
     assert profile_lock.dump(lock).replace("134899", "null").replace("17389450", "null") == without
 
 
 def test_a_size_that_is_only_about_right_stays_apart_from_the_exact_one(
-    own: Settings, offered: list[Offer]
+    found: Settings, offered: list[Offer]
 ) -> None:
     offered[0] = offer(size_about=6_200_000_000)
-    (torch,) = [f for f in made(own, FakeUv(answer)).files if f.name == "torch"]
+    (torch,) = [f for f in made(found, FakeUv(answer)).files if f.name == "torch"]
     assert (torch.size, torch.size_about, torch.room) == (None, 6_200_000_000, 6_200_000_000)
     offered[0] = offer(size=200, size_about=6_200_000_000)
-    (torch,) = [f for f in made(own, FakeUv(answer)).files if f.name == "torch"]
+    (torch,) = [f for f in made(found, FakeUv(answer)).files if f.name == "torch"]
     assert (torch.size, torch.size_about, torch.room) == (200, None, 200)
 
 
-def test_a_size_stays_known_where_nobody_can_be_asked(own: Settings, offered: list[Offer]) -> None:
-    before = made(own, FakeUv(answer), measure=Measure({JINJA: 134899, UV: 17389450}))
-    again = made(own, FakeUv(answer), previous=before, upgrade=True)
+def test_a_size_stays_known_where_nobody_can_be_asked(
+    found: Settings, offered: list[Offer]
+) -> None:
+    before = made(found, FakeUv(answer), measure=Measure({JINJA: 134899, UV: 17389450}))
+    again = made(found, FakeUv(answer), previous=before, upgrade=True)
     assert sizes_of(again) == sizes_of(before)
-    assert sizes_of(made(own, FakeUv(answer), previous=before, measure=Measure({JINJA: 7}))) == {
+    assert sizes_of(made(found, FakeUv(answer), previous=before, measure=Measure({JINJA: 7}))) == {
         "jinja2": 7, "torch": None, "uv": 17389450,
     }  # fmt: skip
     # Other bytes have another size.
     moved = FakeUv(lambda r, url: answer(r, url).replace("b" * 64, "d" * 64))
-    assert sizes_of(made(own, moved, previous=before))["jinja2"] is None
+    assert sizes_of(made(found, moved, previous=before))["jinja2"] is None
 
 
 def test_the_locked_uv_is_kept_while_the_profile_names_it(
-    own: Settings, offered: list[Offer]
+    found: Settings, offered: list[Offer]
 ) -> None:
-    before = made(own, FakeUv())
+    before = made(found, FakeUv())
     uv = FakeUv()
-    again = made(own, uv, previous=before, upgrade=True)
+    again = made(found, uv, previous=before, upgrade=True)
     assert again.tools == before.tools
     assert not [c for c in uv.calls if c["requirements"].startswith("uv==")]
     # Another version is resolved for every platform.
     other = FakeUv(lambda r, url: FakeUv.usual(r, url).replace("0.13.8", "0.13.9"))
-    moved = made(own, other, profile(tools=Tools(uv="0.13.9")), previous=before)
+    moved = made(found, other, profile(tools=Tools(uv="0.13.9")), previous=before)
     assert {f.version for f in moved.tools.values()} == {"0.13.9"}
 
 
-def test_constraints_hold_beside_earlier_versions(own: Settings, offered: list[Offer]) -> None:
+def test_constraints_hold_beside_earlier_versions(found: Settings, offered: list[Offer]) -> None:
     asked = profile(constraints=("rich==13.9.4", "numpy<3"))
     uv = FakeUv()
-    before = made(own, uv, asked)
+    before = made(found, uv, asked)
     assert uv.calls[0]["constraints"] == "rich==13.9.4\nnumpy<3\n"
     uv = FakeUv()
-    made(own, uv, asked, previous=before)
+    made(found, uv, asked, previous=before)
     assert uv.calls[0]["constraints"].startswith("rich==13.9.4\nnumpy<3\n")
     assert "jinja2==3.1" in uv.calls[0]["constraints"]
 
@@ -561,19 +553,23 @@ def with_vision(offered: list[Offer]) -> Profile:
     )
 
 
-def test_a_companion_of_the_package_index_is_excluded(own: Settings, offered: list[Offer]) -> None:
+def test_a_companion_of_the_package_index_is_excluded(
+    found: Settings, offered: list[Offer]
+) -> None:
     asked = with_vision(offered)
     uv = FakeUv(vision_of([], "0.28.0+cpu"))
-    lock = made(own, uv, asked)
+    lock = made(found, uv, asked)
     names = {f.name: (f.version, f.source) for f in lock.targets[0].files}
     assert names["torchvision"] == ("0.28.0+cpu", "pytorch-cpu")
     assert [c["constraints"] for c in uv.calls[:2]] == ["", "torchvision!=0.29.0\n"]
 
 
-def test_a_companion_without_a_build_for_the_hardware(own: Settings, offered: list[Offer]) -> None:
+def test_a_companion_without_a_build_for_the_hardware(
+    found: Settings, offered: list[Offer]
+) -> None:
     asked = with_vision(offered)
     uv = FakeUv(vision_of([], ""))
-    lock = made(own, uv, asked)
+    lock = made(found, uv, asked)
     assert lock.state == "unlocked"
     assert lock.reason == (
         "linux/amd64 with Python 3.11: torchvision is required, but no source states the hash of a"
@@ -585,16 +581,16 @@ def test_a_companion_without_a_build_for_the_hardware(own: Settings, offered: li
 
 
 def test_a_projects_lock_begins_with_what_the_profile_locks(
-    own: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
+    found: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
     monkeypatch.setattr(debian, "lock", lambda *_: (DEB,))
     plain = profile(system_packages=("tool",))
-    shipped = made(own, FakeUv(), plain)
+    shipped = made(found, FakeUv(), plain)
     monkeypatch.setattr(debian, "lock", lambda *_: pytest.fail("chosen again"))
     uv = FakeUv()
     variant = profile(system_packages=("tool",), requirements=(*plain.requirements, "einops"))
-    lock = made(own, uv, variant, origin=(plain, shipped))
+    lock = made(found, uv, variant, origin=(plain, shipped))
     assert lock.tools == shipped.tools
     assert lock.targets[0].of_kind("deb") == (DEB,)
     assert lock.targets[0].base == shipped.targets[0].base
@@ -604,14 +600,18 @@ def test_a_projects_lock_begins_with_what_the_profile_locks(
     assert "jinja2==3.1" in uv.calls[0]["constraints"]
     # Newer versions of all that it resolves, but still the profile's own uv and .debs.
     uv = FakeUv()
-    upgraded = made(own, uv, variant, previous=lock, upgrade=True, origin=(plain, shipped))
+    upgraded = made(found, uv, variant, previous=lock, upgrade=True, origin=(plain, shipped))
     assert uv.calls[0]["constraints"] == ""
     assert upgraded.targets[0].of_kind("deb") == (DEB,)
 
 
-def test_a_projects_lock_has_an_interpreter_that_stays(own: Settings, offered: list[Offer]) -> None:
-    assert made(own, FakeUv()).targets[0].interpreter is None, "those of profiles stay as they are"
-    project = msgspec.structs.replace(own, definition=Definition())
+def test_a_projects_lock_has_an_interpreter_that_stays(
+    found: Settings, offered: list[Offer]
+) -> None:
+    assert made(found, FakeUv()).targets[0].interpreter is None, (
+        "those of profiles stay as they are"
+    )
+    project = msgspec.structs.replace(found, definition=Definition())
     lock = made(project, FakeUv())
     (target,) = lock.targets
     assert target.interpreter
@@ -623,19 +623,19 @@ def test_a_projects_lock_has_an_interpreter_that_stays(own: Settings, offered: l
     assert made(project, FakeUv(), previous=before, upgrade=True) == lock
 
 
-def test_an_interpreter_that_images_get_is_a_claim(own: Settings, offered: list[Offer]) -> None:
+def test_an_interpreter_that_images_get_is_a_claim(found: Settings, offered: list[Offer]) -> None:
     """Also in the lock of a profile: without it, there is no image."""
     offered[:] = [offer(provenance="read")]
     base = {"3.11": Base(ref="debian:bookworm-slim", python_path="/opt/python/bin/python3.11")}
-    lock = made(own, FakeUv(), profile(base=base))
+    lock = made(found, FakeUv(), profile(base=base))
     assert lock.targets[0].of_image
     assert lock.state == "claimed"
     assert "cpython 3.11" in lock.reason
 
 
-def test_a_marker_may_leave_a_requirement_out(own: Settings, offered: list[Offer]) -> None:
+def test_a_marker_may_leave_a_requirement_out(found: Settings, offered: list[Offer]) -> None:
     asked = profile(requirements=(*profile().requirements, 'colorama; sys_platform == "win32"'))
-    lock = made(own, FakeUv(), asked)
+    lock = made(found, FakeUv(), asked)
     assert resolve.check(asked, lock) == ()
     # One that holds here must be there, whatever machine checks it.
     for marker in ('sys_platform == "linux"', 'platform_release == ""', 'python_version < "3.12"'):
@@ -643,11 +643,11 @@ def test_a_marker_may_leave_a_requirement_out(own: Settings, offered: list[Offer
         assert "linux/amd64 Python 3.11: colorama is missing" in resolve.check(missing, lock)
 
 
-def test_a_projects_lock_states_what_requires_what(own: Settings, offered: list[Offer]) -> None:
+def test_a_projects_lock_states_what_requires_what(found: Settings, offered: list[Offer]) -> None:
     plain = profile()
-    shipped = made(own, FakeUv())
+    shipped = made(found, FakeUv())
     assert not any(file.requires for file in shipped.files), "those of profiles stay as they are"
-    lock = made(own, FakeUv(), origin=(plain, shipped))
+    lock = made(found, FakeUv(), origin=(plain, shipped))
     assert {f.name: f.requires for f in lock.targets[0].files} == {
         "jinja2": (), "torch": ("jinja2",),
     }  # fmt: skip
@@ -665,7 +665,7 @@ def test_a_projects_lock_states_what_requires_what(own: Settings, offered: list[
 
 
 def test_what_uv_has_just_read_is_asked_for_only_if_it_did_not_keep_it(
-    own: Settings, offered: list[Offer]
+    found: Settings, offered: list[Offer]
 ) -> None:
     """An index may forbid that its answers are kept."""
     kept, forgotten = FakeUv(), FakeUv()
@@ -680,8 +680,8 @@ def test_what_uv_has_just_read_is_asked_for_only_if_it_did_not_keep_it(
         return usual(*question)
 
     forgotten.answer = answer
-    origin = (profile(), made(own, FakeUv()))
-    assert made(own, kept, origin=origin) == made(own, forgotten, origin=origin)
+    origin = (profile(), made(found, FakeUv()))
+    assert made(found, kept, origin=origin) == made(found, forgotten, origin=origin)
     assert (offline(kept), offline(forgotten)) == ([True], [True, False])
 
 
@@ -689,8 +689,8 @@ def stale(lock: Lock, asked: Profile) -> str:
     return "; ".join(resolve.check(asked, lock))
 
 
-def test_check_says_why(own: Settings, offered: list[Offer]) -> None:
-    lock = made(own, FakeUv())
+def test_check_says_why(found: Settings, offered: list[Offer]) -> None:
+    lock = made(found, FakeUv())
     assert "the profile changed" in stale(lock, profile(requirements=("torch==2.14.0",)))
     assert "torch 2.13.0+cpu does not satisfy torch==2.14.0" in stale(
         lock, profile(requirements=("torch==2.14.0",))
