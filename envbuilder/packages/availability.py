@@ -46,6 +46,8 @@ _MOST = 150
 """Steps after which the walk ends: requirements that always ask for another version have none."""
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _LARGEST_METADATA = 4 << 20
+_WHEELS_READ = 2
+"""Wheels of a release that are asked in turn what it requires."""
 PYTHONS: tuple[types.PythonVersion, ...] = tuple(f"3.{minor}" for minor in range(8, 15))
 """The Pythons that packages are looked for."""
 Target = tuple[types.Platform, types.PythonVersion]
@@ -93,14 +95,14 @@ class Index:
         self,
         places: Sequence[Place],
         read: Callable[[str], bytes],
-        stated: Callable[[upstream.Listed], list[str]],
+        stated: Callable[[upstream.Listed], list[str] | None],
         as_of: str | None = None,
     ) -> None:
-        """`read` returns a page, `stated` what a wheel requires."""
+        """`read` returns a page, `stated` what a wheel requires, None if it cannot be read."""
         self._places, self._as_of = places, as_of
         self._read, self._stated = upstream.Pages(read).read, stated
         self._releases: dict[str, dict[Version, Release]] = {}
-        self._requires: dict[str, list[str]] = {}
+        self._requires: dict[str, list[str] | None] = {}
         self.problems: dict[str, str] = {}
         """Package → why not all indexes say whether they have it."""
 
@@ -149,9 +151,21 @@ class Index:
         """Return what a wheel requires; nothing if that cannot be read."""
         if release.requires_dist is not None:
             return release.requires_dist
+        return self._read_requires(wheel) or ()
+
+    def _read_requires(self, wheel: upstream.Listed) -> Sequence[str] | None:
         if wheel.file not in self._requires:
             self._requires[wheel.file] = self._stated(wheel)
         return self._requires[wheel.file]
+
+    def required_elsewhere(self, name: str, version: str) -> Sequence[str] | None:
+        """Return what a release requires, by a wheel for another platform; None without one."""
+        from packaging.version import Version
+
+        release = self.releases(name).get(Version(version))
+        wheels = [w for w in release.wheels if not w.file.endswith("-any.whl")] if release else []
+        lists = map(self._read_requires, wheels[:_WHEELS_READ])
+        return next((lines for lines in lists if lines is not None), None)
 
 
 @contextmanager
@@ -178,13 +192,13 @@ def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
             found = stated.metadata(text)
             return [*found[0].requires_dist] if found else []
 
-        def remembered(wheel: upstream.Listed) -> list[str]:
+        def remembered(wheel: upstream.Listed) -> list[str] | None:
             key = hashlib.sha256(f"{wheel.file} {wheel.sha256} requires-1".encode()).hexdigest()
             with suppress(*wheel_conflicts.UNREADABLE, OSError, StopIteration):
                 if wheel.sha256:
                     return store.remembered(key, list[str], lambda: metadata(wheel))
                 return metadata(wheel)
-            return []
+            return None
 
         read = partial(upstream.page, read=downloaded)
         yield Index(fetch.places(), read, remembered, as_of)

@@ -480,7 +480,6 @@ def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]
 def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> str:
     """Return why a backend cannot hold the environment; empty if it can."""
     have = {*(line.name for line in contents.requirements), *contents.environment.system_packages}
-    have |= {*contents.resolution.exclude}
     if backend != "conda" and (line := conda.first_missing(contents.conda, have)):
         return f"{line.where} needs {line.name} of conda"
     if backends.makes_image(backend) and not profile.image_pythons:

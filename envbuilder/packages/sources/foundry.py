@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from envbuilder.core import types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.text import escaped
-from envbuilder.packages import fetch as downloads
+from envbuilder.packages import availability, fetch as downloads
 from envbuilder.packages.python.uv import Offer, UnresolvableError
 from envbuilder.packages.sources import sealed, source, stated, toolkit
 from envbuilder.packages.sources.workshop import (
@@ -156,19 +156,20 @@ class Foundry:
 
         settings, versions = self._settings, SpecifierSet(specifier)
         self._report(f"{name}: fetching its source")
-        version = ""
+        version, known = "", None
         if location:
             recipe, version = _named(source.located(location), settings)
         else:
             as_of = self._resolution.as_of or ""
             release = source.newest(name, versions, pythons, as_of)
             recipe = source.of_release(release, settings)
+            known = _known(name, release, settings)
         if recipe.kind == "wheel":
             path = Store.of(settings).path(recipe.sha256)
             with sealed.opened(path, source.located(location).file, name) as (_, _, metadata):
                 plan, wheel, python, size = Plan(requires=()), None, "", path.stat().st_size
         else:
-            metadata, plan, wheel, python = self._read(name, recipe, version, pythons)
+            metadata, plan, wheel, python = self._read(name, recipe, version, pythons, known)
             size = None
         if metadata.name and types.canonical(metadata.name) != name:
             raise InvalidError(
@@ -189,15 +190,23 @@ class Foundry:
         return _Prepared(candidate=candidate, plan=plan, wheel=wheel, python=python)
 
     def _read(
-        self, name: str, recipe: Recipe, version: str, pythons: Sequence[str]
+        self,
+        name: str,
+        recipe: Recipe,
+        version: str,
+        pythons: Sequence[str],
+        known: Metadata | None,
     ) -> tuple[Metadata, Plan, Wheel | None, str]:
-        """Return what a source requires, what builds it, and its wheel if that had to be built."""
+        """Return what a source requires, what builds it, and its wheel if that had to be built.
+
+        `known`: what wheels for other platforms say, for which nothing is built.
+        """
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
             try:
                 built = source.unpack(recipe, self._settings, Path(folder, "source"))
                 requires, extends_cuda = stated.backend(built).requires, stated.extends_cuda(built)
                 cuda = extends_cuda or any(built.rglob("*.cu"))
-                metadata = stated.certain(built)
+                metadata = known or stated.certain(built)
                 likely = stated.recorded(built) or stated.shown(built, version)
             except BuildError as error:
                 error.message = f"{name}: {error.message}"
@@ -313,6 +322,20 @@ def _wheel_file(file: File, wheel: Wheel, recipe: Recipe) -> File:
         sha256=wheel.sha256,
         size=wheel.size,
         recipe=recipe,
+    )
+
+
+def _known(name: str, release: source.Release, settings: Settings) -> Metadata | None:
+    """Return what a release states by a wheel for another platform or Python, if it has one."""
+    with availability.opened(settings) as index:
+        requires = index.required_elsewhere(name, release.version)
+    if requires is None:
+        return None
+    return stated.Metadata(
+        name=name,
+        version=release.version,
+        requires_dist=tuple(requires),
+        requires_python=release.requires_python,
     )
 
 

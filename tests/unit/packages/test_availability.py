@@ -179,6 +179,17 @@ def test_requirements_that_always_ask_for_another_version_end(
     assert walk("app", "low", excluded=["old"]).chosen
 
 
+def test_what_a_release_requires_is_known_from_a_wheel_for_another_platform() -> None:
+    """A source that would have to be built for that needs no build."""
+    index = Index([Place(url="https://index.example/simple")], page, lambda _: ["six"])
+    assert index.required_elsewhere("compiled", "1.0") == ["six"]
+    assert index.required_elsewhere("old", "1.0") is None
+    assert index.required_elsewhere("app", "1.0") is None, "pure Python is built once for all"
+    assert index.required_elsewhere("nowhere", "1.0") is None
+    unreadable = Index([Place(url="https://index.example/simple")], page, lambda _: None)
+    assert unreadable.required_elsewhere("compiled", "1.0") is None
+
+
 def test_pages_of_this_machine_are_folders(tmp_path: Path) -> None:
     """A folder for each package, with its page; or all files in one, as find-links has it."""
     name = f"low-1.0-{ANY}.whl"

@@ -14,7 +14,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
-from envbuilder.packages.sources import foundry, workshop
+from envbuilder.packages.sources import foundry, source, workshop
 from envbuilder.packages.sources.foundry import Foundry
 from envbuilder.packages.sources.stated import Metadata
 from envbuilder.packages.sources.workshop import Made, Plan, Wheel, Workshop
@@ -148,6 +148,24 @@ def test_profiles_ask_once_and_share_the_failure(
         with pytest.raises(BuildError, match="its build failed"):
             Foundry(sources.resolution("./tiny"), project).prepare("tiny", pythons=["3.11"])
     assert machine["builds"] == 1
+
+
+def test_a_release_with_wheels_for_other_platforms_is_not_built_to_be_locked(
+    project: Settings, machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = source.Release("1.0", "tiny-1.0.tar.gz", "https://x/tiny-1.0.tar.gz", "", ">=3.8")
+    recipe = Recipe(kind="sdist", location=release.file, sha256="b" * 64)
+    known = Metadata(name="tiny", version="1.0", requires_dist=("six>=1",))
+    monkeypatch.setattr(source, "newest", lambda *_: release)
+    monkeypatch.setattr(source, "of_release", lambda *_: recipe)
+    folder = project.project / "tiny"
+    monkeypatch.setattr(source, "unpack", lambda *_: folder)
+    monkeypatch.setattr(foundry, "_known", lambda *_: known)
+    asked = Foundry(replace(sources.resolution(""), sources={}), project)
+    assert asked.prepare("tiny", pythons=["3.11"]).requires_dist == ("six>=1",)
+    assert machine["builds"] == 0
+    assert asked.finish(_target(asked, "macos/arm64", "3.11")).files[0].kind == "source"
+    assert asked.finish(_target(asked, "linux/amd64", "3.11")).files[0].kind == "wheel"
 
 
 @pytest.mark.parametrize(
