@@ -21,7 +21,7 @@ from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.blockers import explained
 from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.locks.target_wheels import ClashError
-from envbuilder.packages import interpreters
+from envbuilder.packages import availability, interpreters
 from envbuilder.packages.python import upstream, wheel_conflicts
 from envbuilder.packages.python.uv import (
     Found,
@@ -94,7 +94,7 @@ def resolve(
     first = basis or (origin[1] if origin and not upgrade else None)
     before = partial(_preferred, first, set(map(types.canonical, upgrade_packages)))
     debs = Debs(profile, settings, basis, on_progress, origin)
-    foundry = Foundry(profile.resolution, settings, on_progress)
+    foundry = Foundry(profile.resolution, settings, on_progress, _elsewhere(settings))
     partly = origin is not None
     try:
         target_wheels.require_offers(profile, offers)
@@ -167,6 +167,16 @@ def _uv(
             for each in sorted({*offered, *map(types.canonical, profile.indexes)}):
                 options += ["--exclude-newer-package", f"{each}=false"]
         yield replace(uv, options=tuple(options))
+
+
+def _elsewhere(settings: Settings) -> Callable[[str, str], Sequence[str] | None]:
+    """Return what tells, by the user's indexes, what a release requires on other platforms."""
+
+    def required(name: str, version: str) -> Sequence[str] | None:
+        with availability.opened(settings) as index:
+            return index.required_elsewhere(name, version)
+
+    return required
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from envbuilder.core import types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.text import escaped
-from envbuilder.packages import availability, fetch as downloads
+from envbuilder.packages import fetch as downloads
 from envbuilder.packages.python.uv import Offer, UnresolvableError
 from envbuilder.packages.sources import sealed, source, stated, toolkit
 from envbuilder.packages.sources.workshop import (
@@ -104,8 +104,11 @@ class Foundry:
         resolution: Resolution,
         settings: Settings,
         on_progress: Callable[[str], None] = lambda _: None,
+        elsewhere: Callable[[str, str], Sequence[str] | None] = lambda *_: None,
     ) -> None:
+        """`elsewhere` returns what a release requires by a wheel for another platform, if it can."""
         self._resolution, self._settings, self._report = resolution, settings, on_progress
+        self._elsewhere = elsewhere
         self._by_source: dict[str, Candidate] = {}
         self._plans: dict[str, Plan] = {}
         self._failures: set[str] = set()
@@ -163,7 +166,7 @@ class Foundry:
             as_of = self._resolution.as_of or ""
             release = source.newest(name, versions, pythons, as_of)
             recipe = source.of_release(release, settings)
-            known = _known(name, release, settings)
+            known = self._known(name, release)
         if recipe.kind == "wheel":
             path = Store.of(settings).path(recipe.sha256)
             with sealed.opened(path, source.located(location).file, name) as (_, _, metadata):
@@ -188,6 +191,17 @@ class Foundry:
             size=size,
         )
         return _Prepared(candidate=candidate, plan=plan, wheel=wheel, python=python)
+
+    def _known(self, name: str, release: source.Release) -> Metadata | None:
+        requires = self._elsewhere(name, release.version)
+        if requires is None:
+            return None
+        return stated.Metadata(
+            name=name,
+            version=release.version,
+            requires_dist=tuple(requires),
+            requires_python=release.requires_python,
+        )
 
     def _read(
         self,
@@ -322,20 +336,6 @@ def _wheel_file(file: File, wheel: Wheel, recipe: Recipe) -> File:
         sha256=wheel.sha256,
         size=wheel.size,
         recipe=recipe,
-    )
-
-
-def _known(name: str, release: source.Release, settings: Settings) -> Metadata | None:
-    """Return what a release states by a wheel for another platform or Python, if it has one."""
-    with availability.opened(settings) as index:
-        requires = index.required_elsewhere(name, release.version)
-    if requires is None:
-        return None
-    return stated.Metadata(
-        name=name,
-        version=release.version,
-        requires_dist=tuple(requires),
-        requires_python=release.requires_python,
     )
 
 

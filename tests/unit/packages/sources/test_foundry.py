@@ -155,13 +155,12 @@ def test_a_release_with_wheels_for_other_platforms_is_not_built_to_be_locked(
 ) -> None:
     release = source.Release("1.0", "tiny-1.0.tar.gz", "https://x/tiny-1.0.tar.gz", "", ">=3.8")
     recipe = Recipe(kind="sdist", location=release.file, sha256="b" * 64)
-    known = Metadata(name="tiny", version="1.0", requires_dist=("six>=1",))
     monkeypatch.setattr(source, "newest", lambda *_: release)
     monkeypatch.setattr(source, "of_release", lambda *_: recipe)
     folder = project.project / "tiny"
     monkeypatch.setattr(source, "unpack", lambda *_: folder)
-    monkeypatch.setattr(foundry, "_known", lambda *_: known)
-    asked = Foundry(replace(sources.resolution(""), sources={}), project)
+    resolution = replace(sources.resolution(""), sources={})
+    asked = Foundry(resolution, project, elsewhere=lambda *_: ["six>=1"])
     assert asked.prepare("tiny", pythons=["3.11"]).requires_dist == ("six>=1",)
     assert machine["builds"] == 0
     assert asked.finish(_target(asked, "macos/arm64", "3.11")).files[0].kind == "source"
