@@ -106,7 +106,7 @@ class Foundry:
         on_progress: Callable[[str], None] = lambda _: None,
         elsewhere: Callable[[str, str], Sequence[str] | None] = lambda *_: None,
     ) -> None:
-        """`elsewhere` returns what a release requires by a wheel for another platform, if it can."""
+        """`elsewhere` returns what a release requires by a wheel for another platform."""
         self._resolution, self._settings, self._report = resolution, settings, on_progress
         self._elsewhere = elsewhere
         self._by_source: dict[str, Candidate] = {}
