@@ -187,6 +187,8 @@ def lacking(folder: Path, primary: str, profile: str) -> str:
         have = {file["name"] for file in target["files"]}
         # One OpenCV takes the place of the others.
         have |= OPENCV if have & OPENCV else set()
+        # Builds for NVIDIA GPUs are the hardware's: elsewhere another one takes their place.
+        have |= set() if profile == "cuda" else {"faiss-gpu", "onnxruntime-gpu"}
         try:
             missing = sorted(
                 required(folder / primary, target["platform"], target["python"]) - have
