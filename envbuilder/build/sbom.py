@@ -257,7 +257,7 @@ def file_purl(file: File) -> str:
         kind = "pypi"
         if file.recipe and file.recipe.kind == "git":
             qualifiers = {"vcs_url": f"git+{file.recipe.location}@{file.recipe.commit}"}
-        elif file.recipe and file.recipe.kind == "wheel":
+        elif file.recipe and "://" in file.recipe.location and file.recipe.kind == "wheel":
             qualifiers = {"download_url": file.recipe.location}
     elif file.kind == "deb":
         kind, vendor = "deb", "debian" if file.source in {MAIN, SECURITY} else file.source

@@ -20,7 +20,7 @@ from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.lock import OF_NO_INDEX
+from envbuilder.profiles.lock import OF_NO_INDEX, PRUNED, Recipe
 from envbuilder.profiles.profile import is_on_pypi
 from envbuilder.profiles.requirements import SAME, applies, distribution
 
@@ -155,10 +155,15 @@ def compared(
 ) -> tuple[Found, ...]:
     """Return the wheels of a target; those whose `contents` (by sha256) are unknown say so.
 
-    Raise `UnresolvableError` if two install different bytes at one path.
+    Those that have stray files in common with others go without them, by a recipe. Raise
+    `UnresolvableError` if two install different bytes at one path otherwise.
     """
+    known = {w.file: contents[w.file.sha256] for w in wheels if w.file.sha256 in contents}
+    pruned = wheel_conflicts.prunable(known, python)
+    site = f"lib/python{python}/site-packages/"
+    left = {w: {f"{site}{path}" for path in pruned.get(w, ())} for w in known}
     conflict = wheel_conflicts.clash(
-        {w.file: contents[w.file.sha256] for w in wheels if w.file.sha256 in contents}
+        {w: {p: c for p, c in places.items() if p not in left[w]} for w, places in known.items()}
     )
     if conflict:
         why = escaped(wheel_conflicts.explained(*conflict))
@@ -168,12 +173,28 @@ def compared(
             f" [{second}]; or pin another version of one of them",
             frozenset({first, second}),
         )
+    wheels = [
+        msgspec.structs.replace(w, file=_pruned(w.file, pruned[w.file])) if w.file in pruned else w
+        for w in wheels
+    ]
     return tuple(
         w
         if w.file.sha256 in contents or w.file.provenance != "read" or w.file.source in OF_NO_INDEX
         else msgspec.structs.replace(w, file=msgspec.structs.replace(w.file, unread=True))
         for w in wheels
     )
+
+
+def _pruned(file: File, without: tuple[str, ...]) -> File:
+    """Return a wheel that will go without some files; its hash is still the whole one's."""
+    recipe = Recipe(
+        kind="wheel",
+        location=file.basename,
+        sha256=file.sha256,
+        index=file.source,
+        without=without,
+    )
+    return msgspec.structs.replace(file, source=PRUNED, recipe=recipe)
 
 
 def with_dependencies(

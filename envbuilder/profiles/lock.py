@@ -35,7 +35,9 @@ BUILT = "built"
 """Symbolic source: what was built from its own source, by its recipe."""
 DIRECT = "url"
 """Symbolic source: a wheel that the project names by its URL, which is in its recipe."""
-OF_NO_INDEX = frozenset({BUILT, DIRECT})
+PRUNED = "pruned"
+"""Symbolic source: a wheel of an index without some of its files, by its recipe."""
+OF_NO_INDEX = frozenset({BUILT, DIRECT, PRUNED})
 _DEBIAN_SOURCES = frozenset({MAIN, SECURITY})
 _WHEEL_PARTS = (5, 6)
 
@@ -45,8 +47,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     kind: types.SourceKind
     location: types.SourceLocation
-    """The file name of an sdist on the index, the URL of a repository, an archive or a wheel, which
-    is not built, or a folder of the project."""
+    """The file name of an sdist or a wheel on the index, the URL of a repository, an archive or a
+    wheel, or a folder of the project. A wheel is not built."""
     sha256: types.Sha256
     """Of the sdist; of a repository or a folder: over its sorted files."""
     commit: types.Commit = ""
@@ -56,6 +58,10 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """The wheels that are installed to build it, among the target's `build_files`."""
     with_framework: bool = False
     """Whether the target's own wheels are installed, too, since the build imports the framework."""
+    index: types.Source = "default"
+    """The source of a wheel that is pruned."""
+    without: tuple[types.FilePath, ...] = ()
+    """Paths below site-packages that it goes without: another package installs them, too."""
     cuda_architectures: types.CudaArchitectures = ""
     """The GPUs that its code for CUDA is compiled for, as in TORCH_CUDA_ARCH_LIST."""
 

@@ -13,9 +13,11 @@ import configparser
 import csv
 import hashlib
 import io
+import itertools
 import os
 import re
 import zipfile
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +30,7 @@ from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from envbuilder.core.http_transport import Session
     from envbuilder.core.settings import Settings
@@ -43,6 +45,7 @@ _SCRIPTS_LIMIT = 256 << 10
 _LONGEST_LINE = 1000
 """Maximum length of a line in it; parsing takes time quadratic in the length."""
 _INFO = ".dist-info/"
+_MACHINE_CODE = re.compile(r"\.(so|dylib|pyd|dll)(\.[0-9.]+)?\Z")
 UNREADABLE = (*archives.BAD_ZIP, csv.Error, configparser.Error)
 """Exceptions from reading a damaged wheel, or an archive that is not a wheel."""
 
@@ -86,6 +89,35 @@ def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | 
                 return path, owners[path], wheel
         owners |= dict.fromkeys(places, wheel)
     return None
+
+
+def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File, tuple[str, ...]]:
+    """Return the wheels that may go without files which others fill differently, and the paths.
+
+    Paths are below site-packages. Pip lets the last wheel win: so do these, of which the one with
+    more files keeps its own. What is machine code, a script, or half of what either wheel installs
+    is no stray file: such wheels stay in conflict. Contents are as those of `clash`.
+    """
+    owners: dict[str, list[File]] = defaultdict(list)
+    for wheel, places in wheels.items():
+        for path in places:
+            owners[path].append(wheel)
+    pairs: dict[tuple[File, File], set[str]] = defaultdict(set)
+    for path, several in owners.items():
+        for one, other in itertools.combinations(several, 2):
+            if not wheels[one][path] or wheels[one][path] != wheels[other][path]:
+                smaller, larger = sorted((one, other), key=lambda w: (len(wheels[w]), w.name))
+                pairs[smaller, larger].add(path)
+    site = f"lib/python{python}/site-packages/"
+    pruned: dict[File, set[str]] = defaultdict(set)
+    for (smaller, _), paths in pairs.items():
+        if 2 * len(paths) <= len(wheels[smaller]) and all(map(_is_stray(site), paths)):
+            pruned[smaller] |= {path.removeprefix(site) for path in paths}
+    return {wheel: tuple(sorted(paths)) for wheel, paths in pruned.items()}
+
+
+def _is_stray(site: str) -> Callable[[str], bool]:
+    return lambda path: path.startswith(site) and not _MACHINE_CODE.search(path)
 
 
 def contents(

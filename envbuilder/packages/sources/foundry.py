@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core import types
+from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.text import escaped
 from envbuilder.packages import fetch as downloads
 from envbuilder.packages.python.uv import Offer, UnresolvableError
-from envbuilder.packages.sources import sealed, source, stated, toolkit
+from envbuilder.packages.sources import pruned, sealed, source, stated, toolkit
 from envbuilder.packages.sources.workshop import (
     FrameworkError,
     Plan,
@@ -32,7 +32,7 @@ from envbuilder.packages.sources.workshop import (
 )
 from envbuilder.packages.store import Store
 from envbuilder.profiles import frameworks
-from envbuilder.profiles.lock import BUILT, DIRECT, File, Recipe, Target
+from envbuilder.profiles.lock import BUILT, DIRECT, PRUNED, File, Recipe, Target
 
 if TYPE_CHECKING:
     from envbuilder.core.console import Progress
@@ -270,6 +270,10 @@ class Foundry:
         for file in target.files:
             if file.source == DIRECT and file.recipe is None:
                 file = replace(file, recipe=self._by_source[file.sha256].recipe)  # noqa: PLW2901
+            elif file.source == PRUNED and file.recipe:
+                self._report(pruned.note(file))
+                downloads.fetch([pruned.whole(file)], target, self._settings, console.progress())
+                file = pruned.made(file, target.python, self._settings)  # noqa: PLW2901
             elif file.source == BUILT and file.recipe is None:
                 candidate = self._by_source[file.sha256]
                 file, needs = self._finished(file, candidate, target)  # noqa: PLW2901
@@ -417,15 +421,20 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     Return how many were missing. Raise `BuildError` as `packages.fetch` does, and if a build gives
     another wheel than the locked one.
     """
-    recipes = [f for f in files if f.recipe]
-    count = downloads.fetch([f for f in files if not f.recipe], target, settings, progress)
-    if not recipes:
-        return count
     store = Store.of(settings)
-    missing = [f for f in recipes if not store.has(f.sha256)]
+    missing = [f for f in files if f.recipe and not store.has(f.sha256)]
+    count = downloads.fetch([f for f in files if not f.recipe], target, settings, progress)
+    whole = [pruned.whole(f) for f in missing if f.source == PRUNED]
+    downloads.fetch(whole, target, settings, progress)
+    if not missing:
+        return count
     workshop = Workshop(settings, progress.note)
     for file in missing:
         assert file.recipe is not None, "those were chosen"
+        if file.source == PRUNED:
+            if (sha256 := pruned.made(file, target.python, settings).sha256) != file.sha256:
+                raise other(file.name, file.sha256, sha256)
+            continue
         source.obtain(file.name, file.recipe, settings)
         if file.kind == "wheel" and file.is_built:
             wheel = _built(file, target, workshop)

@@ -19,7 +19,7 @@ import stat
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -220,15 +220,25 @@ def _advice(words: str) -> str:
     )
 
 
-def normalise(built: Path, folder: Path, name: str, python: str) -> tuple[Path, Metadata]:
+def normalise(
+    built: Path,
+    folder: Path,
+    name: str,
+    python: str,
+    file: str = "",
+    without: Collection[str] = (),
+) -> tuple[Path, Metadata]:
     """Write a wheel again so that its bytes depend on its content alone; return it and what it is.
+
+    `file`: its file name, if its path has another one. `without`: paths below site-packages that
+    are left out.
 
     Entries are sorted and not compressed, since compressors differ; times, modes and RECORD are
     those of no machine. Raises `BuildError` if it is not a wheel of this package.
     """
-    target = folder / built.name
-    with opened(built, built.name, name) as (archive, info, metadata):
-        _rewrite(archive, f"{info}RECORD", target)
+    target = folder / (file or built.name)
+    with opened(built, target.name, name) as (archive, info, metadata):
+        _rewrite(archive, f"{info}RECORD", target, without)
         wheel_conflicts.opened(target, python)
     return target, metadata
 
@@ -282,12 +292,14 @@ def _metadata(archive: zipfile.ZipFile, name: str) -> Metadata:
     return read[0]
 
 
-def _rewrite(archive: zipfile.ZipFile, record: str, target: Path) -> None:
+def _rewrite(archive: zipfile.ZipFile, record: str, target: Path, without: Collection[str]) -> None:
     members, rows = _members(archive), io.StringIO()
+    data = record.removesuffix(f"{_INFO}RECORD") + ".data/"
+    left = {f"{place}{p}" for p in without for place in ("", f"{data}purelib/", f"{data}platlib/")}
     table = csv.writer(rows, lineterminator="\n")
     signatures = (f"{record}.jws", f"{record}.p7s")
     with zipfile.ZipFile(target, "x", zipfile.ZIP_STORED) as out:
-        for name in sorted(members.keys() - {record, *signatures}):
+        for name in sorted(members.keys() - {record, *signatures, *left}):
             digest, size = hashlib.sha256(), 0
             is_program = bool(members[name].external_attr >> 16 & 0o111)
             entry = _entry(name, 0o755 if is_program else 0o644)

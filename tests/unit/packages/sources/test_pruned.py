@@ -1,0 +1,96 @@
+"""Stray files that two packages install with other bytes: one of both goes without them."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError
+from envbuilder.core.files import file_sha256
+from envbuilder.core.settings import Settings
+from envbuilder.locks.target_wheels import ClashError, compared
+from envbuilder.packages.python import wheel_conflicts
+from envbuilder.packages.python.uv import Found
+from envbuilder.packages.sources import foundry
+from envbuilder.packages.sources.foundry import Foundry
+from envbuilder.packages.store import Store
+from envbuilder.profiles.lock import File, Target, problem
+from tests.support import make_wheels, sources
+
+LARGE = {f"large/{n}.py": b"" for n in range(9)} | {"tests/__init__.py": b"large"}
+SMALL = {"small.py": b"", "small_more.py": b"", "tests/__init__.py": b"small"}
+
+
+def found_in(folder: Path, name: str, files: dict[str, bytes], settings: Settings) -> Found:
+    """A wheel that an index has, which is in the store."""
+    path = make_wheels.write(folder, name, files)
+    sha256 = file_sha256(path)
+    Store.of(settings).take(sha256, iter([path.read_bytes()]))
+    file = File(
+        kind="wheel", name=name, version="1.0", file=path.name, sha256=sha256,
+        size=path.stat().st_size, source="default", provenance="read", by="the package index",
+    )  # fmt: skip
+    return Found(file=file, url=path.as_uri())
+
+
+def target_of(
+    settings: Settings, folder: Path, small: dict[str, bytes], large: dict[str, bytes] = LARGE
+) -> Target:
+    wheels = [
+        found_in(folder, "small", small, settings),
+        found_in(folder, "large", large, settings),
+    ]
+    paths = {w.file.sha256: Store.of(settings).path(w.file.sha256) for w in wheels}
+    contents = {sha256: wheel_conflicts.opened(path, "3.11") for sha256, path in paths.items()}
+    files = tuple(w.file for w in compared(wheels, "linux/amd64", "3.11", contents))
+    return Target(platform="linux/amd64", python="3.11", base=None, files=files)
+
+
+def test_the_smaller_one_goes_without_as_a_wheel_of_its_own(
+    found: Settings, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    whole = target_of(found, tmp_path, SMALL)
+    target = Foundry(sources.resolution(""), found, said.append).finish(whole)
+    small, large = target.files
+    assert (large.source, large.recipe) == ("default", None)
+    assert small.recipe
+    assert (small.source, small.recipe.without) == ("pruned", ("tests/__init__.py",))
+    assert small.recipe.sha256 == whole.files[0].sha256 != small.sha256
+    assert problem(target.files) == ""
+    assert said == ["note: small goes without tests/__init__.py: another package has it"]
+    with zipfile.ZipFile(Store.of(found).path(small.sha256)) as archive:
+        assert "small.py" in archive.namelist()
+        assert "tests/__init__.py" not in archive.namelist()
+        assert b"tests" not in archive.read("small-1.0.dist-info/RECORD")
+    wheel_conflicts.require_compatible(target.files, "3.11", Store.of(found))
+
+    # Another machine makes the same one of the index's; what has other bytes is not taken.
+    Store.of(found).path(small.sha256).unlink()
+    progress = PlainProgress(lambda _: None)
+    assert foundry.fetch(target.files, target, found, progress) == 1
+    assert Store.of(found).has(small.sha256)
+    with pytest.raises(BuildError, match="small"):
+        foundry.fetch([replace(small, sha256="0" * 64)], target, found, progress)
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [
+        # The same package twice, under another name.
+        ({**LARGE, "tests/__init__.py": b"", **dict.fromkeys(list(LARGE)[:9], b"x")}, LARGE),
+        ({"shared.so": b"1", "b.py": b""}, {**LARGE, "shared.so": b"2"}),
+        ({"a.py": b"", "small-1.0.data/scripts/tool": b"1"},
+         {**LARGE, "large-1.0.data/scripts/tool": b"2"}),
+    ],
+    ids=["most of it", "machine code", "a program"],
+)  # fmt: skip
+def test_what_is_no_stray_file_stays_a_conflict(
+    found: Settings, tmp_path: Path, small: dict[str, bytes], large: dict[str, bytes]
+) -> None:
+    with pytest.raises(ClashError, match="would be chance"):
+        target_of(found, tmp_path, small, large)
