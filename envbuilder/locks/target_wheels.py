@@ -22,7 +22,7 @@ from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import OF_NO_INDEX, PRUNED, Recipe
 from envbuilder.profiles.profile import is_on_pypi
-from envbuilder.profiles.requirements import SAME, applies, distribution
+from envbuilder.profiles.requirements import SAME, applies, distribution, for_other_hardware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,9 +60,10 @@ def left_out(profile: Profile) -> frozenset[str]:
     They are for other hardware, excluded by the project, or the same as one that it lists.
     """
     own = {distribution(line) for line in profile.requirements}
-    foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator) - own
+    foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
+    foreign |= for_other_hardware(profile.accelerator)
     same = (family - own for family in map(frozenset, SAME) if family & own)
-    return frozenset().union(foreign, profile.resolution.exclude, *same)
+    return frozenset().union(foreign - own, profile.resolution.exclude, *same)
 
 
 def require_offers(profile: Profile, offers: Iterable[Offer]) -> None:

@@ -88,6 +88,16 @@ def _tags(file: str) -> frozenset[Tag]:
         return frozenset()
 
 
+def _admits(link: upstream.Listed, python: str) -> bool:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        stated = SpecifierSet(link.requires_python)
+    except InvalidSpecifier:
+        return True
+    return any(stated.contains(f"{python}.{patch}") for patch in (0, 30))
+
+
 class Index:
     """The pages of a user's indexes, as they were on a day; each is read once."""
 
@@ -467,16 +477,7 @@ class Walk:
     def usable(self, release: Release) -> upstream.Listed | None:
         """Return the wheel of a release that the target gets; None if it has none for it."""
         wheel = release.usable(self._ranks)
-        return wheel if wheel and self._admits(wheel) else None
-
-    def _admits(self, link: upstream.Listed) -> bool:
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-        try:
-            stated = SpecifierSet(link.requires_python)
-        except InvalidSpecifier:
-            return True
-        return any(stated.contains(f"{self._python}.{patch}") for patch in (0, 30))
+        return wheel if wheel and _admits(wheel, self._python) else None
 
     def _blocker(
         self,
@@ -491,15 +492,16 @@ class Walk:
             return Blocker(name=name, kind="unknown", version="", needs=by, problem=problem)
         if not releases:
             return Blocker(name=name, kind="absent", version="", needs=by)
+        left = self._left.pop(name, {})
+        tried = [*self._fitting(name, left, [need.specifier for need in needs])]
+        if usable := [v for v in tried if self.usable(releases[v])]:
+            return left[usable[-1]]
         if not fitting:
-            left = self._left.pop(name, {})
-            if tried := [*self._fitting(name, left, [need.specifier for need in needs])]:
-                return left[tried[-1]]
             alone = (any(True for _ in self._fitting(name, releases, [n.specifier])) for n in needs)
             if all(alone):
                 return _conflict(name, releases, needs)
             return Blocker(name=name, kind="release", version=str(max(releases)), needs=by)
-        built = [v for v in fitting if (s := releases[v].sdist) and self._admits(s)]
+        built = [v for v in fitting if (s := releases[v].sdist) and _admits(s, self._python)]
         return Blocker(
             name=name,
             kind="source" if built else "wheel",
@@ -511,4 +513,8 @@ class Walk:
     def _pythons(self, releases: Sequence[Release]) -> tuple[str, ...]:
         """Return the Pythons for which a release has a wheel on the target's platform."""
         every = ((python, _ranks((self._platform, python))) for python in PYTHONS)
-        return tuple(python for python, ranks in every if any(r.usable(ranks) for r in releases))
+        return tuple(
+            python
+            for python, ranks in every
+            if any((w := r.usable(ranks)) and _admits(w, python) for r in releases)
+        )

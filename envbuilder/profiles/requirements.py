@@ -87,6 +87,12 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
     return next((to for each, to in table.elsewhere.items() if fnmatchcase(name, each)), "")
 
 
+def for_other_hardware(accelerator: types.Accelerator) -> frozenset[str]:
+    """Return packages that need other hardware, as far as their whole names are known."""
+    every = _nvidia().packages if accelerator != "cuda" else ()
+    return frozenset(name for name in every if "*" not in name)
+
+
 class _Lists(Struct, frozen=True, kw_only=True):
     requirements: tuple[types.Requirement, ...] = ()
     add_requirements: tuple[types.Requirement, ...] = ()

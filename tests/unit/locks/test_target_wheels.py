@@ -282,3 +282,11 @@ def test_a_silent_host_is_soon_left_alone(error: type[Exception], most: int) -> 
     assert "https://zoo.invalid/1" in session.asked
     if most == 100:  # a fault of one file says nothing about the host
         assert len(session.asked) == 111
+
+
+@pytest.mark.parametrize(("name", "left"), [("cuda", False), ("mps", True), ("rocm", True)])
+def test_what_needs_an_nvidia_gpu_is_left_out_elsewhere_whoever_requires_it(
+    name: str, left: bool
+) -> None:
+    profile = profiles.load(name, (resources.profiles_dir(),))
+    assert ("nvidia-cutlass-dsl" in target_wheels.left_out(profile)) == left

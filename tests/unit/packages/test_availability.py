@@ -151,6 +151,10 @@ def test_what_a_release_disagrees_about_is_named_and_not_the_release(
     text = explained([*found.blockers.values()], LINUX)
     assert "app 1.0 needs <2, tool 1.0 needs >=2" in text
 
+    # So it is if an older release is left that has no wheel.
+    monkeypatch.setitem(PAGES, "app", {f"app-0.1-{PYTHON_310}.whl": "", **PAGES["app"]})
+    assert blocked(walk("app<2", "tool")) == {"low": ("conflict", "3.0rc1")}
+
 
 def test_a_day_overrides_exclusions_and_constraints_are_those_of_the_project() -> None:
     assert chosen(walk("app", as_of="2022-01-01")) == {"app": "1.0", "low": "1.0"}
