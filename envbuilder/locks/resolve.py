@@ -107,35 +107,29 @@ def resolve(
                 solution = _targets(
                     *(asked, debs, before, uv, read_contents, on_progress), partly=partly
                 )
-                clashes = [e for e in solution.failures.values() if isinstance(e, ClashError)]
-                instead = {clash.instead for clash in clashes} - {"", *asked.requirements}
-                if instead and left:
-                    asked = replace(asked, requirements=(*asked.requirements, *sorted(instead)))
-                    continue
+                instead = _in_place_of_others(asked, solution) if left else []
                 obstacles = {
                     target: explain(asked, target, (*offers, *built))
                     for target, failure in solution.failures.items()
-                    if explain and not isinstance(failure, ClashError)
+                    if explain and not instead and not isinstance(failure, ClashError)
                 }
-                more = [o for o in _offers(obstacles, foundry, solution) if o not in built]
-                if more and left:
+                more = [o for o in _offers(obstacles, foundry, solution) if left and o not in built]
+                if instead or more:
+                    asked = replace(asked, requirements=(*asked.requirements, *instead))
                     built += more
                     continue
                 solution = _finished(solution, obstacles, foundry, partly=partly)
-                earlier = [previous, origin and origin[1]]
-                tools, tool_urls = _tools(profile, uv, earlier, on_progress)
-                everywhere = settings.definition is not None or profile.python.managed
-                targets = (
-                    replace(t, interpreter=interpreters.of_target(t, basis))
-                    if everywhere or (t.base and t.base.gets_python)
-                    else t
-                    for t in solution.targets
-                )
-                listed = replace(
-                    nothing(profile), tools=tools, targets=(*targets,), missing=solution.missing
-                )
+                tools, urls = _tools(profile, uv, (previous, origin and origin[1]), on_progress)
                 # While the folder exists that wheels of the user's own were found in.
-                lock = _sized(listed, solution.urls | tool_urls, previous, measure, on_progress)
+                lock = _sized(
+                    replace(
+                        nothing(profile),
+                        tools=tools,
+                        targets=_with_interpreters(solution.targets, profile, settings, basis),
+                        missing=solution.missing,
+                    ),
+                    *(solution.urls | urls, previous, measure, on_progress),
+                )
                 break
     except UnresolvableError as reason:
         return replace(nothing(profile), state="unlocked", reason=str(reason))
@@ -228,6 +222,25 @@ class _Solution(NamedTuple):
     """The targets that cannot be resolved."""
     missing: dict[str, str]
     """Those that the lock goes without, and why."""
+
+
+def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
+    """Return requirements that take the place of packages that cannot stand beside each other."""
+    clashes = (e for e in solution.failures.values() if isinstance(e, ClashError))
+    return sorted({clash.instead for clash in clashes} - {"", *asked.requirements})
+
+
+def _with_interpreters(
+    targets: Iterable[Target], profile: Profile, settings: Settings, basis: Lock | None
+) -> tuple[Target, ...]:
+    """Return targets, with the Python of those that get one."""
+    everywhere = settings.definition is not None or profile.python.managed
+    return tuple(
+        replace(target, interpreter=interpreters.of_target(target, basis))
+        if everywhere or (target.base and target.base.gets_python)
+        else target
+        for target in targets
+    )
 
 
 def _named_sources(profile: Profile, foundry: Foundry) -> list[Offer]:
