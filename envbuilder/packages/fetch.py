@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
@@ -59,9 +60,14 @@ class Place(Struct, frozen=True, kw_only=True):
 def places() -> tuple[Place, ...]:
     """Return every location that uv searches for packages from the user's own index.
 
-    uv itself is run, since only it knows all of its settings, including its default index. Raise
-    `ToolError` if it fails.
+    uv itself is run, since only it knows all of its settings, including its default index; once,
+    unless variables change. Raise `ToolError` if it fails.
     """
+    return _places(frozenset(os.environ.items()))
+
+
+@lru_cache(maxsize=1)
+def _places(_environment: frozenset[tuple[str, str]]) -> tuple[Place, ...]:
     from tempfile import TemporaryDirectory
 
     configuration = pip.sources()

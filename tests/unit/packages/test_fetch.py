@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.core import files, http, http_transport, process
+from envbuilder.core import files, http, http_transport, process, uv_program
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
 from envbuilder.core.http_transport import Limits
@@ -117,6 +117,22 @@ def located(
     monkeypatch.setattr(fetch, "find_links", lambda: (tmp_path / "links",))
     monkeypatch.setattr(http_transport.Session, "pause", lambda self, seconds: None)
     return urls
+
+
+def test_uv_is_asked_once_for_the_users_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def run(argv: list[str], *, folder: Path, **options: Any) -> process.Completed:
+        asked.append(argv)
+        (folder / "places.txt").write_text("--index-url https://i/simple\n--find-links /w\n")
+        return process.Completed(argv=(), returncode=0, stdout="", stderr="", seconds=0)
+
+    monkeypatch.setattr(uv_program, "run", run)
+    for value in ("first", "first", "second"):
+        monkeypatch.setenv("UV_INDEX", value)
+        found = {place.url: place.flat for place in fetch.places()}
+    assert found.items() >= {"https://i/simple": False, "/w": True}.items()
+    assert len(asked) == 2
 
 
 def run(found: Settings, *files: File) -> int:
