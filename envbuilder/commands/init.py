@@ -29,7 +29,7 @@ from envbuilder.project.names import distribution_of, of_modules
 
 if TYPE_CHECKING:
     from envbuilder.locks.blockers import Diagnosis
-    from envbuilder.packages.availability import Index
+    from envbuilder.packages.index_pages import Index
     from envbuilder.project.release import Decision, Offered
 
 _OLD = timedelta(days=548)

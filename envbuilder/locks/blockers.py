@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from envbuilder.core import text
 from envbuilder.locks.target_wheels import left_out
-from envbuilder.packages import availability
+from envbuilder.packages import availability, index_pages
 from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.sources import foundry, source
 from envbuilder.profiles import releases
@@ -46,7 +46,7 @@ class Diagnosis:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._stack = settings, ExitStack()
         self._lock = threading.Lock()
-        self._indexes: dict[str, availability.Index] = {}
+        self._indexes: dict[str, index_pages.Index] = {}
         self._stated: dict[str, tuple[str, ...]] = {}
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ class Diagnosis:
     def blockers(
         self,
         profile: Profile,
-        target: availability.Target,
+        target: index_pages.Target,
         offers: Iterable[Offer] = (),
         places: Mapping[str, str] | None = None,
     ) -> tuple[Blocker, ...]:
@@ -66,16 +66,16 @@ class Diagnosis:
 
         `places`: requirement → where it stands.
         """
-        offered = availability.of_offers(offers)
+        offered = index_pages.of_offers(offers)
         walk = self._walk(profile, target, places or {}, offered, frozenset())
         return tuple(walk.blockers.values())
 
     def _walk(
         self,
         profile: Profile,
-        target: availability.Target,
+        target: index_pages.Target,
         places: Mapping[str, str],
-        offered: Mapping[str, Mapping[Version, availability.Release]],
+        offered: Mapping[str, Mapping[Version, index_pages.Release]],
         excluded: frozenset[str],
     ) -> Walk:
         from packaging.requirements import Requirement
@@ -110,7 +110,7 @@ class Diagnosis:
         brought = framework.names | framework.parts | framework.companions
         return self._walk(profile, (profile.platforms[0], python), places, {}, brought)
 
-    def _unbuilt(self, name: str, release: availability.Release) -> tuple[str, ...]:
+    def _unbuilt(self, name: str, release: index_pages.Release) -> tuple[str, ...]:
         """Return what a release requires of which there is only the source, if it says so."""
         sdist = release.sdist
         if sdist is None or (sdist.size or 0) > _LARGEST_SOURCE:
@@ -122,10 +122,10 @@ class Diagnosis:
             self._stated[sdist.file] = foundry.requirements(named, self._settings)
         return self._stated[sdist.file]
 
-    def index(self, as_of: str | None = None) -> availability.Index:
+    def index(self, as_of: str | None = None) -> index_pages.Index:
         """Return the indexes as they were on a day, opened when first needed."""
         if (key := as_of or "") not in self._indexes:
-            opened = availability.opened(self._settings, as_of)
+            opened = index_pages.opened(self._settings, as_of)
             self._indexes[key] = self._stack.enter_context(opened)
         return self._indexes[key]
 
@@ -215,7 +215,7 @@ class Way(NamedTuple):
     """The release of the framework that packages need, if it is another one."""
 
 
-def explained(blockers: Sequence[Blocker], target: availability.Target) -> str:
+def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
     """Return in a sentence with items what stands in the way of a target."""
     platform, python = target
     count = text.counted(len(blockers), "package")

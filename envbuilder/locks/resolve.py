@@ -21,7 +21,7 @@ from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.blockers import explained
 from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.locks.target_wheels import ClashError
-from envbuilder.packages import availability, interpreters
+from envbuilder.packages import index_pages, interpreters
 from envbuilder.packages.python import upstream, wheel_conflicts
 from envbuilder.packages.python.uv import (
     Found,
@@ -167,7 +167,7 @@ def _elsewhere(settings: Settings) -> Callable[[str, str], Sequence[str] | None]
     """Return what tells, by the user's indexes, what a release requires on other platforms."""
 
     def required(name: str, version: str) -> Sequence[str] | None:
-        with availability.opened(settings) as index:
+        with index_pages.opened(settings) as index:
             return index.required_elsewhere(name, version)
 
     return required

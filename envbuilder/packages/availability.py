@@ -7,22 +7,13 @@ package: what has no wheel, no release or no page is known after that, and who r
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
 from collections import defaultdict
-from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 
-from envbuilder.core import archives, http, parallel, pip, types
-from envbuilder.packages import fetch
-from envbuilder.packages.python import indexes, upstream, wheel_conflicts
-from envbuilder.packages.python.uv import target_tags
-from envbuilder.packages.sources import stated
-from envbuilder.packages.store import Store
+from envbuilder.core import parallel, types
+from envbuilder.packages.index_pages import PARALLEL, admits, ranks
 from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:
@@ -30,229 +21,17 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
-    from packaging.tags import Tag
     from packaging.version import Version
 
-    from envbuilder.core.settings import Settings
-    from envbuilder.packages.fetch import Place
-    from envbuilder.packages.python.uv import Offer
+    from envbuilder.packages.index_pages import Index, Release, Target
+    from envbuilder.packages.python import upstream
 
-PARALLEL = 8
 _DEEPEST = 40
 """Releases of a package that are left out because they require too much."""
-_NOT_FOUND = 404
-"""The one status that says of a package that an index does not have it."""
 _MOST = 150
 """Steps after which the walk ends: requirements that always ask for another version have none."""
-_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
-_LARGEST_METADATA = 4 << 20
-_WHEELS_READ = 2
-"""Wheels of a release that are asked in turn what it requires."""
 PYTHONS: tuple[types.PythonVersion, ...] = tuple(f"3.{minor}" for minor in range(8, 15))
 """The Pythons that packages are looked for."""
-Target = tuple[types.Platform, types.PythonVersion]
-
-
-class Release(Struct, frozen=True, kw_only=True):
-    """A version of a package on the indexes."""
-
-    version: str
-    wheels: tuple[upstream.Listed, ...] = ()
-    sdist: upstream.Listed | None = None
-    requires_dist: tuple[str, ...] | None = None
-    """What it requires, if that is stated without reading a file."""
-
-    def usable(self, ranks: Mapping[Tag, int]) -> upstream.Listed | None:
-        """Return the best of its wheels for some tags."""
-        best: tuple[int, upstream.Listed] | None = None
-        for wheel in self.wheels:
-            rank = min((ranks[tag] for tag in _tags(wheel.file) if tag in ranks), default=None)
-            if rank is not None and (best is None or rank < best[0]):
-                best = rank, wheel
-        return best[1] if best else None
-
-
-@lru_cache(maxsize=32)
-def _ranks(target: Target) -> Mapping[Tag, int]:
-    """Return the wheel tags that a target accepts, each with its rank; 0 is the best."""
-    return {tag: rank for rank, tag in enumerate(target_tags(*target))}
-
-
-@lru_cache(maxsize=50_000)
-def _tags(file: str) -> frozenset[Tag]:
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
-    try:
-        return parse_wheel_filename(file)[3]
-    except InvalidWheelFilename:
-        return frozenset()
-
-
-def _admits(link: upstream.Listed, python: str) -> bool:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    try:
-        stated = SpecifierSet(link.requires_python)
-    except InvalidSpecifier:
-        return True
-    return any(stated.contains(f"{python}.{patch}") for patch in (0, 30))
-
-
-class Index:
-    """The pages of a user's indexes, as they were on a day; each is read once."""
-
-    def __init__(
-        self,
-        places: Sequence[Place],
-        read: Callable[[str], bytes],
-        stated: Callable[[upstream.Listed], list[str] | None],
-        as_of: str | None = None,
-    ) -> None:
-        """`read` returns a page, `stated` what a wheel requires, None if it cannot be read."""
-        self._places, self._as_of = places, as_of
-        self._read, self._stated = upstream.Pages(read).read, stated
-        self._releases: dict[str, dict[Version, Release]] = {}
-        self._requires: dict[str, list[str] | None] = {}
-        self.problems: dict[str, str] = {}
-        """Package → why not all indexes say whether they have it."""
-
-    def prefetch(self, names: Iterable[str]) -> None:
-        """Read several pages side by side."""
-        with parallel.pool(PARALLEL) as pool:
-            list(pool.map(self.releases, dict.fromkeys(names)))
-
-    def releases(self, name: str) -> dict[Version, Release]:
-        """Return the releases of a package; none if no index has it, or `problems` has it."""
-        if name not in self._releases:
-            self._releases[name] = self._grouped(name, self._listed(name))
-        return self._releases[name]
-
-    def _listed(self, name: str) -> Iterator[upstream.Listed]:
-        for place in self._places:
-            url = place.page(name)
-            try:
-                text = self._read(url).decode("utf-8", "replace")
-            except OSError as error:
-                if getattr(getattr(error, "response", None), "status_code", 0) != _NOT_FOUND:
-                    self.problems[name] = f"{http.host_of(url)}: {http.reason(error)}"
-                continue
-            yield from upstream.listed(text, url)
-
-    def _grouped(self, name: str, listed: Iterable[upstream.Listed]) -> dict[Version, Release]:
-        wheels: dict[Version, list[upstream.Listed]] = defaultdict(list)
-        sdists: dict[Version, upstream.Listed] = {}
-        for link in listed:
-            late = self._as_of and link.upload_time and link.upload_time[:10] > self._as_of
-            version = _version(link.file, name)
-            if version is None or late or link.yanked:
-                continue
-            if link.file.endswith(".whl"):
-                wheels[version].append(link)
-            else:
-                sdists[version] = link
-        return {
-            version: Release(
-                version=str(version), wheels=tuple(wheels[version]), sdist=sdists.get(version)
-            )
-            for version in sorted({*wheels, *sdists})
-        }
-
-    def requires(self, release: Release, wheel: upstream.Listed) -> Sequence[str]:
-        """Return what a wheel requires; nothing if that cannot be read."""
-        if release.requires_dist is not None:
-            return release.requires_dist
-        return self._read_requires(wheel) or ()
-
-    def _read_requires(self, wheel: upstream.Listed) -> Sequence[str] | None:
-        if wheel.file not in self._requires:
-            self._requires[wheel.file] = self._stated(wheel)
-        return self._requires[wheel.file]
-
-    def required_elsewhere(self, name: str, version: str) -> Sequence[str] | None:
-        """Return what a release requires, by a wheel for another platform; None without one."""
-        from packaging.version import Version
-
-        release = self.releases(name).get(Version(version))
-        wheels = [w for w in release.wheels if not w.file.endswith("-any.whl")] if release else []
-        lists = map(self._read_requires, wheels[:_WHEELS_READ])
-        return next((lines for lines in lists if lines is not None), None)
-
-
-@contextmanager
-def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
-    """Yield the user's indexes."""
-    store, logins = Store.of(settings), dict(os.environ)
-
-    with http.open_session() as session:
-
-        def downloaded(url: str) -> bytes:
-            headers = {"Accept": upstream.ACCEPT}
-            with http.request(session, "GET", url, headers, upstream.TIMEOUT) as answer:
-                answer.raise_for_status()
-                return http.read(answer)
-
-        def metadata(wheel: upstream.Listed) -> list[str]:
-            folder = pip.local_folder(wheel.location)
-            source = folder or wheel_conflicts.RemoteFile(
-                session, indexes.with_login(wheel.location, logins)
-            )
-            with archives.open_zip(source) as archive:
-                name = next(n for n in archive.namelist() if _METADATA.fullmatch(n))
-                text = wheel_conflicts.text(archive, name, _LARGEST_METADATA)
-            found = stated.metadata(text)
-            return [*found[0].requires_dist] if found else []
-
-        def remembered(wheel: upstream.Listed) -> list[str] | None:
-            key = hashlib.sha256(f"{wheel.file} {wheel.sha256} requires-1".encode()).hexdigest()
-            with suppress(*wheel_conflicts.UNREADABLE, OSError, StopIteration):
-                if wheel.sha256:
-                    return store.remembered(key, list[str], lambda: metadata(wheel))
-                return metadata(wheel)
-            return None
-
-        read = partial(upstream.page, read=downloaded)
-        yield Index(fetch.places(), read, remembered, as_of)
-
-
-def _version(file: str, name: str) -> Version | None:
-    from packaging import utils
-
-    try:
-        parse = utils.parse_wheel_filename if file.endswith(".whl") else utils.parse_sdist_filename
-        package, version = parse(file)[:2]
-    except (utils.InvalidWheelFilename, utils.InvalidSdistFilename):
-        return None
-    return version if package == name else None
-
-
-def of_offers(offers: Iterable[Offer]) -> dict[str, dict[Version, Release]]:
-    """Return the releases that are offered, by package."""
-    from packaging.version import InvalidVersion, Version
-
-    grouped: dict[str, dict[Version, list[Offer]]] = defaultdict(lambda: defaultdict(list))
-    for offer in offers:
-        with suppress(InvalidVersion):
-            grouped[types.canonical(offer.distribution)][Version(offer.version)].append(offer)
-    return {
-        name: {
-            version: Release(
-                version=str(version),
-                wheels=tuple(map(_as_listed, every)),
-                requires_dist=every[0].requires_dist,
-            )
-            for version, every in versions.items()
-        }
-        for name, versions in grouped.items()
-    }
-
-
-def _as_listed(offer: Offer) -> upstream.Listed:
-    return upstream.Listed(
-        file=offer.file,
-        location=offer.location,
-        sha256=offer.sha256,
-        requires_python=offer.requires_python,
-    )
 
 
 class Need(NamedTuple):
@@ -312,7 +91,7 @@ class Walk:
 
         self._index, (self._platform, self._python) = index, target
         self._offered, self._named, self._unbuilt = offered, named, unbuilt
-        self._ranks = _ranks(target)
+        self._ranks = ranks(target)
         self._excluded = frozenset(excluded)
         own = map(Requirement, overrides)
         self._overrides = {types.canonical(need.name): need.specifier for need in own}
@@ -477,7 +256,7 @@ class Walk:
     def usable(self, release: Release) -> upstream.Listed | None:
         """Return the wheel of a release that the target gets; None if it has none for it."""
         wheel = release.usable(self._ranks)
-        return wheel if wheel and _admits(wheel, self._python) else None
+        return wheel if wheel and admits(wheel, self._python) else None
 
     def _blocker(
         self,
@@ -501,7 +280,7 @@ class Walk:
             if all(alone):
                 return _conflict(name, releases, needs)
             return Blocker(name=name, kind="release", version=str(max(releases)), needs=by)
-        built = [v for v in fitting if (s := releases[v].sdist) and _admits(s, self._python)]
+        built = [v for v in fitting if (s := releases[v].sdist) and admits(s, self._python)]
         return Blocker(
             name=name,
             kind="source" if built else "wheel",
@@ -512,9 +291,9 @@ class Walk:
 
     def _pythons(self, releases: Sequence[Release]) -> tuple[str, ...]:
         """Return the Pythons for which a release has a wheel on the target's platform."""
-        every = ((python, _ranks((self._platform, python))) for python in PYTHONS)
+        every = ((python, ranks((self._platform, python))) for python in PYTHONS)
         return tuple(
             python
-            for python, ranks in every
-            if any((w := r.usable(ranks)) and _admits(w, python) for r in releases)
+            for python, accepted in every
+            if any((w := r.usable(accepted)) and admits(w, python) for r in releases)
         )

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from envbuilder.locks.blockers import Diagnosis, Way
-from envbuilder.packages import availability
+from envbuilder.packages import index_pages
 from envbuilder.packages.fetch import Place
 from envbuilder.project import repository
 from tests.support.command_line import run
@@ -46,10 +46,10 @@ def an_index(monkeypatch: pytest.MonkeyPatch, **pages: bytes | Exception) -> dic
         return bytes(answer)
 
     @contextlib.contextmanager
-    def opened(*_: object) -> Iterator[availability.Index]:
-        yield availability.Index([Place(url="https://index.example/simple")], read, lambda _: [])
+    def opened(*_: object) -> Iterator[index_pages.Index]:
+        yield index_pages.Index([Place(url="https://index.example/simple")], read, lambda _: [])
 
-    monkeypatch.setattr(availability, "opened", opened)
+    monkeypatch.setattr(index_pages, "opened", opened)
     return answers
 
 
@@ -269,7 +269,7 @@ def test_an_index_that_fails_midway_excludes_no_package(
 ) -> None:
     an_index(monkeypatch, rich=b"<a href=rich-1-py3-none-any.whl></a>", einops=failure)
     # One after the other: a server that is not reached is asked no more.
-    monkeypatch.setattr(availability, "PARALLEL", 1)
+    monkeypatch.setattr(index_pages, "PARALLEL", 1)
     lay(folder, {"requirements.txt": "rich\ngone\neinops\n"})
     assert run("init", "--json") == 0
     result = json.loads(capsys.readouterr().out)

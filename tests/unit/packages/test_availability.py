@@ -10,9 +10,10 @@ import requests
 from packaging.requirements import Requirement
 
 from envbuilder.locks.blockers import explained
-from envbuilder.packages import availability
-from envbuilder.packages.availability import Blocker, Index, Walk
+from envbuilder.packages import index_pages
+from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.fetch import Place
+from envbuilder.packages.index_pages import Index
 from envbuilder.packages.python import upstream
 from envbuilder.packages.python.uv import Offer
 from tests.support.user_index import refused
@@ -65,7 +66,7 @@ def stated(wheel: Listed) -> list[str]:
 
 
 def walk(
-    *lines: str, target: availability.Target = LINUX, as_of: str = "", **options: object
+    *lines: str, target: index_pages.Target = LINUX, as_of: str = "", **options: object
 ) -> Walk:
     index = Index([Place(url="https://index.example/simple")], page, stated, as_of)
     walk = Walk(index, target, options.pop("offered", {}), **options)  # type: ignore[arg-type]
@@ -170,7 +171,7 @@ def test_what_is_offered_is_added_and_what_is_named_comes_from_there_alone() -> 
         distribution="old", version="1.0", file=f"old-1.0-{ANY}.whl", sha256="", source="built",
         provenance="read", by="", requires_dist=("low<2",),
     )  # fmt: skip
-    offered = availability.of_offers([offer])
+    offered = index_pages.of_offers([offer])
     assert chosen(walk("app", offered=offered)) == {"app": "2.0", "old": "1.0", "low": "1.0"}
     assert blocked(walk("app", named={"old"})) == {"old": ("absent", "")}
 
