@@ -39,7 +39,6 @@ PRUNED = "pruned"
 """Symbolic source: a wheel of an index without some of its files, by its recipe."""
 OF_NO_INDEX = frozenset({BUILT, DIRECT, PRUNED})
 _DEBIAN_SOURCES = frozenset({MAIN, SECURITY})
-_WHEEL_PARTS = (5, 6)
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -141,7 +140,7 @@ def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best
     if file.name != types.canonical(file.name):
         return f"name: is not normalised: expected {types.canonical(file.name)}"
     parts = file.file.split("-")
-    if len(parts) not in _WHEEL_PARTS or types.canonical(parts[0]) != file.name:
+    if len(parts) not in {5, 6} or types.canonical(parts[0]) != file.name:
         return f"name: {file.name}, but the file is another distribution's"
     if not same_version(unquote(parts[1]), file.version):
         return f"version: {file.version}, but the file is of another version"
@@ -184,8 +183,7 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     unpacked: bool = False
     """Whether those packages are only unpacked, without running their scripts."""
     status: types.Sha256 | None = None
-    """Not used and no longer written; accepted because earlier locks may have it: the sha256 of the
-    dpkg status of the one image that their .debs were chosen for."""
+    """Not used and no longer written; accepted because earlier locks may have it."""
 
     @property
     def gets_python(self) -> bool:
@@ -287,6 +285,7 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 def inputs_digest(profile: Profile) -> str:
     """Return the sha256 over the parts of a profile that affect resolution."""
+    has_debs = profile.system_packages or profile.debian_base
     decides: dict[str, Any] = {
         "requirements": profile.requirements,
         "indexes": profile.indexes,
@@ -294,24 +293,19 @@ def inputs_digest(profile: Profile) -> str:
         "platforms": profile.platforms,
         "base": profile.base,
         # Without packages the suite decides nothing.
-        "debian_suite": profile.debian_suite if _has_debs(profile) else "",
+        "debian_suite": profile.debian_suite if has_debs else "",
         "system_packages": profile.system_packages,
         "tools": profile.tools,
     }
     # Only if set, so that locks that predate these keys stay fresh.
-    if profile.debian_base:
-        decides["debian_base"] = profile.debian_base
-    if profile.constraints:
-        decides["constraints"] = profile.constraints
-    if profile.python.managed:
-        decides["managed"] = True
-    if resolution := msgspec.to_builtins(profile.resolution):
-        decides["resolution"] = resolution
+    later = {
+        "debian_base": profile.debian_base,
+        "constraints": profile.constraints,
+        "managed": profile.python.managed,
+        "resolution": msgspec.to_builtins(profile.resolution),
+    }
+    decides |= {key: value for key, value in later.items() if value}
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
-
-
-def _has_debs(profile: Profile) -> bool:
-    return bool(profile.system_packages or profile.debian_base)
 
 
 def lock_digest(lock: Struct) -> str:
