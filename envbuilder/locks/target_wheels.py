@@ -59,11 +59,11 @@ def left_out(profile: Profile) -> frozenset[str]:
 
     They are for other hardware, excluded by the project, or the same as one that it lists.
     """
-    own = {distribution(line) for line in profile.requirements}
+    listed = {distribution(line) for line in profile.requirements}
     foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
     foreign |= for_other_hardware(profile.accelerator)
-    same = (family - own for family in map(frozenset, SAME) if family & own)
-    return frozenset().union(foreign - own, profile.resolution.exclude, *same)
+    same = (family - listed for family in map(frozenset, SAME) if family & listed)
+    return frozenset().union(foreign - listed, profile.resolution.exclude, *same)
 
 
 def require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
@@ -159,12 +159,15 @@ def compared(
     Those that have stray files in common with others go without them, by a recipe. Raise
     `UnresolvableError` if two install different bytes at one path otherwise.
     """
-    known = {w.file: contents[w.file.sha256] for w in wheels if w.file.sha256 in contents}
-    pruned = wheel_conflicts.prunable(known, python)
+    installed = {w.file: contents[w.file.sha256] for w in wheels if w.file.sha256 in contents}
+    pruned = wheel_conflicts.prunable(installed, python)
     site = f"lib/python{python}/site-packages/"
-    left = {w: {f"{site}{path}" for path in pruned.get(w, ())} for w in known}
+    left = {w: {f"{site}{path}" for path in pruned.get(w, ())} for w in installed}
     conflict = wheel_conflicts.clash(
-        {w: {p: c for p, c in places.items() if p not in left[w]} for w, places in known.items()}
+        {
+            w: {p: c for p, c in places.items() if p not in left[w]}
+            for w, places in installed.items()
+        }
     )
     if conflict:
         why = escaped(wheel_conflicts.explained(*conflict))

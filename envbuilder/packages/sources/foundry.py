@@ -159,20 +159,20 @@ class Foundry:
 
         settings, versions = self._settings, SpecifierSet(specifier)
         self._report(f"{name}: fetching its source")
-        version, known = "", None
+        version, elsewhere = "", None
         if location:
             recipe, version = _named(source.located(location), settings)
         else:
             as_of = self._resolution.as_of or ""
             release = source.newest(name, versions, pythons, as_of)
             recipe = source.of_release(release, settings)
-            known = self._known(name, release)
+            elsewhere = self._stated_elsewhere(name, release)
         if recipe.kind == "wheel":
             path = Store.of(settings).path(recipe.sha256)
             with sealed.opened(path, source.located(location).file, name) as (_, _, metadata):
                 plan, wheel, python, size = Plan(requires=()), None, "", path.stat().st_size
         else:
-            metadata, plan, wheel, python = self._read(name, recipe, version, pythons, known)
+            metadata, plan, wheel, python = self._read(name, recipe, version, pythons, elsewhere)
             size = None
         if metadata.name and types.canonical(metadata.name) != name:
             raise InvalidError(
@@ -192,7 +192,7 @@ class Foundry:
         )
         return _Prepared(candidate=candidate, plan=plan, wheel=wheel, python=python)
 
-    def _known(self, name: str, release: source.Release) -> Metadata | None:
+    def _stated_elsewhere(self, name: str, release: source.Release) -> Metadata | None:
         requires = self._elsewhere(name, release.version)
         if requires is None:
             return None
@@ -209,18 +209,18 @@ class Foundry:
         recipe: Recipe,
         version: str,
         pythons: Sequence[str],
-        known: Metadata | None,
+        elsewhere: Metadata | None,
     ) -> tuple[Metadata, Plan, Wheel | None, str]:
         """Return what a source requires, what builds it, and its wheel if that had to be built.
 
-        `known`: what wheels for other platforms say, for which nothing is built.
+        `elsewhere`: what wheels for other platforms say, for which nothing is built.
         """
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
             try:
                 built = source.unpack(recipe, self._settings, Path(folder, "source"))
                 requires, extends_cuda = stated.backend(built).requires, stated.extends_cuda(built)
                 cuda = extends_cuda or any(built.rglob("*.cu"))
-                metadata = known or stated.certain(built)
+                metadata = elsewhere or stated.certain(built)
                 likely = stated.recorded(built) or stated.shown(built, version)
             except BuildError as error:
                 error.message = f"{name}: {error.message}"
@@ -273,7 +273,7 @@ class Foundry:
             elif file.source == PRUNED and file.recipe:
                 self._report(pruned.note(file))
                 downloads.fetch([pruned.whole(file)], target, self._settings, console.progress())
-                file = pruned.made(file, target.python, self._settings)  # noqa: PLW2901
+                file = pruned.make(file, target.python, self._settings)  # noqa: PLW2901
             elif file.source == BUILT and file.recipe is None:
                 candidate = self._by_source[file.sha256]
                 file, needs = self._finished(file, candidate, target)  # noqa: PLW2901
@@ -432,7 +432,7 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     for file in missing:
         assert file.recipe is not None, "those were chosen"
         if file.source == PRUNED:
-            if (sha256 := pruned.made(file, target.python, settings).sha256) != file.sha256:
+            if (sha256 := pruned.make(file, target.python, settings).sha256) != file.sha256:
                 raise other(file.name, file.sha256, sha256)
             continue
         source.obtain(file.name, file.recipe, settings)

@@ -43,7 +43,7 @@ def whole(file: File) -> File:
     )
 
 
-def made(file: File, python: str, settings: Settings) -> File:
+def make(file: File, python: str, settings: Settings) -> File:
     """Return a wheel without the files of its recipe, made of the whole one in the store.
 
     It is kept in the store. Raises `BuildError` if that is no wheel.
