@@ -29,7 +29,7 @@ from envbuilder.profiles.needs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
@@ -53,6 +53,8 @@ VERDICTS: dict[Level, Verdict] = {
     "impossible": "no",
 }
 _WORKS: tuple[Level, ...] = ("note", "warning")
+_NEWEST_DRIVER = "9999"
+"""Newer than any, to find what another driver would change."""
 _BESIDE = ("engine", "package")
 """Codes of findings that leave it certain that the framework works here."""
 
@@ -293,44 +295,79 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     `offers`: what the profile has of each release, the newest first, and what in the project rules
     it out. Empty if no release is better, or if it is not known what is locked.
     """
-    # Advice rests on what a source states: unknown kernels may serve, or not.
-    has_kernels = profile.accelerator in {"cuda", "rocm"}
-    levels = {
-        build: level
-        for build, level in serving(profile, host)
-        if not has_kernels or (build.needs().sm or build.needs().gfx)
-    }
+    offered = [*offers]
+    limits = {chosen.release: why for chosen, why in offered}
+    usual = {build for chosen, _ in offered for build in chosen.builds}
     platform = _platform_of_framework(host)
     target = profile_lock.first(lock, platform)
-    locked = accelerators.build_of(profile.framework, target) if target else None
-    current = locked if target or platform is None else profile.build_on(platform)
-    best = min(levels.values(), key=LEVELS.index, default="no")
-    if best not in _WORKS or (target and not locked) or (current and levels.get(current) == best):
+    planned = profile.build_on(platform)
+    current = accelerators.build_of(profile.framework, target) if target else planned
+    level, better = _best(profile, host, limits)
+    if level not in _WORKS:
+        return _oldest_driver(profile, host, limits)
+    if current in better or (target and not current):
         return ""
-    against = {build: why for chosen, why in offers for build in chosen.builds}
-    admitted = {build.release for build, why in against.items() if not why}
-    better = [build for build, level in levels.items() if level == best]
-    order = [*releases.table_of(profile.framework)]
-    present = current.release if current else profile.release
-    rank = ""
-    if free := [b for b in better if against.get(b) == ""]:
-        new = free[0]
-        way = f'framework_version: "{new.release}" in envbuilder.yaml chooses it'
-    elif other := [b for b in better if b.release in admitted]:
-        new = next((b for b in other if b.release == present), other[0])
-        keys = f"extends: {profile.name}, builds: [{new.build}], release: {new.release}"
-        way = f"a profile of your own takes that build ({keys})"
-    elif ruled_out := [b for b in better if b in against]:
-        newer = [b for b in ruled_out if present in order[order.index(b.release) + 1 :]]
-        new = newer[-1] if newer else ruled_out[0]
-        rank, way = f"is the {'first' if newer else 'last'} release that ", against[new]
-    else:
-        return ""
-    title = f"{FRAMEWORKS[profile.framework].title} {new.release} ({new.build})"
-    verb = "works" if best == "note" else "may work"
+    age = {release: n for n, release in enumerate(releases.table_of(profile.framework))}
+    here = age.get(current.release if current else profile.release or "", -1)
+
+    def cost(build: releases.Build) -> tuple[int, ...]:
+        """Of what is allowed, prefer the profile's own build, then this release, then a newer one.
+
+        Of what is ruled out, prefer the nearest release, and a newer one to an older one.
+        """
+        there = age[build.release]
+        if limits[build.release]:
+            return 1, there > here, abs(there - here), build not in usual
+        return 0, build not in usual, there != here, there
+
+    new, *others = sorted(better, key=cost)
+    limit, title = limits[new.release], FRAMEWORKS[profile.framework].title
+    nearest = "next" if age[better[-1].release] > here else "first"
+    rank = f"is the {'last' if age[new.release] > here else nearest} release that " if limit else ""
+    verb = "works" if level == "note" else "may work"
     driver = new.needs(wsl=host.wsl).nvidia_driver
     since = f" (driver {driver} and later)" if driver else ""
-    return f"{title} {rank}{verb} here{since}: {way}."
+    own = next((b.release for b in others if limit and b in usual), "")
+    by_hand = (
+        f"a profile of your own takes that build (extends: {profile.name}, builds: [{new.build}],"
+        f" release: {new.release}){own and f', {profile.name} itself one of {own}'}"
+    )
+    ways = filter(None, (limit, "" if new in usual else by_hand))
+    way = "; ".join(ways) or f'framework_version: "{new.release}" in envbuilder.yaml chooses it'
+    return f"{title} {new.release} ({new.build}) {rank}{verb} here{since}: {way}."
+
+
+def _best(
+    profile: Profile, host: Host, among: Container[str]
+) -> tuple[Level, list[releases.Build]]:
+    """Return how well builds of some releases work at best, and those that do, the newest first.
+
+    Advice rests on what a source states: unknown kernels may serve, or not.
+    """
+    has_kernels = profile.accelerator in {"cuda", "rocm"}
+    rated = {
+        build: level
+        for build, level in serving(profile, host)
+        if build.release in among and (not has_kernels or build.needs().sm or build.needs().gfx)
+    }
+    best: Level = min(rated.values(), key=LEVELS.index, default="no")
+    return best, [build for build, level in rated.items() if level == best]
+
+
+def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> str:
+    """Return the oldest driver with which a release would work, rather one that is allowed.
+
+    Empty if the GPU lacks more than a newer driver.
+    """
+    gpus = tuple(replace(gpu, driver_version=_NEWEST_DRIVER) for gpu in host.gpus)
+    level, works = _best(profile, replace(host, gpus=gpus), limits)
+    drivers = {build: build.needs(wsl=host.wsl).nvidia_driver for build in works}
+    if level not in _WORKS:
+        return ""
+    new = min(works, key=lambda b: (bool(limits[b.release]), version(drivers[b]) or ()))
+    title, limit = FRAMEWORKS[profile.framework].title, limits[new.release]
+    driver = f"The oldest driver that would do is {drivers[new]}"
+    return f"{driver}, for {title} {new.release} ({new.build}){limit and f'; {limit}'}."
 
 
 def _platform_of_framework(host: Host) -> types.Platform | None:

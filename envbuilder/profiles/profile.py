@@ -240,7 +240,7 @@ class Profile(_Strict, frozen=True):
         """Return the releases that its builds have, the newest first, or only one of them."""
         return releases.choices(self.framework, self.builds, self.platforms, release)
 
-    def build_on(self, platform: types.Platform) -> releases.Build | None:
+    def build_on(self, platform: types.Platform | None) -> releases.Build | None:
         """Return the build that it takes of its release on a platform, if a table has it."""
         chosen = self.choices(self.release).get(self.release) if self.release else None
         return next((b for b in chosen.builds if b.platform == platform), None) if chosen else None

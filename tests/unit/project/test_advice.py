@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles import fit
 from envbuilder.project import catalog
+from tests.support import host_trees
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.profiles.library import Library
 
 OWN = "a profile of your own takes that build (extends: cuda, builds"
 ASKS = "envbuilder.yaml:1 asks for torch=="
+FIRST = "2.7.0 (cu128) is the first"
+OLDEST = "The oldest driver that would do is"
+
+
+def library_of(folder: Path, wish: str) -> Library:
+    """Return the profiles of a project that is not locked yet.
+
+    It is judged by the release that it will get.
+    """
+    (folder / "envbuilder.yaml").write_text(f"requirements: ['{wish}']\n")
+    variables = {"ENVBUILDER_CONFIG_DIR": str(folder / "config")}
+    return catalog.library(load_settings(variables, folder))
+
+
+def require_advice(library: Library, name: str, host: Host, verdict: str, advice: str) -> None:
+    """Check the verdict on a profile, and that its advice has these parts in this order."""
+    profile = library.profile(name)
+    judged = fit.judge(profile, host, lock=library.lock(name), backend="venv")
+    assert judged.verdict == verdict, judged.reasons
+    text = library.advice(profile, host)
+    assert bool(text) == bool(advice), text
+    place = 0
+    for part in advice.split(".*"):
+        place = text.index(part, place)
+    if "is the first" in text:  # as `detect` says which releases work
+        *_, first = (b.release for b, level in fit.serving(profile, host) if level == "note")
+        assert f" {first} (" in text
 
 
 @pytest.mark.parametrize(
@@ -20,35 +55,56 @@ ASKS = "envbuilder.yaml:1 asks for torch=="
     [
         ("torch==1.13.1", "6.0", "470.256.02", "fits", ""),
         ("torch==2.1.2", "7.5", "525.60.13", "fits", ""),
-        ("torch==2.1.2", "12.0", "580.95", "no", f"2.8.0 (cu128) is the first.*{ASKS}2.1.2"),
-        ("torch==2.4.1", "10.0", "580.95", "no", f"2.8.0 (cu128) is the first.*{ASKS}2.4.1"),
-        ("torch==2.13.0", "5.0", "470.1", "no", f"2.0.1 (cu117) is the last.*{ASKS}2.13.0"),
+        ("torch==2.1.2", "12.0", "580.95", "no", f"{FIRST}.*{ASKS}2.1.2; {OWN}: [cu128]"),
+        ("torch==2.4.1", "10.0", "580.95", "no", f"{FIRST}.*, cuda itself one of 2.8.0"),
+        ("torch==2.13.0", "5.0", "470.1", "no", f"2.7.1 (cu118) is the last.*{OWN}: [cu118]"),
         ("torch==2.1.2", "7.5", "470.1", "no", "2.1.2 (cu118) works here (driver 450.80.02"),
         ("torch==2.7.1", "12.0", "580.95", "no", f"2.7.1 (cu128) works.*{OWN}: [cu128]"),
         ("torch==2.13.0", "7.0", "580.95", "no", f"2.13.0 (cu126) works here.*{OWN}: [cu126]"),
         ("torch>=2.7", "7.5", "550.54", "no", '2.10.0 (cu128).*framework_version: "2.10'),
-        # Nothing works without a driver, and no release serves what is older than all kernels.
-        ("torch==2.1.2", "7.5", "390.1", "no", ""),
+        # Nothing works with this driver: which one would do, within the project's limits if any.
+        ("torch==2.1.2", "7.5", "390.1", "no", f"{OLDEST} 450.80.02, for PyTorch 2.1.2 (cu118)."),
+        ("einops", "7.5", "390.1", "no", f"{OLDEST} 440.33, for PyTorch 1.12.1 (cu102)."),
+        ("torch==2.4.1", "12.0", "470.1", "no", f"{OLDEST} 525.60.13, for.*; {ASKS}2.4.1."),
+        # No release serves what is older than all kernels.
         ("torch==2.1.2", "3.0", "470.1", "no", ""),
     ],
 )  # fmt: skip
 def test_the_release_for_a_gpu_and_its_driver(
     wish: str, sm: str, driver: str, verdict: str, advice: str, tmp_path: Path
 ) -> None:
-    """Of a project that is not locked yet: it is judged by the release that it will get."""
-    (tmp_path / "envbuilder.yaml").write_text(f"requirements: ['{wish}']\n")
-    variables = {"ENVBUILDER_CONFIG_DIR": str(tmp_path / "config")}
-    library = catalog.library(load_settings(variables, tmp_path))
     gpu = Gpu(vendor="nvidia", name="GPU", state="usable", sm=sm, driver_version=driver)
     host = Host(
         os="linux", machine="x86_64", platform="linux/amd64", libc="glibc 2.39", gpus=(gpu,),
         cpu=Cpu(flags=("sse2", "sse4_1")),
     )  # fmt: skip
-    profile = library.profile("cuda")
-    judged = fit.judge(profile, host, lock=library.lock("cuda"), backend="venv")
-    assert judged.verdict == verdict, judged.reasons
-    text = library.advice(profile, host)
-    assert bool(text) == bool(advice)
-    place = 0
-    for part in advice.split(".*"):
-        place = text.index(part, place)
+    require_advice(library_of(tmp_path, wish), "cuda", host, verdict, advice)
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "wish", "verdict", "advice"),
+    [
+        ("rtx5090-driver-570", "cuda", "torch==2.4.1", "no", FIRST),
+        ("gb10-dgx-spark", "cuda", "torch==2.4.1", "no", "2.8.0 (cu129) is the first"),
+        ("rx7900", "rocm", "torch==2.1.2", "fits", ""),
+        ("rx7900", "rocm", "torch==2.0.1", "no", f"2.1.0 (rocm5.6) is the first.*{ASKS}2.0.1."),
+        # Of 2.5.1 no source states the kernels.
+        ("rx7900", "rocm", "torch==2.5.1", "warnings", "2.7.0 (rocm6.3) is the next"),
+        ("rx7900", "rocm", "torch<2.6,>=2.4", "warnings", 'framework_version: "2.4.1"'),
+        ("mi300x", "rocm", "torch==2.3.1", "fits", ""),
+        ("mi300x", "rocm", "torch==2.2.2", "no", f"2.3.0 (rocm6.0) is the first.*{ASKS}2.2.2."),
+        ("arc-b580", "xpu", "torch==2.7.1", "fits", ""),
+    ],
+)
+def test_the_release_for_other_machines(
+    name: str, profile: str, wish: str, verdict: str, advice: str, tmp_path: Path
+) -> None:
+    host = msgspec.json.decode((host_trees.FOLDER / f"{name}.json").read_bytes(), type=Host)
+    require_advice(library_of(tmp_path, wish), profile, host, verdict, advice)
+
+
+def test_a_release_that_no_intel_gpu_has_is_refused_with_those_that_there_are(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(InvalidError, match=r"2\.4\.1: profile 'xpu' has PyTorch 2\.6\.0 to 2\.14"):
+        library_of(tmp_path, "torch==2.4.1").profile("xpu")
